@@ -77,12 +77,12 @@ def test_everything_that_is_reported_is_shown() -> None:
 def test_a_warning_and_what_is_bad_are_told_apart() -> None:
     script = worker()
     script.event(EventType.CHECKPOINT_SAVED)
-    for _ in range(4):
-        script.call(after=160)
+    for _ in range(13):
+        script.call(after=50)
     health = assessed(script)
 
     assert (health["tool_calls"].verdict, health["checkpoint"].verdict) == (Reading.BAD, Reading.WARNING)
-    assert health["tool_calls"].evidence.startswith("search was called 4 times")
+    assert health["tool_calls"].evidence.startswith("search was called 13 times")
     assert health.state is HealthState.STUCK
 
 

@@ -168,8 +168,7 @@ def test_a_search_repeated_between_different_pages_is_a_loop_that_gets_worse() -
         finding = script.finding(LOOP)
         severities.append(finding.severity if finding else None)
 
-    assert severities[2:4] == [None, Severity.MEDIUM]
-    assert severities[8:10] == [Severity.MEDIUM, Severity.HIGH]
+    assert severities[2:5] == [None, Severity.MEDIUM, Severity.HIGH]
     assert severities[18:] == [Severity.HIGH, Severity.CRITICAL]
 
 
@@ -200,15 +199,28 @@ def test_a_check_after_each_change_is_no_run_of_calls_without_news_but_counts_in
     assert script.kinds() == {FindingKind.ZERO_PROGRESS, LOOP}
 
 
-def test_a_search_that_comes_back_between_others_that_find_nothing_is_shown() -> None:
-    """B29: A-B-A-C where B and C are new and answered alike: they may be edits, so there is no ticket."""
+def test_a_search_that_comes_back_between_others_that_find_nothing_is_a_loop() -> None:
+    """B29: A-B-A-C where B and C are new and find nothing: to read is not to change anything."""
     script = worker()
     script.call("search", args="another", result="no results")
-    for n in range(7):
+    for n in range(5):
         script.call("search", args="hive", result="three pages")
         script.call("search", args=f"hive {n}", result="no results")
+
+    finding = script.finding(LOOP)
+    assert finding is not None
+    assert (finding.severity, finding.ticket) == (Severity.HIGH, True)
+
+
+def test_a_check_that_comes_back_after_each_edit_is_shown() -> None:
+    """B32: nearly every other call of many is the same one, and what it says is the same."""
+    script = worker()
+    for n in range(7):
+        script.call("edit", args=f"patch {n}", result=f"patched {n}")
+        script.call("lint", result="no errors")
     assert script.finding(LOOP) is None
-    script.call("search", args="hive", result="three pages")
+    script.call("edit", args="patch 7", result="patched 7")
+    script.call("lint", result="no errors")
 
     finding = script.finding(LOOP)
     assert finding is not None
@@ -512,8 +524,8 @@ def test_a_loop_grows_worse_beyond_its_window() -> None:
         finding = script.finding(LOOP)
         seen.append(finding.severity if finding else None)
 
-    assert seen[2] is seen[8] is Severity.MEDIUM
-    assert seen[9] is seen[18] is Severity.HIGH
+    assert seen[2] is seen[3] is Severity.MEDIUM
+    assert seen[4] is seen[18] is Severity.HIGH
     assert seen[19] is seen[24] is Severity.CRITICAL
 
 
@@ -602,7 +614,7 @@ def test_a_token_spike_is_shown_and_no_ticket() -> None:
     assert finding is not None
     assert (finding.severity, finding.ticket) == (Severity.LOW, False)
     script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 10_000})
-    assert script.kinds() == set()
+    assert script.finding(FindingKind.TOKEN_SPIKE) is None
 
 
 def test_a_multiple_of_few_tokens_is_no_spike() -> None:

@@ -1063,7 +1063,9 @@ async def test_a_worker_that_is_now_stuck_and_now_failing_is_in_trouble_since_it
     await acting.pass_time(130)
     for minute in range(60):
         await acting.breaker("open" if minute % 2 else "half_open")
-        await acting.tell(EventType.TOOL_CALL_COMPLETED, tool="t", args_hash="a", result_hash="b")
+        await acting.tell(
+            EventType.TOOL_CALL_COMPLETED, tool="t", args_hash="a", result_hash="b", outcome="error"
+        )
         await acting.pass_time(60)
 
     assert len(acting.hands.stopped) == 1

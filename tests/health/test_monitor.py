@@ -187,10 +187,10 @@ def test_an_overdue_tool_beside_other_activity_is_shown_and_no_stall() -> None:
     assert script.state is HealthState.DEGRADED
 
 
-def test_without_start_records_silence_may_last_ten_minutes() -> None:
+def test_without_start_records_silence_may_last_a_quarter_of_an_hour() -> None:
     script = WorkerScript()
     script.call()
-    script.silence(599)
+    script.silence(899)
     assert script.kinds() == set()
     script.silence(1)
 

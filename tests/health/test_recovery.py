@@ -664,7 +664,7 @@ async def test_a_clock_that_is_set_back_neither_stretches_a_watch_nor_blinds_it(
     hive.monitor.clock_jumped(hive.now)
     hive.service.clock_jumped(-3600)
     assert hive.service.next_deadline() == hive.now + 890
-    hive.now += 700
+    hive.now += 900
     hive.monitor.advance(hive.now)
     worker = hive.monitor.get("bee", "s1")
     assert worker is not None
@@ -957,7 +957,7 @@ async def test_a_worker_that_is_stuck_again_is_taken_down_through_the_guard_befo
     hive.service._starter._stop = stop
     await hive.ask()
     await hive.go()
-    hive.now += 600
+    hive.now += 900
     for event in hive.monitor.advance(hive.now):
         assert event.agent_id == "bee"
     worker = hive.monitor.get("bee", "s1")

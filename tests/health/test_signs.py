@@ -196,7 +196,7 @@ def test_a_worker_that_was_brought_back_under_another_name_is_known_at_once_and_
     again = script.monitor.get("agent", "again")
     assert again is not None
     assert (again.vitals.recovered_at, again.vitals.incarnation_id) == (script.now, "i7")
-    script.silence(600)
+    script.silence(900)
     assert again.state is HealthState.STUCK
 
 

@@ -335,7 +335,8 @@ def test_results_of_exempt_tools_are_no_repeats_and_may_be_progress() -> None:
 
 _NO_TIMES = {
     "counted_end",
-    *("_inputs", "_loops", "_seen", "_streak_turn", "settings"),
+    *("_inputs", "_loops", "_refused_turn", "_seen", "_stale_turn", "_streak_turn", "clocks", "settings"),
+    "_side_by_side",  # is forgotten
     *("beat", "breakers", "heartbeat_interval", "token_spike", "told_known", "waiting"),
     "cost_usd",
     # Hold times that nothing is compared with.
@@ -344,7 +345,7 @@ _NO_TIMES = {
 _MOMENTS = {
     *("bad_since", "breakers_since", "ended_at", "error_rate_since", "incarnation_started", "last_progress"),
     *("llm_error_since", "recovered_at", "recovery_failed_at", "runs_failed_since", "stale_since"),
-    *("started_at", "streak_since", "tokens_at"),
+    *("fruitless_since", "idle_turns_since", "refused_since", "started_at", "streak_since", "tokens_at"),
 }
 _WITH_TIMES = {
     "away": (START, START),

@@ -35,11 +35,11 @@ def test_a_finding_comes_at_the_step_after_which_it_was_known_and_again_when_wor
 
     loops = [(f["severity"], f["step"]) for f in result["findings"] if f["kind"] == "doom_loop"]
     assert (result["dataset"], result["run_id"]) == ("d", "r1")
-    assert loops == [("medium", 3), ("high", 10)]
+    assert loops == [("medium", 3), ("high", 5)]
 
 
 def test_a_silence_is_known_before_the_step_that_ends_it() -> None:
-    result = evaluate_run(run(step(t=0), step("b", "b", t=700)), SETTINGS)
+    result = evaluate_run(run(step(t=0), step("b", "b", t=1000)), SETTINGS)
 
     assert [(f["kind"], f["step"]) for f in result["findings"]] == [("stall", 0)]
 

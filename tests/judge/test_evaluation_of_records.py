@@ -220,7 +220,7 @@ def test_an_answer_that_speaks_of_errors_is_none() -> None:
 
 
 def test_a_silence_counts_where_times_are_told_and_nowhere_else() -> None:
-    assert found(tool(t=0), tool("b", "b", t=None), tool("c", "c", t=700)) == {"stall": "critical"}
+    assert found(tool(t=0), tool("b", "b", t=None), tool("c", "c", t=1000)) == {"stall": "medium"}
     assert found(*(tool(f"{n}", f"{n}") for n in range(2000))) == {}
 
 

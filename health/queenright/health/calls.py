@@ -14,6 +14,7 @@ LONGEST_CYCLE: Final = 4
 _SIZE: Final = 8
 _BLIND: Final = b"\0"
 _KNOWN: Final = b"\1"
+_FAILED: Final = b"\2"
 _MOST: Final = 65_535
 
 
@@ -33,6 +34,13 @@ def digest(*parts: str) -> bytes:
     return blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=_SIZE).digest()
 
 
+def _pair_of(tool: str, args: str, result: str | None, *, failed: bool) -> bytes:
+    # The first byte tells whether the result is known, and a failure: one array less for every worker.
+    if result is None:
+        return _BLIND + digest(tool, args)[1:]
+    return (_FAILED if failed else _KNOWN) + digest(tool, args, result)[1:]
+
+
 @dataclass(frozen=True, slots=True)
 class Repeat:
     """
@@ -45,7 +53,8 @@ class Repeat:
     was changed between, ``period`` the length of the
     cycle (1: the same call again and again or with others between) and
     ``cycles`` how often that cycle was gone through. A ``blind`` repeat is one
-    of arguments only: nobody told the result.
+    of arguments only: nobody told the result. A ``failed`` one is the same
+    failure each time.
     """
 
     tool: str
@@ -57,6 +66,7 @@ class Repeat:
     cycles: int
     since: float
     blind: bool
+    failed: bool
 
 
 class RecentCalls:
@@ -102,7 +112,9 @@ class RecentCalls:
             return 0
         return max(max(self._chains[-self._live :]), max(self._alike[-self._live :]))
 
-    def add(self, tool: str, args: str, result: str | None, turn: object, at: float) -> Seen:
+    def add(
+        self, tool: str, args: str, result: str | None, turn: object, at: float, *, failed: bool = False
+    ) -> Seen:
         """
         Note one call that ended, and return whether the same call with the same result was there already.
 
@@ -112,9 +124,9 @@ class RecentCalls:
             result: Fingerprint of the result, or None if nobody told it.
             turn: What the calls of one turn share, or None.
             at: When it ended, in seconds since the epoch.
+            failed: Whether it failed.
         """
-        # The first byte tells whether the result is known: one array less for every worker.
-        pair = _BLIND + digest(tool, args)[1:] if result is None else _KNOWN + digest(tool, args, result)[1:]
+        pair = _pair_of(tool, args, result, failed=failed)
         pairs = self._pairs
         if turn is not None and turn == self._turn:
             if self._find(pair, len(self) - self._turn_size) >= 0:
@@ -143,6 +155,10 @@ class RecentCalls:
         if last < 0:
             return Seen.NEVER
         return Seen.BEFORE if again else Seen.TRIED_AGAIN
+
+    def is_last(self, tool: str, args: str, result: str | None) -> bool:
+        """Return whether the newest call was this one, with this result, and no failure."""
+        return bool(self._pairs) and self._pairs[-_SIZE:] == _pair_of(tool, args, result, failed=False)
 
     def changed(self) -> None:
         """Note that the newest call changed something: what is called again from here on is not the same."""
@@ -188,6 +204,7 @@ class RecentCalls:
             cycles=cycles,
             since=self._first[index],
             blind=pair.startswith(_BLIND),
+            failed=pair.startswith(_FAILED),
         )
 
     def _cycle(self, index: int) -> tuple[int, int]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from queenright.health.learned_clocks import Learned
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals import OpenTool, SessionStatus, VitalSigns
+from queenright.health.vitals import OpenTool, SessionStatus, VitalSigns, timed_as
 from queenright.instrumentation.names import Phase, WaitingReason
 
 
@@ -29,6 +30,8 @@ class StallClock(NamedTuple):
     due: float
     ticket_due: float
     tool: OpenTool | None = None
+    learned: Learned | None = None
+    """Where the limit comes from, if it was learned."""
 
 
 class Sign(NamedTuple):
@@ -51,30 +54,34 @@ def may_be_silent(v: VitalSigns) -> bool:
     return v.waiting is not None or v.ended_at is not None or v.status is SessionStatus.UNKNOWN
 
 
-def stall_clock(v: VitalSigns, settings: HealthSettings) -> StallClock | None:
+def stall_clock(v: VitalSigns, settings: HealthSettings, *, on_trial: bool = False) -> StallClock | None:
     """
     Return the running stall clock, or None while the worker may be silent.
 
     One that only ever sent heartbeats says nothing of what it does: that it does nothing cannot be seen.
+    ``on_trial`` returns the clock as if learned limits held, where they are in shadow.
     """
     if may_be_silent(v) or v.only_heartbeats:
         return None
     since = silent_since(v)
     limits = settings.stall
     phase = v.phase
-    if phase is Phase.TOOL:
-        tool = v.open_tool
-        if tool is not None and tool.timeout is not None:
-            due = max(tool.started, since) + tool.timeout
-            return StallClock(phase, since, due, max(due, since + limits.idle_seconds), tool)
-        due = since + limits.tool_seconds
-        return StallClock(phase, since, due, due, tool)
+    tool = v.open_tool if phase is Phase.TOOL else None
+    if tool is not None and tool.timeout is not None:
+        due = max(tool.started, since) + tool.timeout
+        return StallClock(phase, since, due, max(due, since + limits.idle_seconds), tool)
     limit = {
         Phase.IDLE: limits.idle_seconds,
         Phase.LLM: limits.llm_seconds,
+        Phase.TOOL: limits.tool_seconds,
         Phase.UNKNOWN: limits.unknown_seconds,
     }[phase]
-    return StallClock(phase, since, since + limit, since + limit)
+    learned = None
+    if v.clocks is not None and settings.learned_clocks.mode == ("shadow" if on_trial else "on"):
+        what = tool.tool if tool is not None else v.model if phase is Phase.LLM else ""
+        learned = v.clocks.limit(timed_as(phase, what), limit, settings.learned_clocks)
+    due = since + (limit if learned is None else learned.limit)
+    return StallClock(phase, since, due, due, tool, learned)
 
 
 def heartbeat_due(v: VitalSigns, settings: HealthSettings) -> float | None:
@@ -217,6 +224,8 @@ def moments(v: VitalSigns, settings: HealthSettings, sign: Sign) -> Iterator[flo
     if clock is not None:
         yield clock.due
         yield clock.ticket_due
+        if settings.learned_clocks.mode == "shadow" and (trial := stall_clock(v, settings, on_trial=True)):
+            yield trial.due
     tool = overdue_tool(v)
     if tool is not None and tool.timeout is not None:
         yield tool.started + tool.timeout
@@ -249,11 +258,12 @@ def moments(v: VitalSigns, settings: HealthSettings, sign: Sign) -> Iterator[flo
 def shortest_limit(settings: HealthSettings) -> float:
     """Return the shortest silence, in seconds, that can mean anything, but for times a worker declared."""
     stall, check = settings.stall, settings.health_check
+    part = 1.0 if settings.learned_clocks.mode == "off" else settings.learned_clocks.shortest
     return min(
-        stall.idle_seconds,
-        stall.llm_seconds,
-        stall.tool_seconds,
-        stall.unknown_seconds,
+        stall.idle_seconds * part,
+        stall.llm_seconds * part,
+        stall.tool_seconds * part,
+        stall.unknown_seconds * part,
         check.checkpoint_degraded_seconds,
         check.checkpoint_stale_threshold_seconds,
         check.no_tool_call_seconds,

@@ -22,9 +22,10 @@ from queenright.health.silence import (
     detect_checkpoint_stale,
     detect_heartbeat_missing,
     detect_no_tokens,
-    detect_no_tool_calls,
+    detect_no_tool_calls_for_long,
     detect_output_unchanged,
     detect_stall,
+    detect_stall_by_learned_clock,
     detect_tool_timeout,
     span,
 )
@@ -56,9 +57,13 @@ def detect(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]
 
 def detect_shadow(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]:
     """Return what the detectors say that are in shadow: nothing follows from it, so none is for a ticket."""
-    if not settings.detectors:
+    if not settings.has_shadows:
         return []
-    return [replace(one, ticket=False, shadow=True) for one in _found(v, settings, now, "shadow")]
+    found = _found(v, settings, now, "shadow")
+    if settings.learned_clocks.mode == "shadow" and settings.acts_on(FindingKind.STALL):
+        trial = detect_stall_by_learned_clock(v, settings, now)
+        found += [] if trial is None else [trial]
+    return [replace(one, ticket=False, shadow=True) for one in found]
 
 
 def _found(v: VitalSigns, settings: HealthSettings, now: float, mode: str) -> list[Finding]:
@@ -77,7 +82,11 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
     loops = settings.loops
     return (
         v.steps_since_last_accept >= settings.bands.warning
-        or v.stale_calls + v.stale_tries >= loops.stale_calls
+        or v.stale_calls >= loops.stale_calls
+        or v.fruitless >= loops.fruitless_calls
+        or v.refused_changes >= loops.refused_changes
+        or v.idle_turns >= loops.idle_turns
+        or _polls_for_long(v, settings)
         or (v.told >= loops.told_calls and v.told_known >= loops.told_known_share * v.told)
         or v.streak >= loops.error_streak
         or v.failed_calls >= settings.bands.warning
@@ -220,6 +229,14 @@ def _loop(repeat: Repeat, settings: HealthSettings) -> Finding | None:
         how = f"{repeat.times} times with the same arguments and result"
         if repeat.run > 1:
             how += " in a row" if repeat.run == repeat.times else f", the last {repeat.run} in a row"
+    elif repeat.failed and repeat.at_all >= loops.repeats_high:
+        return Finding(
+            kind=FindingKind.DOOM_LOOP,
+            severity=_grown(repeat.at_all, loops.repeats_high, settings, loops.repeats_high),
+            evidence=f"{repeat.tool} failed in the same way {repeat.at_all} times with the same arguments, "
+            "whatever was changed between",
+            since=repeat.since,
+        )
     elif repeat.at_all >= loops.repeats_at_all:
         # An agent that checks after each of its changes does this too: shown, and no reason for a ticket.
         return Finding(
@@ -234,7 +251,7 @@ def _loop(repeat: Repeat, settings: HealthSettings) -> Finding | None:
         return None
     return Finding(
         kind=FindingKind.DOOM_LOOP,
-        severity=_grown(repeat.times, max(loops.repeats, settings.bands.warning), settings),
+        severity=_grown(repeat.times, loops.repeats, settings, loops.repeats_high),
         evidence=f"{repeat.tool} was called {how}",
         since=repeat.since,
     )
@@ -246,6 +263,16 @@ def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> 
     """
     limit = settings.loops.error_streak
     of_all = _failing_severity(v, settings)
+    refused = settings.loops.refused_changes
+    if v.refused_changes >= refused:
+        of_edits = _grown(v.refused_changes, refused, settings)
+        if of_all is None or of_edits.rank >= of_all.rank:
+            return Finding(
+                kind=FindingKind.ERROR_STREAK,
+                severity=of_edits,
+                evidence=f"the last {v.refused_changes} edits that it tried failed with {v.refused_error}",
+                since=v.refused_since,
+            )
     severity = _grown(v.streak, limit, settings) if v.streak >= limit else None
     if severity is not None and (of_all is None or severity.rank >= of_all.rank):
         return Finding(
@@ -278,11 +305,11 @@ def _failing_severity(v: VitalSigns, settings: HealthSettings) -> Severity | Non
     return Severity.HIGH if long or v.failed_calls >= settings.bands.high else None
 
 
-def _grown(times: int, limit: int, settings: HealthSettings) -> Severity:
-    """Return how bad so many repeats are: high from twice the limit, critical from where bad steps are."""
+def _grown(times: int, limit: int, settings: HealthSettings, high: int | None = None) -> Severity:
+    """Return how bad so many repeats are: high from ``high``, else half as many again as the limit."""
     if times >= max(settings.bands.critical, 2 * limit + 1):
         return Severity.CRITICAL
-    return Severity.HIGH if times >= 2 * limit else Severity.MEDIUM
+    return Severity.HIGH if times >= (high or limit + (limit + 1) // 2) else Severity.MEDIUM
 
 
 def detect_retry_storm(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -315,26 +342,57 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
     told since the worker last got further.
     """
     loops = settings.loops
-    limit = loops.stale_calls
-    if v.stale_calls < limit:
-        if v.stale_calls + v.stale_tries >= limit:
-            evidence = f"{v.stale_calls + v.stale_tries} tool calls told nothing new, with changes between"
-        elif v.told >= loops.told_calls and v.told_known >= loops.told_known_share * v.told:
-            evidence = f"of the last {v.told} tool calls few told anything that was not known"
-        else:
-            return None
-        return Finding(
-            kind=FindingKind.ZERO_PROGRESS,
-            severity=Severity.LOW,
-            evidence=evidence,
-            since=v.last_progress or v.started_at,
-            ticket=False,
-        )
+    found: list[Finding] = []
+    for count, limit, since, evidence in (
+        (
+            v.stale_calls,
+            loops.stale_calls,
+            v.stale_since,
+            "the last {} tool calls told nothing new",
+        ),
+        (v.fruitless, loops.fruitless_calls, v.fruitless_since, "{} new searches found nothing new"),
+    ):
+        if count >= limit:
+            severity = _grown(count, limit, settings)
+            found.append(_no_progress(severity, evidence.format(count), since))
+    if _polls_for_long(v, settings):
+        waited = span(v.last_activity - v.polls_since)
+        evidence = f"it has waited for {waited}, and was told the same {v.polls} times"
+        found.append(_no_progress(Severity.MEDIUM, evidence, v.polls_since))
+    if found:
+        return max(found, key=lambda one: one.severity.rank)
+    if v.told < loops.told_calls or v.told_known < loops.told_known_share * v.told:
+        return None
     return Finding(
         kind=FindingKind.ZERO_PROGRESS,
-        severity=_grown(v.stale_calls, limit, settings),
-        evidence=f"the last {v.stale_calls} tool calls told nothing that was not known",
-        since=v.stale_since,
+        severity=Severity.LOW,
+        evidence=f"of the last {v.told} tool calls few told anything that was not known",
+        since=v.last_progress or v.started_at,
+        ticket=False,
+    )
+
+
+def _polls_for_long(v: VitalSigns, settings: HealthSettings) -> bool:
+    return v.polls > 0 and v.last_activity - v.polls_since >= settings.health_check.polling_seconds
+
+
+def _no_progress(severity: Severity, evidence: str, since: float) -> Finding:
+    return Finding(kind=FindingKind.ZERO_PROGRESS, severity=severity, evidence=evidence, since=since)
+
+
+def detect_no_tool_calls(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
+    """Find a worker that has tools and calls none: turn after turn, or for long."""
+    turns, limit = v.idle_turns, settings.loops.idle_turns
+    if turns < limit:
+        return detect_no_tool_calls_for_long(v, settings, now)
+    # One that talks between its calls, or has no tools, may be talking to somebody who is not heard here.
+    is_certain = v.last_tool_call is not None and (not v.talks or turns >= 2 * limit)
+    return Finding(
+        kind=FindingKind.NO_TOOL_CALLS,
+        severity=_grown(turns, limit, settings) if is_certain else Severity.LOW,
+        evidence=f"the last {turns} answers of its model called no tool",
+        since=v.idle_turns_since,
+        ticket=is_certain,
     )
 
 

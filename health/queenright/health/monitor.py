@@ -29,6 +29,7 @@ from queenright.health.deadlines import (
 from queenright.health.detectors import detect, detect_shadow, suspicious
 from queenright.health.findings import Finding, FindingKind, HealthState, WorkerKey, worst
 from queenright.health.fleet import Fleet, fleet_of
+from queenright.health.learned_clocks import LearnedClocks
 from queenright.health.settings import HealthSettings
 from queenright.health.state import health_state, may_follow
 from queenright.health.vital_events import TERMINATED, is_settled_by_person, work_began
@@ -188,6 +189,7 @@ class HealthMonitor:
         self._on_delay = on_delay
         self._on_shadow = on_shadow
         self._workers: dict[WorkerKey, WorkerHealth] = {}
+        self._clocks: dict[str, LearnedClocks] = {}
         self.exchange(settings)
         self._sessions: dict[str, list[str]] = {}
         self._heap: list[tuple[float, WorkerKey]] = []
@@ -213,12 +215,14 @@ class HealthMonitor:
         self.settings = settings
         self._tolerance = settings.clock_tolerance_seconds
         self._shortest = shortest_limit(settings)
+        self._has_shadows = settings.has_shadows
         self._no_tokens = settings.health_check.no_tokens_seconds
         self._degraded = settings.health_check.checkpoint_degraded_seconds
         for worker in self._workers.values():
             worker.vitals.exchange(settings)
-            if not settings.detectors:
+            if not settings.has_shadows:
                 worker.shadow = ()
+            worker.vitals.clocks = self._clocks_of(worker.vitals.agent_id)
 
     # -- time and events ----------------------------------------------------------------------------
 
@@ -571,12 +575,24 @@ class HealthMonitor:
         sessions.remove(key[1])
         if not sessions:
             del self._sessions[key[0]]
+            if len(self._clocks) > ENDED_KEPT:
+                self._clocks.pop(key[0], None)
+
+    def _clocks_of(self, agent_id: str) -> LearnedClocks | None:
+        """Return what was learned of an agent's clocks, for all of its sessions."""
+        if self.settings.learned_clocks.mode == "off":
+            return None
+        clocks = self._clocks.get(agent_id)
+        if clocks is None:
+            clocks = self._clocks[agent_id] = LearnedClocks()
+        return clocks
 
     def _welcome(self, key: WorkerKey, at: float) -> WorkerHealth:
         known = self._sessions.get(key[0])
         if known:  # one text for the name of all of its sessions
             key = (self._workers[key[0], known[0]].vitals.agent_id, key[1])
         vitals = VitalSigns(*key, at, self.settings.loops, self.settings)
+        vitals.clocks = self._clocks_of(key[0])
         if self._breakers:
             vitals.breakers = self._breakers.get(vitals.agent_id, NO_BREAKERS)
         self._let_stand(vitals)
@@ -617,6 +633,7 @@ class HealthMonitor:
             older, vitals = sorted((known.vitals, vitals), key=lambda one: one.last_activity)
             vitals.absorb(older)
         vitals.rename(known.vitals.agent_id, known.vitals.session_id)
+        vitals.clocks = self._clocks_of(known.vitals.agent_id)
         known.vitals = vitals
         self._let_stand(vitals)
         known.deadline = None
@@ -777,7 +794,7 @@ class HealthMonitor:
         state = health_state(v, found, self.settings, at)
         before = worker.findings
         worker.findings = tuple(found)
-        if self.settings.detectors:
+        if self._has_shadows:
             self._watch_shadow(worker, at)
         said: list[AgentEvent] = []
         if found or before:

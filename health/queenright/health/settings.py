@@ -138,6 +138,8 @@ class HealthCheck(_Block):
     """So many reports of the same output in a row, for so long, are no progress."""
     resource_warning: Share = 0.9
     """From this share of its limit on, a resource that a worker reports is shown as nearly used up."""
+    polling_seconds: Seconds = 1800
+    """So long may a worker wait for something that answers alike each time it is asked."""
     mcp_server_seconds: Seconds = 60
     """A worker that goes on for so long after it lost an MCP server does without it."""
 
@@ -161,7 +163,20 @@ class Stall(_Block):
     idle_seconds: Seconds = 240
     llm_seconds: Seconds = 240
     tool_seconds: Seconds = 600
-    unknown_seconds: Seconds = 600
+    unknown_seconds: Seconds = 900
+
+
+class LearnedClockSettings(_Block):
+    """Limits of silence that fit the agent: by how long its calls and pauses usually take."""
+
+    mode: DetectorMode = "shadow"
+    """On: learned limits hold. Shadow: what they would find is shown and counted. Off: nothing is learned."""
+    calls: Count = 30
+    """So many must have been timed before anything is learned of them."""
+    shortest: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """No learned limit is a smaller part of the configured one than this."""
+    longest: Annotated[float, Field(ge=1, le=100)] = 3
+    """No learned limit is a greater multiple of the configured one than this."""
 
 
 class Bands(_Block):
@@ -189,6 +204,8 @@ class Loops(_Block):
     consecutive: Count = 3
     repeats: Count = 4
     """With others between, in a window, with nothing changed since the one before."""
+    repeats_high: Count = 5
+    """So many in a window are high; so many equal failures too, whatever was changed between."""
     repeats_at_all: Count = 8
     """With others between, in a window, whatever was changed: shown only."""
     cycles: Count = 3
@@ -198,6 +215,12 @@ class Loops(_Block):
     provider_failures: Count = 3
     stale_calls: Count = 4
     """Tool calls in a row that told nothing new."""
+    fruitless_calls: Count = 5
+    """New calls that only read and returned what others had returned, with no progress between."""
+    refused_changes: Count = 5
+    """Turns in which changes were tried and failed, since one succeeded."""
+    idle_turns: Count = 8
+    """Turns of the model in a row without a tool call and without a message from the user."""
     told_calls: Count = 7
     """From so many results on, their share that told nothing new means something."""
     told_known_share: Annotated[float, Field(gt=0.5, le=1)] = 0.55
@@ -520,6 +543,7 @@ class HealthSettings(_Block):
     heartbeat: Heartbeat = Heartbeat()
     health_check: HealthCheck = HealthCheck()
     stall: Stall = Stall()
+    learned_clocks: LearnedClockSettings = LearnedClockSettings()
     bands: Bands = Bands()
     loops: Loops = Loops()
     detectors: dict[FindingKind, DetectorMode] = {}
@@ -534,6 +558,11 @@ class HealthSettings(_Block):
     rules: Rules = Rules()
     clock_tolerance_seconds: Seconds = 60
     """An event whose author's clock is further off than this is timed by its arrival."""
+
+    @property
+    def has_shadows(self) -> bool:
+        """Whether anything is looked at of which nothing follows."""
+        return self.learned_clocks.mode == "shadow" or "shadow" in self.detectors.values()
 
     def acts_on(self, kind: FindingKind) -> bool:
         """Return whether anything may follow from what this detector looks at."""

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from queenright.health.deadlines import (
+    StallClock,
     checkpoint_due,
     checkpoint_from,
     heartbeat_due,
@@ -36,21 +37,44 @@ _DOING: Final = {
 def detect_stall(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """Find a worker that does nothing for longer than its phase allows."""
     clock = stall_clock(v, settings)
-    if clock is None or now < clock.due:
+    return None if clock is None or now < clock.due else _stalled(v, clock, now)
+
+
+def detect_stall_by_learned_clock(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
+    """Find a worker that does nothing for longer than usual, where learned limits are in shadow."""
+    clock, trial = stall_clock(v, settings), stall_clock(v, settings, on_trial=True)
+    if clock is None or trial is None or trial.learned is None or not trial.due <= now < clock.due:
         return None
+    return _stalled(v, trial, now)
+
+
+def _stalled(v: VitalSigns, clock: StallClock, now: float) -> Finding:
     silent = now - clock.since
     where = _DOING[clock.phase]
     if clock.tool is not None and clock.tool.tool:
         declared = "" if clock.tool.timeout is None else f", which declared {span(clock.tool.timeout)}"
         where = f"in a call of {clock.tool.tool}{declared}"
     ticket = now >= clock.ticket_due
-    is_certain = ticket and not _is_unsure(v, clock.ticket_due)
+    # What says only that something has ended may be waiting for a person, or be a closed laptop.
+    is_known = clock.phase is not Phase.UNKNOWN or v.last_heartbeat is not None
+    is_certain = ticket and is_known and not _is_unsure(v, clock.ticket_due)
     return Finding(
         kind=FindingKind.STALL,
         severity=Severity.CRITICAL if is_certain else Severity.MEDIUM,
-        evidence=f"nothing happened for {span(silent)} {where}{_since_away(v)}",
+        evidence=f"nothing happened for {span(silent)} {where}{_usual(clock)}{_since_away(v)}",
         since=clock.since,
         ticket=ticket,
+    )
+
+
+def _usual(clock: StallClock) -> str:
+    """Return where a learned limit comes from."""
+    learned = clock.learned
+    if learned is None:
+        return ""
+    return (
+        f"; its usual is {span(learned.usual)} ({learned.calls} times), so it is {span(learned.limit)} "
+        f"instead of {span(learned.configured)}"
     )
 
 
@@ -126,7 +150,7 @@ def detect_checkpoint_stale(v: VitalSigns, settings: HealthSettings, now: float)
     )
 
 
-def detect_no_tool_calls(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
+def detect_no_tool_calls_for_long(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """Find a worker that has tools, goes on, and neither calls one nor gets further."""
     since = no_tool_call_from(v)
     limit = settings.health_check.no_tool_call_seconds

@@ -97,5 +97,7 @@ def works_around(v: VitalSigns, findings: Sequence[Finding]) -> bool:
 
 def is_stuck(finding: Finding) -> bool:
     """Return whether a finding says that the worker gets nowhere."""
+    if finding.kind is FindingKind.STALL and finding.ticket:
+        return True
     limit = _STUCK_FROM.get(finding.kind)
     return limit is not None and finding.severity.rank >= limit.rank

@@ -39,6 +39,20 @@ def context_is_full(error: str) -> bool:
     return _CONTEXT_FULL.search(error) is not None
 
 
+# A connection that was aborted is the network's fault.
+_CALLED_OFF: Final = re.compile(
+    r"(?<!connection )\babort(?:ed|error)?\b|\bcancell?ed(?:error)?\b|\binterrupted by (?:the )?user"
+    r"|KeyboardInterrupt",
+    re.IGNORECASE,
+)
+_CALLED_OFF_HEAD: Final = 400
+
+
+def was_called_off(error: str) -> bool:
+    """Return whether an LLM call ended because somebody on this side stopped it."""
+    return _CALLED_OFF.search(error, 0, _CALLED_OFF_HEAD) is not None
+
+
 # What secrets are written in: a cut within such a word may have left the half of one.
 _WORD: Final = re.compile(r"[A-Za-z0-9_.~+/=-]+")
 

@@ -18,8 +18,11 @@ from queenright.health.vital_facts import (
     name,
     seconds,
     tail,
+    was_called_off,
 )
-from queenright.instrumentation.names import ToolOutcome, Verdict
+from queenright.instrumentation.effects import Effect, effect_of_tool, is_edit
+from queenright.instrumentation.fingerprint import NOTHING_NEW
+from queenright.instrumentation.names import Phase, ToolOutcome, Verdict
 from queenright.runtime.events import AgentEvent, EventType
 
 if TYPE_CHECKING:
@@ -29,7 +32,11 @@ if TYPE_CHECKING:
 _RECENT_VERDICTS: Final = 20
 _RECENT_INPUTS: Final = 5
 _OPEN_TOOLS: Final = 64
+_POLL_SECONDS: Final = 60.0
+"""Who makes the same call after a pause as long as this waits for something."""
 _SPIKE_OVER: Final = 0.75
+
+_NOTHING_NEW: Final = digest("result", NOTHING_NEW)
 
 _LETTERS: Final = {Verdict.ACCEPT: "A", Verdict.RETRY: "R", Verdict.CONTINUE: "C", Verdict.ESCALATE: "E"}
 
@@ -69,6 +76,8 @@ def _on_step(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     letter = letter or ("X" if failed else "-")
     v._verdicts = (v._verdicts + letter)[-_RECENT_VERDICTS:]
     v.consecutive_failures = v.consecutive_failures + 1 if letter == "X" else 0
+    if letter != "-":
+        v.idle_turns = 0  # somebody judges its answers, and the verdicts are counted
     if letter == "A":
         v.begin_visit()
         v.got_further(at)
@@ -94,6 +103,7 @@ def _count_bad(v: VitalSigns, text: str, at: float) -> None:
 
 def _on_llm_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.busy(at):
+        v.model = name(data.get("model")) or v.model
         v.start_records = True
         v.llm_open += 1
 
@@ -112,10 +122,12 @@ def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float
     if v.llm_open:
         v.llm_open -= 1
     if data.get("error_type") or data.get("error"):
+        kind = name(data.get("error_type") or "error")
+        if was_called_off(f"{kind} {data.get('error') or ''}"):
+            return  # by a person, or by the agent itself: the provider is not to blame
         if v.llm_errors == 0:
             v.llm_error_since = at
         v.llm_errors += 1
-        kind = name(data.get("error_type") or "error")
         full = context_is_full(kind) or context_is_full(str(data.get("error") or ""))
         v.llm_error = CONTEXT_FULL if full else kind
         v.note_error(data)
@@ -127,7 +139,13 @@ def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float
     if is_late:
         return
     v.cut_answers = after_answer(v.cut_answers, data, at)
+    if not v.open_tools:
+        v.count_idle_turn(at)
+        v.idle_turns_of_model = True
     v.note_outcome(False, at)
+    v.model = name(data.get("model")) or v.model
+    if (duration := seconds(data.get("duration"))) is not None:
+        v.learn_duration(Phase.LLM, v.model, at - duration, at)
     if v.tokens_at is not None:
         v.tokens_from = at  # a call that came back used some, told or not
     if received:
@@ -181,10 +199,11 @@ def _on_tool_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], 
         v.last_tool_call = at
 
 
-def _close_tool(v: VitalSigns, call_id: str, tool: str, at: float) -> None:
-    opened = v.open_tools
+def _close_tool(v: VitalSigns, call_id: str, tool: str, at: float) -> float | None:
+    """Close the open call that has ended, and return when it began; None if none fits."""
+    opened, began = v.open_tools, None
     if not opened:
-        return
+        return None
     for index, one in enumerate(opened):
         if one.call_id == call_id if call_id and one.call_id else one.tool == tool:
             if v.tokens_from is not None and len(opened) == 1:
@@ -193,10 +212,12 @@ def _close_tool(v: VitalSigns, call_id: str, tool: str, at: float) -> None:
             if v.saved_from is not None and len(opened) == 1 and one.timeout is not None:
                 # Nobody saves while a tool runs: what time it declared, and took, does not count.
                 v.saved_from = min(at, v.saved_from + min(one.timeout, max(0.0, at - one.started)))
+            began = one.started
             del opened[index]
             break
     if not opened:
         v.open_tools = None
+    return began
 
 
 _WELL: Final = ("success", "succeeded", "completed")
@@ -228,28 +249,111 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
         v.note_error(data)
     if is_late:
         return
-    if v.open_tools:
-        _close_tool(v, str(data.get("call_id") or ""), tool, at)
+    began = _close_tool(v, str(data.get("call_id") or ""), tool, at) if v.open_tools else None
     v.note_outcome(failed, at)
     args, result = data.get("args_hash"), data.get("result_hash")
     args, result = None if args is None else str(args), None if result is None else str(result)
+    duration = seconds(data.get("duration"))
+    if duration is not None or began is not None:
+        v.learn_duration(Phase.TOOL, tool, at - duration if duration is not None else began or at, at)
     turn = data.get("turn")
+    if turn is None and duration is not None:
+        turn = _turn_beside(v, at - duration, at)
+    pause = 0.0 if v._tool_ended is None else at - (duration or 0.0) - v._tool_ended
+    v._tool_ended = at
+    effect = data.get("effect") or effect_of_tool(tool)
+    _count_turn(v, effect, result, at)
     if tool in v._loops.exempt_tools:
         if result is not None and not failed and v.is_new(digest("result", tool, result)):
             v.progressed(at)
         return
+    error = (name(data.get("error_type") or data.get("outcome")) or "error") if failed else ""
     if failed:
         _count_failed_call(v, turn, at)
+    if effect == Effect.WAITS:
+        _weigh_poll(v, tool, result, failed, at)
+    else:
+        _weigh_call(v, tool, args, result, effect, error, turn, pause, at)
+    _count_streak(v, tool, error, turn, at)
+
+
+def _turn_beside(v: VitalSigns, began: float, at: float) -> float:
+    """Return what calls share that ran side by side: when the first of them ended."""
+    first, until = v._side_by_side or (at, at)
+    if began >= until:
+        first, until = at, at
+    v._side_by_side = (first, max(at, until))
+    return first
+
+
+def _count_turn(v: VitalSigns, effect: str | None, result: str | None, at: float) -> None:
+    """Count turns that did nothing: an answer in words, or a result handed in once more."""
+    if effect != Effect.SUBMITS and result != NOTHING_NEW:
+        # The answer that made this call is the last of them.
+        v.talks = v.talks or v.idle_turns > 1
+        v.idle_turns = 0
+    elif v.idle_turns_of_model:
+        v.idle_turns_of_model = False  # its turn has been counted with the model's answer
+    else:
+        v.count_idle_turn(at)
+
+
+def _weigh_poll(v: VitalSigns, tool: str, result: str | None, failed: bool, at: float) -> None:
+    """Weigh a call that waits, or asks whether something has finished: asked again it is no repeat."""
+    if v.calls is not None:
+        v.calls.changed()
+    if failed:
+        return
+    if result is not None and v.is_new(digest("result", tool, result)):
+        v.progressed(at)
+        v.end_failed_calls()
+        return
+    if v.polls == 0:
+        v.polls_since = at
+    v.polls += 1
+
+
+def _weigh_call(
+    v: VitalSigns,
+    tool: str,
+    args: str | None,
+    result: str | None,
+    effect: str | None,
+    error: str,
+    turn: object,
+    pause: float,
+    at: float,
+) -> None:
+    failed = bool(error)
     seen: Seen | None = None
     if args is not None:
         if v.calls is None:
             v.calls = RecentCalls(v._loops.window)
-        seen = v.calls.add(tool, args, result, turn, at)
+        # The same edit again is the same edit, whatever the file has become by it.
+        compared = "" if result is not None and is_edit(tool) else result
+        if pause >= _POLL_SECONDS and not failed and v.calls.is_last(tool, args, compared):
+            _weigh_poll(v, tool, result, failed, at)  # nobody hurries who repeats himself so slowly
+            return
+        seen = v.calls.add(tool, args, compared, turn, at, failed=failed)
     if result is not None and seen is not Seen.BESIDE:
-        _weigh_result(v, digest("result", result), seen, failed, at)
+        _weigh_result(v, digest("result", result), seen, effect, failed, turn, at)
     if not failed and seen in (None, Seen.NEVER):
         v.end_failed_calls()  # something may have come of it: only a repeat is known to have told nothing
-    _count_streak(v, tool, data, failed, turn, at)
+    if effect == Effect.CHANGES:
+        _weigh_change(v, tool, seen, error, turn, at)
+
+
+def _weigh_change(v: VitalSigns, tool: str, seen: Seen | None, error: str, turn: object, at: float) -> None:
+    """Count edits refused with one class of error; what succeeds may change what other calls return."""
+    if not error:
+        v.refused_changes = 0
+        if v.calls is not None and seen is Seen.NEVER:
+            v.calls.changed()
+    elif is_edit(tool) and (turn is None or turn != v._refused_turn):
+        if v.refused_changes == 0 or error != v.refused_error:
+            v.refused_changes, v.refused_since, v.refused_error = 0, at, error
+        v.refused_changes += 1
+        v._refused_turn = turn
 
 
 def _amend_tool(v: VitalSigns, tool: str, data: Mapping[str, Any], at: float) -> None:
@@ -262,7 +366,15 @@ def _amend_tool(v: VitalSigns, tool: str, data: Mapping[str, Any], at: float) ->
     _count_failed_call(v, data.get("turn"), at)
 
 
-def _weigh_result(v: VitalSigns, result: bytes, seen: Seen | None, failed: bool, at: float) -> None:
+def _weigh_result(
+    v: VitalSigns,
+    result: bytes,
+    seen: Seen | None,
+    effect: str | None,
+    failed: bool,
+    turn: object,
+    at: float,
+) -> None:
     """
     Tell progress from none by one result: never seen, seen from this very call, seen from another.
 
@@ -270,7 +382,7 @@ def _weigh_result(v: VitalSigns, result: bytes, seen: Seen | None, failed: bool,
     """
     v._known_result = True
     v.told += 1
-    if v.is_new(result):
+    if result != _NOTHING_NEW and v.is_new(result):
         v._new_result = True
         v.told_known += 0.5 if failed else 0.0
         if failed:
@@ -278,9 +390,11 @@ def _weigh_result(v: VitalSigns, result: bytes, seen: Seen | None, failed: bool,
         else:
             v.progressed(at)
     elif seen is Seen.BEFORE or failed:
-        if v.stale_calls == 0:
-            v.stale_since = at
-        v.stale_calls += 1
+        if turn is None or v.stale_calls == 0 or turn != v._stale_turn:
+            if v.stale_calls == 0:
+                v.stale_since = at
+            v.stale_calls += 1
+            v._stale_turn = turn
         v.told_known += 1.0
     elif seen is Seen.TRIED_AGAIN:
         # Nothing new, but asked for a reason: it is shown, and no such call makes for a ticket.
@@ -289,8 +403,10 @@ def _weigh_result(v: VitalSigns, result: bytes, seen: Seen | None, failed: bool,
     else:
         # Perhaps an acknowledgement: edits and messages are answered alike, and get somewhere.
         v.told_known += 0.5
-        if v.calls is not None and seen is Seen.NEVER:
-            v.calls.changed()
+        if effect == Effect.READS:
+            if v.fruitless == 0:
+                v.fruitless_since = at
+            v.fruitless += 1
 
 
 def _count_failed_call(v: VitalSigns, turn: object, at: float) -> None:
@@ -302,13 +418,10 @@ def _count_failed_call(v: VitalSigns, turn: object, at: float) -> None:
     v.failed_calls += 1
 
 
-def _count_streak(
-    v: VitalSigns, tool: str, data: Mapping[str, Any], failed: bool, turn: object, at: float
-) -> None:
-    if not failed:
+def _count_streak(v: VitalSigns, tool: str, error: str, turn: object, at: float) -> None:
+    if not error:
         v.streak = 0
         return
-    error = name(data.get("error_type") or data.get("outcome"))
     if v.streak and tool == v.streak_tool and error == v.streak_error:
         if turn is None or turn != v._streak_turn:
             v.streak += 1

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from queenright.health.calls import RecentCalls
 from queenright.health.limits import NOT_CUT, Resources
+from queenright.health.learned_clocks import LearnedClocks
 from queenright.health.settings import HealthSettings, Loops
 from queenright.health.tool_counts import ToolCounts
 from queenright.health.vital_events import ABOUT_WORKERS, HANDLERS, WORKER_EVENTS
@@ -56,6 +57,8 @@ _CLOCKS: Final = (
     "failing_since",
     "waiting_since",
     "tokens_from",
+    "polls_since",
+    "_tool_ended",
 )
 """What silence and age are counted from; may be None."""
 _MOMENTS: Final = (
@@ -66,6 +69,9 @@ _MOMENTS: Final = (
     "tokens_at",
     "bad_since",
     "stale_since",
+    "fruitless_since",
+    "refused_since",
+    "idle_turns_since",
     "streak_since",
     "llm_error_since",
     "error_rate_since",
@@ -76,6 +82,11 @@ _MOMENTS: Final = (
 )
 """When something happened: no shift of clocks moves it, but it is never in the future. May be None."""
 _DEFAULTS: Final = HealthSettings()
+
+
+def timed_as(phase: Phase, what: str = "") -> str:
+    """Return as what the time of a phase is learned: of one tool, one model, or of a pause."""
+    return f"{phase.value}:{what}"
 
 
 class VitalSigns:
@@ -103,8 +114,12 @@ class VitalSigns:
         "_new_result",
         "_outcomes",
         "_previous_incarnation",
+        "_refused_turn",
         "_seen",
+        "_side_by_side",
+        "_stale_turn",
         "_streak_turn",
+        "_tool_ended",
         "_verdicts",
         "agent_id",
         "away",
@@ -115,6 +130,7 @@ class VitalSigns:
         "breakers_since",
         "calls",
         "clock_base",
+        "clocks",
         "consecutive_failures",
         "cost_usd",
         "counted_end",
@@ -129,10 +145,15 @@ class VitalSigns:
         "failing_since",
         "fetches",
         "framework",
+        "fruitless",
+        "fruitless_since",
         "graph_id",
         "has_new_start",
         "heartbeat_interval",
         "heartbeat_late",
+        "idle_turns",
+        "idle_turns_of_model",
+        "idle_turns_since",
         "incarnation_id",
         "incarnation_started",
         "is_foreign",
@@ -150,16 +171,22 @@ class VitalSigns:
         "llm_open",
         "mcp_servers",
         "metrics_served",
+        "model",
         "node_id",
         "only_heartbeats",
         "open_tools",
         "outlived_termination",
         "output",
+        "polls",
+        "polls_since",
         "progress_from",
         "question",
         "recovered_at",
         "recovery_failed",
         "recovery_failed_at",
+        "refused_changes",
+        "refused_error",
+        "refused_since",
         "repeatable",
         "resources",
         "runs_failed_since",
@@ -178,6 +205,7 @@ class VitalSigns:
         "streak_error",
         "streak_since",
         "streak_tool",
+        "talks",
         "task_id",
         "token_spike",
         "tokens",
@@ -208,6 +236,10 @@ class VitalSigns:
         self._new_result = False
         self._known_result = False
         self._streak_turn: object = None
+        self._stale_turn: object = None
+        self._refused_turn: object = None
+        self._tool_ended: float | None = None
+        self._side_by_side: tuple[float, float] | None = None
         self.agent_id = agent_id
         self.session_id = session_id
         self.task_id = session_id
@@ -228,6 +260,10 @@ class VitalSigns:
         """This life worked on after it was reported as terminated."""
         self.withdrawal_due = False
         """That has not been written down at the termination yet."""
+        self.clocks: LearnedClocks | None = None
+        """What was learned of its agent's clocks, shared by its sessions; None: nothing is."""
+        self.model = ""
+        """The model that it asked last."""
         self.clock_base = at
         """Silence counts from here at the earliest: a new incarnation, the end of a wait, a clock set."""
         self.last_activity = at
@@ -306,6 +342,23 @@ class VitalSigns:
         self.stale_calls = self.stale_tries = 0
         """Tool calls in a row that told nothing new."""
         self.stale_since = at
+        self.fruitless = 0
+        """New calls that only read, and returned what other calls had returned, since the last progress."""
+        self.fruitless_since = at
+        self.polls = 0
+        """Calls that waited for something, and were told what they had been told before."""
+        self.polls_since = at
+        self.refused_changes = 0
+        """Turns in which edits failed with one class of error, since a change succeeded."""
+        self.refused_error = ""
+        self.refused_since = at
+        self.idle_turns = 0
+        """Turns of the model in a row that called no tool, but to hand in a result."""
+        self.idle_turns_since = at
+        self.idle_turns_of_model = False
+        """The last of them was an answer of the model, and no call yet."""
+        self.talks = False
+        """Its model answered in words before and went on to call a tool: somebody may be talking to it."""
         self.failed_calls = 0
         """Turns in a row in which tool calls failed, of whatever tool, and nothing came of any other call."""
         self.failing_since: float | None = None
@@ -479,6 +532,7 @@ class VitalSigns:
         self._no_later_than(now)
 
     def _no_later_than(self, now: float) -> None:
+        self._side_by_side = None
         for name in ("clock_base", "last_activity", *_CLOCKS, *_MOMENTS):
             value = getattr(self, name)
             if value is not None and value > now:
@@ -508,8 +562,20 @@ class VitalSigns:
             self.reopen(at)
         self.only_heartbeats = False
         if at > self.last_activity:
+            if self.clocks is not None and self.waiting is None:
+                self._learn_pause(at)
             self.last_activity = at
         return True
+
+    def _learn_pause(self, at: float) -> None:
+        phase = self.phase
+        if phase in (Phase.IDLE, Phase.UNKNOWN) and self.clocks is not None:
+            self.clocks.learn(timed_as(phase), at - max(self.last_activity, self.clock_base))
+
+    def learn_duration(self, phase: Phase, what: str, began: float, at: float) -> None:
+        """Note how long a call took, unless the worker waited for somebody meanwhile."""
+        if self.clocks is not None and self.waiting is None and began >= self.clock_base:
+            self.clocks.learn(timed_as(phase, what), at - began)
 
     def busy(self, at: float) -> bool:
         """Note that the worker began something, which ends every wait but a pause."""
@@ -527,13 +593,19 @@ class VitalSigns:
         """Note that something came of the work: a result not seen before, at least."""
         if self.last_progress is None or at > self.last_progress:
             self.last_progress = self.progress_from = at
-        self.stale_calls = self.stale_tries = 0
+        self.stale_calls = self.stale_tries = self.fruitless = self.polls = 0
         self.end_failed_calls()
         if self.breakers.on_trial and at > self.breakers_since:
             # Nobody has called what is behind them since their time was over, and it goes on without.
             self.breakers = self.breakers._replace(on_trial=())
         if self.recovery_failed and at > (self.recovery_failed_at or 0.0):
             self.recovery_failed = ""
+
+    def count_idle_turn(self, at: float) -> None:
+        """Count a turn of the model that did nothing, until a tool call shows that it did."""
+        if self.idle_turns == 0:
+            self.idle_turns_since = at
+        self.idle_turns += 1
 
     def end_failed_calls(self) -> None:
         """Count failed calls anew."""
@@ -543,6 +615,7 @@ class VitalSigns:
     def got_further(self, at: float) -> None:
         """Note that the work is a piece further: an ACCEPT or a checkpoint."""
         self.progressed(at)
+        self.idle_turns = self.refused_changes = 0
         self.told, self.told_known = 0, 0.0
 
     def _begin_incarnation(self, at: float) -> None:
@@ -567,7 +640,8 @@ class VitalSigns:
         self.consecutive_failures = 0
         self.llm_errors = 0
         self.streak = 0
-        self.stale_calls = self.stale_tries = 0
+        self.stale_calls = self.stale_tries = self.fruitless = self.polls = 0
+        self.idle_turns = self.refused_changes = 0
         self.end_failed_calls()
         self.token_spike = 0.0
         self._outcomes = _NO_OUTCOMES
@@ -620,6 +694,8 @@ class VitalSigns:
 
     def end_wait(self, at: float) -> None:
         """Note that the worker waits no longer; silence counts from here."""
+        if self.waiting is WaitingReason.USER_INPUT:
+            self.idle_turns = 0
         self._forget_wait()
         self.clock_base = max(self.clock_base, at)
 

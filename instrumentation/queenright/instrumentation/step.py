@@ -10,7 +10,8 @@ from opentelemetry.context import Context, attach
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_context
 
 from queenright.instrumentation import names
-from queenright.instrumentation.fingerprint import fingerprint
+from queenright.instrumentation.effects import effect_facts
+from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
 from queenright.instrumentation.harmless import harmless, report
 from queenright.instrumentation.names import Operation, Phase, ToolOutcome, Verdict
 from queenright.instrumentation.redaction import mask_name, redact
@@ -237,6 +238,7 @@ class ToolCall(_Block):
         "_step",
         "_timeout",
         "arguments_hash",
+        "effect",
         "outcome",
         "result_hash",
         "tool",
@@ -252,6 +254,7 @@ class ToolCall(_Block):
             self._timeout = float(timeout) if timeout is not None else None
         self._call_id = _name(call_id)
         self.arguments_hash = ""
+        self.effect = ""
         self.result_hash = ""
         self.outcome = ToolOutcome.OK
         self._failure: BaseException | None = None
@@ -259,7 +262,7 @@ class ToolCall(_Block):
     def result(self, value: T) -> T:
         """Say what the tool answered, and return it; only its fingerprint leaves the process, by default."""
         with harmless:
-            self.result_hash = fingerprint(value)
+            self.result_hash = result_fingerprint(value, self._arguments)
             if self._run.captures:
                 self._span.set_attribute(names.GEN_AI_TOOL_CALL_RESULT, redact(str(value), _CONTENT_LIMIT))
         return value
@@ -271,19 +274,21 @@ class ToolCall(_Block):
     def _begin(self, now: float) -> None:
         run, step = self._run, self._step
         self.arguments_hash = fingerprint(self._arguments)
+        self.effect = effect_facts(self.tool, self._arguments).get("effect", "")
         attributes = self._attributes = {
             **step._attributes,
             names.GEN_AI_OPERATION_NAME: Operation.EXECUTE_TOOL.value,
             names.GEN_AI_TOOL_NAME: self.tool,
             names.TOOL_ARGUMENTS_HASH: self.arguments_hash,
         }
+        if self.effect:
+            attributes[names.TOOL_EFFECT] = self.effect
         if self._timeout is not None:
             attributes[names.TOOL_TIMEOUT] = self._timeout
         if self._call_id:
             attributes[names.GEN_AI_TOOL_CALL_ID] = self._call_id
         if run.captures:
             attributes[names.GEN_AI_TOOL_CALL_ARGUMENTS] = redact(str(self._arguments), _CONTENT_LIMIT)
-        self._arguments = None
         self._open(f"execute_tool {self.tool}", SpanKind.INTERNAL, step._context, now)
         run.opened(self, Phase.TOOL, self._timeout)
         run.last_tool_call = now
@@ -298,7 +303,9 @@ class ToolCall(_Block):
             error_type, error_text = self.error_type, self.error_text = run.fail(span, failure)
             self.outcome = ToolOutcome.TIMEOUT if _is_timeout(failure) else ToolOutcome.ERROR
             # The same failure again is the same result again.
-            self.result_hash = self.result_hash or fingerprint(f"{error_type}: {error_text}")
+            said = f"{error_type}: {error_text}"
+            self.result_hash = self.result_hash or result_fingerprint(said, self._arguments, failed=True)
+        self._arguments = None
         if self.result_hash:
             span.set_attribute(names.TOOL_RESULT_HASH, self.result_hash)
         span.end(nanoseconds(now))
@@ -314,6 +321,7 @@ class ToolCall(_Block):
                     "call_id": self._call_id,
                     "args_hash": self.arguments_hash,
                     "result_hash": self.result_hash,
+                    "effect": self.effect,
                     "outcome": self.outcome.value,
                     "error_type": self.error_type,
                     "error": self.error_text,

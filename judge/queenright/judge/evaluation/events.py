@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from queenright.instrumentation.fingerprint import fingerprint
+from queenright.instrumentation.effects import effect_of, is_shell
+from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
 from queenright.runtime.events import AgentEvent, EventType
 
 _CUT: Final = 400
@@ -24,6 +25,8 @@ _EXCERPT: Final = 500
 _CLASS_LIMIT: Final = 80
 _SEARCHED: Final = 4_000
 """Characters, from the end, in which the name of an error is looked for."""
+
+_USER_KINDS: Final = frozenset({"user", "human", "user_message", "prompt"})
 
 _NO_CLOCK_STEP: Final = 1.0
 """Seconds between the steps of a run that has no times: too short to look like silence."""
@@ -51,6 +54,12 @@ _NAMED: Final = re.compile(r"\b[A-Za-z_][\w.]*(?:Error|Exception|Timeout)\b")
 _TELLING: Final = re.compile(
     r"error|exception|fail|fatal|denied|invalid|not found|no such|cannot|unable", re.I
 )
+# What a shell says of a command that it cannot run; the words around it are those of the command.
+_SHELL_SAID: Final = re.compile(
+    r"command not found|syntax error near unexpected token|unexpected EOF while looking for matching"
+    r"|is not recognized as an internal or external command|unexpected end of file"
+)
+_SHORT_RESULT: Final = 400
 _SENTENCE_END: Final = re.compile(r"(?<=[\w~)\]'\"])[.;!?] ")
 _SHORTEST_SAID: Final = 3
 # What differs between two errors of one class: names in quotes, paths, numbers.
@@ -90,21 +99,29 @@ class Steps:
             return _llm_event(step, at)
         if kind == "tool":
             return self._tool_event(step, self._turns[index], at)
+        if kind in _USER_KINDS:
+            return AgentEvent(type=EventType.CLIENT_INPUT_RECEIVED, time=at, id="")
         # Whatever it is, something happened.
         return AgentEvent(type=EventType.LLM_TEXT_DELTA, time=at, id="")
 
     def _tool_event(self, step: Mapping[str, Any], turn: object, at: float) -> AgentEvent:
         name = _word(step.get("name"))
         failed = _is_true(step.get("is_error"))
+        args, result = step.get("args"), step.get("result_excerpt")
+        if not failed and isinstance(result, str) and len(result) < _SHORT_RESULT and is_shell(name):
+            failed = _SHELL_SAID.search(result) is not None
         data: dict[str, Any] = {
             "tool": name,
             "turn": turn,
-            "args_hash": self._fingerprint(name, step.get("args"), step.get("args_hash"), "args"),
-            "result_hash": self._fingerprint(
-                name, step.get("result_excerpt"), step.get("result_hash"), "result"
-            ),
+            "args_hash": self._fingerprint(name, args, step.get("args_hash"), "args"),
             "outcome": "error" if failed else "ok",
+            "effect": effect_of(name, args),
         }
+        whole = self._is_whole(name, result, step.get("result_hash"), "result")
+        if whole:
+            data["result_hash"] = result_fingerprint(result, args, failed=failed)
+        else:
+            data["result_hash"] = _word(step.get("result_hash")) or None
         if failed:
             text = _text(step.get("result_excerpt"))
             data["error_type"] = _word(step.get("err_sig")) or error_class(text, step.get("args"))
@@ -112,18 +129,21 @@ class Steps:
         return AgentEvent(type=EventType.TOOL_CALL_COMPLETED, time=at, data=data, id="")
 
     def _fingerprint(self, name: str, value: object, recorded: object, what: str) -> str | None:
-        """
-        Return what stands for arguments or a result; None if nobody told them.
-
-        A whole text is better than a recorded hash, which sees every id and time stamp in it.
-        """
-        told = _word(recorded)
-        if isinstance(value, str):
-            if value and (not told or (len(value) <= _CUT and (what, name, value) not in self._parts)):
-                return fingerprint(value)
-        elif value is not None:
+        """Return what stands for arguments; None if nobody told them."""
+        if self._is_whole(name, value, recorded, what):
             return fingerprint(value)
-        return told or None
+        return _word(recorded) or None
+
+    def _is_whole(self, name: str, value: object, recorded: object, what: str) -> bool:
+        """
+        Return whether a recorded text or value is all that there was.
+
+        It is better than its recorded hash then, which sees every id and time stamp in it.
+        """
+        if not isinstance(value, str):
+            return value is not None
+        told = _word(recorded)
+        return bool(value) and (not told or (len(value) <= _CUT and (what, name, value) not in self._parts))
 
 
 def error_class(text: str, args: object = None) -> str:
@@ -134,6 +154,8 @@ def error_class(text: str, args: object = None) -> str:
     what they were asked for, and then what might be meant.
     """
     text = text[-_SEARCHED:]
+    if shell_said := _SHELL_SAID.search(text):
+        return shell_said[0]
     named = _NAMED.findall(text)
     if named:
         return str(named[-1])[:_CLASS_LIMIT]

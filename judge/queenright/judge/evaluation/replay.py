@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from queenright.health.detectors import detect, detect_end_in_llm_error, detect_shadow
+from queenright.health.deadlines import Sign, moments, shortest_limit
+from queenright.health.detectors import detect, detect_end_in_llm_error, detect_shadow, suspicious
 from queenright.health.findings import Finding, FindingKind
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals import VitalSigns
@@ -22,6 +23,9 @@ from queenright.runtime.events import AgentEvent
 
 NO_ALARM: Final = frozenset({FindingKind.ERROR_RATE})
 """Not listed: a sign of how the work goes, which agents that try things out show and get over; no alarm."""
+
+
+_NO_SIGN: Final = Sign(0.0)
 
 
 class Seen(NamedTuple):
@@ -71,16 +75,28 @@ def replay(events: Sequence[Happened], settings: HealthSettings) -> Iterator[See
         return
     clock = events[0].at
     v = VitalSigns("agent", "run", clock, settings.loops, settings)
+    shortest = shortest_limit(settings)
+    due, found = clock + shortest, False
     for index, (at, event) in enumerate(events):
-        if at > clock:
+        if due <= at:
             # The silence before this step was there to be seen before it ended.
-            yield Seen(index - 1, _all_findings(v, settings, at))
+            findings = _all_findings(v, settings, at)
+            yield Seen(index - 1, findings)
+            due, found = _next_moment(v, settings, at, shortest), bool(findings)
         clock = at
         v.apply(event, at)
-        yield Seen(index, _all_findings(v, settings, at))
+        findings = _all_findings(v, settings, at) if found or due <= at or suspicious(v, settings) else []
+        found = bool(findings)
+        yield Seen(index, findings)
     last = detect_end_in_llm_error(v)
     if last is not None and settings.acts_on(last.kind):
         yield Seen(len(events) - 1, [last])
+
+
+def _next_moment(v: VitalSigns, settings: HealthSettings, at: float, shortest: float) -> float:
+    """Return when time alone may change what is found; an event puts it off, and never brings it forward."""
+    later = [moment for moment in moments(v, settings, _NO_SIGN) if moment > at]
+    return min([*later, max(at, v.last_activity) + shortest])
 
 
 def _all_findings(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]:

@@ -22,6 +22,7 @@ _ATTRIBUTES: Final = {
     "tool": names.GEN_AI_TOOL_NAME,
     "args_hash": names.TOOL_ARGUMENTS_HASH,
     "result_hash": names.TOOL_RESULT_HASH,
+    "effect": names.TOOL_EFFECT,
     "verdict": names.STEP_VERDICT,
     "model": names.GEN_AI_REQUEST_MODEL,
     "input_tokens": names.GEN_AI_USAGE_INPUT_TOKENS,

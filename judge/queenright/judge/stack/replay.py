@@ -83,6 +83,7 @@ def _event(span: TraceSpan, agent: str, turns: _Turns) -> AgentEvent:
             "tool": clean_name(span.tool),
             "args_hash": known.get(names.TOOL_ARGUMENTS_HASH),
             "result_hash": result,
+            "effect": known.get(names.TOOL_EFFECT),
             "outcome": "error" if span.error else "ok",
             "turn": turns.of(span) or None,
         }

@@ -47,6 +47,7 @@ _TOLD: Final = (
     names.GEN_AI_TOOL_NAME,
     names.TOOL_ARGUMENTS_HASH,
     names.TOOL_RESULT_HASH,
+    names.TOOL_EFFECT,
     names.GEN_AI_TOOL_CALL_ARGUMENTS,
     names.GEN_AI_TOOL_CALL_RESULT,
     names.GEN_AI_REQUEST_MODEL,

@@ -24,7 +24,17 @@ Awaiting = Literal["input", "model", "tools", "verdict", "user", "done"]
 GUARD_ROWS: Final = 512
 _TAKEN: Final = 512
 
-_TOOL_FACTS: Final = ("tool", "call_id", "turn", "args_hash", "result_hash", "outcome", "error_type", "error")
+_TOOL_FACTS: Final = (
+    "tool",
+    "call_id",
+    "turn",
+    "args_hash",
+    "result_hash",
+    "effect",
+    "outcome",
+    "error_type",
+    "error",
+)
 _MODEL_FACTS: Final = ("model", "input_tokens", "output_tokens")
 
 

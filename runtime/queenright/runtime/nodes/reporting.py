@@ -334,6 +334,7 @@ class ToolReport(_Report):
             "turn": self._turn,
             "args_hash": block.arguments_hash or None,
             "result_hash": block.result_hash or None,
+            "effect": block.effect or None,
             "outcome": block.outcome.value,
             "error_type": block.error_type,
             "error": block.error_text,

@@ -466,7 +466,7 @@ class _Assembly:
             return
         for call, result, at, turn in run.take_answered():
             self._batch.on_undo(partial(run.note_again, result, at, turn))
-            data = {"tool": call.tool, "call_id": call.id, "args_hash": call.args_hash}
+            data = {"tool": call.tool, "call_id": call.id, "args_hash": call.args_hash, **call.effect}
             data["result_hash"] = result.result_hash
             data["outcome"] = (ToolOutcome.ERROR if result.has_failed else ToolOutcome.OK).value
             data["turn"] = turn

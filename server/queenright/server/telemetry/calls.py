@@ -35,6 +35,8 @@ class Call:
     tool: str = ""
     arguments: str | None = None
     """The hash of a tool's arguments, where a source has told them."""
+    effect: str | None = None
+    """What the call does, where its arguments tell that."""
     sources: set[tuple[str, bool]] = field(default_factory=set)
     """Which source has told of it, and whether of its end."""
 
@@ -70,6 +72,7 @@ class Calls:
             call = Call(kind, name, one.start, tool=tool, shifted=one.shifted)
             self._add(call)
         call.arguments = call.arguments or one.data.get("args_hash")
+        call.effect = call.effect or one.data.get("effect")
         call.is_subagent |= one.is_subagent
         call.sources.add((one.source, one.end > 0))
         return call, is_new

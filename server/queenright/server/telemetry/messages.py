@@ -8,12 +8,13 @@ the GenAI conventions (`parts`), or as OpenAI, Anthropic or Gemini have them. Pu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
-from queenright.instrumentation.fingerprint import fingerprint
+from queenright.instrumentation.effects import effect_facts
+from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
 from queenright.server.telemetry.payload import payload_of
 from queenright.server.telemetry.values import id_in
 
@@ -44,6 +45,8 @@ class AskedCall:
     id: str
     tool: str
     args_hash: str | None
+    effect: dict[str, str] = field(default_factory=dict)
+    """What the call does, where its arguments tell that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,10 @@ def _call(value: Mapping[str, Any]) -> AskedCall | None:
 
 def _asked(id_: Any, name: Any, arguments: Any) -> AskedCall | None:
     tool = id_in(name)
-    return AskedCall(id_in(id_), tool, _hash(arguments)) if tool else None
+    if not tool:
+        return None
+    content = None if arguments is None else payload_of(arguments)
+    return AskedCall(id_in(id_), tool, _hash(content), effect_facts(tool, content))
 
 
 def _result(value: Mapping[str, Any], role: str) -> CallResult | None:
@@ -130,8 +136,10 @@ def _result(value: Mapping[str, Any], role: str) -> CallResult | None:
     else:
         return None
     content = next((value[key] for key in ("response", "result", "output", "content") if key in value), None)
-    return CallResult(id_in(id_), _hash(content), value.get("is_error") is True)
+    failed = value.get("is_error") is True
+    hashed = None if content is None else result_fingerprint(payload_of(content), failed=failed)
+    return CallResult(id_in(id_), hashed, failed)
 
 
 def _hash(value: Any) -> str | None:
-    return None if value is None else fingerprint(payload_of(value))
+    return None if value is None else fingerprint(value)

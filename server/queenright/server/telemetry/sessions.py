@@ -364,9 +364,12 @@ class Session:
                 self._asks_model = False
                 self._is_turn_over = self._is_turn_over and one.is_subagent
                 data.pop("args_hash", None)
+                data.pop("effect", None)
                 yield Change(EventType.TOOL_CALL_STARTED, one.start, data)
             return
         self._calls.end(call, one.end)
+        if call.effect:
+            data.setdefault("effect", call.effect)
         data |= self._notes.pop(call.id, {})
         if "duration" not in data and one.end > call.start:
             data["duration"] = (one.end - call.start) / 1e9

@@ -12,7 +12,8 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationSc
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from queenright.instrumentation.conventions import CONTENT_EVENTS, fill_template, named_in
-from queenright.instrumentation.fingerprint import fingerprint
+from queenright.instrumentation.effects import effect_facts
+from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import SPAN_STEP, ToolOutcome, Verdict
 from queenright.instrumentation.redaction import redact
@@ -25,10 +26,10 @@ from queenright.server.telemetry.values import (
     MAX_ATTRIBUTES,
     NO_CONTENT,
     NO_SPAN,
+    content_of,
     count_in,
     count_of,
     duration_of,
-    fingerprint_of,
     is_cut,
     is_true,
     span_id_in,
@@ -203,16 +204,29 @@ def _tool(observation: Observation, name: str, found: Fields) -> None:
         data["call_id"] = text_of(found["call_id"])
     if not observation.end:
         return
-    data["args_hash"] = text_of(found.get("arguments_hash")) or fingerprint_of(found.get("arguments"))
-    data["result_hash"] = text_of(found.get("result_hash")) or fingerprint_of(found.get("result"))
+    arguments, result = content_of(found.get("arguments")), content_of(found.get("result"))
+    data["args_hash"] = text_of(found.get("arguments_hash")) or _hash(arguments)
+    failed = data["outcome"] != ToolOutcome.OK.value
+    data["result_hash"] = text_of(found.get("result_hash"))
+    if not data["result_hash"]:
+        data["result_hash"] = None if result is None else result_fingerprint(result, arguments, failed=failed)
+    if "effect" in found:
+        data["effect"] = text_of(found["effect"])
+    else:
+        data |= effect_facts(data["tool"], arguments)
     if data["result_hash"] == NO_CONTENT and data["args_hash"] in (None, NO_CONTENT):
         data["result_hash"] = None
     if data["result_hash"] is None and "error_type" in data:
         # The same failure again is the same result again.
-        data["result_hash"] = fingerprint(f"{data['error_type']}: {data.get('error', '')}")
+        text = f"{data['error_type']}: {data.get('error', '')}"
+        data["result_hash"] = result_fingerprint(text, arguments, failed=True)
     if data["args_hash"] == NO_CONTENT and data["result_hash"] is None:
         data["args_hash"] = None  # nothing of the call was recorded
     _add_duration(observation)
+
+
+def _hash(content: Any) -> str | None:
+    return None if content is None else fingerprint(content)
 
 
 def _add_duration(observation: Observation) -> None:

@@ -155,8 +155,8 @@ _PLACEHOLDERS: Final = frozenset(
 _LONGEST_PLACEHOLDER: Final = 16
 
 
-def fingerprint_of(value: AnyValue | None) -> str | None:
-    """Return the fingerprint of recorded arguments or results; None if none were recorded."""
+def content_of(value: AnyValue | None) -> Any:
+    """Return recorded arguments or results; None if none were recorded."""
     if value is None:
         return None
     plain = payload_of(plain_of(value))
@@ -164,7 +164,7 @@ def fingerprint_of(value: AnyValue | None) -> str | None:
         text = plain.strip(" \"'").lower()
         if not text or text in _PLACEHOLDERS:
             return None
-    return fingerprint(plain)
+    return plain
 
 
 NO_CONTENT: Final = fingerprint({})

@@ -22,7 +22,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from queenright.instrumentation.fingerprint import fingerprint
+from queenright.instrumentation.effects import effect_facts
+from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
 from queenright.instrumentation.redaction import redact
@@ -137,11 +138,15 @@ def _of_tool_result(data: dict[str, Any], said: Mapping[str, Any]) -> None:
             data["error"] = redact(plain_text(said["error"]))
     if said.get("duration_ms") is not None:
         data["duration"] = count_in(said["duration_ms"]) / 1000
+    arguments = None
     if said.get("tool_input"):
-        data["args_hash"] = fingerprint(_without_description(said["tool_input"]))
+        arguments = _without_description(said["tool_input"])
+        data["args_hash"] = fingerprint(arguments)
+        data |= effect_facts(data.get("tool", ""), arguments)
     # Its result is never recorded here. The same failure again is the same result again.
     if failed:
-        data["result_hash"] = fingerprint(f"{data['error_type']}: {data.get('error', '')}")
+        text = f"{data['error_type']}: {data.get('error', '')}"
+        data["result_hash"] = result_fingerprint(text, arguments, failed=True)
 
 
 def _of_mcp_server(data: dict[str, Any], said: Mapping[str, Any]) -> None:
@@ -191,10 +196,13 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     )
     if kind is Kind.TOOL:
         one.data["tool"] = tool_in(call.get("tool_name"))
+        arguments = None
         if call.get("tool_input") is not None:
-            one.data["args_hash"] = fingerprint(_without_description(call["tool_input"]))
+            arguments = _without_description(call["tool_input"])
+            one.data["args_hash"] = fingerprint(arguments)
+            one.data |= effect_facts(one.data["tool"], arguments)
         if is_end:
-            _of_tool_response(one.data, call)
+            _of_tool_response(one.data, call, arguments)
     elif name == "StopFailure":
         one.data["error_type"] = clean_name(plain_text(call.get("error") or "error"))
     elif kind is Kind.WAIT:
@@ -221,7 +229,7 @@ _HOOKS: Final[Mapping[str, tuple[Kind, bool]]] = {
 }
 
 
-def _of_tool_response(data: dict[str, Any], call: Mapping[str, Any]) -> None:
+def _of_tool_response(data: dict[str, Any], call: Mapping[str, Any], arguments: Any) -> None:
     error = call.get("error")
     data["outcome"] = (ToolOutcome.ERROR if error else ToolOutcome.OK).value
     if call.get("duration_ms") is not None:
@@ -231,7 +239,7 @@ def _of_tool_response(data: dict[str, Any], call: Mapping[str, Any]) -> None:
         data["error"] = redact(plain_text(error))
     result = error or call.get("tool_response")
     if result is not None:
-        data["result_hash"] = fingerprint(result)
+        data["result_hash"] = result_fingerprint(result, arguments, failed=bool(error))
 
 
 def _order(event: str, kind: str, message: str) -> dict[str, Any]:

@@ -23,7 +23,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from queenright.instrumentation.fingerprint import fingerprint
+from queenright.instrumentation.effects import effect_facts
+from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
 from queenright.instrumentation.redaction import redact
@@ -126,10 +127,12 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         elif name == "tool_result":
             if one.end:
                 one.data["duration"] = took / 1e9
-            if record.get("arguments"):
-                one.data["args_hash"] = _arguments_hash(record["arguments"])
+            arguments = _arguments(record.get("arguments"))
+            if arguments:
+                one.data["args_hash"] = fingerprint(arguments)
+                one.data |= effect_facts(tool, arguments)
             if one.end:
-                _add_result(one.data, output, str(record.get("success")).lower() != "false")
+                _add_result(one.data, output, str(record.get("success")).lower() != "false", arguments)
     return one
 
 
@@ -139,7 +142,7 @@ def _polled(arguments: Any) -> str:
     return found[1] if found else ""
 
 
-def _add_result(data: dict[str, Any], output: str, is_success: bool) -> None:
+def _add_result(data: dict[str, Any], output: str, is_success: bool, arguments: Any = None) -> None:
     exited = _EXIT_CODE.search(output[:_HEAD])
     failure = "" if is_success else "error"
     if exited and exited[1] != "0":
@@ -149,7 +152,7 @@ def _add_result(data: dict[str, Any], output: str, is_success: bool) -> None:
     data["outcome"] = (ToolOutcome.ERROR if failure else ToolOutcome.OK).value
     if failure:
         data["error_type"], data["error"] = failure, redact(text)
-    data["result_hash"] = fingerprint(f"{failure}\n{text}")
+    data["result_hash"] = result_fingerprint(f"{failure}\n{text}", arguments, failed=bool(failure))
 
 
 def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observation | None:
@@ -185,26 +188,29 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     if kind is Kind.TOOL:
         one.data["tool"] = tool
         if is_end:
+            arguments = None
             if call.get("tool_input") is not None:
-                one.data["args_hash"] = _arguments_hash(call["tool_input"])
+                arguments = _arguments(call["tool_input"])
+                one.data["args_hash"] = fingerprint(arguments)
+                one.data |= effect_facts(tool, arguments)
             response = call.get("tool_response")
             text = response if isinstance(response, str) else json.dumps(response, default=str)
-            _add_result(one.data, plain_text(text), True)
+            _add_result(one.data, plain_text(text), True, arguments)
     elif kind is Kind.WAIT:
         one.data["reason"] = WaitingReason.USER_INPUT.value
     return one
 
 
-def _arguments_hash(arguments: Any) -> str:
-    """Return the fingerprint of a tool's arguments: of a command, that of its text, as hooks have it."""
+def _arguments(arguments: Any) -> Any:
+    """Return a tool's arguments: of a command, its text alone, as hooks have it."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError):
-            return fingerprint(arguments)
+            return arguments
     if isinstance(arguments, dict) and (command := arguments.get("cmd") or arguments.get("command")):
-        return fingerprint({"command": command})
-    return fingerprint(arguments)
+        return {"command": command}
+    return arguments
 
 
 def _order(event: str, kind: str, message: str) -> dict[str, Any]:

@@ -26,7 +26,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from queenright.instrumentation.fingerprint import fingerprint
+from queenright.instrumentation.effects import effect_facts
+from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
 from queenright.instrumentation.redaction import redact
@@ -116,8 +117,10 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
             "duration": took / 1000,
             "outcome": ToolOutcome.OK.value,
         }
+        arguments = _arguments(arguments)
         if arguments:
-            one.data["args_hash"] = _arguments_hash(arguments)
+            one.data["args_hash"] = fingerprint(arguments)
+            one.data |= effect_facts(one.data["tool"], arguments)
         # A person, or a rule of theirs, said no: it ended, and that is no failure of the tool.
         is_refused = record.get("decision") == "reject"
         if str(record.get("success")).lower() == "false" and not is_refused:
@@ -125,7 +128,8 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
             one.data["error_type"] = clean_name(plain_text(record.get("error_type") or "error"))
             if record.get("error"):
                 one.data["error"] = redact(plain_text(record["error"]))
-            one.data["result_hash"] = fingerprint(f"{one.data['error_type']}: {one.data.get('error', '')}")
+            text = f"{one.data['error_type']}: {one.data.get('error', '')}"
+            one.data["result_hash"] = result_fingerprint(text, arguments, failed=True)
     return one
 
 
@@ -206,10 +210,12 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     )
     if kind is Kind.TOOL:
         one.data["tool"] = tool_in(tool)
+        arguments = _arguments(arguments)
         if arguments:
-            one.data["args_hash"] = _arguments_hash(arguments)
+            one.data["args_hash"] = fingerprint(arguments)
+            one.data |= effect_facts(one.data["tool"], arguments)
         if is_end:
-            _add_result(one.data, call.get("tool_response"))
+            _add_result(one.data, call.get("tool_response"), arguments)
     elif kind is Kind.LLM and is_end:
         request = call.get("llm_request")
         model = request.get("model") if isinstance(request, dict) else None
@@ -240,7 +246,7 @@ def _time_of(written: Any, now: int) -> int:
     return int(number_in(moment) * _NANO) or now
 
 
-def _add_result(data: dict[str, Any], response: Any) -> None:
+def _add_result(data: dict[str, Any], response: Any, arguments: Any) -> None:
     data["outcome"] = ToolOutcome.OK.value
     if response is None:
         return
@@ -261,19 +267,20 @@ def _add_result(data: dict[str, Any], response: Any) -> None:
             "error_type": failure,
             "error": redact(plain_text(message or text or "")),
         }
-    data["result_hash"] = fingerprint(response if text is None else text)
+    result = response if text is None else text
+    data["result_hash"] = result_fingerprint(result, arguments, failed=bool(failure))
 
 
-def _arguments_hash(arguments: Any) -> str:
-    """Return the fingerprint of a tool's arguments without what the model says of them."""
+def _arguments(arguments: Any) -> Any:
+    """Return a tool's arguments without what the model says of them."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError):
-            return fingerprint(arguments)
+            return arguments
     if isinstance(arguments, dict) and len(arguments) > 1:
         arguments = {key: value for key, value in arguments.items() if key != "description"}
-    return fingerprint(arguments)
+    return arguments
 
 
 def _order(event: str, kind: str, message: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ ATTRIBUTES = {
     "node": (names.NODE_ID,),
     "arguments_hash": (names.TOOL_ARGUMENTS_HASH,),
     "result_hash": (names.TOOL_RESULT_HASH,),
+    "effect": (names.TOOL_EFFECT,),
     "timeout": (names.TOOL_TIMEOUT,),
     "index": (names.STEP_INDEX,),
     "verdict": (names.STEP_VERDICT,),

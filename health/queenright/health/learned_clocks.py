@@ -1,0 +1,82 @@
+"""
+How long things usually take an agent: its calls of each tool and model, and its pauses between them.
+
+The limits of silence are settings. Where enough is known of an agent, the usual time shortens or lengthens
+them, within bounds that are settings too. Sessions of an agent share what was learned; after a restart it is
+learned again from the event log.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final, NamedTuple
+
+from queenright.health.settings import LearnedClockSettings
+
+_MOST_KEYS: Final = 16
+"""Of further tools and models of one agent nothing is learned."""
+_SHORTEST: Final = 1.0
+"""Seconds: what never takes longer needs no clock of its own."""
+_BOUNDS: Final = tuple(2 ** (step / 2) for step in range(33))
+"""Durations are counted up to these bounds, in seconds: half an octave each, from one second to 18 hours."""
+_MOST: Final = 255
+_USUAL: Final = 0.95
+_SELDOM_LONGER: Final = 0.99
+_MARGIN: Final = 3.0
+"""A call is suspect when it takes so many times as long as 99 of 100 do."""
+
+
+class Learned(NamedTuple):
+    """A limit that was learned; all times in seconds."""
+
+    limit: float
+    configured: float
+    usual: float
+    """Nineteen of twenty took no longer."""
+    calls: int
+    """How many were timed."""
+
+
+class LearnedClocks:
+    """The durations of one agent, by what took so long: a few hundred bytes."""
+
+    __slots__ = ("_counts", "_timed")
+
+    def __init__(self) -> None:
+        self._counts: dict[str, bytearray] = {}
+        self._timed: dict[str, int] = {}
+
+    def learn(self, what: str, seconds: float) -> None:
+        """Note how long something took, in seconds."""
+        counts = self._counts.get(what)
+        if counts is None:
+            if len(self._counts) >= _MOST_KEYS:
+                return
+            counts = self._counts[what] = bytearray(len(_BOUNDS))
+            self._timed[what] = 0
+        index = min(bisect_left(_BOUNDS, max(seconds, _SHORTEST)), len(_BOUNDS) - 1)
+        if counts[index] == _MOST:
+            for other, count in enumerate(counts):
+                counts[other] = (count + 1) // 2  # what is rare stays known
+        counts[index] += 1
+        self._timed[what] += 1
+
+    def limit(self, what: str, configured: float, settings: LearnedClockSettings) -> Learned | None:
+        """Return the limit for something, within the bounds of the settings; None if too little is known."""
+        timed = self._timed.get(what, 0)
+        if timed < settings.calls:
+            return None
+        counts = self._counts[what]
+        learned = _MARGIN * _quantile(counts, _SELDOM_LONGER)
+        bounded = min(max(learned, settings.shortest * configured), settings.longest * configured)
+        return Learned(bounded, configured, _quantile(counts, _USUAL), timed)
+
+
+def _quantile(counts: bytearray, share: float) -> float:
+    """Return the bound that so large a share of what was counted does not exceed."""
+    wanted, seen = share * sum(counts), 0
+    for bound, count in zip(_BOUNDS, counts, strict=True):
+        seen += count
+        if seen >= wanted:
+            return bound
+    return _BOUNDS[-1]
