@@ -302,23 +302,23 @@ async def test_in_the_start_grace_nothing_is_ticketed_and_after_it_a_stall_is(wa
 
     fresh = await watch.summary()
     refused = await watch.call(EMIT, ticket_json=ticket(severity="critical"))
-    watch.time.now += 11 * MINUTE
+    watch.time.now += 16 * MINUTE
     later = await watch.summary()
 
     assert (fresh["stall_minutes"], fresh["findings"]) == (0.0, [])
     assert refused.failed
     assert [(f["kind"], f["ticket"]) for f in later["findings"]] == [("stall", True)]
-    assert later["stall_minutes"] == 11.0
+    assert later["stall_minutes"] == 16.0
 
 
 async def test_a_worker_that_hangs_before_its_first_step_is_seen(watch: Watch) -> None:
     """B19: there is no log yet."""
     watch.begin("one")
-    watch.time.now += 11 * MINUTE
+    watch.time.now += 16 * MINUTE
 
     found = await watch.summary()
 
-    assert (found["total_steps"], found["stall_minutes"]) == (0, 11.0)
+    assert (found["total_steps"], found["stall_minutes"]) == (0, 16.0)
     assert [f["kind"] for f in found["findings"]] == ["stall"]
 
 

@@ -34,7 +34,7 @@ from tests.judge.scores import DOCUMENT, markdown, rules_score, stated
 SCENARIOS = {scenario.id: scenario for scenario in load_scenarios()}
 WELL = ["steady-work", "three-hours-for-its-user", "declared-40-at-30"]
 NEAR = ["connection-blip", "archive-mirror-down", "inbox-watcher", "verifies-twice"]
-MEDIUM = ["ten-bad-repeating", "loop-aaa", "error-streak", "injected-dismiss"]
+MEDIUM = ["ten-bad-repeating", "loop-aaa", "injected-dismiss"]
 BINDING = ["fifteen-bad", "twenty-bad", "stall-exactly", "recovery-failed", "injected-severity-low"]
 SAMPLE = [SCENARIOS[one] for one in (*WELL, *NEAR, *MEDIUM, *BINDING)]
 
@@ -255,7 +255,7 @@ def test_the_command_prints_the_score_and_says_no_below_the_wanted_kappa() -> No
     found = json.loads(good.stdout)
     assert (found["judge"], found["scenarios"], found["faults"]) == (RULES, 15, [])
     assert bad.exit_code == 1
-    assert "clean-between-commits" in bad.stdout
+    assert "verifies-twice" in bad.stdout
 
 
 @pytest.mark.parametrize(

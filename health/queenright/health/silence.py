@@ -154,8 +154,8 @@ def detect_no_tool_calls_for_long(v: VitalSigns, settings: HealthSettings, now: 
     """Find a worker that has tools, goes on, and neither calls one nor gets further."""
     since = no_tool_call_from(v)
     limit = settings.health_check.no_tool_call_seconds
-    if since is None or now < since + limit:
-        return None
+    if since is None or now < since + limit or v.last_activity <= since:
+        return None  # one that does nothing at all has stalled
     is_certain = not _is_unsure(v, since + limit)
     return Finding(
         kind=FindingKind.NO_TOOL_CALLS,

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from queenright.instrumentation.effects import effect_of
+from queenright.instrumentation.effects import effect_facts
 from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.identity import check_session_id, clean_name
 from queenright.instrumentation.names import ToolOutcome, Verdict
@@ -159,7 +159,7 @@ class StepLogReader:
             "turn": f"{_named(row, 'node_id')}:{row.get('step_index')}",
             "args_hash": _hash(call, "args_hash", "tool_input"),
             "result_hash": _hash(call, "result_hash", "result"),
-            "effect": _named(call, "effect") or effect_of(_named(call, "tool_name"), call.get("tool_input")),
+            "effect": _named(call, "effect") or _effect(call),
             "outcome": outcome,
             "error_type": _named(call, "error_type") or None,
             "error": _text(call.get("error")),
@@ -213,6 +213,10 @@ def _hash(call: Mapping[str, Any], key: str, content: str) -> str | None:
     if isinstance(known, str) and known:
         return clean_name(known)
     return fingerprint(call[content]) if call.get(content) is not None else None
+
+
+def _effect(call: Mapping[str, Any]) -> str | None:
+    return effect_facts(_named(call, "tool_name"), call.get("tool_input")).get("effect")
 
 
 def _text(value: object) -> str | None:

@@ -33,7 +33,7 @@ _RECENT_VERDICTS: Final = 20
 _RECENT_INPUTS: Final = 5
 _OPEN_TOOLS: Final = 64
 _POLL_SECONDS: Final = 60.0
-"""Who makes the same call after a pause as long as this waits for something."""
+"""Who makes the same call again after a pause as long as this waits for something."""
 _SPIKE_OVER: Final = 0.75
 
 _NOTHING_NEW: Final = digest("result", NOTHING_NEW)
@@ -271,7 +271,7 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     if failed:
         _count_failed_call(v, turn, at)
     if effect == Effect.WAITS:
-        _weigh_poll(v, tool, result, failed, at)
+        _weigh_poll(v, result, failed, at)
     else:
         _weigh_call(v, tool, args, result, effect, error, turn, pause, at)
     _count_streak(v, tool, error, turn, at)
@@ -298,15 +298,15 @@ def _count_turn(v: VitalSigns, effect: str | None, result: str | None, at: float
         v.count_idle_turn(at)
 
 
-def _weigh_poll(v: VitalSigns, tool: str, result: str | None, failed: bool, at: float) -> None:
+def _weigh_poll(v: VitalSigns, result: str | None, failed: bool, at: float) -> None:
     """Weigh a call that waits, or asks whether something has finished: asked again it is no repeat."""
+    v._has_waited = True
     if v.calls is not None:
         v.calls.changed()
     if failed:
         return
-    if result is not None and v.is_new(digest("result", tool, result)):
+    if result is not None and v.is_new(digest("result", result)):
         v.progressed(at)
-        v.end_failed_calls()
         return
     if v.polls == 0:
         v.polls_since = at
@@ -331,9 +331,13 @@ def _weigh_call(
             v.calls = RecentCalls(v._loops.window)
         # The same edit again is the same edit, whatever the file has become by it.
         compared = "" if result is not None and is_edit(tool) else result
-        if pause >= _POLL_SECONDS and not failed and v.calls.is_last(tool, args, compared):
-            _weigh_poll(v, tool, result, failed, at)  # nobody hurries who repeats himself so slowly
+        if not failed and (
+            (v._has_waited and v.calls.has(tool, args, compared))
+            or (pause >= _POLL_SECONDS and v.calls.is_last(tool, args, compared))
+        ):
+            _weigh_poll(v, result, failed, at)
             return
+        v._has_waited = False
         seen = v.calls.add(tool, args, compared, turn, at, failed=failed)
     if result is not None and seen is not Seen.BESIDE:
         _weigh_result(v, digest("result", result), seen, effect, failed, turn, at)
@@ -390,11 +394,13 @@ def _weigh_result(
         else:
             v.progressed(at)
     elif seen is Seen.BEFORE or failed:
-        if turn is None or v.stale_calls == 0 or turn != v._stale_turn:
-            if v.stale_calls == 0:
-                v.stale_since = at
-            v.stale_calls += 1
-            v._stale_turn = turn
+        if turn is not None and v.stale_calls and turn == v._stale_turn:
+            v.told -= 1  # beside another that told nothing new
+            return
+        if v.stale_calls == 0:
+            v.stale_since = at
+        v.stale_calls += 1
+        v._stale_turn = turn
         v.told_known += 1.0
     elif seen is Seen.TRIED_AGAIN:
         # Nothing new, but asked for a reason: it is shown, and no such call makes for a ticket.

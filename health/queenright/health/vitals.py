@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from queenright.health.calls import RecentCalls
-from queenright.health.limits import NOT_CUT, Resources
 from queenright.health.learned_clocks import LearnedClocks
+from queenright.health.limits import NOT_CUT, Resources
 from queenright.health.settings import HealthSettings, Loops
 from queenright.health.tool_counts import ToolCounts
 from queenright.health.vital_events import ABOUT_WORKERS, HANDLERS, WORKER_EVENTS
@@ -108,6 +108,7 @@ class VitalSigns:
     __slots__ = (
         "_all_well",
         "_failed_life",
+        "_has_waited",
         "_inputs",
         "_known_result",
         "_loops",
@@ -238,6 +239,7 @@ class VitalSigns:
         self._streak_turn: object = None
         self._stale_turn: object = None
         self._refused_turn: object = None
+        self._has_waited = False
         self._tool_ended: float | None = None
         self._side_by_side: tuple[float, float] | None = None
         self.agent_id = agent_id

@@ -391,5 +391,5 @@ def _described(value: object) -> str:
 
 _dump: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_described).encode
 
-NOTHING_NEW: Final = fingerprint("~")
+NOTHING_NEW: Final = _digest("~")
 """Of a result that only repeats its arguments."""

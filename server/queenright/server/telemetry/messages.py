@@ -127,7 +127,10 @@ def _asked(id_: Any, name: Any, arguments: Any) -> AskedCall | None:
 def _result(value: Mapping[str, Any], role: str) -> CallResult | None:
     response = value.get("functionResponse") or value.get("function_response")
     if isinstance(response, Mapping):
-        return CallResult(id_in(response.get("id")), _hash(response.get("response")), False)
+        content = response.get("response")
+        return CallResult(
+            id_in(response.get("id")), _hash(None if content is None else payload_of(content)), False
+        )
     kind = value.get("type")
     if isinstance(kind, str) and kind in _RESULTS:
         id_ = next((value[key] for key in ("tool_use_id", "call_id", "id") if value.get(key)), "")

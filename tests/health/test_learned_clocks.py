@@ -1,0 +1,161 @@
+"""Limits of silence that are learned from what an agent usually takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.health.findings import FindingKind, Severity
+from queenright.health.learned_clocks import LearnedClocks
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings, LearnedClockSettings
+from queenright.runtime.events import AgentEvent, EventType
+from tests.health.worker_script import WorkerScript
+
+STALL = FindingKind.STALL
+BOUNDS = LearnedClockSettings(mode="on")
+
+
+def settings(mode: str) -> HealthSettings:
+    return HealthSettings.model_validate(
+        {"learned_clocks": {"mode": mode}, "judge": {"start_grace_seconds": 0}}
+    )
+
+
+def builds(script: WorkerScript, took: float, times: int = 40) -> WorkerScript:
+    """Let a tool run that takes so long, again and again."""
+    for n in range(times):
+        script.event(EventType.TOOL_CALL_STARTED, {"tool": "build", "call_id": f"{n}"})
+        script.call("build", args=f"{n}", result=f"{n}", after=took, call_id=f"{n}")
+    return script
+
+
+def hangs_in_a_build(script: WorkerScript, after: float) -> str:
+    """Return what is found after so long in one more call, and nothing just before."""
+    script.event(EventType.TOOL_CALL_STARTED, {"tool": "build", "call_id": "last"})
+    script.silence(after - 1)
+    assert script.finding(STALL) is None
+    script.silence(1)
+    finding = script.finding(STALL)
+    assert finding is not None
+    assert (finding.severity, finding.shadow) == (Severity.CRITICAL, False)
+    return finding.evidence
+
+
+@given(st.lists(st.floats(0, 1e7), max_size=200), st.floats(1, 1e5))
+def test_a_learned_limit_stays_within_its_bounds(took: list[float], configured: float) -> None:
+    """B98: whatever was learned; with too little known there is none."""
+    clocks = LearnedClocks()
+    for seconds in took:
+        clocks.learn("tool:build", seconds)
+
+    learned = clocks.limit("tool:build", configured, BOUNDS)
+    assert (learned is None) == (len(took) < BOUNDS.calls)
+    if learned is not None:
+        assert BOUNDS.shortest * configured <= learned.limit <= BOUNDS.longest * configured
+        assert (learned.configured, learned.calls) == (configured, len(took))
+
+
+def test_the_usual_is_a_bound_that_nineteen_of_twenty_keep() -> None:
+    clocks = LearnedClocks()
+    for n in range(1_000):
+        clocks.learn("tool:build", 300.0 if n % 50 == 0 else 40.0)
+
+    learned = clocks.limit("tool:build", 600.0, BOUNDS)
+    assert learned is not None
+    assert 40 <= learned.usual < 60
+    assert learned.limit > 600  # three times what one in fifty takes
+
+
+def test_with_no_history_the_configured_limit_holds() -> None:
+    """B98: of this tool, of this agent."""
+    script = WorkerScript(settings=settings("on")).start()
+    builds(script, 2.0, times=10)
+
+    assert "usual" not in hangs_in_a_build(script, 600)
+
+
+def test_a_quick_tool_is_missed_sooner_and_the_evidence_says_why() -> None:
+    """B98: the limit, and where it comes from."""
+    script = builds(WorkerScript(settings=settings("on")).start(), 40.0)
+
+    evidence = hangs_in_a_build(script, 300)
+    assert "in a call of build" in evidence
+    assert "its usual is 45 s (40 times), so it is 5 min instead of 10 min" in evidence
+
+
+def test_a_slow_tool_is_given_longer() -> None:
+    script = builds(WorkerScript(settings=settings("on")).start(), 500.0)
+
+    assert "so it is 26 min instead of 10 min" in hangs_in_a_build(script, 3 * 512)
+
+
+def test_in_shadow_the_configured_limit_holds_and_what_was_learned_is_shown() -> None:
+    seen: list[Any] = []
+    script = WorkerScript(settings=settings("shadow")).start()
+    script.monitor._on_shadow = lambda key, finding: seen.append(finding)
+    builds(script, 40.0)
+
+    hangs_in_a_build(script, 600)
+    assert [(finding.kind, finding.shadow, finding.ticket) for finding in seen] == [(STALL, True, False)]
+    assert "its usual is 45 s" in seen[0].evidence
+
+
+def test_the_sessions_of_an_agent_share_what_was_learned_and_off_learns_nothing() -> None:
+    script = builds(WorkerScript(settings=settings("on")).start(), 40.0)
+    script.event(EventType.EXECUTION_COMPLETED)
+    monitor, now = script.monitor, script.now
+    for type_, data in ((EventType.EXECUTION_STARTED, {}), (EventType.TOOL_CALL_STARTED, {"tool": "build"})):
+        monitor.apply(AgentEvent(type=type_, time=now, agent_id="agent", session_id="next", data=data), now)
+    monitor.advance(now + 301)
+
+    worker = monitor.get("agent", "next")
+    assert worker is not None
+    assert [finding.kind for finding in worker.findings] == [STALL]
+    monitor.exchange(settings("off"))
+    assert worker.vitals.clocks is None
+
+
+def test_what_was_learned_is_learned_again_from_the_log_after_a_restart() -> None:
+    """B98: the events that are recalled are what it was learned from."""
+    before = WorkerScript(settings=settings("on"))
+    told: list[tuple[AgentEvent, float]] = []
+    apply = before.monitor.apply
+
+    def noted(event: AgentEvent, now: float) -> list[AgentEvent]:
+        told.append((event, now))
+        return apply(event, now)
+
+    before.monitor.apply = noted  # type: ignore[method-assign]
+    builds(before.start(), 40.0)
+    after = HealthMonitor(settings("on"))
+    for event, now in told:
+        after.recall(event, now)
+
+    clocks = [one.get("agent", "session") for one in (before.monitor, after)]
+    known = [worker.vitals.clocks for worker in clocks if worker is not None]
+    assert len(known) == 2
+    limits = [one.limit("tool:build", 600, BOUNDS) for one in known if one is not None]
+    assert limits[0] == limits[1] is not None
+
+
+def test_time_in_which_a_person_was_waited_for_is_not_learned() -> None:
+    script = WorkerScript(settings=settings("on")).start()
+    for n in range(40):
+        script.event(EventType.TOOL_CALL_STARTED, {"tool": "build", "call_id": f"{n}"})
+        script.wait("user_input")
+        script.wait(None, after=3_000)
+        script.call("build", args=f"{n}", result=f"{n}", after=2, call_id=f"{n}")
+
+    clocks = script.health.vitals.clocks
+    assert clocks is not None
+    assert clocks.limit("tool:build", 600, BOUNDS) is None
+
+
+@pytest.mark.parametrize("wrong", [{"shortest": 0}, {"shortest": 1.1}, {"longest": 0.5}, {"mode": "maybe"}])
+def test_bounds_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        HealthSettings.model_validate({"learned_clocks": wrong})

@@ -1,0 +1,223 @@
+"""What real agents do when they are stuck, and what healthy ones do that looks like it."""
+
+from __future__ import annotations
+
+import pytest
+
+from queenright.health.findings import Finding, FindingKind, HealthState, Severity
+from queenright.instrumentation.fingerprint import NOTHING_NEW
+from queenright.runtime.events import EventType
+from tests.health.test_detectors import worker
+from tests.health.worker_script import WorkerScript
+
+LOOP, STREAK, IDLE = FindingKind.DOOM_LOOP, FindingKind.ERROR_STREAK, FindingKind.NO_TOOL_CALLS
+NO_PROGRESS = FindingKind.ZERO_PROGRESS
+
+
+def answers(script: WorkerScript, times: int) -> None:
+    for _ in range(times):
+        script.event(EventType.LLM_CALL_COMPLETED, {"output_tokens": 9})
+
+
+def works(script: WorkerScript, times: int = 3) -> None:
+    for n in range(times):
+        answers(script, 1)
+        script.call("read", args=f"file {n}", result=f"text {n}")
+
+
+def found(script: WorkerScript, kind: FindingKind) -> Finding:
+    finding = script.finding(kind)
+    assert finding is not None
+    return finding
+
+
+# -- turns that do nothing ----------------------------------------------------------------------------
+
+
+def test_eight_answers_without_a_tool_call_are_a_finding_that_gets_worse() -> None:
+    """B96: whatever the answers say."""
+    script = worker()
+    works(script)
+    answers(script, 7)
+    assert script.finding(IDLE) is None
+    answers(script, 1)
+
+    finding = found(script, IDLE)
+    assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
+    assert finding.evidence == "the last 8 answers of its model called no tool"
+    answers(script, 4)
+    assert found(script, IDLE).severity is Severity.HIGH
+    answers(script, 8)
+    assert found(script, IDLE).severity is Severity.CRITICAL
+    script.call("read", args="another", result="more")
+    assert script.finding(IDLE) is None
+
+
+def test_a_message_from_the_user_begins_the_count_anew() -> None:
+    """B96: who is talked with answers in words."""
+    script = worker()
+    works(script)
+    for _ in range(5):
+        answers(script, 7)
+        script.event(EventType.CLIENT_INPUT_RECEIVED)
+
+    assert script.finding(IDLE) is None
+
+
+def test_answers_that_somebody_judges_are_counted_by_their_verdicts_alone() -> None:
+    script = worker()
+    works(script)
+    for _ in range(20):
+        answers(script, 1)
+        script.step("CONTINUE")
+
+    assert script.finding(IDLE) is None
+
+
+def test_one_that_has_no_tools_or_talks_between_its_calls_is_shown_first() -> None:
+    """B96: somebody who is not heard here may be talking to it."""
+    chat, talker = worker(), worker()
+    answers(chat, 30)
+    answers(talker, 2)
+    works(talker)
+    answers(talker, 8)
+
+    assert (found(chat, IDLE).severity, found(chat, IDLE).ticket) == (Severity.LOW, False)
+    assert (found(talker, IDLE).severity, found(talker, IDLE).ticket) == (Severity.LOW, False)
+    answers(talker, 8)
+    assert found(talker, IDLE).ticket
+
+
+@pytest.mark.parametrize(("tool", "result"), [("task_done", "noted"), ("say", NOTHING_NEW)])
+def test_a_result_that_is_handed_in_again_and_again_is_no_work(tool: str, result: str) -> None:
+    """B97: the harness refuses it each time, or the tool only says it back."""
+    script = worker()
+    works(script)
+    for n in range(8):
+        answers(script, 1)
+        script.call(tool, args=f"wording {n}", result=result)
+
+    assert found(script, IDLE).ticket
+
+
+def test_an_echo_is_no_progress() -> None:
+    """B97: not even the first."""
+    script = worker()
+    script.call("say", args="one", result=NOTHING_NEW)
+
+    assert script.health.vitals.last_progress is None
+
+
+# -- repeats ------------------------------------------------------------------------------------------
+
+
+def test_the_same_edit_again_is_a_loop_although_the_file_grows() -> None:
+    script = worker()
+    for n in range(5):
+        script.call("insert_line", args="the same line", result=f"file of {n} lines")
+        script.call("view_file", args="file", result=f"{n} lines")
+
+    finding = found(script, LOOP)
+    assert (finding.severity, finding.ticket) == (Severity.HIGH, True)
+
+
+def test_the_same_failure_whatever_is_changed_between_is_a_loop() -> None:
+    script = worker()
+    for n in range(5):
+        script.call("edit", args=f"patch {n}", result=f"patched {n}")
+        script.call("run_tests", result="1 failed", outcome="error", error_type="exit_code_1")
+
+    finding = found(script, LOOP)
+    assert (finding.severity, finding.ticket) == (Severity.HIGH, True)
+    assert "failed in the same way 5 times" in finding.evidence
+
+
+def test_edits_that_are_refused_one_after_the_other_are_found_with_reads_between() -> None:
+    script = worker()
+    for n in range(5):
+        script.call("read", args="file", result=f"text {n}")
+        script.call("edit", args=f"old {n}", result=f"e{n}", outcome="error", error_type="not found")
+
+    finding = found(script, STREAK)
+    assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
+    assert finding.evidence == "the last 5 edits that it tried failed with not found"
+    script.call("edit", args="new", result="ok")
+    assert script.finding(STREAK) is None
+
+
+def test_new_searches_that_find_nothing_new_are_found() -> None:
+    script = worker()
+    script.call("search", args="first", result="nothing")
+    for n in range(5):
+        script.call("search", args=f"words {n}", result="nothing")
+
+    finding = found(script, NO_PROGRESS)
+    assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
+    assert finding.evidence == "5 new searches found nothing new"
+    script.call("search", args="the right words", result="found")
+    assert script.finding(NO_PROGRESS) is None
+
+
+# -- what only looks like it --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("turn", ["one", None])
+def test_calls_of_one_turn_that_fail_with_the_same_words_are_one_failure(turn: str | None) -> None:
+    """Told as one turn, or seen to run side by side."""
+    script = worker()
+    script.event(EventType.LLM_CALL_COMPLETED, {})
+    for n in range(8):
+        data = {"tool": "fetch", "args_hash": f"{n}", "result_hash": "refused", "outcome": "error"}
+        data |= {"error_type": "refused", "duration": 5.0} | ({"turn": turn} if turn else {})
+        script.event(EventType.TOOL_CALL_COMPLETED, data, after=0.1)
+
+    assert script.kinds() <= {FindingKind.ERROR_RATE}
+
+
+def test_waiting_for_something_is_no_loop_until_it_lasts() -> None:
+    script = worker()
+    for minute in range(29):
+        script.call("sleep", args="60", result="slept", after=30)
+        script.call("get_job", args="7", result="queued", after=30)
+        assert script.kinds() <= {FindingKind.OUTPUT_UNCHANGED}, minute
+    for _ in range(3):
+        script.call("sleep", args="60", result="slept", after=60)
+
+    finding = found(script, NO_PROGRESS)
+    assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
+    assert finding.evidence.startswith("it has waited for 3")
+
+
+def test_the_same_question_every_minute_is_a_poll() -> None:
+    script = worker()
+    for _ in range(10):
+        script.call("job_status", args="7", result="queued", after=60)
+
+    assert script.kinds() == set()
+
+
+def test_a_call_that_its_user_stopped_is_not_the_providers_fault() -> None:
+    script = worker()
+    for error in ("Request was aborted.", "CancelledError", "[Request interrupted by user]"):
+        script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "error", "error": error})
+
+    assert script.kinds() == set()
+    for _ in range(3):
+        script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "APIError", "error": "Connection aborted."})
+    assert script.finding(FindingKind.PROVIDER_FAILURE) is not None
+
+
+def test_silence_in_an_unknown_phase_pages_nobody_unless_its_process_lives() -> None:
+    """A permission prompt, a closed laptop, a slow model: none of them can be told from a hang."""
+    quiet, beating = WorkerScript(), WorkerScript()
+    for script in (quiet, beating):
+        script.silence(130)
+        script.call()
+    beating.event(EventType.AGENT_HEARTBEAT, {"interval": 1200})
+    for script in (quiet, beating):
+        script.silence(897)
+        assert script.kinds() == set()
+        script.silence(3)
+
+    assert (found(quiet, FindingKind.STALL).severity, quiet.state) == (Severity.MEDIUM, HealthState.STUCK)
+    assert found(beating, FindingKind.STALL).severity is Severity.CRITICAL
