@@ -49,6 +49,11 @@ THRESHOLDS: Final = (
         _FEW,
     ),
     Threshold(
+        "loops.repeats_high",
+        "one more than is looked at: whoever has asked four times and asks again does not wait for a change",
+        _FEW,
+    ),
+    Threshold(
         "loops.repeats_at_all",
         "nearly every other call, twice as often as without a change: it may be a check, so shown only",
         _FEW,
@@ -72,6 +77,21 @@ THRESHOLDS: Final = (
         "loops.stale_calls",
         "one more than equal calls in a row: here the calls differ, so each says less",
         _FEW,
+    ),
+    Threshold(
+        "loops.fruitless_calls",
+        "one more than calls that tell nothing new: the words are new, and a search may find nothing",
+        _FEW,
+    ),
+    Threshold(
+        "loops.refused_changes",
+        "as many as of any failing tool: what was read between did not help",
+        _FEW,
+    ),
+    Threshold(
+        "loops.idle_turns",
+        "an answer or two ends a piece of work, a question takes one: eight in a row lead nowhere",
+        (2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 30, 50),
     ),
     Threshold(
         "loops.told_calls",
@@ -100,7 +120,7 @@ THRESHOLDS: Final = (
     ),
     Threshold(
         "stall.unknown_seconds",
-        "who does not say what it does may be in a long call: as long as a tool gets",
+        "who does not say what it does may be in a slow call, or wait for a person: longer than a tool gets",
         (60, 120, 180, 240, 300, 420, 600, 900, 1_200, 1_800, 3_600),
     ),
     Threshold(
@@ -121,6 +141,11 @@ THRESHOLDS: Final = (
         "health_check.no_tokens_seconds",
         "as without tool calls: it is the same silence, seen elsewhere",
         (60, 120, 300, 600, 900, 1_800),
+    ),
+    Threshold(
+        "health_check.polling_seconds",
+        "twice as long as without tool calls: it waits for something, and says so",
+        (300, 900, 1_800, 3_600),
     ),
     Threshold(
         "health_check.checkpoint_degraded_seconds", "of ten minutes' work the loss is small, and shown"

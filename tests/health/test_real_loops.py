@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity
+from queenright.health.settings import HealthSettings
 from queenright.instrumentation.fingerprint import NOTHING_NEW
 from queenright.runtime.events import EventType
 from tests.health.test_detectors import worker
@@ -12,6 +13,7 @@ from tests.health.worker_script import WorkerScript
 
 LOOP, STREAK, IDLE = FindingKind.DOOM_LOOP, FindingKind.ERROR_STREAK, FindingKind.NO_TOOL_CALLS
 NO_PROGRESS = FindingKind.ZERO_PROGRESS
+NO_GRACE_BLOCK = {"judge": {"start_grace_seconds": 0}}
 
 
 def answers(script: WorkerScript, times: int) -> None:
@@ -221,3 +223,47 @@ def test_silence_in_an_unknown_phase_pages_nobody_unless_its_process_lives() -> 
 
     assert (found(quiet, FindingKind.STALL).severity, quiet.state) == (Severity.MEDIUM, HealthState.STUCK)
     assert found(beating, FindingKind.STALL).severity is Severity.CRITICAL
+
+
+# -- on trial -----------------------------------------------------------------------------------------
+
+
+def on_trial(*kinds: FindingKind) -> HealthSettings:
+    return HealthSettings.model_validate({"detectors": dict.fromkeys(kinds, "on")} | NO_GRACE_BLOCK)
+
+
+def test_who_calls_sixty_tools_and_changes_nothing_is_grinding() -> None:
+    script = worker(on_trial(FindingKind.GRINDING))
+    for n in range(59):
+        script.call("read", args=f"{n}", result=f"text {n}")
+    assert script.kinds() == set()
+    script.call("read", args="59", result="text 59")
+
+    assert found(script, FindingKind.GRINDING).evidence == "60 tool calls since it last changed anything"
+    script.call("edit", args="patch", result="patched")
+    assert script.kinds() == set()
+
+
+def test_tokens_without_a_change_are_held_against_what_changes_usually_take() -> None:
+    script = worker(on_trial(FindingKind.TOKEN_BURN))
+    for n in range(30):
+        script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 60_000, "output_tokens": 1_000})
+        script.call("edit", args=f"patch {n}", result=f"patched {n}")
+    for n in range(3):
+        script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 60_000, "output_tokens": 1_000})
+        script.call("read", args=f"file {n}", result=f"text {n}")
+    assert script.finding(FindingKind.TOKEN_BURN) is None
+    script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 60_000, "output_tokens": 1_000})
+
+    assert found(script, FindingKind.TOKEN_BURN).evidence == (
+        "244,000 tokens since it last changed anything; usually that takes at most 64,000"
+    )
+
+
+def test_nothing_follows_from_what_is_on_trial() -> None:
+    script = worker()
+    for n in range(80):
+        script.call("read", args=f"{n}", result=f"text {n}")
+
+    assert (script.kinds(), script.state) == (set(), HealthState.HEALTHY)
+    assert [finding.kind for finding in script.health.shadow] == [FindingKind.GRINDING]

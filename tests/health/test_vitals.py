@@ -345,7 +345,15 @@ _NO_TIMES = {
 _MOMENTS = {
     *("bad_since", "breakers_since", "ended_at", "error_rate_since", "incarnation_started", "last_progress"),
     *("llm_error_since", "recovered_at", "recovery_failed_at", "runs_failed_since", "stale_since"),
-    *("fruitless_since", "idle_turns_since", "refused_since", "started_at", "streak_since", "tokens_at"),
+    *(
+        "fruitless_since",
+        "gained_at",
+        "idle_turns_since",
+        "refused_since",
+        "started_at",
+        "streak_since",
+        "tokens_at",
+    ),
 }
 _WITH_TIMES = {
     "away": (START, START),

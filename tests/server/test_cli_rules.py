@@ -27,7 +27,7 @@ from queenright.server.up import _rules
 from tests.unpacked import unpack
 
 ROOT = Path(__file__).parents[2]
-SLOWER = "health_monitoring: {stall: {unknown_seconds: 900}}\nalerting: {console_url: https://q.example}\n"
+SLOWER = "health_monitoring: {stall: {unknown_seconds: 1200}}\nalerting: {console_url: https://q.example}\n"
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def redrawn(tmp_path: Path) -> str:
     """Settings that move a line of the dashboards, too."""
     file = tmp_path / "redrawn.yaml"
-    file.write_text(SLOWER.replace("900}", "900}, rules: {bad_steps: {error_budget: 0.3}}"))
+    file.write_text(SLOWER.replace("1200}", "1200}, rules: {bad_steps: {error_budget: 0.3}}"))
     return str(file)
 
 
@@ -159,7 +159,7 @@ def test_rule_files_are_those_of_the_settings(tmp_path: Path, slower: str) -> No
     assert result.exit_code == 0, result.output
     written = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
     assert written.keys() == rule_files(HealthSettings()).keys()
-    assert ">= 900" in written["agents.yml"]
+    assert ">= 1200" in written["agents.yml"]
     assert "https://q.example/runbooks/QueenrightLoop" in written["agents.yml"]
 
 
@@ -291,7 +291,7 @@ def test_a_copy_with_other_thresholds_says_which(tmp_path: Path, slower: str) ->
     said = queenright("rules", "diff", str(tmp_path / "one"), str(tmp_path / "two"), *runbooks).stdout
 
     assert "= QueenrightWorkerStalled {severity=critical} in queenright-agents: it is there twice" in said
-    assert ">= 900" in said
+    assert ">= 1200" in said
 
 
 def test_files_and_a_prometheus_at_once_is_misuse(tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_other_thresholds_are_drawn(tmp_path: Path, redrawn: str) -> None:
     written = {path.name: path.read_text() for path in (tmp_path / "d").iterdir()}
     assert written == dashboards(
         HealthSettings.model_validate(
-            {"stall": {"unknown_seconds": 900}, "rules": {"bad_steps": {"error_budget": 0.3}}}
+            {"stall": {"unknown_seconds": 1200}, "rules": {"bad_steps": {"error_budget": 0.3}}}
         ),
         console="https://q.example",
     )
@@ -347,7 +347,7 @@ def without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_settings_that_move_no_line_need_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     without_the_extra(monkeypatch)
-    settings = Settings.model_validate({"health_monitoring": {"stall": {"unknown_seconds": 900}}})
+    settings = Settings.model_validate({"health_monitoring": {"stall": {"unknown_seconds": 1200}}})
     assert dashboards_of(settings) == dashboards_of(Settings())
 
 
@@ -364,12 +364,12 @@ def test_without_the_extra_an_export_goes_on_with_the_lines_of_the_defaults_and_
     assert ".venv/bin/pip install -e '.[grafana]'" in result.stderr
     assert "--defaults" not in result.stderr
     if format_ == "kubernetes":
-        assert ">= 900" in (out / "prometheusrule.yaml").read_text()
+        assert ">= 1200" in (out / "prometheusrule.yaml").read_text()
         assert (out / "dashboards" / "agent.yaml").is_file()
         return
     unpack(out, tmp_path)
     mixin = tmp_path / "queenright-mixin"
-    assert ">= 900" in (mixin / "prometheus" / "rules" / "agents.yml").read_text()
+    assert ">= 1200" in (mixin / "prometheus" / "rules" / "agents.yml").read_text()
     assert "at the default thresholds" in (mixin / "README.md").read_text()
     boards = {path.name: path.read_text() for path in (mixin / "grafana" / "dashboards").iterdir()}
     assert boards == dashboards_of(load_settings(Path(redrawn)), defaults=True)

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from tests.simulation.fleet import Fleet, Odds
 from tests.simulation.gaps import Gaps
@@ -29,12 +30,13 @@ async def simulate(
     seed: int,
     traces: Path | None = None,
     odds: Odds | None = None,
+    settings: HealthSettings | None = None,
 ) -> dict[str, Any]:
     """Run the simulation with its database in ``folder``, and return the report."""
     store = Store.open(f"sqlite:///{folder / 'simulated.db'}")
     try:
         began = time.process_time()
-        fleet = Fleet(store, workers=workers, seed=seed, gaps=Gaps.of(traces), odds=odds)
+        fleet = Fleet(store, workers=workers, seed=seed, gaps=Gaps.of(traces), odds=odds, settings=settings)
         tally = await fleet.run(days)
         return report(fleet, tally, days) | {
             "cpu_seconds": round(time.process_time() - began, 1),
@@ -61,6 +63,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--faults", type=float, default=Odds.faults_per_worker_day, help="a worker and day")
+    parser.add_argument("--learned-clocks", choices=("on", "shadow", "off"), default="shadow")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--traces", type=Path, help="folder of recorded runs; a table without")
     args = parser.parse_args()
@@ -73,6 +76,7 @@ def main() -> None:
                 seed=args.seed,
                 traces=args.traces,
                 odds=Odds(faults_per_worker_day=args.faults),
+                settings=HealthSettings.model_validate({"learned_clocks": {"mode": args.learned_clocks}}),
             )
         )
     if args.json:

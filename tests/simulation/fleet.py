@@ -103,10 +103,18 @@ class Fleet:
         seed: The same seed gives the same days.
         gaps: How long turns take.
         odds: How the world answers.
+        settings: Of the health layer; the defaults if left out.
     """
 
     def __init__(
-        self, store: Store, *, workers: int, seed: int, gaps: Gaps, odds: Odds | None = None
+        self,
+        store: Store,
+        *,
+        workers: int,
+        seed: int,
+        gaps: Gaps,
+        odds: Odds | None = None,
+        settings: HealthSettings | None = None,
     ) -> None:
         self.store = store
         self.gaps = gaps
@@ -122,7 +130,7 @@ class Fleet:
         self._changed: dict[WorkerKey, None] = {}
         self._kinds: list[FaultKind] = []
         self._handed_off: set[WorkerKey] = set()
-        self.settings = HealthSettings()
+        self.settings = settings or HealthSettings()
         self.monitor = HealthMonitor(self.settings)
         self._build()
         self.workers = [Worker(self, n, Random(f"{seed}/{n}")) for n in range(workers)]

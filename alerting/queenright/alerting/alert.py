@@ -59,6 +59,8 @@ _WORDS: Final[Mapping[FindingKind, str]] = {
     FindingKind.ERROR_RATE: "fails too often",
     FindingKind.OUTPUT_UNCHANGED: "reports the same output again and again",
     FindingKind.TOKEN_SPIKE: "uses far more tokens than before",
+    FindingKind.GRINDING: "works on and changes nothing",
+    FindingKind.TOKEN_BURN: "uses far more tokens than usual without changing anything",
 }
 
 

@@ -75,6 +75,8 @@ SIGNAL_OF: Final = {
     FindingKind.CONTEXT_EXHAUSTED: "tokens",
     FindingKind.NO_TOKENS: "tokens",
     FindingKind.TOKEN_SPIKE: "tokens",
+    FindingKind.TOKEN_BURN: "tokens",
+    FindingKind.GRINDING: "tool_calls",
     FindingKind.ERROR_RATE: "errors",
     FindingKind.ERROR_STREAK: "errors",
     FindingKind.PROVIDER_FAILURE: "errors",

@@ -30,7 +30,7 @@ from queenright.health.silence import (
     span,
 )
 from queenright.health.vital_facts import CONTEXT_FULL, McpServer, SessionStatus
-from queenright.health.vitals import VitalSigns
+from queenright.health.vitals import TOKENS, TOKENS_COUNTED_AS, VitalSigns
 from queenright.instrumentation.redaction import redact
 
 Detector = Callable[[VitalSigns, HealthSettings, float], Finding | None]
@@ -67,10 +67,9 @@ def detect_shadow(v: VitalSigns, settings: HealthSettings, now: float) -> list[F
 
 
 def _found(v: VitalSigns, settings: HealthSettings, now: float, mode: str) -> list[Finding]:
-    modes = settings.detectors
     found = []
     for kind, detector in DETECTORS.items() if v.ended_at is None else _AFTER_THE_END:
-        if (modes.get(kind, "on") if modes else "on") == mode:
+        if settings.mode_of(kind) == mode:
             finding = detector(v, settings, now)
             if finding is not None:
                 found.append(finding)
@@ -95,6 +94,8 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
         or bool(v.resources)
         or bool(v.breakers)
         or v.token_spike > 0.0
+        or v.calls_since_gain >= loops.grinding_calls
+        or v.tokens_since_gain >= loops.burn_minimum
         or v.error_rate_high
         or (bool(v.mcp_servers) and bool(missing_mcp_servers(v, settings)))
         or (v.output is not None and v.output.reports >= settings.health_check.output_unchanged_reports)
@@ -462,6 +463,35 @@ def detect_token_spike(v: VitalSigns, settings: HealthSettings, now: float) -> F
     )
 
 
+def detect_grinding(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
+    """Find a worker that calls one tool after another, all different, and changes nothing by it."""
+    if v.calls_since_gain < settings.loops.grinding_calls:
+        return None
+    return Finding(
+        kind=FindingKind.GRINDING,
+        severity=Severity.MEDIUM,
+        evidence=f"{v.calls_since_gain} tool calls since it last changed anything",
+        since=v.gained_at,
+    )
+
+
+def detect_token_burn(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
+    """Find a worker that uses far more tokens than its agent usually does between two changes."""
+    loops = settings.loops
+    if v.tokens_since_gain < loops.burn_minimum or v.clocks is None:
+        return None
+    usual = v.clocks.usual(TOKENS, settings.learned_clocks.calls)
+    if usual is None or v.tokens_since_gain < loops.burn_factor * usual.seldom_more * TOKENS_COUNTED_AS:
+        return None
+    return Finding(
+        kind=FindingKind.TOKEN_BURN,
+        severity=Severity.MEDIUM,
+        evidence=f"{v.tokens_since_gain:,} tokens since it last changed anything; "
+        f"usually that takes at most {usual.usual * TOKENS_COUNTED_AS:,.0f}",
+        since=v.gained_at,
+    )
+
+
 DETECTORS: Final[dict[FindingKind, Detector]] = {
     FindingKind.RECOVERY_FAILED: detect_recovery_failed,
     FindingKind.RUNS_FAILED: detect_runs_failed,
@@ -483,6 +513,8 @@ DETECTORS: Final[dict[FindingKind, Detector]] = {
     FindingKind.ERROR_RATE: detect_error_rate,
     FindingKind.OUTPUT_UNCHANGED: detect_output_unchanged,
     FindingKind.TOKEN_SPIKE: detect_token_spike,
+    FindingKind.GRINDING: detect_grinding,
+    FindingKind.TOKEN_BURN: detect_token_burn,
 }
 """Every kind of finding and who finds it, in the order in which they are asked."""
 

@@ -34,7 +34,12 @@ class FindingKind(StrEnum):
     ERROR_RATE = "error_rate"
     OUTPUT_UNCHANGED = "output_unchanged"
     TOKEN_SPIKE = "token_spike"
+    GRINDING = "grinding"
+    TOKEN_BURN = "token_burn"
 
+
+ON_TRIAL: Final = frozenset({FindingKind.GRINDING, FindingKind.TOKEN_BURN})
+"""Of these detectors nothing follows unless the settings turn them on."""
 
 HOLDS_AFTER_THE_END: Final = frozenset({FindingKind.RECOVERY_FAILED, FindingKind.RUNS_FAILED})
 """Reasons for a ticket about a session that is over, too; a person may settle them."""

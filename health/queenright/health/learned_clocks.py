@@ -37,6 +37,16 @@ class Learned(NamedTuple):
     """How many were timed."""
 
 
+class Usual(NamedTuple):
+    """What is usual of something, in the unit in which it was noted."""
+
+    usual: float
+    """Nineteen of twenty were no more."""
+    seldom_more: float
+    """Ninety-nine of a hundred were no more."""
+    times: int
+
+
 class LearnedClocks:
     """The durations of one agent, by what took so long: a few hundred bytes."""
 
@@ -61,15 +71,22 @@ class LearnedClocks:
         counts[index] += 1
         self._timed[what] += 1
 
-    def limit(self, what: str, configured: float, settings: LearnedClockSettings) -> Learned | None:
-        """Return the limit for something, within the bounds of the settings; None if too little is known."""
+    def usual(self, what: str, calls: int) -> Usual | None:
+        """Return what is usual of something; None if it was noted fewer times than ``calls``."""
         timed = self._timed.get(what, 0)
-        if timed < settings.calls:
+        if timed < calls:
             return None
         counts = self._counts[what]
-        learned = _MARGIN * _quantile(counts, _SELDOM_LONGER)
+        return Usual(_quantile(counts, _USUAL), _quantile(counts, _SELDOM_LONGER), timed)
+
+    def limit(self, what: str, configured: float, settings: LearnedClockSettings) -> Learned | None:
+        """Return the limit for something, within the bounds of the settings; None if too little is known."""
+        known = self.usual(what, settings.calls)
+        if known is None:
+            return None
+        learned = _MARGIN * known.seldom_more
         bounded = min(max(learned, settings.shortest * configured), settings.longest * configured)
-        return Learned(bounded, configured, _quantile(counts, _USUAL), timed)
+        return Learned(bounded, configured, known.usual, known.times)
 
 
 def _quantile(counts: bytearray, share: float) -> float:

@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from queenright.health.findings import FindingKind
+from queenright.health.findings import ON_TRIAL, FindingKind
 from queenright.runtime.breakers import BreakerKind
 
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
@@ -221,6 +221,12 @@ class Loops(_Block):
     """Turns in which changes were tried and failed, since one succeeded."""
     idle_turns: Count = 8
     """Turns of the model in a row without a tool call and without a message from the user."""
+    grinding_calls: Count = 60
+    """Tool calls since anything was changed, accepted or saved, or the user spoke."""
+    burn_factor: Annotated[float, Field(gt=1)] = 3
+    """Tokens since then, against what 99 of 100 changes of the agent took."""
+    burn_minimum: Count = 200_000
+    """A multiple of little is little."""
     told_calls: Count = 7
     """From so many results on, their share that told nothing new means something."""
     told_known_share: Annotated[float, Field(gt=0.5, le=1)] = 0.55
@@ -547,7 +553,7 @@ class HealthSettings(_Block):
     bands: Bands = Bands()
     loops: Loops = Loops()
     detectors: dict[FindingKind, DetectorMode] = {}
-    """By the kind of finding; a detector that is not named is on."""
+    """By the kind of finding; one that is not named is on, but ``grinding`` and ``token_burn`` in shadow."""
     judge: Judge = Judge()
     tickets: Tickets = Tickets()
     intervention: Intervention = Intervention()
@@ -562,8 +568,14 @@ class HealthSettings(_Block):
     @property
     def has_shadows(self) -> bool:
         """Whether anything is looked at of which nothing follows."""
-        return self.learned_clocks.mode == "shadow" or "shadow" in self.detectors.values()
+        return self.learned_clocks.mode == "shadow" or any(
+            self.mode_of(kind) == "shadow" for kind in (*ON_TRIAL, *self.detectors)
+        )
+
+    def mode_of(self, kind: FindingKind) -> DetectorMode:
+        """Return whether a detector is on, in shadow, or off."""
+        return self.detectors.get(kind) or ("shadow" if kind in ON_TRIAL else "on")
 
     def acts_on(self, kind: FindingKind) -> bool:
         """Return whether anything may follow from what this detector looks at."""
-        return self.detectors.get(kind, "on") == "on"
+        return self.mode_of(kind) == "on"

@@ -158,6 +158,7 @@ def _count_tokens(v: VitalSigns, data: Mapping[str, Any], at: float) -> int:
     used = received + count(data.get("output_tokens"))
     if used:
         v.tokens += used
+        v.tokens_since_gain += used
         v.tokens_at = at if v.tokens_at is None else max(v.tokens_at, at)
     return received
 
@@ -256,6 +257,7 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     duration = seconds(data.get("duration"))
     if duration is not None or began is not None:
         v.learn_duration(Phase.TOOL, tool, at - duration if duration is not None else began or at, at)
+    v.calls_since_gain += 1
     turn = data.get("turn")
     if turn is None and duration is not None:
         turn = _turn_beside(v, at - duration, at)
@@ -351,6 +353,8 @@ def _weigh_change(v: VitalSigns, tool: str, seen: Seen | None, error: str, turn:
     """Count edits refused with one class of error; what succeeds may change what other calls return."""
     if not error:
         v.refused_changes = 0
+        if seen is not Seen.BEFORE:
+            v.gained(at)
         if v.calls is not None and seen is Seen.NEVER:
             v.calls.changed()
     elif is_edit(tool) and (turn is None or turn != v._refused_turn):

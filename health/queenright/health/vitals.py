@@ -70,6 +70,7 @@ _MOMENTS: Final = (
     "bad_since",
     "stale_since",
     "fruitless_since",
+    "gained_at",
     "refused_since",
     "idle_turns_since",
     "streak_since",
@@ -82,6 +83,11 @@ _MOMENTS: Final = (
 )
 """When something happened: no shift of clocks moves it, but it is never in the future. May be None."""
 _DEFAULTS: Final = HealthSettings()
+
+
+TOKENS: Final = "tokens"
+"""As what the tokens between two changes are learned."""
+TOKENS_COUNTED_AS: Final = 1_000
 
 
 def timed_as(phase: Phase, what: str = "") -> str:
@@ -130,6 +136,7 @@ class VitalSigns:
         "breakers",
         "breakers_since",
         "calls",
+        "calls_since_gain",
         "clock_base",
         "clocks",
         "consecutive_failures",
@@ -148,6 +155,7 @@ class VitalSigns:
         "framework",
         "fruitless",
         "fruitless_since",
+        "gained_at",
         "graph_id",
         "has_new_start",
         "heartbeat_interval",
@@ -212,6 +220,7 @@ class VitalSigns:
         "tokens",
         "tokens_at",
         "tokens_from",
+        "tokens_since_gain",
         "told",
         "told_known",
         "tool_calls_total",
@@ -354,6 +363,10 @@ class VitalSigns:
         """Turns in which edits failed with one class of error, since a change succeeded."""
         self.refused_error = ""
         self.refused_since = at
+        self.gained_at = at
+        """When it last changed something, had something accepted or saved, or heard from its user."""
+        self.calls_since_gain = 0
+        self.tokens_since_gain = 0
         self.idle_turns = 0
         """Turns of the model in a row that called no tool, but to hand in a result."""
         self.idle_turns_since = at
@@ -603,6 +616,12 @@ class VitalSigns:
         if self.recovery_failed and at > (self.recovery_failed_at or 0.0):
             self.recovery_failed = ""
 
+    def gained(self, at: float) -> None:
+        """Note that there is something to show for the work, or that its user has spoken."""
+        if self.tokens_since_gain and self.clocks is not None:
+            self.clocks.learn(TOKENS, self.tokens_since_gain / TOKENS_COUNTED_AS)
+        self.gained_at, self.calls_since_gain, self.tokens_since_gain = at, 0, 0
+
     def count_idle_turn(self, at: float) -> None:
         """Count a turn of the model that did nothing, until a tool call shows that it did."""
         if self.idle_turns == 0:
@@ -617,6 +636,7 @@ class VitalSigns:
     def got_further(self, at: float) -> None:
         """Note that the work is a piece further: an ACCEPT or a checkpoint."""
         self.progressed(at)
+        self.gained(at)
         self.idle_turns = self.refused_changes = 0
         self.told, self.told_known = 0, 0.0
 
@@ -643,7 +663,7 @@ class VitalSigns:
         self.llm_errors = 0
         self.streak = 0
         self.stale_calls = self.stale_tries = self.fruitless = self.polls = 0
-        self.idle_turns = self.refused_changes = 0
+        self.idle_turns = self.refused_changes = self.calls_since_gain = self.tokens_since_gain = 0
         self.end_failed_calls()
         self.token_spike = 0.0
         self._outcomes = _NO_OUTCOMES

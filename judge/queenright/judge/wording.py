@@ -133,6 +133,16 @@ _WORDS: Final[dict[FindingKind, _Words]] = {
         "Its cost rises with every step, and a context this large often comes before a failure.",
         "Look for a tool that returns too much or a conversation that is never compacted.",
     ),
+    FindingKind.GRINDING: _Words(
+        "has called one tool after another and changed nothing",
+        "It may be looking for something that is not there.",
+        "Read its last calls; narrow the task, or tell it where to look.",
+    ),
+    FindingKind.TOKEN_BURN: _Words(
+        "has used far more tokens than usual without changing anything",
+        "Its cost rises and there is nothing to show for it.",
+        "Read its last steps; tell it what to do next, or stop it.",
+    ),
 }
 
 

@@ -34,6 +34,8 @@ FindingKind = Annotated[
         "error_rate",
         "output_unchanged",
         "token_spike",
+        "grinding",
+        "token_burn",
     ),
 ]
 """What a detector saw."""

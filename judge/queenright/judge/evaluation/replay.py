@@ -117,7 +117,9 @@ def evaluate_run(run: Mapping[str, Any], settings: HealthSettings) -> dict[str, 
     worst: dict[FindingKind, int] = {}
     for step, findings in replay(events_of(run), settings):
         for finding in findings:
-            if finding.kind in NO_ALARM or finding.severity.rank <= worst.get(finding.kind, -1):
+            if finding.kind in NO_ALARM or (finding.shadow and finding.kind not in settings.detectors):
+                continue  # what is on trial by default is asked for
+            if finding.severity.rank <= worst.get(finding.kind, -1):
                 continue
             worst[finding.kind] = finding.severity.rank
             found.append(_listed(finding, step))
