@@ -169,8 +169,10 @@ def test_calls_of_one_turn_that_fail_with_the_same_words_are_one_failure(turn: s
     script = worker()
     script.event(EventType.LLM_CALL_COMPLETED, {})
     for n in range(8):
-        data = {"tool": "fetch", "args_hash": f"{n}", "result_hash": "refused", "outcome": "error"}
-        data |= {"error_type": "refused", "duration": 5.0} | ({"turn": turn} if turn else {})
+        data: dict[str, object] = {"tool": "fetch", "args_hash": f"{n}", "outcome": "error"}
+        data |= {"result_hash": "refused", "error_type": "refused", "duration": 5.0}
+        if turn:
+            data["turn"] = turn
         script.event(EventType.TOOL_CALL_COMPLETED, data, after=0.1)
 
     assert script.kinds() <= {FindingKind.ERROR_RATE}
