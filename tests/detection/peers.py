@@ -63,7 +63,7 @@ def verdicts_of(events: Sequence[Happened], settings: HealthSettings) -> Verdict
     """Return what our detectors say of a run that is ready to be replayed."""
     verdicts = Verdicts()
     for step, findings in replay(events, settings):
-        listed = [finding for finding in findings if finding.kind not in NO_ALARM]
+        listed = [one for one in findings if one.kind not in NO_ALARM and not one.shadow]
         if listed:
             _note(verdicts.alarms, step)
             if any(finding.severity.rank >= Severity.HIGH.rank for finding in listed):

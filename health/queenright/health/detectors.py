@@ -46,7 +46,7 @@ def detect(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]
     failed recovery and failed runs, which are about what was before. Of a session that is over only these
     are left to say, and that it ended in an LLM call that failed, which is shown.
     """
-    found = _found(v, settings, now, "on")
+    found = _found(v, settings, now, settings.are_on)
     if found and now < grace_until(v, settings):
         return [
             finding if finding.kind in HOLDS_AFTER_THE_END else replace(finding, ticket=False)
@@ -59,17 +59,21 @@ def detect_shadow(v: VitalSigns, settings: HealthSettings, now: float) -> list[F
     """Return what the detectors say that are in shadow: nothing follows from it, so none is for a ticket."""
     if not settings.has_shadows:
         return []
-    found = _found(v, settings, now, "shadow")
+    found = _found(v, settings, now, settings.in_shadow)
     if settings.learned_clocks.mode == "shadow" and settings.acts_on(FindingKind.STALL):
         trial = detect_stall_by_learned_clock(v, settings, now)
         found += [] if trial is None else [trial]
     return [replace(one, ticket=False, shadow=True) for one in found]
 
 
-def _found(v: VitalSigns, settings: HealthSettings, now: float, mode: str) -> list[Finding]:
+def _found(
+    v: VitalSigns, settings: HealthSettings, now: float, asked: frozenset[FindingKind]
+) -> list[Finding]:
+    if not asked:
+        return []
     found = []
     for kind, detector in DETECTORS.items() if v.ended_at is None else _AFTER_THE_END:
-        if settings.mode_of(kind) == mode:
+        if kind in asked:
             finding = detector(v, settings, now)
             if finding is not None:
                 found.append(finding)

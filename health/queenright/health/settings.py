@@ -8,6 +8,7 @@ requirement document (IMPL-REQ-003 §7) is valid as it stands. All times are in 
 from __future__ import annotations
 
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -565,12 +566,20 @@ class HealthSettings(_Block):
     clock_tolerance_seconds: Seconds = 60
     """An event whose author's clock is further off than this is timed by its arrival."""
 
+    @cached_property
+    def in_shadow(self) -> frozenset[FindingKind]:
+        """The detectors that look, and nothing follows from what they find."""
+        return frozenset(kind for kind in FindingKind if self.mode_of(kind) == "shadow")
+
+    @cached_property
+    def are_on(self) -> frozenset[FindingKind]:
+        """The detectors that are on."""
+        return frozenset(kind for kind in FindingKind if self.mode_of(kind) == "on")
+
     @property
     def has_shadows(self) -> bool:
         """Whether anything is looked at of which nothing follows."""
-        return self.learned_clocks.mode == "shadow" or any(
-            self.mode_of(kind) == "shadow" for kind in (*ON_TRIAL, *self.detectors)
-        )
+        return self.learned_clocks.mode == "shadow" or bool(self.in_shadow)
 
     def mode_of(self, kind: FindingKind) -> DetectorMode:
         """Return whether a detector is on, in shadow, or off."""

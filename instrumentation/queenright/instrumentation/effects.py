@@ -243,9 +243,9 @@ def effect_of_command(command: str) -> Effect | None:
     if _SPECIAL.search(command) is None:
         words = command.split()
         return _effect_of_words(words) if words and words[0] not in _PREFIXES else None
-    bare = _QUOTED.sub("''", command)
-    if "<<" in bare:
-        bare = bare.partition("\n")[0]
+    if "<<" in command:
+        command = command.partition("\n")[0]
+    bare = _QUOTED.sub("''", command) if "'" in command or '"' in command else command
     if _REDIRECT.search(bare):
         return Effect.CHANGES
     effect: Effect | None = Effect.READS

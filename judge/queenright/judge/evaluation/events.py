@@ -107,13 +107,16 @@ class Steps:
     def _tool_event(self, step: Mapping[str, Any], turn: object, at: float) -> AgentEvent:
         name = _word(step.get("name"))
         failed = _is_true(step.get("is_error"))
-        args, result = step.get("args"), step.get("result_excerpt")
+        said, result = step.get("args"), step.get("result_excerpt")
+        args, args_hash = _parsed(said), _word(step.get("args_hash")) or None
+        if self._is_whole(name, said, args_hash, "args"):
+            args_hash = fingerprint(args)
         if not failed and isinstance(result, str) and len(result) < _SHORT_RESULT and is_shell(name):
             failed = _SHELL_SAID.search(result) is not None
         data: dict[str, Any] = {
             "tool": name,
             "turn": turn,
-            "args_hash": self._fingerprint(name, args, step.get("args_hash"), "args"),
+            "args_hash": args_hash,
             "outcome": "error" if failed else "ok",
             "effect": effect_of(name, args),
         }
@@ -127,12 +130,6 @@ class Steps:
             data["error_type"] = _word(step.get("err_sig")) or error_class(text, step.get("args"))
             data["error"] = text[-_EXCERPT:]
         return AgentEvent(type=EventType.TOOL_CALL_COMPLETED, time=at, data=data, id="")
-
-    def _fingerprint(self, name: str, value: object, recorded: object, what: str) -> str | None:
-        """Return what stands for arguments; None if nobody told them."""
-        if self._is_whole(name, value, recorded, what):
-            return fingerprint(value)
-        return _word(recorded) or None
 
     def _is_whole(self, name: str, value: object, recorded: object, what: str) -> bool:
         """
@@ -252,6 +249,16 @@ def _parts(steps: Sequence[Mapping[str, Any]]) -> frozenset[tuple[str, str, str]
                 if hashes.setdefault(key, told) != told:
                     parts.add(key)
     return frozenset(parts)
+
+
+def _parsed(args: object) -> object:
+    """Return arguments as the object that their text stands for; as they are if they are none, or cut."""
+    if isinstance(args, str) and args[:1] == "{" and args[-1:] == "}":
+        try:
+            return json.loads(args)
+        except (ValueError, RecursionError):
+            pass
+    return args
 
 
 def _number(value: object) -> float | None:
