@@ -50,8 +50,13 @@ def silent_since(v: VitalSigns) -> float:
 
 
 def may_be_silent(v: VitalSigns) -> bool:
-    """Return whether silence means nothing: the worker waits rightly, is over, or is who knows where."""
-    return v.waiting is not None or v.ended_at is not None or v.status is SessionStatus.UNKNOWN
+    """
+    Return whether silence means nothing: the worker waits rightly, is over, or is who knows where.
+
+    Of one that waits for a rate limit it is known when that ends: silence counts from then on.
+    """
+    waits = v.waiting is not None and v.limited_until is None
+    return waits or v.ended_at is not None or v.status is SessionStatus.UNKNOWN
 
 
 def stall_clock(v: VitalSigns, settings: HealthSettings, *, on_trial: bool = False) -> StallClock | None:

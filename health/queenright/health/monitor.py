@@ -779,7 +779,7 @@ class HealthMonitor:
             return None
         grace = grace_until(v, self.settings)
         due = grace if worker.findings and grace > at else None
-        if v.waiting is not None:
+        if v.waiting is not None and v.limited_until is None:
             return due
         # At the latest when the shortest limit has passed: then no change of phase can come too soon.
         for moment in (*moments(v, self.settings, self._sign_of(v)), v.last_activity + self._shortest):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queenright.health.calls import RecentCalls, Seen, digest
 from queenright.health.limits import after_answer
+from queenright.health.rate_limits import limited_for
 from queenright.health.tool_counts import ToolCounts
 from queenright.health.vital_facts import (
     CONTEXT_FULL,
@@ -125,6 +126,9 @@ def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float
         kind = name(data.get("error_type") or "error")
         if was_called_off(f"{kind} {data.get('error') or ''}"):
             return  # by a person, or by the agent itself: the provider is not to blame
+        if not is_late and (wait := limited_for(data)) is not None:
+            v.wait_for_limit(at, at + wait)
+            return
         if v.llm_errors == 0:
             v.llm_error_since = at
         v.llm_errors += 1

@@ -57,6 +57,7 @@ _CLOCKS: Final = (
     "failing_since",
     "waiting_since",
     "tokens_from",
+    "limited_until",
     "polls_since",
     "_tool_ended",
 )
@@ -173,6 +174,7 @@ class VitalSigns:
         "last_span_id",
         "last_tool_call",
         "last_trace_id",
+        "limited_until",
         "lives",
         "llm_error",
         "llm_error_since",
@@ -304,6 +306,8 @@ class VitalSigns:
         self.llm_open = 0
         self.waiting: WaitingReason | None = None
         self.waiting_since: float | None = None
+        self.limited_until: float | None = None
+        """When the rate limit ends that it waits for."""
         self.question = ""
         """What a person is asked, its secrets masked; empty while nobody is."""
         self.steps_total = 0
@@ -704,7 +708,7 @@ class VitalSigns:
         self.llm_open = 0
 
     def _forget_wait(self) -> None:
-        self.waiting = self.waiting_since = None
+        self.waiting = self.waiting_since = self.limited_until = None
         self.question = ""
 
     def begin_wait(self, reason: WaitingReason, at: float, question: str = "") -> None:
@@ -714,8 +718,15 @@ class VitalSigns:
             self.waiting = reason
             self.waiting_since = at
 
+    def wait_for_limit(self, at: float, until: float) -> None:
+        """Note that its model must be left alone until then; silence counts from then on."""
+        self.begin_wait(WaitingReason.BACKOFF, at)
+        self.limited_until = self.clock_base = max(until, self.clock_base)
+
     def end_wait(self, at: float) -> None:
         """Note that the worker waits no longer; silence counts from here."""
+        if self.limited_until is not None:
+            self.clock_base = at
         if self.waiting is WaitingReason.USER_INPUT:
             self.idle_turns = 0
         self._forget_wait()

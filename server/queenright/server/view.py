@@ -6,6 +6,7 @@ import heapq
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from queenright.alerting.notification import HandedOver
@@ -55,6 +56,9 @@ def activity_of(vitals: VitalSigns) -> str:
     """Return what a worker does now: working, waiting for something, paused or idle; "" if it has ended."""
     if vitals.ended:
         return ""
+    if vitals.limited_until is not None:
+        again = datetime.fromtimestamp(vitals.limited_until, UTC)
+        return f"waiting to try again at {again:%H:%M:%S} UTC"
     if vitals.waiting is not None:
         return _WAITS[vitals.waiting]
     if vitals.tool:
