@@ -338,7 +338,7 @@ _NO_TIMES = {
     *("_inputs", "_loops", "_refused_turn", "_seen", "_stale_turn", "_streak_turn", "clocks", "settings"),
     "_side_by_side",  # is forgotten
     *("beat", "breakers", "heartbeat_interval", "token_spike", "told_known", "waiting"),
-    "cost_usd",
+    *("cost_usd", "unpriced_tokens"),
     # Hold times that nothing is compared with.
     *("calls", "tools"),
 }

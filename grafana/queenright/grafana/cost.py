@@ -143,6 +143,14 @@ def _judging(at: Thresholds) -> list[AnyPanel]:
 def _work() -> list[AnyPanel]:
     return [
         panels.time_series(
+            "Cost of the agents",
+            "Dollars an hour that model calls cost, where the telemetry says it or the price table knows the "
+            "model. Calls without a price are in no sum.",
+            _DOLLARS,
+            Query(f"{per_hour_by('agent', names.AGENT_COST)} > 0", "{{agent}}"),
+            stacked=True,
+        ),
+        panels.time_series(
             "Tokens of the agents by model",
             "Tokens a second, input and output together.",
             TOKENS_A_SECOND,

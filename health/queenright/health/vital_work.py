@@ -117,6 +117,7 @@ def _on_text(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
 def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if (cost := dollars(data.get("cost_usd"))) is not None:
         v.cost_usd = (v.cost_usd or 0.0) + cost
+        v.unpriced_tokens -= min(count(data.get("priced_tokens")), v.unpriced_tokens)
     is_late = v.is_late(at)
     if data.get("amends") or (not is_late and not v.finished(at)):
         return
@@ -163,6 +164,8 @@ def _count_tokens(v: VitalSigns, data: Mapping[str, Any], at: float) -> int:
     if used:
         v.tokens += used
         v.tokens_since_gain += used
+        if dollars(data.get("cost_usd")) is None:
+            v.unpriced_tokens += used
         v.tokens_at = at if v.tokens_at is None else max(v.tokens_at, at)
     return received
 

@@ -227,6 +227,7 @@ class VitalSigns:
         "told_known",
         "tool_calls_total",
         "tools",
+        "unpriced_tokens",
         "waiting",
         "waiting_since",
         "withdrawal_due",
@@ -320,7 +321,9 @@ class VitalSigns:
         self.error_rate_since = at
         self.tokens = 0
         self.cost_usd: float | None = None
-        """What its model calls cost, where its telemetry says that."""
+        """What its model calls cost, as far as it is known."""
+        self.unpriced_tokens = 0
+        """Tokens of calls of which it is not known what they cost."""
         self.tokens_at: float | None = None
         """When tokens were used last; None for a worker that reports none."""
         self.tokens_from: float | None = None
@@ -410,6 +413,7 @@ class VitalSigns:
         self.tool_calls_total += other.tool_calls_total
         self.error_count += other.error_count
         self.tokens += other.tokens
+        self.unpriced_tokens += other.unpriced_tokens
         if other.cost_usd is not None:
             self.cost_usd = (self.cost_usd or 0.0) + other.cost_usd
         if other.tools is not None:

@@ -73,6 +73,7 @@ class AgentRow(Wire):
             "errors": 0,
             "tokens": 41_200,
             "cost_usd": 0.31,
+            "unpriced_tokens": 0,
             "verdicts": ["ACCEPT", "RETRY", "RETRY"],
             "last_activity": NOW - 2,
             "last_progress": NOW - 140,
@@ -108,8 +109,9 @@ class AgentRow(Wire):
     errors: int
     tokens: int
     cost_usd: float | None = Field(
-        description="Dollars that its model calls cost; null if its telemetry does not say."
+        description="US dollars that its model calls cost; null if no call has a known price."
     )
+    unpriced_tokens: int = Field(description="Tokens of model calls without a known price.")
     verdicts: list[str] = Field(description="Of the last steps, at most twelve; oldest first.")
     last_activity: float
     last_progress: float | None

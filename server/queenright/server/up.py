@@ -44,6 +44,7 @@ from queenright.server.service import Service, usable
 from queenright.server.settings import AgentsSettings, Settings
 from queenright.server.sockets import free_port, listen, listening, url_of
 from queenright.server.telemetry.assembler import Assembler
+from queenright.server.telemetry.pricing import load_prices
 from queenright.server.telemetry.recall import RECALLED, RECALLED_EVENTS, recall
 from queenright.server.tracing import tracer_provider
 
@@ -170,7 +171,7 @@ async def serving(
             forwarder = Forwarder(otlp.forward, dropped=service.metrics.telemetry_dropped)
             await forwarder.start()
             stack.push_async_callback(forwarder.stop)
-        assembler = Assembler()
+        assembler = Assembler(prices=await asyncio.to_thread(load_prices))
         events = await service.store.read(
             lambda connection: read_history(connection, types=RECALLED, limit=RECALLED_EVENTS)
         )

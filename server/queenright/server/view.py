@@ -96,6 +96,7 @@ def agent_row(health: WorkerHealth, now: float) -> dict[str, Any]:
         "errors": vitals.error_count,
         "tokens": vitals.tokens,
         "cost_usd": vitals.cost_usd,
+        "unpriced_tokens": vitals.unpriced_tokens,
         "verdicts": vitals.recent_verdicts[-12:],
         "last_activity": activity,
         "last_progress": progress,

@@ -20,6 +20,11 @@ ATTRIBUTES = {
     "provider": (names.GEN_AI_PROVIDER_NAME, "gen_ai.system"),
     "input_tokens": (names.GEN_AI_USAGE_INPUT_TOKENS, "gen_ai.usage.prompt_tokens"),
     "output_tokens": (names.GEN_AI_USAGE_OUTPUT_TOKENS, "gen_ai.usage.completion_tokens"),
+    "cache_read_tokens": ("gen_ai.usage.cache_read.input_tokens", "gen_ai.usage.cache_read_input_tokens"),
+    "cache_write_tokens": (
+        "gen_ai.usage.cache_creation.input_tokens",
+        "gen_ai.usage.cache_creation_input_tokens",
+    ),
     "finish_reasons": (names.GEN_AI_RESPONSE_FINISH_REASONS,),
     "tool": (names.GEN_AI_TOOL_NAME,),
     "call_id": (names.GEN_AI_TOOL_CALL_ID,),

@@ -13,6 +13,8 @@ ATTRIBUTES = {
     "provider": ("llm.provider",),
     "input_tokens": ("llm.token_count.prompt",),
     "output_tokens": ("llm.token_count.completion",),
+    "cache_read_tokens": ("llm.token_count.prompt_details.cache_read",),
+    "cache_write_tokens": ("llm.token_count.prompt_details.cache_write",),
     "tool": ("tool.name",),
     "call_id": ("tool_call.id",),
     "arguments": ("input.value",),

@@ -72,7 +72,7 @@ async def ask(
                     reply = await within(spec.model_timeout_seconds, work, sleep)
                     if streams:
                         report.whole(reply.text)
-                    report.usage(reply.input_tokens, reply.output_tokens)
+                    report.usage(reply.input_tokens, reply.output_tokens, reply.cost)
                     report.finished(reply.finish_reason)
             return reply, report
         except Exception as error:

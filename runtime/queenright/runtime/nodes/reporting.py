@@ -253,11 +253,13 @@ class LlmReport(_Report):
         super().__init__(reporter, node_id, block)
         self._delta_type = EventType.CLIENT_OUTPUT_DELTA if client_facing else EventType.LLM_TEXT_DELTA
         self._tokens: tuple[int, int] | None = None
+        self._cost: float | None = None
         self._truncated: bool | None = None
         self._handed_out = False
 
-    def usage(self, input_tokens: int, output_tokens: int) -> None:
-        """Say how many tokens the call used."""
+    def usage(self, input_tokens: int, output_tokens: int, cost: float) -> None:
+        """Say how many tokens the call used, and what it cost in dollars: 0 if no price is known."""
+        self._cost = cost or None
         self._tokens = (input_tokens, output_tokens)
         self._block.usage(input_tokens, output_tokens)
 
@@ -287,6 +289,7 @@ class LlmReport(_Report):
             "model": self._block.model,
             "input_tokens": read,
             "output_tokens": written,
+            "cost_usd": self._cost,
             "truncated": self._truncated,
             "error_type": self._block.error_type,
             "error": self._block.error_text,

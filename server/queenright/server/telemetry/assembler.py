@@ -15,6 +15,7 @@ from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.telemetry.batch import Batch
+from queenright.server.telemetry.dialects import TELL_COST
 from queenright.server.telemetry.duplicates import Duplicates
 from queenright.server.telemetry.held_runs import HeldRuns
 from queenright.server.telemetry.kind import Kind
@@ -22,6 +23,7 @@ from queenright.server.telemetry.loose import LooseRuns
 from queenright.server.telemetry.lost_spans import LostSpans
 from queenright.server.telemetry.messages import tool_calls_in
 from queenright.server.telemetry.observation import Observation
+from queenright.server.telemetry.pricing import Prices, Tokens, price_call
 from queenright.server.telemetry.runs import MAX_TRACES, EndedCall, Run, Trace, Traces, name_in, name_known
 from queenright.server.telemetry.sessions import Sessions
 from queenright.server.telemetry.unusable import Unused
@@ -59,6 +61,7 @@ shows of its agents: it costs as much as a tenth of decoding one.
 """
 _OF_STEP: Final = ("error_type", "error", "duration")
 """What of a model call is said of the step that it is, too."""
+_PRICED: Final = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
 
 class Assembler:
@@ -67,9 +70,11 @@ class Assembler:
 
     Args:
         max_traces: Those seen last are remembered.
+        prices: What model calls cost that do not say it themselves.
     """
 
-    def __init__(self, max_traces: int = MAX_TRACES) -> None:
+    def __init__(self, max_traces: int = MAX_TRACES, prices: Prices | None = None) -> None:
+        self.prices = prices or {}
         self.traces = Traces(max_traces)
         self.sessions = Sessions()
         self.duplicates = Duplicates()
@@ -124,6 +129,7 @@ class _Assembly:
         self._ends = assembler.ends
         self._answers = assembler.answers
         self._lost = assembler.lost
+        self._prices = assembler.prices
         self._observations = observations
         self._batch = batch
         self._now = now
@@ -480,6 +486,8 @@ class _Assembly:
         self, type_: EventType, run: Run, one: Observation, data: dict[str, Any], *, at: int | None = None
     ) -> None:
         events = self._batch.renames if type_ is EventType.AGENT_RENAMED else self._batch.events
+        if type_ is EventType.LLM_CALL_COMPLETED:
+            data = self._with_cost(one, data)
         at = one.end if at is None else at
         if run.ended_at and not run.open and not run.own:
             at = min(at, run.ended_at)  # work of a run that is over does not make it active again
@@ -498,6 +506,18 @@ class _Assembly:
                 id="",
             )
         )
+
+    def _with_cost(self, one: Observation, data: dict[str, Any]) -> dict[str, Any]:
+        """
+        Return what is said of a model call with its price, if the table knows one.
+
+        A client that tells costs may do so later in another record: nothing is priced beside that.
+        """
+        if "cost_usd" in data or one.client in TELL_COST or not self._prices:
+            return data
+        used = (data.get(key) or 0 for key in _PRICED)
+        cost = price_call(data.get("model") or "", Tokens(*used), self._prices)
+        return data if cost is None else data | {"cost_usd": float(cost)}
 
 
 def _failure_of(one: Observation) -> dict[str, Any]:

@@ -32,6 +32,8 @@ class Call:
     """A sub-agent made it, as one of its sources has told."""
     has_cost: bool = False
     """What it cost was told."""
+    unpriced_tokens: int = 0
+    """Of a call of a model that was told without its cost: the tokens that were told."""
     tool: str = ""
     arguments: str | None = None
     """The hash of a tool's arguments, where a source has told them."""

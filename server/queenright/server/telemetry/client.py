@@ -35,5 +35,7 @@ class Client:
     """Our field, and the attributes of its spans that it is read from."""
     spans: Mapping[str, Kind] | None = None
     """What its spans are, by their names."""
+    tells_cost: bool = False
+    """Its log says what each call of its model cost: that holds, and no price table is asked."""
     permit: PermitAnswer | None = None
     """How the hook of a permission request is answered; None where a client takes no answer to it."""

@@ -129,6 +129,8 @@ class Session:
         ended = 0 if event.type is EventType.TOOL_CALL_STARTED else at
         call = self._calls.recall(kind, data.get("call_id", ""), data.get("tool", ""), began, ended)
         call.has_failed |= "error_type" in data
+        if kind is Kind.LLM and not data.get("amends"):
+            call.unpriced_tokens = _tokens_of(data)
         call.has_cost |= "cost_usd" in data
         if data.get("amends"):
             return
@@ -301,9 +303,11 @@ class Session:
             if cost is not None and not call.has_cost:
                 # The source that told of the call first does not say what it cost.
                 call.has_cost = True
-                yield Change(EventType.LLM_CALL_COMPLETED, call.end, {"cost_usd": cost, "amends": True})
+                data = {"cost_usd": cost, "amends": True, "priced_tokens": call.unpriced_tokens}
+                yield Change(EventType.LLM_CALL_COMPLETED, call.end, data)
             return
         call.has_cost = cost is not None
+        call.unpriced_tokens = 0 if call.has_cost else _tokens_of(one.data)
         self._calls.end(call, one.end)
         failure = _failure_of(one)
         if one.end >= self._answered_at:
@@ -417,6 +421,10 @@ class Session:
         self.run.has_failed = bool(self._failure)
         kind = EventType.EXECUTION_FAILED if self._failure else EventType.EXECUTION_COMPLETED
         return Change(kind, self.run.ended_at, self._failure)
+
+
+def _tokens_of(data: Mapping[str, Any]) -> int:
+    return (data.get("input_tokens") or 0) + (data.get("output_tokens") or 0)
 
 
 def _failure_of(one: Observation) -> dict[str, Any]:

@@ -187,7 +187,7 @@ def _llm(observation: Observation, name: str, found: Fields) -> None:
     if "result" in found:
         observation.answer = found["result"].string_value
     usage = _object(found["usage"]) if "usage" in found else {}
-    for field in ("input_tokens", "output_tokens"):
+    for field in ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens"):
         if field in found:
             data[field] = count_of(found[field])
         elif field in usage:

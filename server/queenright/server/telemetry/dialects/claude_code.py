@@ -272,5 +272,6 @@ CLIENT: Final = Client(
     span_scope="com.anthropic.claude_code.tracing",
     attributes=_ATTRIBUTES,
     spans=_SPANS,
+    tells_cost=True,
     permit=permit_answer,
 )

@@ -108,6 +108,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         if name == "sse_event":
             one.data["input_tokens"] = count_in(record.get("input_token_count"))
             one.data["output_tokens"] = count_in(record.get("output_token_count"))
+            one.data["cache_read_tokens"] = count_in(record.get("cached_token_count"))
             # Nothing says what the answer asks for: until a tool begins, it waits for its person, be it
             # for an approval or for the next prompt.
             one.asks = ()

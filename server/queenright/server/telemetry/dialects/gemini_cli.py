@@ -144,6 +144,7 @@ def _add_error(data: dict[str, Any], record: Mapping[str, Any]) -> None:
 def _add_tokens(data: dict[str, Any], record: Mapping[str, Any]) -> None:
     # Cached tokens are counted among those of the input.
     data["input_tokens"] = count_in(record.get("input_token_count"))
+    data["cache_read_tokens"] = count_in(record.get("cached_content_token_count"))
     thoughts = count_in(record.get("thoughts_token_count"))
     data["output_tokens"] = count_in(record.get("output_token_count")) + thoughts
 
@@ -223,6 +224,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         usage = response.get("usageMetadata") if isinstance(response, dict) else None
         if isinstance(usage, dict):
             one.data["input_tokens"] = count_in(usage.get("promptTokenCount"))
+            one.data["cache_read_tokens"] = count_in(usage.get("cachedContentTokenCount"))
             thoughts = count_in(usage.get("thoughtsTokenCount"))
             one.data["output_tokens"] = count_in(usage.get("candidatesTokenCount")) + thoughts
     elif kind is Kind.WAIT:

@@ -1,0 +1,102 @@
+"""What a call of a model costs in US dollars, by a local price table. An unknown price is None, never 0."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+_log = logging.getLogger(__name__)
+
+_FILE: Final = "model_prices_and_context_window_backup.json"
+"""litellm's own price table, as it is installed."""
+_MODES: Final = ("chat", "completion", "responses")
+_TIER: Final = re.compile(r"^input_cost_per_token_above_(\d+)k_tokens$")
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Dollars for a token of one model."""
+
+    input: Decimal
+    output: Decimal
+    cache_read: Decimal | None = None
+    cache_write: Decimal | None = None
+    max_input_tokens: int | None = None
+    """Longer calls have another price; None: they do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What a call used; those of the cache are among those of the input."""
+
+    input: int
+    output: int
+    cache_read: int = 0
+    cache_write: int = 0
+
+
+Prices = Mapping[str, Price]
+
+
+def price_call(model: str, tokens: Tokens, prices: Prices) -> Decimal | None:
+    """Return what a call costs; None if the table has no price for all of its tokens."""
+    price = prices.get(model)
+    plain = tokens.input - tokens.cache_read - tokens.cache_write
+    if price is None or plain < 0 or not (tokens.input or tokens.output):
+        return None
+    if price.max_input_tokens is not None and tokens.input > price.max_input_tokens:
+        return None
+    cost = plain * price.input + tokens.output * price.output
+    for used, each in ((tokens.cache_read, price.cache_read), (tokens.cache_write, price.cache_write)):
+        if used and each is None:
+            return None
+        cost += used * (each or 0)
+    return cost
+
+
+def read_prices(table: Mapping[str, Any]) -> dict[str, Price]:
+    """Return the prices in litellm's table, without models that it lists at 0 dollars: 0 is unknown there."""
+    return {name: price for name, entry in table.items() if (price := _price_in(entry)) is not None}
+
+
+def load_prices() -> dict[str, Price]:
+    """Read the price table of the installed litellm without importing it; empty without one. Blocks."""
+    spec = importlib.util.find_spec("litellm")
+    if spec is None or spec.origin is None:
+        return {}
+    file = Path(spec.origin).with_name(_FILE)
+    try:
+        return read_prices(json.loads(file.read_text("utf-8"), parse_float=Decimal))
+    except (OSError, ValueError) as error:
+        _log.warning("model calls are not priced: litellm's price table %s cannot be read: %s", file, error)
+        return {}
+
+
+def _price_in(entry: Any) -> Price | None:
+    if not isinstance(entry, Mapping) or entry.get("mode") not in _MODES:
+        return None
+    read, written = _dollars(entry, "input_cost_per_token"), _dollars(entry, "output_cost_per_token")
+    if read is None or written is None or not (read or written):
+        return None
+    tiers = [int(found[1]) * 1_000 for key in entry if (found := _TIER.match(key))]
+    return Price(
+        read,
+        written,
+        _dollars(entry, "cache_read_input_token_cost"),
+        _dollars(entry, "cache_creation_input_token_cost"),
+        min(tiers, default=None),
+    )
+
+
+def _dollars(entry: Mapping[str, Any], key: str) -> Decimal | None:
+    value = entry.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | Decimal) or value < 0:
+        return None
+    return Decimal(value)

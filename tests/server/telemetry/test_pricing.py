@@ -1,0 +1,171 @@
+"""What sessions cost: as the client says, or by the price table; each call once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings
+from queenright.health.vitals import VitalSigns
+from queenright.runtime.events import AgentEvent
+from queenright.server.telemetry.assembler import Assembler
+from queenright.server.telemetry.pricing import Price, Tokens, price_call, read_prices
+from tests.clients.fixtures import BEGAN, FOLDER, Record, load_fixture
+from tests.server.otlp.framework_spans import NOW, decode
+from tests.server.telemetry.replay import split, take
+
+PRICES = {
+    "m": Price(Decimal("0.000003"), Decimal("0.000015"), Decimal("0.0000003")),
+    "tiered": Price(Decimal(1), Decimal(1), max_input_tokens=200_000),
+}
+CLAUDE_CODE = sorted((FOLDER / "claude-code").glob("*.json"))
+
+
+def vitals_of(events: Iterable[AgentEvent], now: float = NOW) -> list[VitalSigns]:
+    monitor = HealthMonitor(HealthSettings())
+    for event in events:
+        monitor.apply(event, now)
+    return [worker.vitals for worker in monitor.workers()]
+
+
+def call(id_: int, model: str = "m", **attributes: Any) -> dict[str, Any]:
+    given = {"gen_ai.operation.name": "chat", "gen_ai.request.model": model}
+    given |= {"gen_ai.usage.input_tokens": 1_000, "gen_ai.usage.output_tokens": 100}
+    return {"id": id_, "name": "chat", "start": id_, "end": id_ + 0.5, "attributes": given | attributes}
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens", "cost"),
+    [
+        ("m", Tokens(1_000, 100), "0.0045"),
+        ("m", Tokens(1_000, 100, cache_read=500), "0.00315"),
+        ("m", Tokens(1_000, 100, cache_write=500), None),  # no price for what is written to the cache
+        ("m", Tokens(100, 0, cache_read=500), None),  # cached tokens are not among those of the input
+        ("m", Tokens(0, 0), None),
+        ("tiered", Tokens(200_000, 0), "200000"),
+        ("tiered", Tokens(200_001, 0), None),
+        ("someone/m", Tokens(1_000, 100), None),  # another provider has another price
+        ("", Tokens(1_000, 100), None),
+    ],
+)
+def test_price_of_a_call_is_exact_or_unknown(model: str, tokens: Tokens, cost: str | None) -> None:
+    """B106: unpriced tokens are never zero money."""
+    assert price_call(model, tokens, PRICES) == (None if cost is None else Decimal(cost))
+
+
+def test_price_table_leaves_out_what_is_no_price() -> None:
+    """B106: 0 dollars in the table is no price."""
+    chat = {"mode": "chat", "input_cost_per_token": Decimal("1E-6"), "output_cost_per_token": Decimal("2E-6")}
+    table = {
+        "plain": chat,
+        "tiered": chat | {"input_cost_per_token_above_200k_tokens": Decimal("2E-6")},
+        "free": chat | {"input_cost_per_token": 0, "output_cost_per_token": Decimal(0)},
+        "embedding": chat | {"mode": "embedding"},
+        "half": {"mode": "chat", "input_cost_per_token": Decimal("1E-6")},
+        "wrong": chat | {"output_cost_per_token": "free"},
+        "none": None,
+    }
+    plain = Price(Decimal("1E-6"), Decimal("2E-6"))
+
+    assert read_prices(table) == {
+        "plain": plain,
+        "tiered": Price(plain.input, plain.output, max_input_tokens=200_000),
+    }
+
+
+def test_installed_price_table_is_read_without_importing_litellm() -> None:
+    """B106: importing litellm takes seconds and asks the network for prices."""
+    script = (
+        "import json, sys; from queenright.server.telemetry.pricing import load_prices; p = load_prices();"
+        "print(json.dumps([len(p), str(p['gpt-4o'].input), 'litellm' in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, timeout=60)
+    size, price, is_imported = json.loads(done.stdout)
+
+    assert size > 500
+    assert Decimal(price) == Decimal("0.0000025")
+    assert not is_imported
+
+
+def test_session_of_a_framework_costs_what_the_price_table_says() -> None:
+    """B106"""
+    cached = call(3, **{"gen_ai.usage.cache_read.input_tokens": 500})
+    events = decode(call(1), cached, memory=Assembler(prices=PRICES)).events
+    [vitals] = vitals_of(events)
+
+    assert vitals.cost_usd == pytest.approx(0.0045 + 0.00315)
+    assert vitals.unpriced_tokens == 0
+
+
+def test_calls_without_a_price_are_counted_in_tokens_and_not_in_money() -> None:
+    """B106: unpriced tokens are never zero money."""
+    [unpriced] = vitals_of(decode(call(1, "unknown"), memory=Assembler(prices=PRICES)).events)
+    [mixed] = vitals_of(decode(call(1), call(3, "unknown"), memory=Assembler(prices=PRICES)).events)
+
+    assert (unpriced.cost_usd, unpriced.unpriced_tokens) == (None, 1_100)
+    assert mixed.cost_usd == pytest.approx(0.0045)
+    assert mixed.unpriced_tokens == 1_100
+
+
+@given(st.permutations(["framework", "client"]), st.booleans(), st.integers(1, 3))
+def test_call_that_two_libraries_record_is_paid_once(
+    scopes: Sequence[str], is_nested: bool, times: int
+) -> None:
+    """B106: a session's cost never exceeds what its calls cost."""
+    spans = {"framework": call(2) | {"scope": "framework"}, "client": call(2) | {"scope": "client", "id": 3}}
+    if is_nested:
+        spans["client"]["parent"] = 2
+    memory, events = Assembler(prices=PRICES), list[AgentEvent]()
+    for scope in scopes:
+        for _ in range(times):
+            events += decode(spans[scope], memory=memory).events
+
+    assert sum(vitals.cost_usd or 0.0 for vitals in vitals_of(events)) == pytest.approx(0.0045)
+
+
+@settings(max_examples=40, deadline=None)
+@given(path=st.sampled_from(CLAUDE_CODE), seed=st.integers(0, 2**32), share=st.sampled_from([0.5, 0.9, 1.0]))
+def test_session_costs_what_the_client_says_in_any_order(path: Any, seed: int, share: float) -> None:
+    """B106: spans, log records and hook calls, some lost, some late, some twice, in any order."""
+    chance, records, costs = Random(seed), list[Record](), dict[str, float]()
+    for record in (part for one in load_fixture(path).records for part in split(one)):
+        if chance.random() > share:
+            continue
+        late = 0.0 if record.path.startswith("/hooks/") else chance.uniform(0.0, 10.0)
+        records += [Record(record.at + late, record.path, record.body)] * chance.choice((1, 1, 2))
+        if (cost := cost_in(record)) is not None:
+            costs[json.dumps(record.body)] = cost
+    records.sort(key=lambda record: record.at)
+    # The table would price each call at far more: the client's word holds.
+    dear = Price(Decimal(1), Decimal(1), Decimal(1), Decimal(1))
+    assembler, events = Assembler(prices={"claude-opus-5-5": dear}), list[AgentEvent]()
+    for record in records:
+        batch = take(record, assembler)
+        assembler.duplicates.settle(batch.identities, stored=True)
+        events += batch.events
+    known = vitals_of(events, BEGAN + 3_600)
+
+    assert sum(vitals.cost_usd or 0.0 for vitals in known) == pytest.approx(sum(costs.values()))
+    assert all(vitals.unpriced_tokens <= vitals.tokens for vitals in known)
+    if share == 1.0:
+        assert not any(vitals.unpriced_tokens for vitals in known)
+
+
+def cost_in(record: Record) -> float | None:
+    """Return what a log record of Claude Code says that a call cost."""
+    if record.path != "/v1/logs":
+        return None
+    [log] = record.body["resourceLogs"][0]["scopeLogs"][0]["logRecords"]
+    said = {one["key"]: one["value"] for one in log["attributes"]}
+    is_call = said.get("event.name", {}).get("stringValue") == "api_request"
+    return said["cost_usd"].get("doubleValue", 0.0) if is_call and "cost_usd" in said else None
