@@ -171,6 +171,6 @@ def _work() -> list[AnyPanel]:
             {"agent": "Agent", "model": "Model"},
             value=Column("Tokens", "", "short", lines=((1, BLUE),)),
             links={"agent": [agent_dashboard()]},
-            size=(8, 8),
+            size=(24, 8),
         ),
     ]
