@@ -38,10 +38,10 @@ def vitals_of(events: Iterable[AgentEvent], now: float = NOW) -> list[VitalSigns
     return [worker.vitals for worker in monitor.workers()]
 
 
-def call(id_: int, model: str = "m", **attributes: Any) -> dict[str, Any]:
-    given = {"gen_ai.operation.name": "chat", "gen_ai.request.model": model}
-    given |= {"gen_ai.usage.input_tokens": 1_000, "gen_ai.usage.output_tokens": 100}
-    return {"id": id_, "name": "chat", "start": id_, "end": id_ + 0.5, "attributes": given | attributes}
+def call(id_: int, model: str = "m", /, **attributes: Any) -> dict[str, Any]:
+    said: dict[str, Any] = {"gen_ai.operation.name": "chat", "gen_ai.request.model": model}
+    said |= {"gen_ai.usage.input_tokens": 1_000, "gen_ai.usage.output_tokens": 100}
+    return {"id": id_, "name": "chat", "start": id_, "end": id_ + 0.5, "attributes": said | attributes}
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_installed_price_table_is_read_without_importing_litellm() -> None:
 
 def test_session_of_a_framework_costs_what_the_price_table_says() -> None:
     """B106"""
-    cached = call(3, **{"gen_ai.usage.cache_read.input_tokens": 500})
+    cached = call(3, "m", **{"gen_ai.usage.cache_read.input_tokens": 500})
     events = decode(call(1), cached, memory=Assembler(prices=PRICES)).events
     [vitals] = vitals_of(events)
 
