@@ -66,6 +66,15 @@ def test_a_message_from_the_user_begins_the_count_anew() -> None:
     assert script.finding(IDLE) is None
 
 
+def test_answers_that_a_model_is_asked_for_side_by_side_are_one_turn() -> None:
+    script = worker()
+    works(script)
+    for _ in range(20):
+        script.event(EventType.LLM_CALL_COMPLETED, {"duration": 30.0}, after=0.5)
+
+    assert script.finding(IDLE) is None
+
+
 def test_answers_that_somebody_judges_are_counted_by_their_verdicts_alone() -> None:
     script = worker()
     works(script)

@@ -1,4 +1,4 @@
-"""What a tool call does, by its name, its arguments and its annotations."""
+"""What a tool call does, by its name and its arguments."""
 
 from __future__ import annotations
 
@@ -31,6 +31,9 @@ from queenright.instrumentation.fingerprint import NOTHING_NEW, result_fingerpri
         ("TodoWrite", None),
         ("update_plan", None),
         ("calculator", None),
+        ("execute_sql", None),
+        ("think", None),
+        ("search_replace", Effect.CHANGES),
     ],
 )
 def test_a_name_tells_what_a_tool_does(tool: str, effect: Effect | None) -> None:
@@ -67,11 +70,6 @@ def test_an_editor_that_views_only_reads_and_an_empty_input_waits() -> None:
     assert effect_of("str_replace_editor", '{"command": "insert"}') is Effect.CHANGES
     assert effect_of("write_stdin", {"session_id": 1, "chars": ""}) is Effect.WAITS
     assert effect_of("write_stdin", {"session_id": 1, "chars": "y\n"}) is None
-
-
-def test_a_tools_annotation_is_believed() -> None:
-    assert effect_of("update_view", read_only=True) is Effect.READS
-    assert effect_of("get_and_delete", read_only=False) is None
 
 
 def test_what_the_name_tells_is_not_said_again() -> None:

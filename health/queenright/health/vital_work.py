@@ -144,12 +144,16 @@ def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float
     if is_late:
         return
     v.cut_answers = after_answer(v.cut_answers, data, at)
-    if not v.open_tools:
+    duration = seconds(data.get("duration"))
+    # Asked side by side, a model answers in one turn.
+    is_beside = duration is not None and v._answered is not None and at - duration < v._answered
+    v._answered = at
+    if not v.open_tools and not is_beside:
         v.count_idle_turn(at)
         v.idle_turns_of_model = True
     v.note_outcome(False, at)
     v.model = name(data.get("model")) or v.model
-    if (duration := seconds(data.get("duration"))) is not None:
+    if duration is not None:
         v.learn_duration(Phase.LLM, v.model, at - duration, at)
     if v.tokens_at is not None:
         v.tokens_from = at  # a call that came back used some, told or not

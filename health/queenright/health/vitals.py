@@ -59,6 +59,7 @@ _CLOCKS: Final = (
     "tokens_from",
     "limited_until",
     "polls_since",
+    "_answered",
     "_tool_ended",
 )
 """What silence and age are counted from; may be None."""
@@ -114,6 +115,7 @@ class VitalSigns:
 
     __slots__ = (
         "_all_well",
+        "_answered",
         "_failed_life",
         "_has_waited",
         "_inputs",
@@ -252,6 +254,7 @@ class VitalSigns:
         self._stale_turn: object = None
         self._refused_turn: object = None
         self._has_waited = False
+        self._answered: float | None = None
         self._tool_ended: float | None = None
         self._side_by_side: tuple[float, float] | None = None
         self.agent_id = agent_id

@@ -1,5 +1,5 @@
 """
-What a tool call does, as far as its name, its arguments and its tool's annotations tell.
+What a tool call does, as far as its name and its arguments tell.
 
 Detectors of repeats need it: what was asked again after a change may have another answer,
 waiting for something is no loop, and handing in a result again and again is no work.
@@ -36,7 +36,7 @@ _READS: Final = _words_in(
     """
     read view get list ls search grep rg glob find fetch query select show describe lookup cat head
     tail open browse retrieve inspect check count stat tree diff locate extract analyze analyse
-    think recall
+    recall
     """
 )
 _EDITS: Final = _words_in(
@@ -50,12 +50,12 @@ _CHANGES: Final = _EDITS | _words_in(
     delete remove clear reset post send reply comment publish notify email move rename copy commit
     push merge deploy book cancel close approve reject assign order pay charge refund transfer
     install uninstall upload undo revert restore click type fill press select_option drag navigate
-    goto execute
+    goto
     """
 )
 _NOTES: Final = _words_in(
     """
-    todo todos plan memory thought
+    todo todos plan memory think thought
     """
 )
 """What an agent writes to itself: no other call sees it."""
@@ -164,6 +164,8 @@ def _tool(name: str) -> _Tool:
     if plain in _EDITORS or plain in _STDIN:
         return _Tool(None, is_edit=False, is_editor=plain in _EDITORS, is_stdin=plain in _STDIN)
     words = [word.lower() for word in _WORDS.findall(own)]
+    if "replace" in words:
+        return _Tool(Effect.CHANGES, is_edit=True)
     if _NOTES.isdisjoint(words):
         for word in words[:2]:
             if word in _CHANGES:
@@ -188,20 +190,15 @@ def is_shell(name: str) -> bool:
     return bool(_tool(name).command_in)
 
 
-def effect_of(tool: str, arguments: object = None, *, read_only: bool | None = None) -> Effect | None:
+def effect_of(tool: str, arguments: object = None) -> Effect | None:
     """
     Return what a call does; None if nothing tells.
 
     Args:
         tool: The tool's name.
         arguments: What it was called with: text, JSON or an object. Of a shell its command is looked at.
-        read_only: The tool's own annotation (``readOnlyHint`` of MCP), if it has one.
     """
     known = _tool(tool)
-    if known.effect in (Effect.SUBMITS, Effect.WAITS):
-        return known.effect
-    if read_only is not None:
-        return Effect.READS if read_only else known.effect if known.effect is not Effect.READS else None
     if known.command_in:
         command = _text_in(arguments, known.command_in)
         return effect_of_command(command[:_COMMAND_HEAD]) if command else None
@@ -213,9 +210,9 @@ def effect_of(tool: str, arguments: object = None, *, read_only: bool | None = N
     return known.effect
 
 
-def effect_facts(tool: str, arguments: object, *, read_only: bool | None = None) -> dict[str, str]:
+def effect_facts(tool: str, arguments: object) -> dict[str, str]:
     """Return the field ``effect`` of a call's event, where the tool's name alone does not tell the effect."""
-    effect = effect_of(tool, arguments, read_only=read_only)
+    effect = effect_of(tool, arguments)
     return {} if effect is None or effect is effect_of_tool(tool) else {"effect": effect.value}
 
 
