@@ -28,6 +28,7 @@ from queenright.health.findings import Finding, FindingKind, Severity, WorkerKey
 from queenright.health.keyset import Place
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
+from queenright.health.shared_cause import shared_cause
 from queenright.health.store import Store
 from queenright.health.ticket_lifecycle import Change
 from queenright.health.tickets import (
@@ -308,8 +309,9 @@ class TicketService:
             texts.update(words_kind=finding.kind, words_severity=severity)
             if ticket is None:
                 texts.update(rules.seen(report.health, None, [finding]))
+                group = shared_cause(report.health.vitals, finding) or storm_id
                 ticket = rules.new_ticket(
-                    self._ids(), facts, finding, findings, severity, texts, now, storm_id=storm_id
+                    self._ids(), facts, finding, findings, severity, texts, now, storm_id=group
                 )
                 table.insert_ticket(conn, ticket)
                 return self._raised(conn, changes, ticket, "opened")

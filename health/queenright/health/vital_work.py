@@ -104,7 +104,7 @@ def _count_bad(v: VitalSigns, text: str, at: float) -> None:
 
 def _on_llm_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.busy(at):
-        v.model = name(data.get("model")) or v.model
+        _note_model(v, data)
         v.start_records = True
         v.llm_open += 1
 
@@ -121,6 +121,7 @@ def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float
     is_late = v.is_late(at)
     if data.get("amends") or (not is_late and not v.finished(at)):
         return
+    _note_model(v, data)
     if v.llm_open:
         v.llm_open -= 1
     if data.get("error_type") or data.get("error"):
@@ -152,13 +153,17 @@ def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float
         v.count_idle_turn(at)
         v.idle_turns_of_model = True
     v.note_outcome(False, at)
-    v.model = name(data.get("model")) or v.model
     if duration is not None:
         v.learn_duration(Phase.LLM, v.model, at - duration, at)
     if v.tokens_at is not None:
         v.tokens_from = at  # a call that came back used some, told or not
     if received:
         _weigh(v, received)
+
+
+def _note_model(v: VitalSigns, data: Mapping[str, Any]) -> None:
+    v.model = name(data.get("model")) or v.model
+    v.provider = name(data.get("provider")) or v.provider
 
 
 def _count_tokens(v: VitalSigns, data: Mapping[str, Any], at: float) -> int:

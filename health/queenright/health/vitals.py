@@ -193,6 +193,7 @@ class VitalSigns:
         "polls",
         "polls_since",
         "progress_from",
+        "provider",
         "question",
         "recovered_at",
         "recovery_failed",
@@ -281,6 +282,8 @@ class VitalSigns:
         """What was learned of its agent's clocks, shared by its sessions; None: nothing is."""
         self.model = ""
         """The model that it asked last."""
+        self.provider = ""
+        """Who serves that model, if it is reported."""
         self.clock_base = at
         """Silence counts from here at the earliest: a new incarnation, the end of a wait, a clock set."""
         self.last_activity = at

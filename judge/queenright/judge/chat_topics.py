@@ -172,7 +172,9 @@ def history(ticket: Values, case: Values, worker: Values | None, at: float) -> s
     if others:
         lines.append("Other workers with trouble of this kind now:")
         lines += [f"- {one.get('agent_id')}: {_line(one, at)}" for one in others[:_SHOWN]]
-    if ticket.get("storm_id"):
+    if ":" in (group := ticket.get("storm_id") or ""):
+        lines.append(f"It shares its cause with others: {group}.")
+    elif group:
         lines.append("It was opened in a storm: many workers got into trouble at once.")
     return "\n".join(lines)
 

@@ -175,7 +175,9 @@ class Ticket(Wire):
 
     trace_id: str
     span_id: str
-    storm_id: str = Field(description="The storm in which it was opened; empty if in none.")
+    storm_id: str = Field(
+        description="What it shares with others: a storm's id, or its cause (provider:anthropic)."
+    )
 
     age: str = Field(description="Since it was opened, in words.")
     silenced: Silenced | None = Field(description="Null: somebody hears of it, or it is not known.")
