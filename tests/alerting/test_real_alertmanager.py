@@ -348,3 +348,28 @@ async def test_the_client_knows_a_refusal_and_that_the_others_were_kept(
     assert await client.ready(alertmanager.address)
     assert (await client.status(alertmanager.address))["versionInfo"]["version"]
     await client.aclose()
+
+
+async def test_forty_workers_of_one_provider_are_one_page_and_one_with_its_own_trouble_is_another(
+    alertmanager: RealAlertmanager,
+) -> None:
+    """B104: and when their calls succeed again, that page resolves while the other goes on."""
+    down = [
+        queen("critical", agent=f"agent-{n:02}", cause="provider_failure", storm="provider:anthropic")
+        for n in range(40)
+    ]
+    received = await send(alertmanager, [*down, queen("critical", agent="looping")], "marker", least=4)
+
+    pages = by(received, "pagerduty", "firing")
+    assert len(pages) == 2
+    assert len(by(received, "slack", "firing")) == 2
+    [crowd] = [page for page in pages if "looping" not in page.title]
+    assert crowd.title.startswith("40 alerts at once")
+
+    client = AlertmanagerClient()
+    await client.post_alerts(alertmanager.address, [replace(one, ends_at=time.time()) for one in down])
+    await client.aclose()
+    now = alertmanager.recorder.received
+    await alertmanager.until(lambda: bool(by(now, "pagerduty", "resolved")), "the end")
+    [ended] = by(now, "pagerduty", "resolved")
+    assert ended.body["dedup_key"] == crowd.body["dedup_key"]
