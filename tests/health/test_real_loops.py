@@ -236,6 +236,21 @@ def test_silence_in_an_unknown_phase_pages_nobody_unless_its_process_lives() -> 
     assert found(beating, FindingKind.STALL).severity is Severity.CRITICAL
 
 
+@pytest.mark.parametrize("asked", ["message", "question"])
+def test_silence_of_one_that_has_a_user_is_shown_if_nothing_says_what_it_does(asked: str) -> None:
+    """Who answers may be at lunch."""
+    script = WorkerScript()
+    script.silence(130)
+    if asked == "message":
+        script.event(EventType.CLIENT_INPUT_RECEIVED)
+    else:
+        script.call("AskUserQuestion", args="which?", result="that")
+    script.silence(900)
+
+    finding = found(script, FindingKind.STALL)
+    assert (finding.severity, finding.ticket, script.state) == (Severity.LOW, False, HealthState.DEGRADED)
+
+
 # -- on trial -----------------------------------------------------------------------------------------
 
 

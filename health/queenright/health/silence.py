@@ -57,10 +57,15 @@ def _stalled(v: VitalSigns, clock: StallClock, now: float) -> Finding:
     ticket = now >= clock.ticket_due
     # What says only that something has ended may be waiting for a person, or be a closed laptop.
     is_known = clock.phase is not Phase.UNKNOWN or v.last_heartbeat is not None
-    is_certain = ticket and is_known and not _is_unsure(v, clock.ticket_due)
+    if not is_known and v.has_user:
+        ticket, severity = False, Severity.LOW
+    elif ticket and is_known and not _is_unsure(v, clock.ticket_due):
+        severity = Severity.CRITICAL
+    else:
+        severity = Severity.MEDIUM
     return Finding(
         kind=FindingKind.STALL,
-        severity=Severity.CRITICAL if is_certain else Severity.MEDIUM,
+        severity=severity,
         evidence=f"nothing happened for {span(silent)} {where}{_usual(clock)}{_since_away(v)}",
         since=clock.since,
         ticket=ticket,

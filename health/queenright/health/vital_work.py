@@ -21,7 +21,7 @@ from queenright.health.vital_facts import (
     tail,
     was_called_off,
 )
-from queenright.instrumentation.effects import Effect, effect_of_tool, is_edit
+from queenright.instrumentation.effects import Effect, asks_user, effect_of_tool, is_edit
 from queenright.instrumentation.fingerprint import NOTHING_NEW
 from queenright.instrumentation.names import Phase, ToolOutcome, Verdict
 from queenright.runtime.events import AgentEvent, EventType
@@ -274,6 +274,7 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     if duration is not None or began is not None:
         v.learn_duration(Phase.TOOL, tool, at - duration if duration is not None else began or at, at)
     v.calls_since_gain += 1
+    v.has_user = v.has_user or asks_user(tool)
     turn = data.get("turn")
     if turn is None and duration is not None:
         turn = _turn_beside(v, at - duration, at)

@@ -161,6 +161,7 @@ class VitalSigns:
         "gained_at",
         "graph_id",
         "has_new_start",
+        "has_user",
         "heartbeat_interval",
         "heartbeat_late",
         "idle_turns",
@@ -276,6 +277,8 @@ class VitalSigns:
         """It was terminated and started again, by its own clock before the end: a later sign revives it."""
         self.outlived_termination = False
         """This life worked on after it was reported as terminated."""
+        self.has_user = False
+        """Somebody has talked with it, or it has asked somebody."""
         self.withdrawal_due = False
         """That has not been written down at the termination yet."""
         self.clocks: LearnedClocks | None = None
@@ -724,6 +727,7 @@ class VitalSigns:
     def begin_wait(self, reason: WaitingReason, at: float, question: str = "") -> None:
         """Note that the worker waits rightly; the same wait again does not begin anew."""
         self.question = question
+        self.has_user = self.has_user or reason is WaitingReason.USER_INPUT
         if self.waiting is not reason:
             self.waiting = reason
             self.waiting_since = at

@@ -70,7 +70,13 @@ _SUBMITS: Final = _words_in(
     finish finished submit done complete completed task_done task_complete task_completed
     finish_task complete_task submit_answer submit_result submit_solution submit_task submit_review
     final_answer finalanswer give_final_answer attempt_completion mark_done mark_complete
-    report_done goals_accomplished send_msg_to_user report_infeasible end_task
+    report_done goals_accomplished report_infeasible end_task
+    """
+)
+_ASKS: Final = _words_in(
+    """
+    askuserquestion ask_user ask_user_question ask_human ask_followup_question request_user_input exitplanmode
+    exit_plan_mode get_user_input human_input send_msg_to_user
     """
 )
 _SHELLS: Final = _words_in(
@@ -148,6 +154,7 @@ class _Tool(NamedTuple):
     """Where a shell's command is among its arguments."""
     is_editor: bool = False
     is_stdin: bool = False
+    asks_user: bool = False
 
 
 @lru_cache(4096)
@@ -155,6 +162,8 @@ def _tool(name: str) -> _Tool:
     # "mcp__github__create_issue", "functions.read_file": its own name is the last part.
     own = _SEPARATORS.split(name)[-1]
     plain = _PLAIN.sub("_", own.lower()).strip("_")
+    if plain in _ASKS:
+        return _Tool(None, is_edit=False, asks_user=True)
     if plain in _SUBMITS:
         return _Tool(Effect.SUBMITS, is_edit=False)
     if plain in _WAITS:
@@ -183,6 +192,11 @@ def effect_of_tool(name: str) -> Effect | None:
 def is_edit(name: str) -> bool:
     """Return whether a tool writes what its arguments say: again with the same, it does nothing new."""
     return _tool(name).is_edit
+
+
+def asks_user(name: str) -> bool:
+    """Return whether a tool asks a person, and waits for the answer."""
+    return _tool(name).asks_user
 
 
 def is_shell(name: str) -> bool:
