@@ -48,7 +48,7 @@ from tests.programs import VERSIONS, program, run
 from tests.unpacked import unpack
 
 HEALTH = HealthSettings()
-SLOWER = HealthSettings(stall=Stall(unknown_seconds=900))
+SLOWER = HealthSettings(stall=Stall(unknown_seconds=1200))
 GROUPS = rule_groups(HEALTH)
 OURS = in_groups(GROUPS)
 EXTRAS = Extras(
@@ -124,7 +124,7 @@ def test_a_threshold_that_follows_its_setting_is_seen_as_a_change() -> None:
     assert {one.kind for one in found} == {"changed"}
     assert changed == {"QueenrightWorkerStalled", "QueenrightLoop"}
     [stalled] = [one for one in found if one.rule.name == "QueenrightWorkerStalled"]
-    assert [(c.part, "600" in c.there, "900" in c.wanted) for c in stalled.changes] == [("expr", True, True)]
+    assert [(c.part, "900" in c.there, "1200" in c.wanted) for c in stalled.changes] == [("expr", True, True)]
 
 
 def test_a_rule_that_is_not_there_is_added_and_one_too_many_is_removed() -> None:

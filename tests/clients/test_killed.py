@@ -23,7 +23,7 @@ from tests.server.telemetry.replay import take
 SETTINGS = HealthSettings()
 DAY = SETTINGS.tickets.dead_worker_seconds
 HOUR = SETTINGS.tickets.abandoned_run_seconds
-SILENT = 2 * SETTINGS.stall.tool_seconds
+SILENT = 2 * SETTINGS.stall.unknown_seconds
 WATCHED = [pair.name for pair in PAIRS.values() if "watched" in pair.variants]
 """What can send its open work; programs for Node cannot."""
 WAITS = FOLDER / "claude-code" / "permission.json"

@@ -577,9 +577,10 @@ def test_worker_not_heard_since_the_service_was_away_is_not_stuck(kind: FindingK
     script.event(EventType.AGENT_HEARTBEAT, {"interval": 30})
     if kind is FindingKind.CHECKPOINT_STALE:
         script.event(EventType.CHECKPOINT_SAVED)
-    elif kind is FindingKind.NO_TOOL_CALLS:
-        script.call()
     else:
+        if kind is FindingKind.NO_TOOL_CALLS:
+            script.call()
+            script.silence(1)
         script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 100, "output_tokens": 10})
     if case == "before":
         script.silence(7200)

@@ -359,7 +359,7 @@ async def test_a_node_of_the_runtime_that_waits_for_its_user_is_told_so(tmp_path
     asked = (waiting.vitals.waiting, waiting.findings)
 
     assert await runtime.inject_input("chat", "honey")
-    await time.advance(11 * MINUTE)
+    await time.advance(16 * MINUTE)
     hanging = await workers.find("talker", "")
     await runtime.stop()
 
@@ -367,7 +367,7 @@ async def test_a_node_of_the_runtime_that_waits_for_its_user_is_told_so(tmp_path
     assert hanging is not None
     assert hanging.vitals.waiting is None
     [finding] = hanging.findings
-    assert (finding.kind, finding.since) == ("stall", time.now - 11 * MINUTE)
+    assert (finding.kind, finding.since) == ("stall", time.now - 16 * MINUTE)
 
 
 # -- tickets ------------------------------------------------------------------------------------

@@ -339,7 +339,7 @@ async def test_what_does_not_bind_and_has_no_decision_is_told_to_nobody_and_that
     config = tmp_path / "queenright.yaml"
     config.write_text(json.dumps({"judging": {"queen": {"model": no_key}}}))
     activity = row("last_activity_timestamp_seconds", stack.now - 5)
-    calls = [row("tool_calls_total", 6, tool="search", outcome="ok")]
+    calls = [row("tool_calls_total", 5, tool="search", outcome="ok")]
     stack.told = {"here": [activity], "before": [activity], "long_before": [activity], "calls": calls}
     told: list[Any] = []
     async with alertmanager(told) as url:

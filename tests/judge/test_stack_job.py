@@ -320,7 +320,7 @@ async def test_without_a_start_time_a_worker_that_was_there_before_has_no_grace(
     assert ticket.kind is FindingKind.RETRY_STORM
 
 
-async def test_without_a_start_time_ten_minutes_of_calls_without_progress_are_no_progress(
+async def test_without_a_start_time_a_quarter_of_an_hour_of_calls_without_progress_are_no_progress(
     stack: Stack,
 ) -> None:
     activity = row("last_activity_timestamp_seconds", stack.now - 5)

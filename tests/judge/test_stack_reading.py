@@ -58,7 +58,7 @@ def test_a_worker_that_gets_on_is_well() -> None:
     [
         ({"bad_steps": 9}, {}),
         ({"bad_steps": 14}, {}),
-        ({"bad_steps": 14, "last_progress": NOW - 700}, "medium"),
+        ({"bad_steps": 14, "last_progress": NOW - 1000}, "medium"),
         ({"bad_steps": 15}, "high"),
         ({"bad_steps": 20}, "critical"),
     ],
@@ -74,7 +74,7 @@ def test_bad_steps_are_judged_by_the_bands(changes: dict[str, Any], expected: st
     [
         ({}, "160 bad steps since the last ACCEPT"),
         (
-            {"last_progress": NOW - 700},
+            {"last_progress": NOW - 1000},
             "160 bad steps since the last ACCEPT, 160 of them brought nothing new",
         ),
     ],
@@ -94,12 +94,12 @@ def test_how_many_brought_nothing_new_is_said_only_where_it_is_known(
 @pytest.mark.parametrize(
     ("changes", "is_stalled"),
     [
-        ({"last_activity": NOW - 599}, False),
-        ({"last_activity": NOW - 600}, True),
-        ({"last_activity": NOW - 600, "waiting": WaitingReason.USER_INPUT}, False),
+        ({"last_activity": NOW - 899}, False),
+        ({"last_activity": NOW - 900}, True),
+        ({"last_activity": NOW - 900, "waiting": WaitingReason.USER_INPUT}, False),
         # A process that is gone is silent, whether it ended or died: its last word counts.
-        ({"last_activity": NOW - 600, "last_heartbeat": NOW - 590, "down": True}, False),
-        ({"last_activity": NOW - 1200, "last_heartbeat": NOW - 590, "down": True}, True),
+        ({"last_activity": NOW - 900, "last_heartbeat": NOW - 890, "down": True}, False),
+        ({"last_activity": NOW - 1800, "last_heartbeat": NOW - 890, "down": True}, True),
         # The worker itself saw a stall, and said in what: then the phase is known.
         ({"last_activity": NOW - 240, "stalled_in": "llm"}, True),
         ({"last_activity": NOW - 240, "stalled_in": "idle"}, True),
@@ -115,11 +115,11 @@ def test_silence_is_a_stall_past_the_clock_of_what_is_known_of_the_phase(
     assert severity is (Severity.CRITICAL if is_stalled else None)
 
 
-def test_many_calls_and_nothing_new_in_ten_minutes_is_no_progress() -> None:
-    busy = seen(last_progress=NOW - 601, recent_calls={"search": (6.4, 0.0), "read": (3.2, 0.0)})
+def test_many_calls_and_nothing_new_in_a_quarter_of_an_hour_is_no_progress() -> None:
+    busy = seen(last_progress=NOW - 901, recent_calls={"search": (6.4, 0.0), "read": (3.2, 0.0)})
 
     assert found(busy) == {FindingKind.ZERO_PROGRESS: Severity.HIGH}
-    assert found(replace(busy, last_progress=NOW - 599)) == {}
+    assert found(replace(busy, last_progress=NOW - 899)) == {}
     assert found(replace(busy, recent_calls={"search": (3.9, 0.0)})) == {}
 
 
@@ -172,7 +172,7 @@ def test_the_rules_write_a_ticket_from_a_summary_with_nulls() -> None:
 
     assert draft is not None
     assert draft["severity"] == "high"
-    assert "calls in the last 10 min: search 20" in draft["evidence_snippet"]
+    assert "calls in the last 15 min: search 20" in draft["evidence_snippet"]
 
 
 def test_a_worker_whose_metrics_are_no_more_is_over() -> None:

@@ -24,7 +24,7 @@ def which(promql: str) -> str:
         ("up and on", "up"),
         ('=~"up|', "still"),
         ("last_over_time", "gone"),
-        ("offset 600s", "long_before"),
+        ("offset 900s", "long_before"),
         ("offset", "before"),
         ("process_start", "started"),
         ("stalls_total", "stalls"),

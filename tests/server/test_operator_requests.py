@@ -120,7 +120,7 @@ async def test_decision_about_a_worker_with_a_lesser_ticket_makes_it_page(
     """A deadline of minutes is nothing for a channel that somebody reads tomorrow."""
     async with serving(settings) as running:
         service = running.service
-        ticket_id = await ticket_on(running, times=7)
+        ticket_id = await ticket_on(running, times=4)
         ticket = service.tickets.get(ticket_id)
         assert ticket is not None
         assert ticket.severity is Severity.MEDIUM

@@ -286,7 +286,7 @@ async def test_a_person_dismisses_a_ticket_and_its_story_says_so(
     """B48: a dismissal is kept and can be read; the same condition is not triaged again."""
     service = running.service
     await service.judging.stop()  # nobody decides but the test
-    await service.ingest(list(looping(service.clock(), times=5)))
+    await service.ingest(list(looping(service.clock(), times=4)))
     worker = service.monitor.get("looper")
     assert worker is not None
     ticket = (await service.tickets.raise_ticket(worker, DRAFT)).ticket
