@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queenright.health.findings import FindingKind
+from queenright.health.settings import HealthSettings
 from queenright.health.shared_cause import shared_cause
 from queenright.runtime.events import EventType
 from tests.health import test_ticket_service as service
@@ -14,7 +15,15 @@ from tests.health.worker_script import WorkerScript
 
 __all__ = ["hive"]
 
+SETTINGS = HealthSettings()
 PROVIDER, STREAK = FindingKind.PROVIDER_FAILURE, FindingKind.ERROR_STREAK
+
+
+@pytest.fixture
+def groups(hive: Hive) -> Hive:
+    """The service of tickets, where what is shared is known."""
+    hive.group = lambda health, found: shared_cause(health, found, lambda: [health], SETTINGS, hive.now)
+    return hive
 
 
 def failing(**data: str) -> WorkerScript:
@@ -37,7 +46,7 @@ def test_a_provider_that_fails_is_shared_by_those_who_call_it(data: dict[str, st
     seen = script.finding(PROVIDER)
 
     assert seen is not None
-    assert shared_cause(script.health.vitals, seen) == cause
+    assert shared_cause(script.health, seen, lambda: [script.health], SETTINGS, script.now) == cause
 
 
 @pytest.mark.parametrize(("tool", "cause"), [("mcp__github__get_issue", "mcp:github"), ("bash", "")])
@@ -48,18 +57,67 @@ def test_an_mcp_server_is_shared_and_a_tool_of_ones_own_is_not(tool: str, cause:
     seen = script.finding(STREAK)
 
     assert seen is not None
-    assert shared_cause(script.health.vitals, seen) == cause
+    assert shared_cause(script.health, seen, lambda: [script.health], SETTINGS, script.now) == cause
 
 
-async def test_forty_workers_of_one_provider_have_tickets_of_one_group(hive: Hive) -> None:
+async def test_forty_workers_of_one_provider_have_tickets_of_one_group(groups: Hive) -> None:
     """B104: from the first on, however slowly they come; and a loop of one's own is outside of it."""
-    groups = []
+    shared = []
     for n in range(40):
         health = service.worker(finding(PROVIDER), agent=f"bee-{n}")
         health.vitals.provider = "anthropic"
-        groups.append((await hive.raise_(health)).ticket.storm_id)
+        shared.append((await groups.raise_(health)).ticket.storm_id)
     own = service.worker(finding(FindingKind.DOOM_LOOP), agent="other")
     own.vitals.provider = "anthropic"
 
-    assert set(groups) == {"provider:anthropic"}
-    assert (await hive.raise_(own)).ticket.storm_id == ""
+    assert set(shared) == {"provider:anthropic"}
+    assert (await groups.raise_(own)).ticket.storm_id == ""
+
+
+async def test_what_is_left_when_the_provider_is_back_is_a_ticket_of_its_own(groups: Hive) -> None:
+    """B104: while it fails, whatever else the worker shows is taken to be of that."""
+    both = service.worker(finding(PROVIDER), finding(FindingKind.DOOM_LOOP))
+    both.vitals.provider = "anthropic"
+    shared = (await groups.raise_(both)).ticket
+    left = service.worker(finding(FindingKind.DOOM_LOOP))
+    await groups.tickets.observe(left)
+    cleared = groups.tickets.get(shared.ticket_id)
+    groups.now += service.HOLD
+    [closed] = await groups.tickets.settle(groups.now)
+    own = (await groups.raise_(left)).ticket
+
+    assert cleared is not None
+    assert cleared.condition_cleared_at is not None
+    assert (closed.ticket_id, own.storm_id, own.kind) == (shared.ticket_id, "", FindingKind.DOOM_LOOP)
+
+
+async def test_a_provider_that_fails_again_within_the_hold_reopens_its_ticket(groups: Hive) -> None:
+    failed = service.worker(finding(PROVIDER), finding(FindingKind.DOOM_LOOP))
+    failed.vitals.provider = "anthropic"
+    ticket = (await groups.raise_(failed)).ticket
+    await groups.tickets.observe(service.worker(finding(FindingKind.DOOM_LOOP)))
+    await groups.tickets.observe(failed)
+
+    [again] = groups.tickets.open_tickets()
+    assert (again.ticket_id, again.condition_cleared_at) == (ticket.ticket_id, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "quiet_for", "cause"),
+    [("gone", 0, "tool:search"), ("busy", 0, ""), ("gone", 700, "")],
+)
+def test_a_tool_that_fails_alike_for_several_lately_is_shared(
+    error: str, quiet_for: float, cause: str
+) -> None:
+    fleet = []
+    for n in range(3):
+        script = WorkerScript(agent=f"bee-{n}").start()
+        for _ in range(5):
+            script.call("search", outcome="error", error_type=error if n == 0 else "gone")
+        fleet.append(script)
+    seen = fleet[0].finding(STREAK)
+
+    assert seen is not None
+    now = fleet[0].now + quiet_for
+    workers = [script.health for script in fleet]
+    assert shared_cause(workers[0], seen, lambda: workers, SETTINGS, now) == cause

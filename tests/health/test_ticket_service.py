@@ -73,6 +73,7 @@ class Hive:
         self.published: list[AgentEvent] = []
         self.told: list[tuple[TicketStatus, Severity]] = []
         self.silenced: dict[str, float] = {}
+        self.group: Callable[[WorkerHealth, Finding], str] = lambda health, finding: ""
         self._open()
 
     def _open(self) -> None:
@@ -87,6 +88,7 @@ class Hive:
             publish=lambda *events: self.published.extend(events),
             on_change=self._tell,
             silenced_until=lambda ticket_id: self.silenced.get(ticket_id),
+            group=lambda health, finding: self.group(health, finding),
         )
 
     def _tell(self, conn: Connection, ticket: EscalationTicket) -> None:
@@ -1071,7 +1073,7 @@ async def test_a_ticket_keeps_the_storm_that_it_was_opened_in(hive: Hive) -> Non
         settings=HealthSettings(),
         clock=lambda: hive.now,
         publish=lambda *_: None,
-        storm=lambda key: now_on[0],
+        group=lambda health, finding: now_on[0],
     )
     first = (await service.raise_ticket(worker(finding()), draft())).ticket
     now_on[0] = ""

@@ -171,7 +171,7 @@ class Fleet:
             clock=self.clock,
             ids=lambda: self.new_id("t"),
             publish=self.publish,
-            storm=lambda key: self.storm.storm_of(key, self.now),
+            group=lambda health, finding: self.storm.storm_of(health.key, self.now),
         )
 
     def clock(self) -> float:

@@ -154,6 +154,26 @@ def _together(at: Thresholds) -> list[panels.AnyPanel]:
             "Our alerts that fire, about agents, the fleet and the monitor. Click an agent to see its own.",
             size=(6, 8),
         ),
+        panels.time_series(
+            "Failed model calls",
+            "Share of the calls of each model that failed, over all agents. What fails for everybody "
+            "is its provider's trouble.",
+            "percentunit",
+            Query(
+                share_of("provider, model", names.PROVIDER_CALLS, 'outcome="error"'), "{{provider}} {{model}}"
+            ),
+            size=(12, 8),
+            most=1,
+        ),
+        panels.time_series(
+            "Model latency",
+            "How long the calls of each model that succeed take: 95 % within.",
+            "s",
+            Query(
+                quantile_by("provider, model", 0.95, names.PROVIDER_CALL_DURATION), "{{provider}} {{model}}"
+            ),
+            size=(12, 8),
+        ),
     ]
 
 

@@ -271,6 +271,10 @@ class Tickets(_Block):
     close, if its process sends nothing meanwhile.
     """
     re_escalation: ReEscalation = ReEscalation()
+    incident_workers: Annotated[int, Field(ge=2, le=100_000)] = 3
+    """So many workers whose calls of one tool fail in the same way are one incident."""
+    incident_window_seconds: Seconds = 600
+    """Of these only those count that did something within so long."""
 
 
 class Nudge(_Block):

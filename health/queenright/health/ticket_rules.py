@@ -151,11 +151,17 @@ def has_new_trouble(before: EscalationTicket, after: EscalationTicket) -> bool:
 
 
 def own_findings(ticket: EscalationTicket, findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that hold a ticket: a dismissed one is about its own condition only."""
+    """
+    Return the findings that hold a ticket: a dismissed one is about its own condition only.
+
+    What a worker shows while its provider fails is mostly of that; when the provider is back, it is not.
+    """
     if not ticket.is_open:
         return [finding for finding in findings if finding.kind is ticket.kind]
     if ticket.kind is FindingKind.RUNS_FAILED:
         return list(findings)
+    if ticket.shares_cause and ticket.kind not in kinds_of(findings):
+        return []  # what the others have too is over: anything else is the worker's own, and told as that
     return [finding for finding in findings if finding.kind is not FindingKind.RUNS_FAILED]
 
 

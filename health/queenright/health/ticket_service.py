@@ -28,7 +28,6 @@ from queenright.health.findings import Finding, FindingKind, Severity, WorkerKey
 from queenright.health.keyset import Place
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
-from queenright.health.shared_cause import shared_cause
 from queenright.health.store import Store
 from queenright.health.ticket_lifecycle import Change
 from queenright.health.tickets import (
@@ -110,8 +109,8 @@ class TicketService:
         clock: Seconds since the epoch.
         ids: Makes the ids of tickets and events.
         publish: Is given events once they are durable (``EventBus.fan_out``).
-        storm: Returns the id of the storm in which a worker got worse, else an empty string; a ticket keeps
-            the one it is opened with.
+        group: Returns what a worker's trouble shares with others', else an empty string: its cause, or the id
+            of the storm in which it got worse. A ticket keeps what it is opened with.
         on_change: Is called inside the transaction of every change that the outside must hear of, when
             an operator has been told or must be: the outbox. It must only use the connection it is given.
         silenced_until: Returns until when nobody would hear of a ticket, in seconds since the epoch; None if
@@ -129,7 +128,7 @@ class TicketService:
         clock: Clock,
         ids: Callable[[], str] = new_id,
         publish: Callable[..., None],
-        storm: Callable[[WorkerKey], str] = lambda key: "",
+        group: Callable[[WorkerHealth, Finding], str] = lambda health, finding: "",
         on_change: OnChange | None = None,
         silenced_until: Callable[[str], float | None] | None = None,
         dead_from: Callable[[WorkerKey], float | None] = lambda key: None,
@@ -139,7 +138,7 @@ class TicketService:
         self._clock = clock
         self._ids = ids
         self._publish = publish
-        self._storm = storm
+        self._group = group
         self._on_change = on_change
         self._silenced_until = silenced_until
         self._dead_from = dead_from
@@ -191,6 +190,10 @@ class TicketService:
         return sorted(
             (t for t in self._live.values() if t.is_open), key=lambda t: (t.first_seen, t.ticket_id)
         )
+
+    def lately(self) -> list[EscalationTicket]:
+        """Return the tickets that are live, and the last that closed, in any order."""
+        return [*self._live.values(), *self._closed.values()]
 
     def open_for(self, agent_id: str, session_id: str) -> EscalationTicket | None:
         """Return the open ticket of a worker's session, None if it has none."""
@@ -292,7 +295,7 @@ class TicketService:
         findings = rules.reasons(report.health)
         if wrong := rules.objections(report.health, findings) or mismatches(draft, facts):
             raise TicketRefused(*wrong)
-        storm_id = self._storm(report.health.key)
+        groups = {finding.kind: self._group(report.health, finding) for finding in findings}
         texts: dict[str, Any] = {
             "cause": redact(draft.cause, _TEXT_LIMIT),
             "judge_reasoning": redact(draft.judge_reasoning, _LONG_TEXT_LIMIT),
@@ -309,7 +312,7 @@ class TicketService:
             texts.update(words_kind=finding.kind, words_severity=severity)
             if ticket is None:
                 texts.update(rules.seen(report.health, None, [finding]))
-                group = shared_cause(report.health.vitals, finding) or storm_id
+                group = groups[finding.kind]
                 ticket = rules.new_ticket(
                     self._ids(), facts, finding, findings, severity, texts, now, storm_id=group
                 )

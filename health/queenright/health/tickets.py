@@ -209,7 +209,16 @@ class EscalationTicket(WorkerFacts):
     trace_id: str = ""
     span_id: str = ""
     storm_id: str = ""
-    """The storm in which it was opened, empty if in none; it never changes."""
+    """
+    What it shared with others when it was opened, empty if nothing; it never changes.
+
+    The id of a storm, or a cause: ``provider:anthropic``.
+    """
+
+    @property
+    def shares_cause(self) -> bool:
+        """Whether it is known what is wrong with others, too."""
+        return ":" in self.storm_id
 
     @property
     def live(self) -> bool:

@@ -42,7 +42,7 @@ def context_is_full(error: str) -> bool:
 # A connection that was aborted is the network's fault.
 _CALLED_OFF: Final = re.compile(
     r"(?<!connection )\babort(?:ed|error)?\b|\bcancell?ed(?:error)?\b|\binterrupted by (?:the )?user"
-    r"|KeyboardInterrupt",
+    r"|KeyboardInterrupt|UserAbortError",
     re.IGNORECASE,
 )
 _CALLED_OFF_HEAD: Final = 400

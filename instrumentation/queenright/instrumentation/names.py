@@ -50,6 +50,24 @@ WORKER_TOKENS: Final = MetricName(
 AGENT_COST: Final = MetricName(
     "queenright_agent_cost_dollars_total", "counter", ("agent",), "Dollars that model calls cost."
 )
+PROVIDER_CALLS: Final = MetricName(
+    "queenright_provider_calls_total",
+    "counter",
+    ("provider", "model", "outcome"),
+    "Calls of models that ended, of all agents; bounded.",
+)
+PROVIDER_CALL_DURATION: Final = MetricName(
+    "queenright_provider_call_duration_seconds",
+    "histogram",
+    ("provider", "model"),
+    "How long calls of models took that succeeded; bounded.",
+)
+PROVIDER_LIMITED_UNTIL: Final = MetricName(
+    "queenright_provider_limited_until_timestamp_seconds",
+    "gauge",
+    ("provider", "model"),
+    "When a rate limit ends, while it holds.",
+)
 WORKER_ERRORS: Final = MetricName(
     "queenright_worker_errors_total", "counter", ("agent", "error_type"), "Errors, by class."
 )

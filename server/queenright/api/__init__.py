@@ -102,6 +102,7 @@ if TYPE_CHECKING:
     )
     from queenright.api.problem import Problem
     from queenright.api.recoveries import RecoveriesPage, Recovery, RecoveryResult, RecoveryStatus
+    from queenright.api.shared import Incident, Incidents, Provider, ProviderError, Providers
     from queenright.api.slots import AgentSlot
     from queenright.api.status import (
         Acting,
@@ -175,7 +176,9 @@ __all__ = [
     "HeartbeatTaken",
     "HistoryPage",
     "HistoryRow",
+    "Incident",
     "IncidentTaken",
+    "Incidents",
     "Injected",
     "Instruction",
     "Instructions",
@@ -204,6 +207,9 @@ __all__ = [
     "PermissionsPage",
     "Problem",
     "Progress",
+    "Provider",
+    "ProviderError",
+    "Providers",
     "Ready",
     "RecoveriesPage",
     "Recovery",
@@ -298,6 +304,11 @@ if not TYPE_CHECKING:
             "HeartbeatTaken": "agents",
             "HistoryPage": "agents",
             "HistoryRow": "agents",
+            "Incident": "shared",
+            "Incidents": "shared",
+            "Provider": "shared",
+            "ProviderError": "shared",
+            "Providers": "shared",
             "IncidentTaken": "alerts",
             "Injected": "loaded",
             "Instruction": "acting",

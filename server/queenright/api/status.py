@@ -6,6 +6,7 @@ from pydantic import Field
 
 from queenright.api.agents import AgentRow
 from queenright.api.alerts import Notification, Outbox
+from queenright.api.shared import Incident, Provider
 from queenright.api.terms import BreakerState, Decision, LadderLevel, RecoveryState
 from queenright.api.tickets import Ticket
 from queenright.api.wire import NOW, Wire, example_of, shown
@@ -283,6 +284,8 @@ class Status(Wire):
             "handed_over": [example_of(Notification)],
             "feed": [example_of(FeedLine)],
             "not_ready": [],
+            "incidents": [example_of(Incident)],
+            "providers": [example_of(Provider)],
             "acting": example_of(Acting),
             "stand_in": False,
             "paged": [],
@@ -307,6 +310,8 @@ class Status(Wire):
     handed_over: list[Notification]
     feed: list[FeedLine] = Field(description="Newest first.")
     not_ready: list[str] = Field(description="Why the service does not do its work; empty: it does.")
+    incidents: list[Incident] = Field(description="Open ones, newest first; `/api/incidents` has all.")
+    providers: list[Provider] = Field(description="As `/api/providers` has them.")
     acting: Acting
     stand_in: bool = Field(description="Whether Slack and PagerDuty are stood in for.")
     paged: list[Paged] = Field(description="What the stand-in received, newest first.")

@@ -65,6 +65,8 @@ EscalationStatus = Annotated[str, Words("pending", "decided", "timed_out", "with
 ApprovalStatus = Annotated[str, Words("requested", "approved", "denied", "expired", "void")]
 InstructionKind = Annotated[str, Words("nudge", "terminate")]
 AnswerOutcome = Annotated[str, Words("done", "refused", "failed")]
+ProviderStatus = Annotated[str, Words("ok", "degraded", "failing", "limited", "unknown")]
+"""How a model provider does, by the fleet's own calls."""
 BreakerState = Annotated[str, Words("closed", "open", "half_open")]
 RecoveryState = Annotated[str, Words("waiting", "starting", "watching", "succeeded", "failed", "dropped")]
 TicketStatus = Annotated[

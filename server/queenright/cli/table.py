@@ -121,6 +121,18 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "tickets --json",
         ),
         (
+            "incidents",
+            "shared:incidents",
+            "List incidents: tickets of several agents that share a cause.",
+            "incidents --all",
+        ),
+        (
+            "providers",
+            "shared:providers",
+            "List model providers: how they do, by the fleet's own calls of the last ten minutes.",
+            "providers --json",
+        ),
+        (
             "chat",
             "chat:chat",
             "Talk with the queen about a ticket: what is wrong, what was tried, what to do next.",

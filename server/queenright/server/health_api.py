@@ -33,6 +33,7 @@ from queenright.server.params import AgentId, OfAgent, OfSession, answering
 from queenright.server.problems import problem
 from queenright.server.recoveries_api import recoveries_router
 from queenright.server.service import Service
+from queenright.server.shared_api import shared_router
 from queenright.server.view import AGES, agent_row
 
 _LONGEST_HISTORY = 366 * 86_400.0
@@ -83,6 +84,7 @@ def add_health_api(app: FastAPI, service: Service) -> None:
     app.include_router(_health(service), tags=["health"])
     app.include_router(interventions_router(service), tags=["interventions"])
     app.include_router(instructions_router(service), tags=["workers"])
+    app.include_router(shared_router(service))
     app.include_router(breakers_router(service), tags=["circuit breakers"])
     app.include_router(recoveries_router(service), tags=["recoveries"])
 

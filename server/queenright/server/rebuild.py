@@ -280,6 +280,7 @@ def _pass(monitor: HealthMonitor, gap: Gap) -> None:
 
 _HASHED: Final = tuple(column for column in EVENTS.columns if column.name != "hash")
 _NEWEST: Final = select(func.max(EVENTS.c.time)).where(EVENTS.c.time <= bindparam("now"))
+_MODEL_CALLS: Final = 20_000
 _LAST_ID: Final = select(EVENTS.c.id).order_by(EVENTS.c.seq.desc()).limit(1)
 
 
@@ -290,6 +291,17 @@ def _rows(conn: Connection, first: int) -> Iterator[tuple[int, AgentEvent]]:
     ).all():
         after = rows[-1].seq
         yield from _events(rows)
+
+
+def model_calls(conn: Connection, since: float) -> list[AgentEvent]:
+    """Return the calls of models that ended since a time, in seconds since the epoch, oldest first."""
+    query = (
+        select(*_HASHED)
+        .where(EVENTS.c.type == EventType.LLM_CALL_COMPLETED.value, EVENTS.c.time >= since)
+        .order_by(EVENTS.c.seq.desc())
+        .limit(_MODEL_CALLS)
+    )
+    return [event for _, event in _events(reversed(conn.execute(query).all()))]
 
 
 def _events(rows: Iterable[Row[Any]]) -> Iterator[tuple[int, AgentEvent]]:

@@ -31,7 +31,9 @@ from queenright.alerting.silence_watch import SilenceWatch
 from queenright.health.findings import Finding, WorkerKey
 from queenright.health.interventions.approvals_record import Approval
 from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.provider_traffic import WINDOW, ProviderTraffic
 from queenright.health.retention import Retention
+from queenright.health.shared_cause import shared_cause
 from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
 from queenright.health.ticket_table import find_ticket, recent_tickets
@@ -56,7 +58,8 @@ from queenright.server.latest import Latest
 from queenright.server.latest_notifications import CHANGING, LatestNotifications
 from queenright.server.metrics import ServiceMetrics
 from queenright.server.operator_requests import REQUESTING, OperatorRequests, find_requests
-from queenright.server.rebuild import Rebuilt, rebuild
+from queenright.server.provider_metrics import ProviderMetrics
+from queenright.server.rebuild import Rebuilt, model_calls, rebuild
 from queenright.server.secret_files import callback_secrets
 from queenright.server.settings import Settings
 from queenright.server.settings_files import check_files
@@ -238,6 +241,10 @@ class Service:
             recovering=lambda: len(self.acting.recovery.active()),
         )
         self.intake = Intake(self.registry)
+        self.providers = ProviderTraffic()
+        self._provider_metrics = ProviderMetrics(
+            self.registry, lambda: self.providers.providers(self.clock())
+        )
         self.worker_series = WorkerSeries(self.registry, self.monitor.workers, self.monitor.get, self.clock)
         self.feed = Feed(self.store, on_drop=self.metrics.dropped)
         await self.feed.begin()
@@ -278,7 +285,7 @@ class Service:
             publish=self.bus.fan_out,
             on_change=self._hand_to_outbox,
             silenced_until=lambda ticket_id: self.silences.silenced_until(ticket_id),
-            storm=lambda key: self.acting.storm.storm_of(key, self.clock()),
+            group=self._group_of,
             dead_from=lambda key: self.monitor.dead_from(key),
             find_joined=self._find_joined,
         )
@@ -438,6 +445,12 @@ class Service:
                 self.bus.fan_out(*events[first : first + _FANNED_OUT_AT_ONCE])
         await self._publish_said()
 
+    def _group_of(self, worker: WorkerHealth, finding: Finding) -> str:
+        """Return what a worker's trouble shares with others', or the storm that it is part of."""
+        now, health = self.clock(), self.settings.health_monitoring
+        found = shared_cause(worker, finding, self.monitor.workers, health, now)
+        return found or self.acting.storm.storm_of(worker.key, now)
+
     def _note_shadow(self, worker: WorkerKey, finding: Finding) -> None:
         self.metrics.shadowed(finding)
         what = f"{finding.kind.value} of severity {finding.severity.value}"
@@ -466,6 +479,8 @@ class Service:
                     self.acting.interventions.worse(event)
                 self._said += self.monitor.apply(event, now)
                 self.worker_series.count(event)
+                if (call := self.providers.note(event, now)) is not None:
+                    self._provider_metrics.count(call)
             except Exception:
                 _log.exception("an event of %r could not be looked at: %s", event.agent_id, event.type)
         if self._said:
@@ -669,6 +684,8 @@ class Service:
             return rebuild(connection, self.monitor, since=since, now=began, notes=notes, lived=lived)
 
         found = await asyncio.to_thread(self.store.read_now, replay)
+        for call in await self.store.read(lambda conn: model_calls(conn, began - WINDOW)):
+            self.providers.note(call, began)
         self._replayed = {health.key: health.vitals.last_event for health in self.monitor.workers()}
         now = self.clock()
         if found.lived is not None:

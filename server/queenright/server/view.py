@@ -13,8 +13,10 @@ from queenright.alerting.notification import HandedOver
 from queenright.alerting.silences import Silenced
 from queenright.alerting.told_book import ToldTo
 from queenright.health.findings import Finding, HealthState, worst
+from queenright.health.incidents import Incident, incidents_of
 from queenright.health.interventions.ladder import Ladder, Standing, Step, next_step
 from queenright.health.monitor import END_REASONS, WorkerHealth
+from queenright.health.provider_traffic import ProviderHealth
 from queenright.health.tickets import EscalationTicket
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
@@ -303,10 +305,25 @@ def status(service: Service) -> dict[str, Any]:
         "handed_over": [notification_row(handed, outbox, now) for handed in service.notifications.latest],
         "feed": [event_line(event, brief=True) for event in reversed(service.recent) if worth_a_line(event)],
         "not_ready": service.ready(),
+        "incidents": [
+            incident_row(one) for one in incidents_of(service.tickets.lately()) if one.closed_at is None
+        ],
+        "providers": [provider_row(one) for one in service.providers.providers(now)],
         "acting": _acting(service, now),
         "stand_in": service.recorder is not None,
         "paged": paged(service),
     }
+
+
+def incident_row(incident: Incident) -> dict[str, Any]:
+    """Return an incident as it is shown."""
+    return asdict(incident)
+
+
+def provider_row(one: ProviderHealth) -> dict[str, Any]:
+    """Return how a provider does as it is shown."""
+    errors = [{"error_type": kind, "count": count} for kind, count in one.errors]
+    return asdict(one) | {"errors": errors}
 
 
 def _in_trouble(service: Service) -> set[tuple[str, str]]:

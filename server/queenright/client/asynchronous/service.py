@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from queenright import api
 from queenright.client.answers import body, parsed
@@ -31,6 +31,10 @@ class AsyncService(AsyncGroup):
     async def telemetry(self) -> api.Telemetry:
         """Return who sends telemetry, what of it was not used and why, and what senders have to set."""
         return await self._ask.one(api.Telemetry, "/api/telemetry")
+
+    async def providers(self) -> Sequence[api.Provider]:
+        """Return how each model provider does, by the fleet's own calls of the last ten minutes."""
+        return (await self._ask.one(api.Providers, "/api/providers")).providers
 
     async def reload(self) -> api.Reloaded:
         """Let it read its settings again; what can be changed while it runs is, the rest is named."""

@@ -34,6 +34,10 @@ class AsyncTickets(AsyncGroup):
             since=since,
         )
 
+    async def incidents(self) -> Sequence[api.Incident]:
+        """Return the incidents of the last seven days, newest first: tickets that share a cause."""
+        return (await self._ask.one(api.Incidents, "/api/incidents")).incidents
+
     async def get(self, ticket_id: str) -> api.Ticket:
         """Return one ticket."""
         return await self._ask.one(api.Ticket, _of(ticket_id))

@@ -34,6 +34,10 @@ class Tickets(Group):
             since=since,
         )
 
+    def incidents(self) -> Sequence[api.Incident]:
+        """Return the incidents of the last seven days, newest first: tickets that share a cause."""
+        return (self._ask.one(api.Incidents, "/api/incidents")).incidents
+
     def get(self, ticket_id: str) -> api.Ticket:
         """Return one ticket."""
         return self._ask.one(api.Ticket, _of(ticket_id))

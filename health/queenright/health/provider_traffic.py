@@ -1,0 +1,169 @@
+"""How model providers do, by what the fleet's own calls came to."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from queenright.health.findings import WorkerKey
+from queenright.health.rate_limits import limited_for
+from queenright.health.vital_facts import name, seconds, was_called_off
+from queenright.runtime.events import AgentEvent, EventType
+
+WINDOW: Final = 600.0
+"""Seconds that a status is about."""
+_SHOWN_FOR: Final = 3_600.0
+"""Seconds after its last call that a model is shown."""
+_MOST: Final = 200
+"""Models that are kept; of more the one that was called longest ago is forgotten."""
+_CALLS: Final = 500
+"""Calls of a model that are kept: the last ones."""
+_FEWEST: Final = 4
+"""Calls that say something about a share."""
+_DEGRADED: Final = 0.1
+_FAILING: Final = 0.5
+
+
+class ProviderStatus(StrEnum):
+    """How a provider does with a model."""
+
+    OK = "ok"
+    DEGRADED = "degraded"
+    """At least a tenth of the calls fail."""
+    FAILING = "failing"
+    """At least half of the calls fail."""
+    LIMITED = "limited"
+    """It has refused calls, and said until when."""
+    UNKNOWN = "unknown"
+    """It was not called lately."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderHealth:
+    """What the calls of one model at one provider came to, lately. Times are in seconds since the epoch."""
+
+    provider: str
+    model: str
+    status: ProviderStatus
+    calls: int
+    """Within the window, as far as they are kept."""
+    failed: int
+    errors: tuple[tuple[str, int], ...]
+    """Classes of error and how often, most frequent first."""
+    seconds_p50: float | None
+    seconds_p95: float | None
+    limited_until: float | None
+    agents_failing: int
+    """Agents whose last call of it failed."""
+    last_success: float | None
+    last_failure: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """A call of a model that ended."""
+
+    key: tuple[str, str]
+    """Provider and model; either may be empty."""
+    at: float
+    agent: str
+    error: str
+    """The class of error; empty if it succeeded."""
+    duration: float | None
+
+
+@dataclass(slots=True)
+class _Traffic:
+    calls: deque[ModelCall] = field(default_factory=lambda: deque(maxlen=_CALLS))
+    last_at: float = 0.0
+    last_success: float | None = None
+    last_failure: float | None = None
+    limited_until: float | None = None
+
+
+class ProviderTraffic:
+    """
+    Watches the calls of models that go over the bus.
+
+    A call that a person or its agent called off says nothing about the provider.
+    """
+
+    def __init__(self) -> None:
+        self._traffic: OrderedDict[tuple[str, str], _Traffic] = OrderedDict()
+        self._of_worker: OrderedDict[WorkerKey, tuple[str, str]] = OrderedDict()
+
+    def note(self, event: AgentEvent, now: float) -> ModelCall | None:
+        """Take an event into account if it is a call that says how its provider does; return that call."""
+        if event.type is not EventType.LLM_CALL_COMPLETED or event.data.get("amends"):
+            return None
+        data, at = event.data, min(event.time, now)
+        provider, model = name(data.get("provider")), name(data.get("model"))
+        if at < now - WINDOW or not (provider or model):
+            return None
+        kind = name(data.get("error_type") or ("error" if data.get("error") else ""))
+        if kind and was_called_off(f"{kind} {data.get('error') or ''}"):
+            return None
+        traffic = self._traffic.setdefault((provider, model), _Traffic())
+        self._traffic.move_to_end((provider, model))
+        while len(self._traffic) > _MOST:
+            self._traffic.popitem(last=False)
+        call = ModelCall((provider, model), at, event.agent_id, kind, seconds(data.get("duration")))
+        traffic.calls.append(call)
+        traffic.last_at = max(traffic.last_at, at)
+        if not kind:
+            traffic.last_success = max(traffic.last_success or 0.0, at)
+            if at >= traffic.last_at:
+                traffic.limited_until = None
+            return call
+        traffic.last_failure = max(traffic.last_failure or 0.0, at)
+        if (wait := limited_for(data)) is not None:
+            traffic.limited_until = max(traffic.limited_until or 0.0, at + wait)
+        return call
+
+    def providers(self, now: float) -> list[ProviderHealth]:
+        """Return how each provider does with each model that was called within the hour, by name."""
+        return sorted(self._health(now), key=lambda one: (one.provider, one.model))
+
+    def _health(self, now: float) -> Iterator[ProviderHealth]:
+        for (provider, model), traffic in self._traffic.items():
+            if now - traffic.last_at > _SHOWN_FOR:
+                continue
+            calls = [one for one in traffic.calls if one.at > now - WINDOW]
+            errors = Counter(one.error for one in calls if one.error)
+            failed = errors.total()
+            last_of = {one.agent: one for one in sorted(calls, key=lambda one: one.at)}
+            durations = sorted(one.duration for one in calls if one.duration is not None and not one.error)
+            until = traffic.limited_until
+            until = until if until is not None and until > now else None
+            yield ProviderHealth(
+                provider=provider,
+                model=model,
+                status=_status(len(calls), failed, until),
+                calls=len(calls),
+                failed=failed,
+                errors=tuple(errors.most_common(3)),
+                seconds_p50=_quantile(durations, 0.5),
+                seconds_p95=_quantile(durations, 0.95),
+                limited_until=until,
+                agents_failing=sum(bool(one.error) for one in last_of.values()),
+                last_success=traffic.last_success,
+                last_failure=traffic.last_failure,
+            )
+
+
+def _status(calls: int, failed: int, limited_until: float | None) -> ProviderStatus:
+    if limited_until is not None:
+        return ProviderStatus.LIMITED
+    if not calls:
+        return ProviderStatus.UNKNOWN
+    share = failed / calls
+    if calls < _FEWEST or share < _DEGRADED:
+        return ProviderStatus.OK if failed < calls else ProviderStatus.DEGRADED
+    return ProviderStatus.FAILING if share >= _FAILING else ProviderStatus.DEGRADED
+
+
+def _quantile(ordered: list[float], share: float) -> float | None:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None

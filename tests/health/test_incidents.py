@@ -1,0 +1,94 @@
+"""Incidents: tickets that share a cause and were open together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.health import ticket_rules as rules
+from queenright.health.findings import Severity
+from queenright.health.incidents import incidents_of
+from queenright.health.tickets import EscalationTicket, TicketStatus
+from tests.health.test_ticket_service import finding, worker
+
+ANTHROPIC = "provider:anthropic"
+
+
+def ticket(n: int, opened: float, closed: float | None = None, **more: Any) -> EscalationTicket:
+    health = worker(finding(), agent=f"bee-{n}")
+    texts = dict.fromkeys(("cause", "judge_reasoning", "suggested_action", "evidence_snippet"), "")
+    made = rules.new_ticket(
+        f"t{n}",
+        rules.facts_of(health, opened),
+        finding(),
+        [finding()],
+        Severity.MEDIUM,
+        texts,
+        opened,
+        storm_id=more.pop("group", ANTHROPIC),
+    )
+    status = TicketStatus.OPEN if closed is None else TicketStatus.RESOLVED
+    return made.model_copy(update={"closed_at": closed, "status": status} | more)
+
+
+def test_tickets_of_one_cause_that_are_open_together_are_one_incident() -> None:
+    """B104"""
+    [one] = incidents_of(
+        [ticket(2, 20), ticket(1, 10, 60), ticket(3, 30, severity=Severity.CRITICAL), ticket(4, 30, group="")]
+    )
+
+    assert (one.incident_id, one.cause, one.severity) == ("t1", ANTHROPIC, Severity.CRITICAL)
+    assert (one.opened_at, one.closed_at) == (10, None)
+    assert (one.workers, one.open_tickets, one.ticket_ids) == (3, 2, ("t1", "t2", "t3"))
+
+
+def test_an_incident_closes_with_its_last_ticket_and_the_next_is_another() -> None:
+    """B104"""
+    newer, older = incidents_of([ticket(1, 10, 60), ticket(2, 20, 50), ticket(3, 100, 110), ticket(4, 105)])
+
+    assert (older.incident_id, older.closed_at, older.open_tickets) == ("t1", 60, 0)
+    assert (newer.incident_id, newer.closed_at, newer.open_tickets) == ("t3", None, 1)
+
+
+def test_a_dismissed_ticket_keeps_no_incident_open() -> None:
+    dismissed = ticket(2, 20, status=TicketStatus.DISMISSED, updated_at=90.0)
+
+    [one] = incidents_of([ticket(1, 10, 60), dismissed])
+
+    assert one.closed_at == 90
+
+
+def test_one_agent_alone_is_no_incident_and_a_storm_is_one_without_a_known_cause() -> None:
+    tickets = [ticket(1, 10), ticket(2, 10, group="018f"), ticket(3, 12, group="018f")]
+
+    assert [(one.cause, one.workers) for one in incidents_of(tickets)] == [("storm", 2)]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 5), st.integers(0, 50), st.none() | st.integers(0, 50), st.sampled_from("ab")
+        ),
+        max_size=12,
+    )
+)
+def test_no_ticket_is_in_two_incidents_and_each_is_within_its_times(
+    drawn: list[tuple[int, int, int | None, str]],
+) -> None:
+    tickets = [
+        ticket(n, opened, None if lasted is None else opened + lasted, group=f"provider:{group}")
+        for n, (_, opened, lasted, group) in enumerate(drawn)
+    ]
+
+    found = incidents_of(tickets)
+
+    inside = [ticket_id for one in found for ticket_id in one.ticket_ids]
+    assert len(inside) == len(set(inside))
+    assert found == incidents_of(reversed(tickets))
+    for one in found:
+        of = [t for t in tickets if t.ticket_id in one.ticket_ids]
+        assert one.opened_at == min(t.first_seen for t in of)
+        assert (one.closed_at is None) is any(t.is_open for t in of)
+        assert {t.storm_id for t in of} == {one.cause}

@@ -1,0 +1,129 @@
+"""How providers do, by the fleet's own calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queenright.health.provider_traffic import WINDOW, ProviderHealth, ProviderTraffic
+from queenright.runtime.events import AgentEvent, EventType
+
+NOW = 1_000_000.0
+
+
+class Calls:
+    """A stream of calls of one model."""
+
+    def __init__(self) -> None:
+        self.traffic = ProviderTraffic()
+        self.now = NOW
+
+    def call(self, times: int = 1, *, agent: str = "bee", after: float = 1.0, **data: Any) -> None:
+        for _ in range(times):
+            self.now += after
+            event = AgentEvent(
+                type=EventType.LLM_CALL_COMPLETED,
+                time=self.now,
+                agent_id=agent,
+                session_id="s",
+                data={"provider": "anthropic", "model": "claude", **data},
+            )
+            self.traffic.note(event, self.now)
+
+    def found(self) -> ProviderHealth:
+        [one] = self.traffic.providers(self.now)
+        return one
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "status"),
+    [
+        (9, 0, "ok"),
+        (19, 1, "ok"),
+        (9, 1, "degraded"),
+        (3, 2, "degraded"),
+        (3, 3, "failing"),
+        (0, 2, "degraded"),
+    ],
+)
+def test_status_is_the_share_that_fails(good: int, bad: int, status: str) -> None:
+    calls = Calls()
+    calls.call(good, duration=2.0)
+    calls.call(bad, error_type="overloaded_error")
+
+    one = calls.found()
+    assert one.status == status
+    assert (one.calls, one.failed) == (good + bad, bad)
+    assert one.errors == ((("overloaded_error", bad),) if bad else ())
+
+
+def test_what_is_long_ago_does_not_count_and_after_an_hour_nothing_is_said() -> None:
+    calls = Calls()
+    calls.call(5, error_type="overloaded")
+    calls.now += WINDOW
+    silent = calls.found()
+    calls.now += 3_600
+    assert (silent.status, silent.calls) == ("unknown", 0)
+    assert silent.last_failure == NOW + 5
+    assert calls.traffic.providers(calls.now) == []
+
+
+def test_a_rate_limit_with_an_end_is_a_wait_until_then_or_until_a_call_succeeds() -> None:
+    """B105"""
+    calls = Calls()
+    calls.call(error_type="rate_limit_error", retry_after=90)
+    limited = calls.found()
+    calls.now += 90
+    over = calls.found()
+    calls.call(error_type="rate_limit_error", retry_after=90)
+    calls.call()
+
+    assert (limited.status, limited.limited_until) == ("limited", NOW + 91)
+    assert (over.status, over.limited_until) == ("degraded", None)
+    assert calls.found().limited_until is None
+
+
+def test_latency_is_of_the_calls_that_succeeded() -> None:
+    calls = Calls()
+    for n in range(1, 101):
+        calls.call(duration=float(n))
+    calls.call(duration=900.0, error_type="timeout")
+
+    one = calls.found()
+    assert (one.seconds_p50, one.seconds_p95) == (51.0, 96.0)
+
+
+def test_agents_that_fail_are_those_whose_last_call_did() -> None:
+    calls = Calls()
+    calls.call(agent="a", error_type="overloaded")
+    calls.call(agent="b", error_type="overloaded")
+    calls.call(agent="b")
+
+    assert calls.found().agents_failing == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"error_type": "APIUserAbortError"},
+        {"provider": "", "model": ""},
+        {"amends": True, "error_type": "overloaded"},
+    ],
+)
+def test_what_says_nothing_of_a_provider_is_not_counted(data: dict[str, Any]) -> None:
+    calls = Calls()
+    calls.call(**data)
+
+    assert calls.traffic.providers(calls.now) == []
+
+
+def test_names_and_calls_that_are_kept_are_bounded() -> None:
+    calls = Calls()
+    for n in range(300):
+        calls.call(model=f"m{n}", after=0.0)
+    calls.call(700, after=0.001)
+
+    found = calls.traffic.providers(calls.now)
+    assert len(found) == 200
+    assert max(one.calls for one in found) == 500

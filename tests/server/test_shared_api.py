@@ -1,0 +1,129 @@
+"""What several agents share: incidents, and how model providers do; by API, metric, page and command."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.settings import Settings
+from queenright.server.up import Running, serving
+from tests.server.test_cli_acting import queenright
+from tests.waiting import until
+
+OVERLOADED = {"error_type": "overloaded_error", "error": "Overloaded"}
+
+
+def calls(now: float, agent: str, times: int = 6, **data: Any) -> list[AgentEvent]:
+    """Calls of one model by one agent, the last of them at ``now``."""
+    who = {"agent_id": agent, "session_id": f"{agent}-1", "incarnation_id": f"{agent}-a"}
+    model = {"provider": "anthropic", "model": "claude-sonnet-4-5"}
+    begin = AgentEvent(type=EventType.EXECUTION_STARTED, time=now - 300, data={}, **who)
+    return [begin] + [
+        AgentEvent(type=EventType.LLM_CALL_COMPLETED, time=now - times + 1 + n, data={**model, **data}, **who)
+        for n in range(times)
+    ]
+
+
+async def failing(running: Running, *agents: str) -> None:
+    service = running.service
+    for agent in agents:
+        await service.ingest(calls(service.clock(), agent, **OVERLOADED))
+    await until(lambda: len(service.tickets.open_tickets()) == len(agents), "each has a ticket")
+
+
+async def test_three_agents_without_their_provider_are_one_incident(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """B104"""
+    await failing(running, "a", "b", "c")
+
+    [incident] = (await http.get("/api/incidents")).json()["incidents"]
+    shown = (await http.get("/api/status")).json()["incidents"]
+    page = (await http.get("/")).text
+    told = await queenright(running, "incidents")
+
+    assert (incident["cause"], incident["workers"], incident["open_tickets"]) == ("provider:anthropic", 3, 3)
+    assert incident["closed_at"] is None
+    assert shown == [incident]
+    assert "<h2>Incidents</h2>" in page
+    assert "provider:anthropic" in page
+    assert "provider:anthropic" in told.out
+    assert "3 sessions, 3 of 3 tickets open" in told.out
+
+
+async def test_an_incident_is_over_when_calls_succeed_and_its_tickets_have_closed(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """B104"""
+    service = running.service
+    await failing(running, "a", "b")
+    for agent in ("a", "b"):
+        await service.ingest(calls(service.clock(), agent, times=1)[1:])
+    await until(lambda: not service.tickets.open_tickets(), "the tickets close")
+
+    [incident] = (await http.get("/api/incidents")).json()["incidents"]
+    assert incident["closed_at"] is not None
+    assert (await http.get("/api/status")).json()["incidents"] == []
+    assert (await queenright(running, "incidents")).out == "No open incidents.\n"
+    assert "closed after" in (await queenright(running, "incidents", "--all")).out
+
+
+async def test_how_a_provider_does_is_told_by_api_metric_page_and_command(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    service = running.service
+    await service.ingest(calls(service.clock(), "a", times=4, duration=2.0))
+    await service.ingest(calls(service.clock(), "b", times=5, **OVERLOADED))
+
+    [one] = (await http.get("/api/providers")).json()["providers"]
+    page = (await http.get("/")).text
+    told = await queenright(running, "providers")
+    metrics = (await http.get("/metrics")).text
+
+    assert (one["status"], one["failed"], one["calls"], one["agents_failing"]) == ("failing", 5, 9, 1)
+    assert one["errors"] == [{"error_type": "overloaded_error", "count": 5}]
+    assert (await http.get("/api/status")).json()["providers"] == [one]
+    assert "<h2>Model providers</h2>" in page
+    assert "5 of 9" in page
+    said = " ".join(told.out.split())
+    assert said == "failing anthropic/claude-sonnet-4-5 5/9 failed 2.0 s, 2.0 s overloaded_error 5x"
+    labels = 'model="claude-sonnet-4-5",outcome="{}",provider="anthropic"'
+    assert f"queenright_provider_calls_total{{{labels.format('error')}}} 5.0" in metrics
+    assert f"queenright_provider_calls_total{{{labels.format('ok')}}} 4.0" in metrics
+    assert 'queenright_provider_call_duration_seconds_sum{model="claude-sonnet-4-5"' in metrics
+
+
+async def test_a_rate_limit_that_says_when_it_ends_is_told_until_then(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """B105"""
+    now = running.service.clock()
+    await running.service.ingest(calls(now, "a", times=1, error_type="rate_limit_error", retry_after=600))
+
+    [one] = (await http.get("/api/providers")).json()["providers"]
+    assert one["status"] == "limited"
+    assert abs(one["limited_until"] - now - 600) < 1
+    assert "queenright_provider_limited_until_timestamp_seconds{" in (await http.get("/metrics")).text
+    assert "limited   anthropic/claude-sonnet-4-5" in (await queenright(running, "providers")).out
+
+
+async def test_what_providers_did_is_known_after_a_restart(settings: Settings) -> None:
+    async with serving(settings) as before:
+        await before.service.ingest(calls(before.service.clock(), "a", **OVERLOADED))
+        known = before.service.providers.providers(before.service.clock())
+    async with serving(settings) as after:
+        [one] = after.service.providers.providers(after.service.clock())
+
+    assert [(one.failed, one.errors, one.last_failure)] == [
+        (old.failed, old.errors, old.last_failure) for old in known
+    ]
+
+
+async def test_with_nothing_to_tell_the_lists_are_empty(running: Running, http: httpx.AsyncClient) -> None:
+    assert (await http.get("/api/incidents")).json() == {"incidents": []}
+    assert (await http.get("/api/providers")).json() == {"providers": []}
+    assert (await queenright(running, "providers")).out == "No calls of models in the last hour.\n"
+    assert (await queenright(running, "incidents", "--all")).out == "No incidents in the last seven days.\n"
+    assert "Model providers" not in (await http.get("/")).text
