@@ -40,7 +40,7 @@ from tests.grafana.shown import FOLDER, NAMES, Dashboard, data_links, links, loa
 RULES = Path(__file__).parents[2] / "alerting" / "prometheus" / "rules" / "recording.yml"
 SCRAPED = {"job", "instance"}
 # Measured by the monitor between events, where there is no trace to lead to.
-TRACELESS = (names.DETECTION_DELAY, names.HEALTH_CHECK_DURATION)
+TRACELESS = (names.DETECTION_DELAY, names.HEALTH_CHECK_DURATION, names.PROVIDER_CALL_DURATION)
 ALERT_LABELS = {"alertname", "alertstate", "severity", "source", "agent"}
 
 

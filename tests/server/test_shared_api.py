@@ -12,7 +12,7 @@ from queenright.server.up import Running, serving
 from tests.server.test_cli_acting import queenright
 from tests.waiting import until
 
-OVERLOADED = {"error_type": "overloaded_error", "error": "Overloaded"}
+OVERLOADED: Any = {"error_type": "overloaded_error", "error": "Overloaded"}
 
 
 def calls(now: float, agent: str, times: int = 6, **data: Any) -> list[AgentEvent]:

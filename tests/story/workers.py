@@ -22,6 +22,10 @@ class Overloaded(Exception):
     """What a provider's client raises."""
 
 
+class TooManyRequests(Exception):
+    """A rate limit holds."""
+
+
 @dataclass
 class Fleet:
     """
@@ -158,9 +162,11 @@ def surveyor(fleet: Fleet) -> None:
 
 
 def concierge(fleet: Fleet) -> None:
-    """Waits for a user, which is no stall."""
+    """Is refused a model until later, and waits for a user, which is no stall."""
     with fleet.worker("concierge") as worker:
         with worker.step("ask") as step:
+            with step.llm(SMALL, "bedrock") as llm:
+                llm.error(TooManyRequests("429 rate limit: try again in 2h"))
             step.verdict(Verdict.CONTINUE)
         with worker.waiting("user_input"):
             fleet.over.wait()

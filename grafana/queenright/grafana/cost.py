@@ -11,6 +11,7 @@ from queenright.grafana.promql import (
     highest_by,
     increase_by,
     per_hour_by,
+    quantile_by,
     rate_by,
     share_of,
 )
@@ -149,6 +150,16 @@ def _work() -> list[AnyPanel]:
             _DOLLARS,
             Query(f"{per_hour_by('agent', names.AGENT_COST)} > 0", "{{agent}}"),
             stacked=True,
+            size=(6, 8),
+        ),
+        panels.time_series(
+            "Model latency",
+            "How long the calls of each model that succeed take: 95 % within, over all agents.",
+            "s",
+            Query(
+                quantile_by("provider, model", 0.95, names.PROVIDER_CALL_DURATION), "{{provider}} {{model}}"
+            ),
+            size=(6, 8),
         ),
         panels.time_series(
             "Tokens of the agents by model",
@@ -156,6 +167,7 @@ def _work() -> list[AnyPanel]:
             TOKENS_A_SECOND,
             Query(rate_by("model", names.WORKER_TOKENS), "{{model}}"),
             stacked=True,
+            size=(6, 8),
         ),
         panels.time_series(
             "Share of output",
@@ -163,6 +175,7 @@ def _work() -> list[AnyPanel]:
             "percentunit",
             Query(share_of("model", names.WORKER_TOKENS, 'direction="output"'), "{{model}}"),
             most=1,
+            size=(6, 8),
         ),
         series(
             "Most tokens",

@@ -162,17 +162,8 @@ def _together(at: Thresholds) -> list[panels.AnyPanel]:
             Query(
                 share_of("provider, model", names.PROVIDER_CALLS, 'outcome="error"'), "{{provider}} {{model}}"
             ),
-            size=(12, 8),
+            size=(24, 7),
             most=1,
-        ),
-        panels.time_series(
-            "Model latency",
-            "How long the calls of each model that succeed take: 95 % within.",
-            "s",
-            Query(
-                quantile_by("provider, model", 0.95, names.PROVIDER_CALL_DURATION), "{{provider}} {{model}}"
-            ),
-            size=(12, 8),
         ),
     ]
 
