@@ -109,6 +109,7 @@ def test_agents_that_fail_are_those_whose_last_call_did() -> None:
         {"error_type": "APIUserAbortError"},
         {"provider": "", "model": ""},
         {"amends": True, "error_type": "overloaded"},
+        {"agent": ""},
     ],
 )
 def test_what_says_nothing_of_a_provider_is_not_counted(data: dict[str, Any]) -> None:

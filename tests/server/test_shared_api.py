@@ -48,7 +48,7 @@ async def test_three_agents_without_their_provider_are_one_incident(
     assert incident["closed_at"] is None
     assert shown == [incident]
     assert "<h2>Incidents</h2>" in page
-    assert "provider:anthropic" in page
+    assert "Model provider <bdi>anthropic</bdi>" in page
     assert "provider:anthropic" in told.out
     assert "3 sessions, 3 of 3 tickets open" in told.out
 

@@ -88,7 +88,8 @@ class ProviderTraffic:
     """
     Watches the calls of models that go over the bus.
 
-    A call that a person or its agent called off says nothing about the provider.
+    A call that a person or its agent called off says nothing about the provider. Those of judge and queen,
+    who are no agents, have metrics of their own.
     """
 
     def __init__(self) -> None:
@@ -97,7 +98,7 @@ class ProviderTraffic:
 
     def note(self, event: AgentEvent, now: float) -> ModelCall | None:
         """Take an event into account if it is a call that says how its provider does; return that call."""
-        if event.type is not EventType.LLM_CALL_COMPLETED or event.data.get("amends"):
+        if event.type is not EventType.LLM_CALL_COMPLETED or event.data.get("amends") or not event.agent_id:
             return None
         data, at = event.data, min(event.time, now)
         provider, model = name(data.get("provider")), name(data.get("model"))
