@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from queenright.health.findings import FindingKind
+from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import HealthSettings
 from queenright.health.shared_cause import shared_cause
+from queenright.health.tickets import TicketStatus
 from queenright.runtime.events import EventType
 from tests.health import test_ticket_service as service
 from tests.health.test_detectors import worker
@@ -89,6 +90,21 @@ async def test_what_is_left_when_the_provider_is_back_is_a_ticket_of_its_own(gro
     assert cleared is not None
     assert cleared.condition_cleared_at is not None
     assert (closed.ticket_id, own.storm_id, own.kind) == (shared.ticket_id, "", FindingKind.DOOM_LOOP)
+
+
+async def test_what_is_worse_than_the_provider_was_is_told_at_once_when_that_is_back(groups: Hive) -> None:
+    failed = service.worker(finding(PROVIDER))
+    failed.vitals.provider = "anthropic"
+    shared = (await groups.raise_(failed)).ticket
+    worse = service.worker(finding(FindingKind.DOOM_LOOP, Severity.CRITICAL))
+    await groups.tickets.observe(worse)
+    own = (await groups.raise_(worse)).ticket
+
+    [open_] = groups.tickets.open_tickets()
+    over = groups.tickets.get(shared.ticket_id)
+    assert (open_.ticket_id, own.storm_id) == (own.ticket_id, "")
+    assert over is not None
+    assert over.status is TicketStatus.RESOLVED
 
 
 async def test_a_provider_that_fails_again_within_the_hold_reopens_its_ticket(groups: Hive) -> None:

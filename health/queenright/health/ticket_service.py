@@ -312,6 +312,12 @@ class TicketService:
             texts.update(words_kind=finding.kind, words_severity=severity)
             if ticket is None:
                 texts.update(rules.seen(report.health, None, [finding]))
+                for other in live:
+                    if other.is_open and not rules.own_findings(other, findings):
+                        # A session has one open ticket: what that was about is over, and this is worse.
+                        over = lifecycle.settle(lifecycle.clear(other, now=now), now=now, hold=0.0)
+                        why = {"closed_reason": "what it shared with others is over"}
+                        self._close(conn, changes, over.model_copy(update=why))
                 group = groups[finding.kind]
                 ticket = rules.new_ticket(
                     self._ids(), facts, finding, findings, severity, texts, now, storm_id=group
