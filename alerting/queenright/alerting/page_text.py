@@ -14,6 +14,7 @@ from typing import Final
 from queenright.alerting.model_text import inert, plain
 from queenright.health.findings import FindingKind
 from queenright.health.tickets import EscalationTicket
+from queenright.instrumentation.money import spent
 from queenright.instrumentation.redaction import redact
 from queenright.judge import policy, wording
 from queenright.judge.settings import RULES
@@ -39,6 +40,8 @@ def seen(ticket: EscalationTicket) -> str:
     )
     fields = {**ticket.model_dump(mode="json"), "kind": kind.value, "cause": cause, "suggested_action": ""}
     text = policy.analysis(fields).removesuffix(_advice(ticket, kind)).strip()
+    if cost := spent(ticket.spent_usd, ticket.spent_tokens, ticket.spent_unpriced_tokens):
+        text = f"{text} It has spent {cost} since then."
     if ticket.untriaged:
         text = f"Untriaged: the queen did not answer in time. {text}"
     return redact(inert(text), _SEEN)

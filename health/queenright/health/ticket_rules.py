@@ -200,6 +200,7 @@ def new_ticket(
             "fingerprint": _mark(facts, finding.kind),
             "related_kinds": tuple(kind for kind in kinds if kind is not finding.kind),
             "active_kinds": kinds,
+            "trouble_since": finding.since,
             "first_seen": now,
             "last_seen": now,
             "updated_at": now,

@@ -28,6 +28,7 @@ from queenright.health.findings import Finding, FindingKind, Severity, WorkerKey
 from queenright.health.keyset import Place
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
+from queenright.health.spent import spent_since
 from queenright.health.store import Store
 from queenright.health.ticket_lifecycle import Change
 from queenright.health.tickets import (
@@ -97,6 +98,13 @@ class _Changes:
 
 
 _Work = Callable[[Connection, _Changes], T]
+
+
+def _with_spending(conn: Connection, ticket: EscalationTicket) -> EscalationTicket:
+    if ticket.trouble_since is None:
+        return ticket
+    key = ticket.worker_agent_id, ticket.worker_session_id
+    return ticket.model_copy(update=spent_since(conn, *key, ticket.trouble_since))
 
 
 class TicketService:
@@ -322,6 +330,7 @@ class TicketService:
                 ticket = rules.new_ticket(
                     self._ids(), facts, finding, findings, severity, texts, now, storm_id=group
                 )
+                ticket = _with_spending(conn, ticket)
                 table.insert_ticket(conn, ticket)
                 return self._raised(conn, changes, ticket, "opened")
             changed, change = rules.report_on(ticket, findings, severity, now)
@@ -330,6 +339,7 @@ class TicketService:
             if change == "counted" and ticket.is_open and not rules.has_true_words(ticket, findings):
                 change = "renewed"
             changed = rules.brought_up_to_date(changed, facts, {} if change == "counted" else texts)
+            changed = _with_spending(conn, changed)
             table.update_ticket(conn, changed)
             raised = self._raised(conn, changes, changed, change)
             self._tell_new_trouble(conn, changes, ticket, changed, now)
@@ -878,6 +888,7 @@ class TicketService:
         if looked is not ticket:
             if change != "counted" or looked.occurrences != ticket.occurrences:
                 looked = looked.model_copy(update=rules.seen(health, looked, findings))
+                looked = _with_spending(conn, looked)
             table.update_ticket(conn, looked)
             self._raised(conn, changes, looked, change)
             self._tell_new_trouble(conn, changes, ticket, looked, now)
@@ -892,6 +903,7 @@ class TicketService:
         by: str | None = None,
         worker_dead: bool = False,
     ) -> None:
+        ticket = _with_spending(conn, ticket)
         table.update_ticket(conn, ticket)
         changes.tickets.append(ticket)
         if ticket.status is TicketStatus.DISMISSED:

@@ -154,6 +154,13 @@ class EscalationTicket(WorkerFacts):
     finding_evidence: str = ""
     """What its detector said."""
     finding_since: float | None = None
+    trouble_since: float | None = None
+    """When the finding that opened the ticket began; null in tickets of earlier versions."""
+    spent_usd: float | None = None
+    """What the run's model calls have cost since; null if no price is known. As of ``updated_at``."""
+    spent_tokens: Whole = 0
+    spent_unpriced_tokens: Whole = 0
+    """Of these, the tokens of calls without a known price."""
     worker_excerpt: str = ""
     """The worker's own last words then, secrets masked; what a model quotes may be made up."""
     words_kind: FindingKind | None = None

@@ -105,6 +105,10 @@ class Ticket(Wire):
             "trace_id": "",
             "span_id": "",
             "storm_id": "",
+            "trouble_since": NOW - 240,
+            "spent_usd": 0.42,
+            "spent_tokens": 61_000,
+            "spent_unpriced_tokens": 0,
             "age": "2 min",
             "silenced": None,
             "told": [example_of(Told)],
@@ -137,6 +141,12 @@ class Ticket(Wire):
     finding_kind: FindingKind | None = Field(description="The worst when it was opened, rose, came back.")
     finding_evidence: str
     finding_since: float | None
+    trouble_since: float | None = Field(description="When the finding that opened the ticket began.")
+    spent_usd: float | None = Field(
+        description="What the run's model calls cost since then, as of `updated_at`; null: no known price."
+    )
+    spent_tokens: int = Field(description="Likewise, the tokens that they read and wrote.")
+    spent_unpriced_tokens: int = Field(description="Of these, those of calls without a known price.")
     worker_excerpt: str = Field(description="The worker's own last words then, secrets masked.")
     words_kind: FindingKind | None = Field(description="What cause, reasoning and action are about.")
     words_severity: Severity | None = Field(description="How bad it was when they were written.")

@@ -28,6 +28,7 @@ from queenright.cli.asking import (
 )
 from queenright.cli.ticket_ids import find_ticket, find_ticket_id
 from queenright.instrumentation.durations import format_duration
+from queenright.instrumentation.money import spent
 
 if TYPE_CHECKING:
     from queenright.api.tickets import Ticket as Found
@@ -120,6 +121,12 @@ def _incident(ticket: Found) -> str:
     return f"joined the alert of ticket {ticket.incident_id}; no notification was sent when this one opened"
 
 
+def _spent(ticket: Found) -> str:
+    """Return what the run has spent since its trouble began; nothing if it called no model."""
+    cost = spent(ticket.spent_usd, ticket.spent_tokens, ticket.spent_unpriced_tokens)
+    return f"{cost} since the trouble began" if cost else ""
+
+
 def ticket_lines(ticket: Found, now: float) -> list[str]:
     """Return a ticket in lines. ``now`` is in seconds since the epoch."""
     what = f"{ticket.severity}, {ticket.kind.replace('_', ' ')}, {ticket.status.replace('_', ' ')}"
@@ -127,6 +134,7 @@ def ticket_lines(ticket: Found, now: float) -> list[str]:
     rows = [
         ("cause", ticket.cause),
         ("evidence", ticket.finding_evidence),
+        ("spent", _spent(ticket)),
         ("judge", ticket.judge_reasoning),
         ("advice", "" if ticket.closed_at else ticket.suggested_action),
         ("queen", ticket.analysis or ticket.triage_reason),

@@ -1,0 +1,58 @@
+"""What a run has spent since its trouble began: read from the event log, which every process shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import orjson
+from sqlalchemy import Connection, bindparam, select
+
+from queenright.health.tables import EVENTS
+from queenright.health.vital_facts import count, dollars
+from queenright.runtime.events import EventType
+
+_CALLS: Final = 2_000
+"""Of so many calls of models, the last ones of an agent, those since its trouble began are summed up."""
+_LAST: Final = (
+    select(EVENTS.c.session_id, EVENTS.c.time, EVENTS.c.data)
+    .where(EVENTS.c.agent_id == bindparam("agent"), EVENTS.c.type == EventType.LLM_CALL_COMPLETED.value)
+    .order_by(EVENTS.c.seq.desc())
+    .limit(_CALLS)
+    .subquery()
+)
+_SINCE: Final = select(_LAST.c.data).where(
+    _LAST.c.session_id == bindparam("session"), _LAST.c.time >= bindparam("since")
+)
+
+
+def spent_since(conn: Connection, agent_id: str, session_id: str, since: float) -> dict[str, Any]:
+    """
+    Return what the calls of a run's models cost since a time, as fields of a ticket.
+
+    ``spent_usd`` is None if no call has a known price; ``spent_unpriced_tokens`` are those without one.
+    """
+    given = {"agent": agent_id, "session": session_id, "since": since}
+    return sum_of(orjson.loads(data) for data in conn.execute(_SINCE, given).scalars())
+
+
+def sum_of(calls: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what calls cost, by the data of their events; an amendment is no call, and prices one."""
+    spent: float | None = None
+    tokens = unpriced = 0
+    for data in calls:
+        cost = dollars(data.get("cost_usd"))
+        if cost is not None:
+            spent = (spent or 0.0) + cost
+        if data.get("amends"):
+            unpriced -= count(data.get("priced_tokens"))
+            continue
+        used = count(data.get("input_tokens")) + count(data.get("output_tokens"))
+        tokens += used
+        if cost is None:
+            unpriced += used
+    return {
+        "spent_usd": spent,
+        "spent_tokens": tokens,
+        "spent_unpriced_tokens": min(max(unpriced, 0), tokens),
+    }

@@ -1,0 +1,99 @@
+"""What a run has spent since its trouble began."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.health.event_log import append_events
+from queenright.health.spent import spent_since, sum_of
+from queenright.health.store import Store
+from queenright.instrumentation.money import money, spent
+from queenright.runtime.events import AgentEvent, EventType
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncIterator[Store]:
+    store = Store.open(database_url)
+    yield store
+    await store.close()
+
+
+def call(at: float, session: str = "s1", agent: str = "bee", **data: Any) -> AgentEvent:
+    return AgentEvent(
+        type=EventType.LLM_CALL_COMPLETED, time=at, agent_id=agent, session_id=session, data=data
+    )
+
+
+async def test_only_the_calls_of_the_run_since_its_trouble_began_count(store: Store) -> None:
+    """B106"""
+    of_others = [call(20, session="s2", cost_usd=9.0), call(20, agent="wasp", cost_usd=9.0)]
+    before = call(9, input_tokens=500, cost_usd=5.0)
+    its_own = [call(10, input_tokens=10, output_tokens=5, cost_usd=0.5), call(30, input_tokens=20)]
+
+    def work(conn: Any) -> dict[str, Any]:
+        append_events(conn, [before, *of_others, *its_own])
+        return spent_since(conn, "bee", "s1", 10.0)
+
+    assert await store.transact(work) == {
+        "spent_usd": 0.5,
+        "spent_tokens": 35,
+        "spent_unpriced_tokens": 20,
+    }
+
+
+async def test_a_run_that_called_no_model_has_spent_nothing_that_is_known(store: Store) -> None:
+    nothing = await store.read(lambda conn: spent_since(conn, "bee", "s1", 0.0))
+
+    assert nothing == {"spent_usd": None, "spent_tokens": 0, "spent_unpriced_tokens": 0}
+    assert spent(None, 0, 0) == ""
+
+
+def test_an_amendment_prices_a_call_and_is_none() -> None:
+    """B106"""
+    told: list[dict[str, Any]] = [
+        {"input_tokens": 100},
+        {"amends": True, "cost_usd": 0.2, "priced_tokens": 100},
+    ]
+
+    assert sum_of(told) == {"spent_usd": 0.2, "spent_tokens": 100, "spent_unpriced_tokens": 0}
+
+
+CALLS = st.fixed_dictionaries(
+    {}, optional={"input_tokens": st.integers(0, 10**6), "cost_usd": st.none() | st.floats(0, 100)}
+)
+
+
+@given(st.lists(CALLS, max_size=20))
+def test_unpriced_is_never_zero_money_and_nothing_is_counted_twice(calls: list[dict[str, Any]]) -> None:
+    """B106"""
+    found = sum_of(calls)
+
+    costs = [one["cost_usd"] for one in calls if one.get("cost_usd") is not None]
+    assert (found["spent_usd"] is None) is (not costs)
+    assert (found["spent_usd"] or 0.0) == pytest.approx(sum(costs))
+    assert found["spent_tokens"] == sum(one.get("input_tokens", 0) for one in calls)
+    assert found["spent_unpriced_tokens"] == sum(
+        one.get("input_tokens", 0) for one in calls if one.get("cost_usd") is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("dollars", "tokens", "unpriced", "words"),
+    [
+        (1.5, 30_000, 0, "$1.50 (30,000 tokens)"),
+        (None, 30_000, 30_000, "30,000 tokens (no price known)"),
+        (0.001, 30_000, 1_000, "< $0.01 (30,000 tokens, 1,000 not priced)"),
+        (0.0, 10, 0, "$0.00 (10 tokens)"),
+    ],
+)
+def test_what_was_spent_in_words(dollars: float | None, tokens: int, unpriced: int, words: str) -> None:
+    assert spent(dollars, tokens, unpriced) == words
+
+
+def test_an_amount_below_a_cent_is_not_nothing() -> None:
+    assert [money(0), money(0.004), money(0.006), money(1234.5)] == ["$0.00", "< $0.01", "$0.01", "$1,234.50"]
