@@ -339,6 +339,8 @@ _NO_TIMES = {
     "_side_by_side",  # is forgotten
     *("beat", "breakers", "heartbeat_interval", "token_spike", "told_known", "waiting"),
     *("cost_usd", "unpriced_tokens"),
+    # Of a calendar day, whatever the clock does.
+    "spent_today",
     # Hold times that nothing is compared with.
     *("calls", "tools"),
 }

@@ -1,12 +1,19 @@
-"""What a run has spent since its trouble began: on its ticket, wherever that is shown."""
+"""What runs spend: since their trouble began, on their tickets; and what is done at a limit."""
 
 from __future__ import annotations
 
-import httpx
+from pathlib import Path
+from typing import Any
 
+import httpx
+import pytest
+
+from queenright.health.findings import FindingKind, Severity
+from queenright.health.settings import Spending
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.up import Running
-from tests.server.conftest import looping
+from queenright.server.settings import Settings
+from queenright.server.up import Running, serving
+from tests.server.conftest import demo_settings, looping
 from tests.server.test_cli_acting import queenright
 from tests.waiting import until
 
@@ -37,3 +44,85 @@ async def test_ticket_says_what_the_run_has_spent_since_its_trouble_began(
     assert (ticket["spent_usd"], ticket["spent_tokens"], ticket["spent_unpriced_tokens"]) == (0.25, 1500, 500)
     assert spent in " ".join(shown.out.split())
     assert spent in page
+
+
+async def spends(running: Running, dollars: float, agent: str = "bee") -> None:
+    now = running.service.clock()
+    who: Any = {"agent_id": agent, "session_id": f"{agent}-1", "incarnation_id": f"{agent}-a"}
+    await running.service.ingest(
+        [
+            AgentEvent(type=EventType.EXECUTION_STARTED, time=now, **who),
+            AgentEvent(type=EventType.LLM_CALL_COMPLETED, time=now, data={"cost_usd": dollars}, **who),
+        ]
+    )
+
+
+def limits(tmp_path: Path, **spending: Any) -> Settings:
+    found = demo_settings(tmp_path / "storage", orchestrator="none")
+    health = found.health_monitoring
+    limited = Spending.model_validate({"run_usd": 1, **spending})
+    return found.model_copy(update={"health_monitoring": health.model_copy(update={"spending": limited})})
+
+
+async def done(running: Running) -> list[dict[str, Any]]:
+    await running.service._brake.settled()
+    async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+        found = (await http.get("/api/interventions")).json()["interventions"]
+    return [one for one in found if one["by"] == "spending limit"]
+
+
+@pytest.mark.parametrize(
+    ("brake", "kind", "reason"),
+    [
+        ("nudge", "nudge", "bee"),
+        ("stop", "terminate", "$1.20 of $1.00 spent by this run"),
+        ("approval", "terminate", "an operator would be asked whether to stop it: $1.20 of $1.00 spent"),
+    ],
+)
+async def test_a_brake_is_only_written_down_at_first(
+    tmp_path: Path, brake: str, kind: str, reason: str
+) -> None:
+    async with serving(limits(tmp_path, brake=brake)) as running:
+        await spends(running, 0.9)
+        before = await done(running)
+        await spends(running, 0.3)
+        await until(lambda: running.service.tickets.open_tickets(), "a ticket")
+        await until(lambda: running.service._brake._braked, "the brake")
+        await spends(running, 0.3)
+        [one] = await done(running)
+        [ticket] = running.service.tickets.open_tickets()
+
+    assert before == []
+    assert (one["kind"], one["outcome"]) == (kind, "dry_run")
+    assert reason in one["reason"] or kind == "nudge"
+    assert (ticket.kind, ticket.severity) == (FindingKind.SPENDING, Severity.HIGH)
+
+
+async def test_with_approval_an_operator_is_asked_once_on_the_ticket(tmp_path: Path) -> None:
+    async with serving(limits(tmp_path, brake="approval", dry_run=False)) as running:
+        await spends(running, 1.2)
+        await until(lambda: running.service.approvals.pending(), "an operator is asked")
+        await spends(running, 0.2)
+        await running.service._brake.settled()
+        [asked] = running.service.approvals.pending()
+        [ticket] = running.service.tickets.open_tickets()
+
+    assert (asked.ticket_id, asked.asked_by) == (ticket.ticket_id, "spending limit")
+    assert asked.reason == "$1.20 of $1.00 spent by this run"
+
+
+async def test_a_worker_is_told_that_its_limit_is_reached_where_it_can_be(
+    tmp_path: Path,
+) -> None:
+    async with serving(limits(tmp_path, dry_run=False)) as running:
+        await spends(running, 1.2)
+        who = {"session_id": "bee-1", "incarnation_id": "bee-a"}
+        async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+            await http.get("/api/agents/bee/instructions", params=who)
+            running.service._brake._not_before.clear()  # it was refused while nobody fetched
+            await spends(running, 0.1)
+            await running.service._brake.settled()
+            told = (await http.get("/api/agents/bee/instructions", params=who)).json()["instructions"]
+
+    assert [one["kind"] for one in told] == ["nudge"]
+    assert told[0]["message"].startswith("A spending limit is reached: $1.30 of $1.00 spent by this run.")

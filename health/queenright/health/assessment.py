@@ -82,6 +82,7 @@ SIGNAL_OF: Final = {
     FindingKind.PROVIDER_FAILURE: "errors",
     FindingKind.OUTPUT_UNCHANGED: "output",
     FindingKind.RESOURCE_LIMIT: "resources",
+    FindingKind.SPENDING: "tokens",
     FindingKind.CIRCUIT_BREAKER_OPEN: "breakers",
     FindingKind.RECOVERY_FAILED: "recovery",
     FindingKind.RUNS_FAILED: "errors",
@@ -134,6 +135,7 @@ def _is_failing(finding: Finding) -> bool:
 _OWN_WORDS: Final = frozenset(
     {
         FindingKind.CONTEXT_EXHAUSTED,
+        FindingKind.SPENDING,
         FindingKind.RETRY_STORM,
         FindingKind.ZERO_PROGRESS,
         FindingKind.NO_TOOL_CALLS,

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from queenright.health.learned_clocks import Learned
 from queenright.health.settings import HealthSettings
+from queenright.health.spending import DAY
 from queenright.health.vitals import OpenTool, SessionStatus, VitalSigns, timed_as
 from queenright.instrumentation.names import Phase, WaitingReason
 
@@ -255,6 +256,8 @@ def moments(v: VitalSigns, settings: HealthSettings, sign: Sign) -> Iterator[flo
         yield tokens + settings.health_check.no_tokens_seconds
         if v.progress_from is not None and v.progress_from > tokens:
             yield v.progress_from + settings.health_check.no_tokens_seconds
+    if v.spent_today is not None and v.ended_at is None and settings.spending.is_on:
+        yield (v.spent_today.day + 1) * DAY  # what was spent yesterday is of no limit any more
     output = unchanged_from(v, settings)
     if output is not None:
         yield output + settings.health_check.output_unchanged_seconds

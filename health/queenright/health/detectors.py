@@ -29,6 +29,7 @@ from queenright.health.silence import (
     detect_tool_timeout,
     span,
 )
+from queenright.health.spending import detect_spending
 from queenright.health.vital_facts import CONTEXT_FULL, McpServer, SessionStatus
 from queenright.health.vitals import TOKENS, TOKENS_COUNTED_AS, VitalSigns
 from queenright.instrumentation.redaction import redact
@@ -96,6 +97,7 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
         or v.llm_errors >= loops.provider_failures
         or v.cut_answers.answers >= loops.provider_failures
         or bool(v.resources)
+        or (v.cost_usd is not None and settings.spending.is_on)
         or bool(v.breakers)
         or v.token_spike > 0.0
         or v.calls_since_gain >= loops.grinding_calls
@@ -503,6 +505,7 @@ DETECTORS: Final[dict[FindingKind, Detector]] = {
     FindingKind.PROVIDER_FAILURE: detect_provider_failure,
     FindingKind.CIRCUIT_BREAKER_OPEN: detect_circuit_breaker_open,
     FindingKind.RESOURCE_LIMIT: detect_resource_limit,
+    FindingKind.SPENDING: detect_spending,
     FindingKind.DOOM_LOOP: detect_doom_loop,
     FindingKind.ERROR_STREAK: detect_error_streak,
     FindingKind.RETRY_STORM: detect_retry_storm,

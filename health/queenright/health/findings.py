@@ -20,6 +20,7 @@ class FindingKind(StrEnum):
     PROVIDER_FAILURE = "provider_failure"
     CIRCUIT_BREAKER_OPEN = "circuit_breaker_open"
     RESOURCE_LIMIT = "resource_limit"
+    SPENDING = "spending"
     DOOM_LOOP = "doom_loop"
     ERROR_STREAK = "error_streak"
     RETRY_STORM = "retry_storm"

@@ -31,9 +31,10 @@ from queenright.health.findings import Finding, FindingKind, HealthState, Worker
 from queenright.health.fleet import Fleet, fleet_of
 from queenright.health.learned_clocks import LearnedClocks
 from queenright.health.settings import HealthSettings
+from queenright.health.spending import Today
 from queenright.health.state import health_state, may_follow
 from queenright.health.vital_events import TERMINATED, is_settled_by_person, work_began
-from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers
+from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers, dollars
 from queenright.health.vital_work import WORK_HANDLERS
 from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, SessionStatus, VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
@@ -74,6 +75,7 @@ _COUNTED: Final = frozenset(
 )
 # Looked up for every event: a name is found faster here than in its class.
 _TOOL_STARTED: Final = EventType.TOOL_CALL_STARTED
+_MODEL_ENDED: Final = EventType.LLM_CALL_COMPLETED
 _TOOL_ENDED: Final = EventType.TOOL_CALL_COMPLETED
 _RENAMED: Final = EventType.AGENT_RENAMED
 _ENDS: Final = frozenset({EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED})
@@ -189,6 +191,7 @@ class HealthMonitor:
         self._on_delay = on_delay
         self._on_shadow = on_shadow
         self._workers: dict[WorkerKey, WorkerHealth] = {}
+        self._today = Today()
         self._clocks: dict[str, LearnedClocks] = {}
         self.exchange(settings)
         self._sessions: dict[str, list[str]] = {}
@@ -269,6 +272,7 @@ class HealthMonitor:
         if v.status is _TERMINATED and self._outlives_termination(v, event, now):
             v.undo_termination(at)
         v.apply(event, at)
+        self._note_cost(v, event)
         deadline = worker.deadline
         if (
             deadline is None
@@ -337,8 +341,13 @@ class HealthMonitor:
         if v.status is _TERMINATED and self._outlives_termination(v, event, now):
             v.undo_termination(at)
         v.apply(event, at)
+        self._note_cost(v, event)
         if v.ended_at is not None and (v.ended_at != was_over or v.status is not was):
             self._over(worker, at, now)
+
+    def _note_cost(self, v: VitalSigns, event: AgentEvent) -> None:
+        if event.type is _MODEL_ENDED and (cost := dollars(event.data.get("cost_usd"))):
+            v.spent_today = self._today.add(v.agent_id, cost, event.time)
 
     @staticmethod
     def _ends_after_all(v: VitalSigns, event: AgentEvent) -> bool:

@@ -407,6 +407,31 @@ class Recovery(_Block):
     """What that is signed with is in this file, which nobody else may read; None: not signed."""
 
 
+Dollars = Annotated[float, Field(gt=0, le=1_000_000)]
+
+
+class Spending(_Block):
+    """What agents may spend, in US dollars: without limits nothing is looked at."""
+
+    run_usd: Dollars | None = None
+    """A session."""
+    agent_day_usd: Dollars | None = None
+    """All sessions of an agent in a day, UTC."""
+    day_usd: Dollars | None = None
+    """All agents in a day, UTC."""
+    warn_at: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """From this share of a limit on there is a ticket that warns."""
+    brake: Literal["nudge", "approval", "stop"] = "nudge"
+    """Who reaches a limit is told so; or an operator is asked whether to stop it; or it is stopped."""
+    dry_run: bool = True
+    """The brake is only written down."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is any limit."""
+        return not (self.run_usd is None and self.agent_day_usd is None and self.day_usd is None)
+
+
 class Retention(_Block):
     """How long is kept what happened."""
 
@@ -564,6 +589,7 @@ class HealthSettings(_Block):
     intervention: Intervention = Intervention()
     circuit_breaker: CircuitBreakers = CircuitBreakers()
     recovery: Recovery = Recovery()
+    spending: Spending = Spending()
     retention: Retention = Retention()
     alerting: Channels = Channels()
     rules: Rules = Rules()

@@ -11,6 +11,7 @@ from queenright.health.calls import RecentCalls
 from queenright.health.learned_clocks import LearnedClocks
 from queenright.health.limits import NOT_CUT, Resources
 from queenright.health.settings import HealthSettings, Loops
+from queenright.health.spending import SpentToday
 from queenright.health.tool_counts import ToolCounts
 from queenright.health.vital_events import ABOUT_WORKERS, HANDLERS, WORKER_EVENTS
 from queenright.health.vital_facts import (
@@ -208,6 +209,7 @@ class VitalSigns:
         "saved_from",
         "session_id",
         "settings",
+        "spent_today",
         "stale_calls",
         "stale_since",
         "stale_tries",
@@ -333,6 +335,8 @@ class VitalSigns:
         """What its model calls cost, as far as it is known."""
         self.unpriced_tokens = 0
         """Tokens of calls of which it is not known what they cost."""
+        self.spent_today: SpentToday | None = None
+        """What its agent and all had spent on the day when it last spent something."""
         self.tokens_at: float | None = None
         """When tokens were used last; None for a worker that reports none."""
         self.tokens_from: float | None = None

@@ -43,6 +43,12 @@ _WORDS: Final[dict[FindingKind, _Words]] = {
         "Its process may be killed, or its next write or call refused; what it has not saved is lost then.",
         "Free or raise what is used up; have it save its state first if it can.",
     ),
+    FindingKind.SPENDING: _Words(
+        "has spent what it may, or nearly so",
+        "It works on and spends more; what it does may be worth it, or it may be lost in something.",
+        "See what it does. Raise the limit (health_monitoring.spending) if it is worth it, or stop it: "
+        "queenright terminate {agent} --session {session} --reason spending.",
+    ),
     FindingKind.RECOVERY_FAILED: _Words(
         "could not be brought back",
         "No further attempt is made by itself, so its task stands still until somebody takes it on.",

@@ -20,6 +20,7 @@ FindingKind = Annotated[
         "provider_failure",
         "circuit_breaker_open",
         "resource_limit",
+        "spending",
         "doom_loop",
         "error_streak",
         "retry_storm",

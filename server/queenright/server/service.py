@@ -30,6 +30,7 @@ from queenright.alerting.recorder import Recorder
 from queenright.alerting.silence_watch import SilenceWatch
 from queenright.health.findings import Finding, WorkerKey
 from queenright.health.interventions.approvals_record import Approval
+from queenright.health.interventions.spending_brake import SpendingBrake
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.provider_traffic import WINDOW, ProviderTraffic
 from queenright.health.retention import Retention
@@ -79,6 +80,8 @@ How far back the event log is read at start to know the workers again.
 Of sessions that began before, what matters is looked up.
 """
 
+_SPENDING = frozenset({EventType.LLM_CALL_COMPLETED, EventType.WORKER_ESCALATION_TICKET})
+"""After these a worker may have reached a limit of what may be spent."""
 _HOLDS = 5
 """For so many times ``tickets.hold_seconds`` the alert of an agent that crashes again and again goes on."""
 
@@ -324,6 +327,14 @@ class Service:
         self.acting.join(self.judging, self.agents.runtimes)
         self.health = self.acting.health
         self.interventions = self.acting.interventions
+        self._brake = SpendingBrake(
+            health,
+            monitor=self.monitor,
+            interventions=self.interventions,
+            approvals=self.approvals,
+            ticket_of=self.tickets.open_for,
+            clock=self.clock,
+        )
         self.recoveries = Latest(lambda: self.acting.recovery.recent(20), what="recoveries")
         self.notifications = LatestNotifications(self.store, clock=self.clock)
         self.bus.subscribe(self._remember, name="status", types=ALERT_CLASS)
@@ -382,6 +393,7 @@ class Service:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._brake.settled()
         await self.acting.close()
         await self.judging.stop()
         await self.agents.shutdown_all()
@@ -479,6 +491,8 @@ class Service:
                     self.acting.interventions.worse(event)
                 self._said += self.monitor.apply(event, now)
                 self.worker_series.count(event)
+                if event.type in _SPENDING and not self.stopping.is_set():
+                    self._brake.consider(event.agent_id, event.session_id)
                 if (call := self.providers.note(event, now)) is not None:
                     self._provider_metrics.count(call)
             except Exception:

@@ -97,6 +97,7 @@ class Actions:
         attempt: int,
         ladder: Ladder | None,
         since: float | None = None,
+        dry: bool = False,
     ) -> Intervention:
         """
         Put a message into the worker's context; the outcome says how far it got.
@@ -111,12 +112,13 @@ class Actions:
             attempt: The number of the nudge on this ladder, from 1; 0 for a person's, which is no rung.
             ladder: Where the ladder stands with it done.
             since: When the trouble began.
+            dry: It is only written down, whatever the settings say.
 
         Raises:
             StoreError: It could not be written down; nothing was done.
         """
         one = self._new(given, by=by, reason=reason, attempt=attempt, since=since, message=message)
-        if self._settings.is_dry(ActionKind.NUDGE):
+        if dry or self._settings.is_dry(ActionKind.NUDGE):
             return await self._end(one, Outcome.DRY_RUN, ladder)
         ladder = _delivered(ladder, True)
         await self._begin(one, ladder)
@@ -222,6 +224,7 @@ class Actions:
         said: Sequence[AgentEvent] = (),
         again: Intervention | None = None,
         intervention_id: str = "",
+        dry: bool = False,
     ) -> Intervention:
         """
         Stop a worker: save what it has, free what it holds, sign that it was done.
@@ -236,12 +239,13 @@ class Actions:
             said: What is then said of that.
             again: The same termination, begun before a restart.
             intervention_id: Its id, if it was given one before it was begun.
+            dry: It is only written down, whatever the settings say.
 
         Raises:
             StoreError: It could not be written down: nothing was done, or its end is still to be kept.
         """
         one = again or self._new(given, by=by, reason=reason, since=since, intervention_id=intervention_id)
-        if self._settings.is_dry(ActionKind.TERMINATE):
+        if dry or self._settings.is_dry(ActionKind.TERMINATE):
             return await self._end(one, Outcome.DRY_RUN, rungs.otherwise)
         if again is None:
             await self._begin(one, rungs.during)

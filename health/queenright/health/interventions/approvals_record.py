@@ -10,6 +10,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, bindparam, select
 
+from queenright.health.findings import FindingKind
 from queenright.health.interventions.record import Outcome
 from queenright.health.interventions.target import Target
 from queenright.health.keyset import Place, newest_first
@@ -93,9 +94,12 @@ def over(approval: Approval, worker: WorkerHealth | None) -> str | None:
     if v.waiting is not None:
         return f"it waits rightly ({v.waiting.value})"
     before, now = approval.progress_before, v.last_progress
-    if now is not None and (before is None or now > before):
+    found = reasons(worker)
+    # Getting further is no answer to what a worker spends by it.
+    overspends = any(one.kind is FindingKind.SPENDING for one in found)
+    if now is not None and (before is None or now > before) and not overspends:
         return "it has got further since"
-    if not reasons(worker):
+    if not found:
         return "what it was about is over"
     return None
 

@@ -368,6 +368,7 @@ class InterventionService:
         incarnation_id: str | None = None,
         by: str,
         person: bool = True,
+        dry: bool = False,
     ) -> Intervention:
         """
         Put a message into a worker's context; without one, the reminder.
@@ -380,6 +381,7 @@ class InterventionService:
             by: Who wants it.
             person: False: nobody asked for it. Then the ladder's intervals and limits hold, and it counts as
                 one of its nudges.
+            dry: It is only written down.
 
         Raises:
             AgentUnknown: No such worker is known.
@@ -410,6 +412,7 @@ class InterventionService:
                     update={"acted_at": now, "nudges": ladder.nudges + (0 if person else 1)}
                 ),
                 since=known.trouble_since if known is not None else None,
+                dry=dry,
             )
 
     async def escalate(
@@ -447,6 +450,7 @@ class InterventionService:
         person: bool = True,
         intervention_id: str = "",
         unless: Unless | None = None,
+        dry: bool = False,
     ) -> Intervention:
         """
         Stop a worker for good: it is not brought back by itself. If it does not stop, its ladder stays.
@@ -460,6 +464,7 @@ class InterventionService:
             person: False: nobody asked for it. Then the ladder's intervals and limits hold.
             intervention_id: Its id, if it was given one before.
             unless: Looks at the worker when its turn comes, and says what speaks against it, or None.
+            dry: It is only written down.
 
         Raises:
             AgentUnknown: No such worker is known.
@@ -477,7 +482,7 @@ class InterventionService:
                 unless=unless if person else self._held_back(ActionKind.TERMINATE),
             )
             return await self._stop_it(
-                given, worker.key, by=by, reason=reason, intervention_id=intervention_id
+                given, worker.key, by=by, reason=reason, intervention_id=intervention_id, dry=dry
             )
 
     async def answer_permission(
@@ -543,7 +548,14 @@ class InterventionService:
         return done
 
     async def _stop_it(
-        self, given: Permit, key: WorkerKey, *, by: str, reason: str, intervention_id: str = ""
+        self,
+        given: Permit,
+        key: WorkerKey,
+        *,
+        by: str,
+        reason: str,
+        intervention_id: str = "",
+        dry: bool = False,
     ) -> Intervention:
         now = self._clock()
         self._climber.budget.spend(now)
@@ -561,6 +573,7 @@ class InterventionService:
             withdrawn=withdrawn,
             said=said,
             intervention_id=intervention_id,
+            dry=dry,
         )
 
     async def emergency_stop(self, on: bool, *, by: str, reason: str) -> None:

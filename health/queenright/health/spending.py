@@ -1,0 +1,85 @@
+"""Limits on what agents spend: what was spent today, and the finding of who has come near a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from queenright.health.findings import Finding, FindingKind, Severity
+from queenright.instrumentation.money import money
+
+if TYPE_CHECKING:
+    from queenright.health.settings import HealthSettings
+    from queenright.health.vitals import VitalSigns
+
+DAY: Final = 86_400.0
+"""Seconds. Days begin at midnight, UTC."""
+
+
+class SpentToday(NamedTuple):
+    """What had been spent on a day when a worker last spent something, in US dollars."""
+
+    day: int
+    """Days since the epoch."""
+    agent: float
+    """By all sessions of the worker's agent."""
+    fleet: float
+    """By all agents."""
+
+
+class Today:
+    """Sums up what model calls cost within a day; what is told of an earlier day is left out."""
+
+    def __init__(self) -> None:
+        self._day = 0
+        self._fleet = 0.0
+        self._agents: dict[str, float] = {}
+
+    def add(self, agent: str, dollars: float, at: float) -> SpentToday:
+        """Add what an agent spent at a time, in seconds since the epoch; return the sums."""
+        day = int(at // DAY)
+        if day > self._day:
+            self._day, self._fleet = day, 0.0
+            self._agents.clear()
+        if day == self._day:
+            self._fleet += dollars
+            self._agents[agent] = self._agents.get(agent, 0.0) + dollars
+        return SpentToday(self._day, self._agents.get(agent, 0.0), self._fleet)
+
+
+def detect_spending(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
+    """Find a worker that has reached a limit of what may be spent, or nearly so, and spends on."""
+    limits = settings.spending
+    near = [one for one in _spent(v, settings, now) if one[0] >= limits.warn_at * one[1]]
+    if not near:
+        return None
+    spent, limit, what, since = max(near, key=lambda one: one[0] / one[1])
+    unpriced = f"; {v.unpriced_tokens:,} tokens of this run have no known price" if v.unpriced_tokens else ""
+    return Finding(
+        kind=FindingKind.SPENDING,
+        severity=Severity.HIGH if spent >= limit else Severity.MEDIUM,
+        evidence=f"{money(spent)} of {money(limit)} spent {what}{unpriced}",
+        since=since,
+    )
+
+
+def _spent(v: VitalSigns, settings: HealthSettings, now: float) -> Iterator[tuple[float, float, str, float]]:
+    """Yield for each limit what was spent, the limit, on what, and since when."""
+    limits, today = settings.spending, v.spent_today
+    if limits.run_usd is not None and v.cost_usd is not None:
+        yield v.cost_usd, limits.run_usd, "by this run", v.started_at
+    if today is None or int(now // DAY) != today.day:
+        return
+    if limits.agent_day_usd is not None:
+        yield today.agent, limits.agent_day_usd, "by this agent today", today.day * DAY
+    if limits.day_usd is not None:
+        yield today.fleet, limits.day_usd, "by all agents today", today.day * DAY
+
+
+def limits_reached(v: VitalSigns, settings: HealthSettings, now: float) -> dict[str, str]:
+    """Return the limits that a worker has reached: what tells one from another, and in words."""
+    reached: dict[str, str] = {}
+    for spent, limit, what, since in _spent(v, settings, now):
+        if spent >= limit:
+            reached[f"{what} {since}"] = f"{money(spent)} of {money(limit)} spent {what}"
+    return reached

@@ -1,0 +1,140 @@
+"""Limits on what agents spend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queenright.health.findings import FindingKind, HealthState, Severity
+from queenright.health.monitor import HealthMonitor
+from queenright.health.settings import HealthSettings
+from queenright.health.spending import DAY, Today
+from queenright.runtime.events import EventType
+from tests.health.worker_script import WorkerScript
+
+SPENDING = FindingKind.SPENDING
+
+
+def limited(**limits: Any) -> HealthSettings:
+    return HealthSettings.model_validate({"judge": {"start_grace_seconds": 0}, "spending": limits})
+
+
+def spend(script: WorkerScript, dollars: float | None, **more: Any) -> None:
+    cost = {} if dollars is None else {"cost_usd": dollars}
+    script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 100, **cost, **more})
+
+
+@pytest.mark.parametrize(
+    ("spent", "severity"),
+    [
+        (0.79, None),
+        (0.8, Severity.MEDIUM),
+        (0.99, Severity.MEDIUM),
+        (1.0, Severity.HIGH),
+        (7.0, Severity.HIGH),
+    ],
+)
+def test_a_run_is_warned_of_from_a_share_of_its_limit_on_and_is_over_it_at_the_limit(
+    spent: float, severity: Severity | None
+) -> None:
+    script = WorkerScript(settings=limited(run_usd=1)).start()
+    spend(script, spent)
+
+    found = script.finding(SPENDING)
+    assert (found.severity if found else None) == severity
+    assert script.state is (HealthState.HEALTHY if found is None else HealthState.DEGRADED)
+
+
+def test_what_was_spent_and_what_has_no_price_is_in_the_evidence() -> None:
+    """B106"""
+    script = WorkerScript(settings=limited(run_usd=1)).start()
+    spend(script, 0.9)
+    spend(script, None)
+
+    found = script.finding(SPENDING)
+    assert found is not None
+    assert found.evidence == "$0.90 of $1.00 spent by this run; 100 tokens of this run have no known price"
+
+
+def test_without_a_limit_nothing_is_looked_at() -> None:
+    script = WorkerScript(settings=limited()).start()
+    spend(script, 1_000_000.0)
+
+    assert script.finding(SPENDING) is None
+
+
+def test_the_sessions_of_an_agent_share_its_day_and_the_fleet_has_one_of_its_own() -> None:
+    monitor = HealthMonitor(limited(agent_day_usd=1, day_usd=3))
+    first = WorkerScript(monitor=monitor, session="one").start()
+    second = WorkerScript(monitor=monitor, session="two").start()
+    other = WorkerScript(monitor=monitor, agent="other").start()
+    spend(first, 0.6)
+    spend(second, 0.6)
+    spend(other, 0.5)
+    of_agent, alone = second.finding(SPENDING), other.finding(SPENDING)
+    spend(other, 0.9)
+    spend(first, 0.5)
+
+    assert first.finding(SPENDING) is not None  # it spends on
+    assert of_agent is not None
+    assert of_agent.evidence == "$1.20 of $1.00 spent by this agent today"
+    assert alone is None
+    in_all = first.finding(SPENDING)
+    assert in_all is not None
+    assert in_all.evidence == "$1.70 of $1.00 spent by this agent today"
+
+
+def test_at_midnight_a_day_begins_anew() -> None:
+    script = WorkerScript(settings=limited(agent_day_usd=1), at=20_000 * DAY - 100).start()
+    spend(script, 1.0)
+    before = script.finding(SPENDING)
+    script.silence(200)
+
+    assert before is not None
+    assert script.finding(SPENDING) is None
+
+
+def test_what_is_replayed_after_a_restart_is_summed_up_again() -> None:
+    settings = limited(agent_day_usd=1)
+    script = WorkerScript(settings=settings).start()
+    spend(script, 0.6)
+    spend(script, 0.6)
+    again = HealthMonitor(settings)
+    for event in script.heard:
+        again.recall(event, event.time)
+    again.sweep(script.now)
+
+    [worker] = again.workers()
+    assert [(one.kind, one.severity) for one in worker.findings] == [(SPENDING, Severity.HIGH)]
+
+
+def test_an_amendment_that_prices_a_call_counts() -> None:
+    """B106"""
+    script = WorkerScript(settings=limited(agent_day_usd=1)).start()
+    spend(script, None)
+    spend(script, 1.5, amends=True, priced_tokens=100)
+
+    assert script.finding(SPENDING) is not None
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.floats(0, 100), st.integers(0, 3).map(lambda d: d * DAY)),
+        max_size=30,
+    )
+)
+def test_a_day_is_the_sum_of_what_was_told_of_it_in_order(told: list[tuple[str, float, float]]) -> None:
+    today, known = Today(), 0.0
+    for n, (agent, dollars, at) in enumerate(told):
+        found = today.add(agent, dollars, at)
+        known = max(known, at)
+        last = max(one[2] for one in told[: n + 1])
+        of_day = [one for m, one in enumerate(told[: n + 1]) if one[2] == last]
+        # What came before the day began is not of it.
+        assert found.day == int(known // DAY)
+        assert found.fleet == pytest.approx(sum(one[1] for one in of_day))
+        assert found.agent == pytest.approx(sum(one[1] for one in of_day if one[0] == agent))
+        assert found.agent <= found.fleet + 1e-9
