@@ -250,6 +250,12 @@ async def test_agent_is_loaded_talked_with_and_unloaded_and_a_second_graph_is_to
         await typed(app, pilot, "/graph porter")
         await shows(app, "[porter]")
         await shows(app, "talk waits for your answer")
+        await typed(app, pilot, "/graphs")
+        await shows(app, "▸ porter, 1 run, waiting for you at talk")
+        await typed(app, pilot, "/nodes")
+        await shows(app, "? talk")
+        await typed(app, pilot, "/data")
+        await shows(app, '"doors"')
 
         await another_porter_speaks(home, app)
         await typed(app, pilot, "Bo")

@@ -10,6 +10,8 @@ from queenright.instrumentation.errors import QueenrightError
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "graphs": ("", "the graphs of the agent, and what each does"),
     "graph": ("<id>", "what is typed goes to this graph from now on"),
+    "nodes": ("", "the active graph: what each node does, what comes next"),
+    "data": ("", "what the session of the active graph knows"),
     "load": ("<path>", "load an agent; in a talk, a further graph for it"),
     "unload": ("<id>", "unload a graph of the agent, or an agent"),
     "worker": ("<name>", "open a worker, whether it is in the list or not"),

@@ -173,10 +173,9 @@ class Link:
     async def before(self, agent_id: str, graph_id: str) -> Before:
         """Return what was said with a graph of an agent before, and what it waits for."""
         asked = self._client.agents
-        sessions = [_row(one) async for one in asked.sessions(agent_id, graph_id=graph_id, limit=_SESSIONS)]
-        if not sessions:
+        session = await self._session(agent_id, graph_id)
+        if session is None:
             return Before()
-        session = next((one for one in sessions if one["status"] == "active"), sessions[0])["session_id"]
         rows = [
             _row(one) async for one in asked.messages(agent_id, session, graph_id=graph_id, limit=_MESSAGES)
         ]
@@ -195,11 +194,36 @@ class Link:
                 active=one.active,
                 primary=one.primary,
                 running=running.get(one.graph_id, 0),
+                waiting=await self._waiting(agent_id, one.graph_id) if running.get(one.graph_id) else (),
             )
             async for one in self._client.agents.graphs(agent_id)
             if not one.of_service  # nobody talks with those here
         ]
         return sorted(found, key=lambda one: (not one.primary, one.graph_id))
+
+    async def _waiting(self, agent_id: str, graph_id: str) -> tuple[str, ...]:
+        nodes = self._client.agents.nodes(agent_id, graph_id)
+        return tuple([node.node_id async for node in nodes if node.waiting_for_user])
+
+    async def nodes(self, agent_id: str, graph_id: str) -> list[Row]:
+        """Return the nodes of a graph with their edges, in the graph's order."""
+        asked = self._client.agents
+        names = [one.node_id async for one in asked.nodes(agent_id, graph_id)]
+        return [_row(await asked.node(agent_id, graph_id, name)) for name in names]
+
+    async def data(self, agent_id: str, graph_id: str) -> Row:
+        """Return what the session of a graph knows: of the one that goes on, else of the newest."""
+        session_id = await self._session(agent_id, graph_id)
+        if session_id is None:
+            return {}
+        found = await self._client.agents.session(agent_id, session_id, graph_id=graph_id)
+        return _row(found)["memory"]  # type: ignore[no-any-return]
+
+    async def _session(self, agent_id: str, graph_id: str) -> str | None:
+        asked = self._client.agents
+        sessions = [one async for one in asked.sessions(agent_id, graph_id=graph_id, limit=_SESSIONS)]
+        going_on = next((one for one in sessions if one.status == "active"), None)
+        return (going_on or sessions[0]).session_id if sessions else None
 
     async def switch(self, agent_id: str, graph_id: str) -> None:
         """Let what is said go to another graph of an agent."""

@@ -182,6 +182,8 @@ class Graph:
     primary: bool
     running: int
     """Runs that go on now."""
+    waiting: tuple[str, ...]
+    """Nodes that wait for their user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.tui import looks
 from queenright.tui.commands import Command
 from queenright.tui.conversation import Conversation
+from queenright.tui.graph_picture import data_lines, graph_lines
 from queenright.tui.screens.base import Base
 from queenright.tui.shared import Shared
 from queenright.tui.values import Graph, Moment, Ticket
@@ -33,7 +34,7 @@ class TalkScreen(Base):
     """
 
     ALWAYS_TYPING: ClassVar[bool] = True
-    COMMAND_HINT: ClassVar[str] = "say something · /graphs /graph <id> /load <path> /unload <id> /help"
+    COMMAND_HINT: ClassVar[str] = "say something · /graphs /graph <id> /nodes /data /load <path> /help"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("pageup", "scroll(-1)", "Scroll", key_display="PgUp/PgDn"),
         Binding("pagedown", "scroll(1)", "Scroll", show=False),
@@ -100,6 +101,8 @@ class TalkScreen(Base):
         does: dict[str, Callable[[], None]] = {
             "graphs": lambda: self.act(self._list_graphs),
             "graph": lambda: self.act(lambda: self._switch(given)),
+            "nodes": lambda: self.act(self._show_nodes),
+            "data": lambda: self.act(self._show_data),
             "load": lambda: self.act(lambda: self._load(given)),
         }
         if name == "unload" and given != self.agent_id:
@@ -115,9 +118,20 @@ class TalkScreen(Base):
             f"{'▸' if one.active else ' '} {one.graph_id}"
             f"{', its own' if one.primary else ''}"
             f"{f', {one.running} run' + ('s' if one.running > 1 else '') if one.running else ', idle'}"
+            f"{', waiting for you at ' + ', '.join(one.waiting) if one.waiting else ''}"
             for one in self._graphs
         ]
         self.conversation.note("\n".join(lines), self.shared.clock())
+
+    async def _show_nodes(self) -> None:
+        active = self.conversation.active
+        lines = graph_lines(await self.shared.link.nodes(self.agent_id, active))
+        self.conversation.note("\n".join([f"{active}:", *lines]), self.shared.clock())
+
+    async def _show_data(self) -> None:
+        lines = data_lines(await self.shared.link.data(self.agent_id, self.conversation.active))
+        none = f"the session of {self.conversation.active} knows nothing yet"
+        self.conversation.note("\n".join(lines) or none, self.shared.clock())
 
     async def _switch(self, graph_id: str) -> None:
         await self.shared.link.switch(self.agent_id, graph_id)

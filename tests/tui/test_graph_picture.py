@@ -1,0 +1,45 @@
+"""A graph and a session's data as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from queenright.tui.graph_picture import data_lines, graph_lines
+
+
+def node(name: str, *edges: tuple[str, str], **state: int) -> dict[str, Any]:
+    return {
+        "node_id": name,
+        "running": 0,
+        "waiting_for_user": 0,
+        **state,
+        "edges_out": [
+            {"target": target, "when": when, "expression": "n > 3", "route": ""} for target, when in edges
+        ],
+    }
+
+
+def test_each_node_has_its_state_and_what_comes_after_it() -> None:
+    nodes = [
+        node("ask", ("search", "success"), ("ask", "failure"), running=1, waiting_for_user=1),
+        node("search", ("write", "expression"), running=1),
+        node("write"),
+    ]
+
+    assert graph_lines(nodes) == [
+        "? ask     waiting for you     → search, ask if it fails",
+        "▶ search  working             → write if n > 3",
+        "○ write   idle",
+    ]
+
+
+def test_a_value_is_shown_as_json_and_a_long_one_is_cut() -> None:
+    lines = data_lines({"topic": "doors", "pages": list(range(500)), "ü": {"a": None}})
+
+    assert lines[0] == 'topic  "doors"'
+    assert len(lines[1]) < 320
+    assert lines[2] == 'ü      {"a": null}'
+
+
+def test_of_nothing_there_is_nothing() -> None:
+    assert (graph_lines([]), data_lines({})) == ([], [])
