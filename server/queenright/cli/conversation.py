@@ -7,11 +7,17 @@ import os
 import threading
 from typing import IO, Final
 
+from queenright.instrumentation.redaction import redact
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.tooling.approval import ApprovalRequest
 
 # What could move the cursor, or tell the terminal to do things: all control characters but new line and tab.
 _CONTROL: Final = {number: None for number in (*range(32), *range(127, 160)) if chr(number) not in "\n\t"}
+
+
+_ARGUMENTS: Final = 500
+"""Characters of a tool call's arguments that are shown."""
 
 
 def plain(text: str) -> str:
@@ -138,13 +144,27 @@ class Answers:
         self._runtime = runtime
         self._out = out
         self._typed = Typed()
+        self._asking = asyncio.Lock()
+        """What is typed next is for one question."""
+
+    async def approve(self, request: ApprovalRequest) -> bool:
+        """Ask whether a tool call may be made: `y` allows it; nothing is allowed once stdin is at its end."""
+        async with self._asking:
+            arguments = plain(redact(" ".join(request.arguments.split()), _ARGUMENTS))
+            asked = f"{request.node_id} wants to call {request.tool} {arguments}"
+            print(f"{plain(asked)}\nAllow it? [y/N] ", end="", file=self._out, flush=True)
+            line = await self._typed.line()
+        if line is None:
+            print("\nNobody answers, so it is not made: stdin is at its end.", file=self._out, flush=True)
+        return line is not None and line.strip().lower() in ("y", "yes")
 
     async def give(self, asked: asyncio.Queue[AgentEvent], stop: asyncio.Event) -> None:
         """Answer each question in ``asked``; when there is nobody to answer any more, set ``stop``."""
         while True:
             event = await asked.get()
-            print("> ", end="", file=self._out, flush=True)
-            line = await self._typed.line()
+            async with self._asking:
+                print("> ", end="", file=self._out, flush=True)
+                line = await self._typed.line()
             if line is None:
                 print("\nNobody answers: stdin is at its end.", file=self._out, flush=True)
                 stop.set()

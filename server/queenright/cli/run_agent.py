@@ -112,6 +112,8 @@ async def _run(
             await runtime.disk.run(partial(runtime.session_store(graph_id).open, options.session))
         progress = Progress(out, graph_id, names=len(runner.info().client_facing) > 1)
         answers = Answers(runtime, out)
+        if options.approve_tools:
+            runtime.set_approval_callback(answers.approve)
         subscription = runtime.subscribe_to_events(progress.types, progress.show, name="terminal")
         runtime.subscribe_to_events(stopping.types, stopping.show, name="stopping", filter_graph=graph_id)
         if options.resume:

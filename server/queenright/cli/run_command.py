@@ -39,9 +39,14 @@ def run(
     as_json: Json = False,
     config: Config = None,
     telemetry: Annotated[bool, typer.Option(help="Send telemetry to OTEL_EXPORTER_OTLP_ENDPOINT.")] = True,
+    approve_tools: Annotated[
+        bool, typer.Option("--approve-tools", help="Ask before each tool call; y allows it.")
+    ] = False,
+    tui: Annotated[
+        bool, typer.Option("--tui", help="In the terminal interface, watched by a service of its own.")
+    ] = False,
 ) -> None:
     """Run one agent in the terminal. Ctrl-C pauses it and says how to go on."""
-    from queenright.cli.run_agent import run_agent
     from queenright.cli.run_options import RunOptions
 
     options = RunOptions(
@@ -55,5 +60,12 @@ def run(
         as_json=as_json,
         config=config,
         telemetry=telemetry,
+        approve_tools=approve_tools,
     )
+    if tui:
+        from queenright.cli.tui import run_in_interface
+
+        raise typer.Exit(run_in_interface(options))
+    from queenright.cli.run_agent import run_agent
+
     raise typer.Exit(run_agent(options))

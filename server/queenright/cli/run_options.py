@@ -32,6 +32,7 @@ class RunOptions:
     as_json: bool = False
     config: Path | None = None
     telemetry: bool = True
+    approve_tools: bool = False
 
     def check(self) -> None:
         """

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import typer
 
-from queenright.cli.asking import LOCAL, WHO, By, TokenFile, Url
+from queenright.cli.asking import LOCAL, WHO, By, TokenFile, Url, login
 from queenright.cli.misuse import Misuse
+from queenright.cli.run_options import RunOptions
 
 _FAULTS = 20
 
@@ -20,27 +21,46 @@ def tui(url: Url = LOCAL, token_file: TokenFile = None, by: By = WHO) -> None:
 
     It asks a running service, here or far away, and needs a terminal of 80 by 24 or more. `?` lists its keys.
     """
-    import sys
-
-    from queenright.instrumentation.errors import QueenrightError
-
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise Misuse(
-            "This needs a terminal. `queenright list` and `queenright tickets` print into a pipe or a file."
-        )
-    try:
-        from queenright.tui.app import QueenrightApp
-    except ModuleNotFoundError as error:
-        raise QueenrightError(
-            f"The terminal interface needs {error.name}: pip install 'queenright[tui]'"
-        ) from None
+    _check_terminal("`queenright list` and `queenright tickets` print into a pipe or a file.")
     from queenright.client import AsyncQueenright
+    from queenright.tui.app import QueenrightApp
     from queenright.tui.link import Link
 
     app = QueenrightApp(Link(AsyncQueenright(url, token_file=token_file), by=by))
     with _faults_afterwards():
         app.run()
     raise typer.Exit(app.return_code or 0)
+
+
+def run_in_interface(options: RunOptions) -> int:
+    """
+    Run one agent in the terminal interface; return the exit code.
+
+    Raises:
+        Misuse: There is no terminal, or the command line makes no sense.
+        QueenrightError: The interface is not installed, or the agent cannot be run.
+    """
+    options.check()
+    for given, option in ((options.as_json, "--json"), (options.approve_tools, "--approve-tools")):
+        if given:
+            raise Misuse(f"--tui and {option} do not go together; leave one out.")
+    _check_terminal("Leave --tui out to run it in a pipe.")
+    from queenright.cli.run_tui import run_tui
+
+    with _faults_afterwards():
+        return run_tui(options, by=login())
+
+
+def _check_terminal(otherwise: str) -> None:
+    import sys
+    from importlib.util import find_spec
+
+    from queenright.instrumentation.errors import QueenrightError
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise Misuse(f"This needs a terminal. {otherwise}")
+    if missing := [name for name in ("textual", "rich") if find_spec(name) is None]:
+        raise QueenrightError(f"The terminal interface needs {missing[0]}: pip install 'queenright[tui]'")
 
 
 @contextlib.contextmanager

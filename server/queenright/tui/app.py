@@ -64,9 +64,16 @@ class QueenrightApp(App[None]):
     ]
 
     def __init__(
-        self, link: Link, *, clock: Callable[[], float] = time.time, notices_stay: float = STAYS
+        self,
+        link: Link,
+        *,
+        clock: Callable[[], float] = time.time,
+        notices_stay: float = STAYS,
+        talks_with: str = "",
     ) -> None:
         super().__init__()
+        self._talks_with = talks_with
+        """The agent with which it begins a talk; empty: it begins with the fleet."""
         self.shared = Shared(link, clock)
         self._notices_stay = notices_stay
         self._polls = 0
@@ -84,6 +91,8 @@ class QueenrightApp(App[None]):
         """Begin with the fleet."""
         self.theme = "textual-dark"
         await self.push_screen(FleetScreen(self.shared))
+        if self._talks_with:
+            await self.push_screen(TalkScreen(self.shared, self._talks_with))
         self._go_on(self._tell_of_runs)
         self.set_interval(_PAINT, self.paint)
         self.set_interval(_POLL, self._poll)

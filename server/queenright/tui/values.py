@@ -42,6 +42,7 @@ class Worker:
     bad_steps: int
     errors: int
     tokens: int
+    cost_usd: float | None
     verdicts: tuple[str, ...]
     last_activity: float | None
     last_progress: float | None
@@ -67,6 +68,7 @@ class Worker:
             bad_steps=row["bad_steps"],
             errors=row["errors"],
             tokens=row["tokens"] or 0,
+            cost_usd=row["cost_usd"],
             verdicts=tuple(row["verdicts"]),
             last_activity=row["last_activity"],
             last_progress=row["last_progress"],

@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Static
 
+from queenright.instrumentation.money import money
 from queenright.tui import looks
 from queenright.tui.screens import doing
 from queenright.tui.screens.base import OpenTalk
@@ -92,7 +93,7 @@ class WorkerScreen(Following):
                 ("Steps", f"{one.steps:<6}"),
                 ("Bad", f"{one.bad_steps:<5}"),
                 ("Errors", f"{one.errors:<5}"),
-                ("Tokens", f"{amount(one.tokens):<7}"),
+                ("Tokens", f"{_used(one):<7}"),
                 ("Verdicts", _verdicts(one)),
             ),
             self._sparks(width),
@@ -150,6 +151,12 @@ class WorkerScreen(Following):
 
 def _since(now: float, at: float | None) -> str:
     return "never" if at is None else f"{ago(now - at)} ago"
+
+
+def _used(one: Worker) -> str:
+    """Return what a worker used; without a known price the tokens alone."""
+    cost = "" if one.cost_usd is None else f", {money(one.cost_usd)}"
+    return f"{amount(one.tokens)}{cost}"
 
 
 def _verdicts(one: Worker) -> str:

@@ -1,0 +1,69 @@
+"""`queenright run --tui` and `--approve-tools`: one agent, watched and asked about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from queenright.cli.run_options import RunOptions
+from queenright.cli.run_tui import interface, settings_for
+from queenright.tui.screens.talk import TalkScreen
+from tests.runtime.agents import chatter, talker
+from tests.tui.test_on_a_service import shows, typed
+from tests.waiting import until
+from tests.warm import queenright
+
+RUN = ("run", "agent", "--storage", "here", "--no-telemetry")
+
+
+@pytest.mark.parametrize(
+    ("typed_in", "line"),
+    [("y\n", "work: double ok"), ("n\n", "not approved"), ("", "Nobody answers, so it is not made")],
+)
+def test_each_tool_call_is_asked_about_and_made_only_if_it_is_allowed(
+    tmp_path: Path, typed_in: str, line: str
+) -> None:
+    talker(tmp_path / "agent")
+
+    done = queenright(*RUN, "--approve-tools", cwd=tmp_path, typed=typed_in)
+
+    assert done.returncode == 0, done.stderr
+    assert 'work wants to call double {"number": 21}' in done.stdout
+    assert "Allow it? [y/N]" in done.stdout
+    assert line in done.stdout
+    assert ("work: double ok" in done.stdout) is (typed_in == "y\n")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ((), "This needs a terminal. Leave --tui out to run it in a pipe."),
+        (("--json",), "--tui and --json do not go together"),
+        (("--approve-tools",), "--tui and --approve-tools do not go together"),
+    ],
+)
+def test_the_interface_needs_a_terminal_and_says_what_it_does_not_go_with(
+    tmp_path: Path, more: tuple[str, ...], said: str
+) -> None:
+    talker(tmp_path / "agent")
+
+    done = queenright(*RUN, "--tui", *more, cwd=tmp_path)
+
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())
+
+
+async def test_an_agent_runs_in_the_interface_and_is_talked_with_there(tmp_path: Path) -> None:
+    options = RunOptions(path=chatter(tmp_path / "chatter"), storage=tmp_path / "here", entry_point="start")
+    settings = settings_for(options, tmp_path / "service")
+
+    async with interface(options, settings, {}, "ada") as app, app.run_test(size=(80, 24)) as pilot:
+        await until(lambda: isinstance(app.screen, TalkScreen), "a talk")
+        await shows(app, "Hello, who are you?")
+        await typed(app, pilot, "Ada")
+        await shows(app, "the run is done")
+        await pilot.press("escape")
+        await shows(app, "chatter")  # in the fleet: it is watched
+
+    assert list((tmp_path / "here").rglob("state.json"))
