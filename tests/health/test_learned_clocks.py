@@ -159,3 +159,16 @@ def test_time_in_which_a_person_was_waited_for_is_not_learned() -> None:
 def test_bounds_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         HealthSettings.model_validate({"learned_clocks": wrong})
+
+
+@pytest.mark.parametrize(("mode", "stale"), [("on", False), ("shadow", True)])
+def test_in_a_tool_that_usually_takes_long_no_checkpoint_is_expected(mode: str, stale: bool) -> None:
+    """B98: as in one that declared its time."""
+    script = WorkerScript(settings=settings(mode)).start()
+    builds(script, 1_200.0)
+    script.event(EventType.CHECKPOINT_SAVED)
+    for _ in range(2):
+        builds(script, 1_200.0, times=1)
+
+    found = script.finding(FindingKind.CHECKPOINT_STALE)
+    assert (found is not None) is stale

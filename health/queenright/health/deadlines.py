@@ -157,7 +157,7 @@ def checkpoint_from(v: VitalSigns) -> float | None:
     """
     Return from when the checkpoint's age counts; None for a worker that makes none or may be silent.
 
-    The time that tools declared, and took, is taken out: in a call nobody saves.
+    The time that tools were given, and took, is taken out: in a call nobody saves.
     """
     if may_be_silent(v) or v.saved_from is None:
         return None
@@ -168,14 +168,15 @@ def checkpoint_due(v: VitalSigns, limit: float) -> float | None:
     """
     Return when the checkpoint is ``limit`` seconds old; see ``checkpoint_from``.
 
-    While a tool runs that declared its time, the age stands still for so long: a hang in it is a stall.
+    While a tool runs that declared its time, or usually takes long, the age stands still for so long: a
+    hang in it is a stall.
     """
     since = checkpoint_from(v)
     if since is None:
         return None
     due, tool = since + limit, v.open_tool
-    if tool is not None and tool.timeout is not None and due > tool.started:
-        due += tool.timeout
+    if tool is not None and due > tool.started:
+        due += v.time_given(tool)
     return due
 
 

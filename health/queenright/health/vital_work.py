@@ -226,9 +226,9 @@ def _close_tool(v: VitalSigns, call_id: str, tool: str, at: float) -> float | No
             if v.tokens_from is not None and len(opened) == 1:
                 # Nobody uses tokens while a tool runs: that time does not count.
                 v.tokens_from = min(at, v.tokens_from + max(0.0, at - one.started))
-            if v.saved_from is not None and len(opened) == 1 and one.timeout is not None:
-                # Nobody saves while a tool runs: what time it declared, and took, does not count.
-                v.saved_from = min(at, v.saved_from + min(one.timeout, max(0.0, at - one.started)))
+            if v.saved_from is not None and len(opened) == 1:
+                # Nobody saves while a tool runs: what time it was given, and took, does not count.
+                v.saved_from = min(at, v.saved_from + min(v.time_given(one), max(0.0, at - one.started)))
             began = one.started
             del opened[index]
             break

@@ -608,6 +608,20 @@ class VitalSigns:
         if phase in (Phase.IDLE, Phase.UNKNOWN) and self.clocks is not None:
             self.clocks.learn(timed_as(phase), at - max(self.last_activity, self.clock_base))
 
+    def time_given(self, tool: OpenTool) -> float:
+        """
+        Return for how many seconds a tool may run while nothing else is expected; 0 if that is not known.
+
+        That is the time that it declared, or a learned limit that is longer than the configured one.
+        """
+        if tool.timeout is not None:
+            return tool.timeout
+        if self.clocks is None or self.settings.learned_clocks.mode != "on":
+            return 0.0
+        configured = self.settings.stall.tool_seconds
+        learned = self.clocks.limit(timed_as(Phase.TOOL, tool.tool), configured, self.settings.learned_clocks)
+        return learned.limit if learned is not None and learned.limit > configured else 0.0
+
     def learn_duration(self, phase: Phase, what: str, began: float, at: float) -> None:
         """Note how long a call took, unless the worker waited for somebody meanwhile."""
         if self.clocks is not None and self.waiting is None and began >= self.clock_base:
