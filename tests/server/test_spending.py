@@ -111,18 +111,27 @@ async def test_with_approval_an_operator_is_asked_once_on_the_ticket(tmp_path: P
     assert asked.reason == "$1.20 of $1.00 spent by this run"
 
 
-async def test_a_worker_is_told_that_its_limit_is_reached_where_it_can_be(
-    tmp_path: Path,
-) -> None:
+async def test_a_worker_is_told_that_its_limit_is_reached_once_it_can_be(tmp_path: Path) -> None:
     async with serving(limits(tmp_path, dry_run=False)) as running:
+        brake = running.service._brake
         await spends(running, 1.2)
+        unreached = await done(running)
         who = {"session_id": "bee-1", "incarnation_id": "bee-a"}
         async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
             await http.get("/api/agents/bee/instructions", params=who)
-            running.service._brake._not_before.clear()  # it was refused while nobody fetched
             await spends(running, 0.1)
-            await running.service._brake.settled()
+            too_soon = await done(running)
+            brake._not_before.clear()
+            await spends(running, 0.1)
+            await brake.settled()
             told = (await http.get("/api/agents/bee/instructions", params=who)).json()["instructions"]
+            await spends(running, 0.1)
+            brake._not_before.clear()
+            await spends(running, 0.1)
+        once = await done(running)
 
+    assert [one["outcome"] for one in unreached] == ["unreachable"]
+    assert too_soon == unreached
     assert [one["kind"] for one in told] == ["nudge"]
-    assert told[0]["message"].startswith("A spending limit is reached: $1.30 of $1.00 spent by this run.")
+    assert told[0]["message"].startswith("A spending limit is reached: $1.40 of $1.00 spent by this run.")
+    assert [one["outcome"] for one in once] == ["queued", "unreachable"]

@@ -34,7 +34,7 @@ class Learned(NamedTuple):
     usual: float
     """Nineteen of twenty took no longer."""
     calls: int
-    """How many were timed."""
+    """How many of the last were timed, some hundreds at most."""
 
 
 class Usual(NamedTuple):
@@ -50,11 +50,10 @@ class Usual(NamedTuple):
 class LearnedClocks:
     """The durations of one agent, by what took so long: a few hundred bytes."""
 
-    __slots__ = ("_counts", "_timed")
+    __slots__ = ("_counts",)
 
     def __init__(self) -> None:
         self._counts: dict[str, bytearray] = {}
-        self._timed: dict[str, int] = {}
 
     def learn(self, what: str, seconds: float) -> None:
         """Note how long something took, in seconds."""
@@ -63,20 +62,17 @@ class LearnedClocks:
             if len(self._counts) >= _MOST_KEYS:
                 return
             counts = self._counts[what] = bytearray(len(_BOUNDS))
-            self._timed[what] = 0
         index = min(bisect_left(_BOUNDS, max(seconds, _SHORTEST)), len(_BOUNDS) - 1)
         if counts[index] == _MOST:
             for other, count in enumerate(counts):
                 counts[other] = (count + 1) // 2  # what is rare stays known
         counts[index] += 1
-        self._timed[what] += 1
 
     def usual(self, what: str, calls: int) -> Usual | None:
         """Return what is usual of something; None if it was noted fewer times than ``calls``."""
-        timed = self._timed.get(what, 0)
-        if timed < calls:
+        counts = self._counts.get(what)
+        if counts is None or (timed := sum(counts)) < calls:
             return None
-        counts = self._counts[what]
         return Usual(_quantile(counts, _USUAL), _quantile(counts, _SELDOM_LONGER), timed)
 
     def limit(self, what: str, configured: float, settings: LearnedClockSettings) -> Learned | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from queenright.health.calls import RecentCalls
@@ -93,6 +94,7 @@ TOKENS: Final = "tokens"
 TOKENS_COUNTED_AS: Final = 1_000
 
 
+@lru_cache(4096)
 def timed_as(phase: Phase, what: str = "") -> str:
     """Return as what the time of a phase is learned: of one tool, one model, or of a pause."""
     return f"{phase.value}:{what}"

@@ -10,6 +10,7 @@ from typing import Any, Final
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.approvals import Approvals
 from queenright.health.interventions.permit import ActionRefused
+from queenright.health.interventions.record import Outcome
 from queenright.health.interventions.service import AgentUnknown, InterventionService
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
@@ -20,8 +21,9 @@ from queenright.health.tickets import EscalationTicket
 _log = logging.getLogger(__name__)
 
 BY: Final = "spending limit"
-_AGAIN: Final = 60.0
-"""Seconds until a brake that was refused is tried again, if the worker spends on."""
+_AGAIN: Final = 600.0
+"""Seconds until a brake that was refused, or did not reach the worker, is tried again, if it spends on."""
+_DONE: Final = frozenset({Outcome.DONE, Outcome.QUEUED, Outcome.DRY_RUN})
 _NUDGE: Final = (
     "A spending limit is reached: {reached}. Save what you have, say what is left to do, and stop, "
     "unless your user tells you to go on."
@@ -90,22 +92,25 @@ class SpendingBrake:
 
     async def _brake(self, key: WorkerKey, limits: set[str], said: str) -> None:
         try:
-            await self._act(*key, said)
+            is_done = await self._act(*key, said)
         except (ActionRefused, AgentUnknown, StoreError) as error:
             _log.info("no brake for %r, session %r, though %s: %s", *key, said, error)
             return
-        if self._settings.spending.brake != "approval" or self._settings.spending.dry_run:
-            self._braked.setdefault(key, set()).update(limits)  # who asks twice is refused
+        if is_done:
+            self._braked.setdefault(key, set()).update(limits)
 
-    async def _act(self, agent_id: str, session_id: str, said: str) -> None:
+    async def _act(self, agent_id: str, session_id: str, said: str) -> bool:
+        """Brake; return whether that is done for good. To ask is not: who asks twice is refused."""
         spending, how = self._settings.spending, self._interventions
         given: dict[str, Any] = {"session_id": session_id, "by": BY, "dry": spending.dry_run}
         if spending.brake == "nudge":
-            await how.nudge(agent_id, _NUDGE.format(reached=said), **given)
+            one = await how.nudge(agent_id, _NUDGE.format(reached=said), **given)
         elif spending.brake == "stop" or spending.dry_run:
             what = "" if spending.brake == "stop" else "an operator would be asked whether to stop it: "
-            await how.terminate(agent_id, f"{what}{said}", **given)
+            one = await how.terminate(agent_id, f"{what}{said}", **given)
         else:
             worker, ticket = self._monitor.get(agent_id, session_id), self._ticket_of(agent_id, session_id)
             if worker is not None and ticket is not None:
                 await self._approvals.request(worker, ticket_id=ticket.ticket_id, reason=said, by=BY)
+            return False
+        return one.outcome in _DONE
