@@ -869,3 +869,20 @@ def test_limit_leaves_the_rest_due() -> None:
 
     assert [len(agents) for agents in looked[:3]] == [2, 2, 1]
     assert set().union(*looked) == {f"bee{number}" for number in range(5)}
+
+
+def test_a_long_tool_over_which_the_host_slept_makes_no_checkpoint_stale() -> None:
+    """B98: the time that it declared, and took since the host is awake, is taken out."""
+    script = worker(heartbeat_interval=300)
+    script.event(EventType.CHECKPOINT_SAVED)
+    script.event(EventType.TOOL_CALL_STARTED, {"tool": "build", "call_id": "1", "timeout": 3600})
+    for _ in range(4):
+        script.event(EventType.AGENT_HEARTBEAT, {"interval": 300}, after=225)
+    script.now += 3_000
+    script.monitor.clock_jumped(script.now)
+    for _ in range(8):
+        script.event(EventType.AGENT_HEARTBEAT, {"interval": 300}, after=255)
+    script.call("build", call_id="1")
+
+    assert script.finding(FindingKind.CHECKPOINT_STALE) is None
+    assert script.finding(FindingKind.NO_TOKENS) is None

@@ -223,12 +223,14 @@ def _close_tool(v: VitalSigns, call_id: str, tool: str, at: float) -> float | No
         return None
     for index, one in enumerate(opened):
         if one.call_id == call_id if call_id and one.call_id else one.tool == tool:
+            # What was before the clocks began anew (the host slept) does not count in any case.
+            took = max(0.0, at - max(one.started, v.clock_base))
             if v.tokens_from is not None and len(opened) == 1:
                 # Nobody uses tokens while a tool runs: that time does not count.
-                v.tokens_from = min(at, v.tokens_from + max(0.0, at - one.started))
+                v.tokens_from = min(at, max(v.tokens_from, v.clock_base) + took)
             if v.saved_from is not None and len(opened) == 1:
                 # Nobody saves while a tool runs: what time it was given, and took, does not count.
-                v.saved_from = min(at, v.saved_from + min(v.time_given(one), max(0.0, at - one.started)))
+                v.saved_from = min(at, max(v.saved_from, v.clock_base) + min(v.time_given(one), took))
             began = one.started
             del opened[index]
             break
