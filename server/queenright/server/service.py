@@ -459,8 +459,8 @@ class Service:
 
     def _group_of(self, worker: WorkerHealth, finding: Finding) -> str:
         """Return what a worker's trouble shares with others', or the storm that it is part of."""
-        now, health = self.clock(), self.settings.health_monitoring
-        found = shared_cause(worker, finding, self.monitor.workers, health, now)
+        now = self.clock()
+        found = shared_cause(worker, finding, self.monitor.workers, self.monitor.settings, now)
         return found or self.acting.storm.storm_of(worker.key, now)
 
     def _note_shadow(self, worker: WorkerKey, finding: Finding) -> None:
