@@ -43,7 +43,7 @@ _WORDS: Final[Mapping[FindingKind, str]] = {
     FindingKind.PROVIDER_FAILURE: "is let down by its model provider",
     FindingKind.CIRCUIT_BREAKER_OPEN: "is held back by an open circuit breaker",
     FindingKind.RESOURCE_LIMIT: "has used up a resource",
-    FindingKind.SPENDING: "has spent what it may, or nearly so",
+    FindingKind.SPENDING: "has reached a spending limit, or nearly so",
     FindingKind.RECOVERY_FAILED: "could not be recovered",
     FindingKind.RUNS_FAILED: "fails run after run",
     FindingKind.DOOM_LOOP: "is in a loop",

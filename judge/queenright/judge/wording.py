@@ -44,7 +44,7 @@ _WORDS: Final[dict[FindingKind, _Words]] = {
         "Free or raise what is used up; have it save its state first if it can.",
     ),
     FindingKind.SPENDING: _Words(
-        "has spent what it may, or nearly so",
+        "has reached a spending limit, or nearly so",
         "It works on and spends more; what it does may be worth it, or it may be lost in something.",
         "See what it does. Raise the limit (health_monitoring.spending) if it is worth it, or stop it: "
         "queenright terminate {agent} --session {session} --reason spending.",
