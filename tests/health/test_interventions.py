@@ -621,7 +621,7 @@ async def test_a_dry_run_shows_everything_and_does_nothing(store: Store) -> None
 
 
 async def test_dry_run_of_some_kinds_does_the_others(store: Store) -> None:
-    """B97: nudges are sent; who does not answer them is stopped on paper only."""
+    """Nudges are sent; who does not answer them is stopped on paper only."""
     acting = Acting(store, dry_run=["escalate", "terminate"])
     await acting.start()
 

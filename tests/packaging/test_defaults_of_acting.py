@@ -24,7 +24,7 @@ ROWS = re.findall(
 def test_table_of_defaults_says_what_the_settings_are(
     action: str, setting: str, default: str, dry: str
 ) -> None:
-    """B97."""
+    """What is done by default, as the page says."""
     value: Any = HealthSettings()
     for name in setting.split("."):
         value = getattr(value, name)
@@ -37,7 +37,7 @@ def test_table_of_defaults_says_what_the_settings_are(
 
 
 def test_every_kind_of_action_is_in_the_table() -> None:
-    """B97."""
+    """And what only on paper."""
     named = {action.split(",")[0].split()[0] for action, *_ in ROWS}
 
     assert set(get_args(ActionName)) == {kind.value for kind in ActionKind} <= named

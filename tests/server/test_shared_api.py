@@ -127,3 +127,25 @@ async def test_with_nothing_to_tell_the_lists_are_empty(running: Running, http: 
     assert (await queenright(running, "providers")).out == "No calls of models in the last hour.\n"
     assert (await queenright(running, "incidents", "--all")).out == "No incidents in the last seven days.\n"
     assert "Model providers" not in (await http.get("/")).text
+
+
+async def test_a_closed_ticket_gives_no_advice(running: Running, http: httpx.AsyncClient) -> None:
+    """B102: neither as such nor at the end of what the queen said."""
+    service = running.service
+    await failing(running, "a", "b")
+    await until(lambda: all(one.analysis for one in service.tickets.open_tickets()), "they are triaged")
+    opened = (await http.get("/api/tickets")).json()["tickets"]
+    for agent in ("a", "b"):
+        await service.ingest(calls(service.clock(), agent, times=1)[1:])
+    await until(lambda: not service.tickets.open_tickets(), "the tickets close")
+
+    for ticket in opened:
+        assert ticket["suggested_action"] in ticket["analysis"]
+        closed = (await http.get(f"/api/tickets/{ticket['ticket_id']}")).json()
+        # The timeline says what was told then.
+        page = (await http.get(f"/tickets/{ticket['ticket_id']}")).text.partition("<h2>Timeline")[0]
+        shown = await queenright(running, "tickets", "show", ticket["ticket_id"])
+        assert closed["suggested_action"] == ""
+        assert closed["analysis"]
+        for said in (closed["analysis"], page, shown.out):
+            assert "Check the provider" not in said

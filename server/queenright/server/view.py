@@ -20,6 +20,7 @@ from queenright.health.provider_traffic import ProviderHealth
 from queenright.health.tickets import EscalationTicket
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
+from queenright.judge import wording
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.acting_view import ACTED, acted, acting, worth_a_line
 from queenright.server.service import Service
@@ -119,17 +120,31 @@ def ticket_row(
     """
     Return one ticket with all its fields, its age in words, and what came of telling people.
 
+    Of a closed one nothing is to be done any more: it gives no advice.
+
     Args:
         ticket: The ticket.
         now: Seconds since the epoch.
         silenced: Because of which silence nobody hears of it.
         told: Who was told of it, by Alertmanager's word.
     """
-    return ticket.model_dump(mode="json") | {
+    row = ticket.model_dump(mode="json")
+    if not ticket.live:
+        row |= {"suggested_action": "", "analysis": _without_advice(ticket)}
+    return row | {
         "age": ago(now - ticket.first_seen),
         "silenced": None if silenced is None else asdict(silenced),
         "told": told_rows(told),
     }
+
+
+def _without_advice(ticket: EscalationTicket) -> str:
+    about = (ticket.kind, ticket.finding_kind or ticket.kind, ticket.words_kind or ticket.kind)
+    known = {wording.advice(kind, ticket.worker_agent_id, ticket.worker_session_id) for kind in about}
+    text = ticket.analysis
+    for advice in known | {ticket.suggested_action}:
+        text = text.replace(advice, "") if advice else text
+    return " ".join(text.split())
 
 
 def notification_row(handed: HandedOver, outbox: Mapping[str, Any], now: float) -> dict[str, Any]:
