@@ -102,7 +102,10 @@ async def test_a_looping_agent_is_one_page_and_one_all_clear(
     assert agent in ticket.analysis
     assert re.fullmatch("[0-9a-f]{32}", ticket.trace_id)
     assert (ticket_page.status_code, runbook_page.status_code) == (200, 200)
-    assert ticket.analysis in html.unescape(ticket_page.text)
+    # It is over: the page says what was wrong, and no longer what to do about it.
+    advice = wording.advice(ticket.kind, agent, ticket.worker_session_id)
+    assert ticket.analysis.endswith(advice)
+    assert ticket.analysis.removesuffix(advice).strip() in html.unescape(ticket_page.text)
     assert "QueenrightIntervention" in runbook_page.text
 
     for status in ("firing", "resolved"):
@@ -112,7 +115,7 @@ async def test_a_looping_agent_is_one_page_and_one_all_clear(
         said = slack.text if status == "firing" else slack.text.partition("\n")[2]
         assert said.startswith(f"{agent} ")
         assert slack.text.count(wording.matters(ticket.kind)) == 1
-        assert slack.text.count(wording.advice(ticket.kind, agent, ticket.worker_session_id)) == 1
+        assert slack.text.count(advice) == 1
         assert "says:" not in slack.text
         assert attachment["title_link"] == expected["Ticket"]
         # What is not known makes room for the console and for Alertmanager; a silence can always be begun.
