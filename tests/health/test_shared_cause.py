@@ -76,11 +76,11 @@ async def test_forty_workers_of_one_provider_have_tickets_of_one_group(groups: H
 
 
 async def test_what_is_left_when_the_provider_is_back_is_a_ticket_of_its_own(groups: Hive) -> None:
-    """B104: while it fails, whatever else the worker shows is taken to be of that."""
-    both = service.worker(finding(PROVIDER), finding(FindingKind.DOOM_LOOP))
+    """While it fails, what may come of that is taken to be of that."""
+    both = service.worker(finding(PROVIDER), finding(FindingKind.STALL))
     both.vitals.provider = "anthropic"
     shared = (await groups.raise_(both)).ticket
-    left = service.worker(finding(FindingKind.DOOM_LOOP))
+    left = service.worker(finding(FindingKind.STALL))
     await groups.tickets.observe(left)
     cleared = groups.tickets.get(shared.ticket_id)
     groups.now += service.HOLD
@@ -89,7 +89,35 @@ async def test_what_is_left_when_the_provider_is_back_is_a_ticket_of_its_own(gro
 
     assert cleared is not None
     assert cleared.condition_cleared_at is not None
-    assert (closed.ticket_id, own.storm_id, own.kind) == (shared.ticket_id, "", FindingKind.DOOM_LOOP)
+    assert (closed.ticket_id, own.storm_id, own.kind) == (shared.ticket_id, "", FindingKind.STALL)
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["from the start", "later"])
+async def test_own_trouble_is_told_apart_while_the_provider_fails(groups: Hive, is_first: bool) -> None:
+    """B104: no provider makes a loop, however much worse its own failure is."""
+    down, loop = finding(PROVIDER, Severity.CRITICAL), finding(FindingKind.DOOM_LOOP, Severity.HIGH)
+    workers = [service.worker(down, loop)] if is_first else [service.worker(down), service.worker(down, loop)]
+    for health in workers:
+        health.vitals.provider = "anthropic"
+        await groups.tickets.observe(health)
+        await groups.raise_(health)
+
+    [own] = groups.tickets.open_tickets()
+    assert (own.kind, own.storm_id) == (FindingKind.DOOM_LOOP, "")
+    assert list(own.related_kinds) == [PROVIDER]
+
+    # The provider is back: what is its own goes on.
+    await groups.tickets.observe(service.worker(loop))
+    groups.now += service.HOLD
+    assert await groups.tickets.settle(groups.now) == []
+
+
+async def test_a_lesser_loop_counts_to_the_provider(groups: Hive) -> None:
+    health = service.worker(finding(PROVIDER), finding(FindingKind.DOOM_LOOP, Severity.MEDIUM))
+    health.vitals.provider = "anthropic"
+    ticket = (await groups.raise_(health)).ticket
+
+    assert (ticket.kind, ticket.storm_id) == (PROVIDER, "provider:anthropic")
 
 
 async def test_what_is_worse_than_the_provider_was_is_told_at_once_when_that_is_back(groups: Hive) -> None:
@@ -108,10 +136,10 @@ async def test_what_is_worse_than_the_provider_was_is_told_at_once_when_that_is_
 
 
 async def test_a_provider_that_fails_again_within_the_hold_reopens_its_ticket(groups: Hive) -> None:
-    failed = service.worker(finding(PROVIDER), finding(FindingKind.DOOM_LOOP))
+    failed = service.worker(finding(PROVIDER), finding(FindingKind.STALL))
     failed.vitals.provider = "anthropic"
     ticket = (await groups.raise_(failed)).ticket
-    await groups.tickets.observe(service.worker(finding(FindingKind.DOOM_LOOP)))
+    await groups.tickets.observe(service.worker(finding(FindingKind.STALL)))
     await groups.tickets.observe(failed)
 
     [again] = groups.tickets.open_tickets()

@@ -93,9 +93,33 @@ class Finding:
         } | ({"shadow": True} if self.shadow else {})
 
 
+_NOT_BY_A_PROVIDER: Final = frozenset(
+    {
+        FindingKind.CONTEXT_EXHAUSTED,
+        FindingKind.RESOURCE_LIMIT,
+        FindingKind.SPENDING,
+        FindingKind.DOOM_LOOP,
+    }
+)
+"""What does not come of failing model calls."""
+
+
 def worst(findings: Iterable[Finding]) -> Finding | None:
-    """Return the finding that matters most: ticket-worthy first, then by severity, then by order of cause."""
-    return min(findings, key=lambda f: (not f.ticket, -f.severity.rank, _KIND_RANK[f.kind]), default=None)
+    """
+    Return the finding that matters most: ticket-worthy first, then by severity, then by order of cause.
+
+    What is the worker's own and pages comes before its provider's failure, of which other workers tell too.
+    """
+    ordered = sorted(findings, key=lambda f: (not f.ticket, -f.severity.rank, _KIND_RANK[f.kind]))
+    if ordered and ordered[0].kind is FindingKind.PROVIDER_FAILURE:
+        return next(filter(is_own_beside_provider, ordered), ordered[0])
+    return ordered[0] if ordered else None
+
+
+def is_own_beside_provider(finding: Finding) -> bool:
+    """Return whether a worker is paged for this even while its provider fails for everybody."""
+    is_bad = finding.severity.rank >= Severity.HIGH.rank
+    return finding.ticket and is_bad and finding.kind in _NOT_BY_A_PROVIDER
 
 
 class HealthState(StrEnum):

@@ -10,7 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from queenright.health import ticket_lifecycle as lifecycle
-from queenright.health.findings import HOLDS_AFTER_THE_END, Finding, FindingKind, Severity, worst
+from queenright.health.findings import (
+    HOLDS_AFTER_THE_END,
+    Finding,
+    FindingKind,
+    Severity,
+    is_own_beside_provider,
+    worst,
+)
 from queenright.health.monitor import WorkerHealth
 from queenright.health.summary import summarise
 from queenright.health.ticket_lifecycle import Change
@@ -154,7 +161,8 @@ def own_findings(ticket: EscalationTicket, findings: Sequence[Finding]) -> list[
     """
     Return the findings that hold a ticket: a dismissed one is about its own condition only.
 
-    What a worker shows while its provider fails is mostly of that; when the provider is back, it is not.
+    What a worker shows while its provider fails is mostly of that, and when the provider is back, it is not.
+    Trouble that no provider makes is never held by a ticket that shares its cause with others.
     """
     if not ticket.is_open:
         return [finding for finding in findings if finding.kind is ticket.kind]
@@ -162,14 +170,22 @@ def own_findings(ticket: EscalationTicket, findings: Sequence[Finding]) -> list[
         return list(findings)
     if ticket.shares_cause and ticket.kind not in kinds_of(findings):
         return []  # what the others have too is over: anything else is the worker's own, and told as that
+    if has_trouble_apart(ticket, findings):
+        return []
     return [finding for finding in findings if finding.kind is not FindingKind.RUNS_FAILED]
+
+
+def has_trouble_apart(ticket: EscalationTicket, findings: Sequence[Finding]) -> bool:
+    """Return whether a ticket shared with others is open on a worker whose own trouble is paged for."""
+    is_shared = ticket.shares_cause and ticket.kind is FindingKind.PROVIDER_FAILURE
+    return is_shared and any(map(is_own_beside_provider, findings))
 
 
 def has_true_words(ticket: EscalationTicket, findings: Sequence[Finding]) -> bool:
     """Return whether what the judge wrote of an open ticket's worker still holds, and nothing worse does."""
     own = own_findings(ticket, findings)
     if not own:
-        return True
+        return not has_trouble_apart(ticket, findings)
     kind = ticket.words_kind or ticket.finding_kind or ticket.kind
     severity = ticket.words_severity or ticket.severity
     return kind in kinds_of(own) and floor(own).rank <= severity.rank
