@@ -122,7 +122,7 @@ def cases() -> list[Case]:
     # Both new, or Alertmanager would not wait for the second; each lasts a second.
     now = time.time()
     degraded = _ours("QueenrightFleetDegraded", "fleet", now, "62.5%")
-    provider = _ours("QueenrightProviderFailing", "fleet", now, "5")
+    burning = _ours("QueenrightBadStepsBurn", "fleet", now, "99%", window="1h")
     unclaimed = replace(watchdog, labels={"alertname": "SomebodyElses", "cluster": "golden-unclaimed"})
     query = "http://127.0.0.1:9090/graph?g0.expr=up+%3D%3D+0&g0.tab=1"
     return [
@@ -140,9 +140,9 @@ def cases() -> list[Case]:
         Case(
             "fleet",
             [
-                ([degraded, provider], 3),
+                ([degraded, burning], 3),
                 ([replace(degraded, ends_at=now + 1)], 3),
-                ([replace(provider, ends_at=now + 1)], 3),
+                ([replace(burning, ends_at=now + 1)], 3),
             ],
             generator=query,
         ),

@@ -101,29 +101,29 @@ def test_the_end_says_how_long_it_was_and_who_or_what_ended_it(version: str) -> 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_provider_that_lets_the_fleet_down_is_one_message_and_one_incident_to_the_last_end(
+def test_trouble_of_the_whole_fleet_is_one_message_and_one_incident_to_the_last_end(
     version: str,
 ) -> None:
     """Both alerts in the first message; the first end is told, and the incident stays open for the other."""
-    fleet, provider = (
+    fleet, burn = (
         next(rule.summary for rule in RULES if rule.name == f"Queenright{name}")
-        for name in ("FleetDegraded", "ProviderFailing")
+        for name in ("FleetDegraded", "BadStepsBurn")
     )
     slack = bodies("fleet", version, "/slack/")
     pages = bodies("fleet", version, "/pagerduty/")
     titles = [body["attachments"][0]["title"] for body in slack]
 
-    assert titles == [f"{fleet} {provider}", provider, f"Resolved: {provider}"]
+    assert titles == [f"{fleet} {burn}", burn, f"Resolved: {burn}"]
     assert [body["payload"]["summary"] for body in pages[:2]] == titles[:2]
     assert [body["event_action"] for body in pages] == ["trigger", "trigger", "resolve"]
     assert len({body["dedup_key"] for body in pages}) == 1
     assert f"*{fleet}* (resolved)" in slack[1]["attachments"][0]["text"]
     first = slack[0]["attachments"][0]
-    for name in ("FleetDegraded", "ProviderFailing"):
+    for name in ("FleetDegraded", "BadStepsBurn"):
         assert f"/runbooks/Queenright{name}|Runbook>" in first["text"]
     silence = unquote({action["text"]: action["url"] for action in first["actions"]}["Silence"])
     # Not of every alert that is critical.
-    assert 'alertname=~"QueenrightFleetDegraded|QueenrightProviderFailing"' in silence
+    assert 'alertname=~"QueenrightFleetDegraded|QueenrightBadStepsBurn"' in silence
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -121,12 +121,6 @@ PAIRS: Final = [
         ours("WorkerStalled", "critical", "rules", agent="researcher"),
         (ours("JudgeSilent", "critical"), told("critical", "other")),
     ),
-    Pair(
-        "provider-ticket",
-        ours("ProviderFailing", "critical"),
-        told("warning", cause="provider_failure"),
-        (told("critical", "other", cause="provider_failure"), told("warning", cause="stall")),
-    ),
     *(
         Pair(
             f"{name}-burn",

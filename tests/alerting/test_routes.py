@@ -214,7 +214,6 @@ async def test_the_real_one_warns_of_no_interval(tmp_path: Path, version: str) -
 
 FLEET: Final = (
     "QueenrightFleetDegraded",
-    "QueenrightProviderFailing",
     "QueenrightBadStepsBurn",
     "QueenrightSlowInterventionsBurn",
 )
@@ -235,19 +234,6 @@ def test_what_is_about_the_whole_fleet_is_one_group_a_cluster() -> None:
         assert (route["group_by"] == ["cluster"]) == together, labels
         if together:
             assert route["receiver"] == "on-call"
-
-
-def test_what_is_about_the_whole_fleet_is_gathered_until_its_slowest_alert_can_fire() -> None:
-    """The first two differ by 15 s of `for`, and by one evaluation: with less of a wait it is told twice."""
-    waits = {
-        rule.name: seconds(rule.for_ or "0s")
-        for group in rule_groups(HealthSettings())
-        for rule in group.rules
-        if isinstance(rule, Alert) and rule.name in FLEET[:2]
-    }
-    [route] = leaves({"alertname": FLEET[0], "source": "monitor", "severity": "critical"})
-
-    assert seconds(route["group_wait"]) >= max(waits.values()) - min(waits.values()) + 15
 
 
 # What docs/alerting.md says to add

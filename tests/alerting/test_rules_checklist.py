@@ -273,7 +273,6 @@ CHANGES = {
     "tokens": ({"loops": {"token_spike_factor": 7}}, {"QueenrightTokenRate"}),
     "user": ({"rules": {"waiting_for_user_seconds": 600}}, {"QueenrightWaitingForUser"}),
     "degraded": ({"rules": {"degraded_share": 0.4}}, {"QueenrightFleetDegraded"}),
-    "provider": ({"rules": {"provider_failures": 9}}, {"QueenrightProviderFailing"}),
     "bad steps": ({"rules": {"bad_steps": {"error_budget": 0.02}}}, {"QueenrightBadStepsBurn"}),
     "interventions": (
         {"rules": {"slow_interventions": {"minimum": 30}}},

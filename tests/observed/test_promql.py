@@ -84,7 +84,7 @@ def test_the_numbers_of_settings_are_those_of_the_settings() -> None:
         "rules.bad_steps.error_budget",
         "rules.slow_interventions.error_budget",
         "rules.slow_interventions.seconds",
-        "rules.provider_failures",
+        "tickets.incident_workers",
         "judge.interval_seconds",
     }
 

@@ -113,6 +113,28 @@ def test_agents_with_an_open_finding_are_counted_by_its_kind_from_0_on() -> None
     assert seen == {FindingKind.PROVIDER_FAILURE: 2, FindingKind.STALL: 1}
 
 
+def test_agents_in_trouble_that_nobody_was_paged_about_are_counted() -> None:
+    """B104: whoever a ticket has paged somebody about is not trouble of the fleet besides."""
+    registry = CollectorRegistry()
+    workers = [
+        worker("paged", FindingKind.PROVIDER_FAILURE),
+        worker("late", FindingKind.PROVIDER_FAILURE),
+        worker("late", FindingKind.STALL, session="t"),  # the same agent again
+        worker("slow", FindingKind.TOKEN_SPIKE),
+        worker("lacks", FindingKind.MCP_SERVER_MISSING),
+        worker("well"),
+        worker("gone", FindingKind.STALL),
+    ]
+    for one in workers[:3]:
+        one.state = HealthState.FAILING
+    for one in workers[3:5]:
+        one.state = HealthState.DEGRADED
+    workers[6].vitals.ended_at = 2.0
+    ServiceMetrics(registry, lambda: workers, paged=lambda: {"paged", "well", "somebody"})
+
+    assert registry.get_sample_value("queenright_unpaged_agents") == 2  # late and slow
+
+
 def test_degraded_agents_with_findings_of_one_kind_are_counted_apart() -> None:
     """One that lacks an MCP server and is stuck as well, in whichever session, is in trouble."""
     registry = CollectorRegistry()

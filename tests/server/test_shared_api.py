@@ -53,6 +53,23 @@ async def test_three_agents_without_their_provider_are_one_incident(
     assert "3 sessions, 3 of 3 tickets open" in told.out
 
 
+async def test_a_fleet_that_tickets_have_paged_about_is_not_trouble_of_the_fleet_besides(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    """B104: QueenrightFleetDegraded counts whom nobody was paged about."""
+    agents = [f"bee-{n:02}" for n in range(40)]
+    await failing(running, *agents)
+
+    def unpaged() -> float | None:
+        return running.service.registry.get_sample_value("queenright_unpaged_agents")
+
+    await until(lambda: unpaged() == 0, "somebody was paged about each")
+    [incident] = (await http.get("/api/incidents")).json()["incidents"]
+    states = [row["state"] for row in (await http.get("/api/agents")).json()["agents"]]
+    assert (incident["cause"], incident["workers"]) == ("provider:anthropic", 40)
+    assert set(states) == {"failing"}
+
+
 async def test_an_incident_is_over_when_calls_succeed_and_its_tickets_have_closed(
     running: Running, http: httpx.AsyncClient
 ) -> None:

@@ -559,8 +559,6 @@ class Rules(_Block):
     """So large a share of the agents in trouble is one page about the fleet."""
     degraded_minimum_agents: Count = 5
     """Fewer agents speak for themselves."""
-    provider_failures: Count = 3
-    """So many agents let down by their model provider at once: it is the provider."""
     bad_steps: BadStepsObjective = BadStepsObjective()
     slow_interventions: SlowInterventionsObjective = SlowInterventionsObjective()
     tool_error_share: Share = 0.5

@@ -199,6 +199,16 @@ class TicketService:
             (t for t in self._live.values() if t.is_open), key=lambda t: (t.first_seen, t.ticket_id)
         )
 
+    def paged_agents(self) -> set[str]:
+        """Return the agents of open tickets about which somebody was paged."""
+        return {
+            ticket.worker_agent_id
+            for ticket in self._live.values()
+            if ticket.is_open
+            and ticket.notified_severity is not None
+            and ticket.notified_severity.rank >= Severity.HIGH.rank
+        }
+
     def lately(self) -> list[EscalationTicket]:
         """Return the tickets that are live, and the last that closed, in any order."""
         return [*self._live.values(), *self._closed.values()]

@@ -132,6 +132,9 @@ AGENTS_WITH_ONE_KIND: Final = MetricName(
     ("kind",),
     "Degraded agents whose open findings are all of one kind, by that kind.",
 )
+UNPAGED_AGENTS: Final = MetricName(
+    "queenright_unpaged_agents", "gauge", (), "Agents in trouble about which nobody has been paged."
+)
 STATE_TRANSITIONS: Final = MetricName(
     "queenright_state_transitions_total", "counter", ("from", "to"), "Changes of health state."
 )

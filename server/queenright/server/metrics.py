@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -48,6 +49,7 @@ class ServiceMetrics:
     Args:
         registry: Where it is registered.
         workers: Gives the workers as they are now.
+        paged: Gives the agents about which somebody was paged, and still is.
         breakers: Gives the circuit breakers as they are now.
         recovering: Gives how many recoveries have not ended.
         agent_limit: Past so many agents only unhealthy ones have series of their own.
@@ -58,6 +60,7 @@ class ServiceMetrics:
         registry: CollectorRegistry,
         workers: Callable[[], Iterable[WorkerHealth]],
         *,
+        paged: Callable[[], Collection[str]] = frozenset,
         breakers: Callable[[], Iterable[BreakerLine]] = tuple,
         recovering: Callable[[], int] = int,
         agent_limit: int = 1000,
@@ -95,7 +98,7 @@ class ServiceMetrics:
             self.telemetry_dropped.labels(signal)
         self.evaluated = 0
         """How many workers the last sweep really looked at."""
-        registry.register(_Fleet(self, workers, agent_limit, left_out.labels(names.AGENT_STATE.name)))
+        registry.register(_Fleet(self, workers, paged, agent_limit, left_out.labels(names.AGENT_STATE.name)))
         registry.register(left_out)  # read after those who say it, so that it is of the same scrape
         self._pages: dict[str, tuple[float, bytes]] = {}
         self._rendering = asyncio.Lock()
@@ -165,6 +168,11 @@ def content_type_for(accept: str) -> str:
     return PROMETHEUS_TEXT
 
 
+_TROUBLE: Final = (HealthState.DEGRADED, HealthState.STUCK, HealthState.FAILING)
+_SHOWN_ONLY: Final = {FindingKind.MCP_SERVER_MISSING}
+"""With this alone an agent goes on with its other tools, for as long as its session lasts."""
+
+
 class _Fleet(Collector):
     """Gauges that are read, not kept: so none can outlive the worker it speaks of."""
 
@@ -172,15 +180,17 @@ class _Fleet(Collector):
         self,
         metrics: ServiceMetrics,
         workers: Callable[[], Iterable[WorkerHealth]],
+        paged: Callable[[], Collection[str]],
         limit: int,
         left_out: Gauge,
     ) -> None:
-        self._metrics, self._workers, self._limit, self._left_out = metrics, workers, limit, left_out
+        self._metrics, self._workers, self._paged = metrics, workers, paged
+        self._limit, self._left_out = limit, left_out
 
     def describe(self) -> Iterable[Metric]:
         """Name the families without asking for the workers, which registering would do."""
         counted = (names.AGENTS, names.AGENTS_WITH_FINDING, names.AGENTS_WITH_ONE_KIND)
-        shown = (names.AGENT_STATE, names.AGENT_STATE_SINCE)
+        shown = (names.UNPAGED_AGENTS, names.AGENT_STATE, names.AGENT_STATE_SINCE)
         return [_gauge(metric) for metric in (*counted, *shown, names.WORKERS_EVALUATED)]
 
     def collect(self) -> Iterator[Metric]:
@@ -218,6 +228,16 @@ class _Fleet(Collector):
         for kind in FindingKind:
             with_one_kind.add_metric([kind.value], single[kind])
         yield with_one_kind
+        paged = self._paged()
+        unpaged = _gauge(names.UNPAGED_AGENTS)
+        unpaged.add_metric(
+            [],
+            sum(
+                state in _TROUBLE and agent not in paged and kinds.get(agent) != _SHOWN_ONLY
+                for agent, (state, _) in worst.items()
+            ),
+        )
+        yield unpaged
 
         shown = list(worst.items())
         if len(worst) > self._limit:

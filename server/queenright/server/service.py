@@ -240,6 +240,7 @@ class Service:
         self.metrics = ServiceMetrics(
             self.registry,
             lambda: self.monitor.workers(),
+            paged=lambda: self.tickets.paged_agents(),
             breakers=lambda: self.breakers.all(),
             recovering=lambda: len(self.acting.recovery.active()),
         )

@@ -6,9 +6,8 @@ from typing import Final
 
 from queenright.alerting.rules import burn
 from queenright.alerting.rules.promql import duration, select
-from queenright.alerting.rules.recording import AGENTS, UNHEALTHY
+from queenright.alerting.rules.recording import AGENTS
 from queenright.alerting.rules.rule import Alert, Group, Links, Selectors
-from queenright.health.findings import FindingKind
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.instrumentation.names import SOURCE_MONITOR
@@ -18,7 +17,7 @@ FILE: Final = "fleet.yml"
 
 def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tuple[Group, ...]:
     """Return the alerts about the fleet, its objectives, and what was done to workers."""
-    fleet = (_degraded(settings), _provider(settings, selectors))
+    fleet = (_degraded(settings, selectors),)
     acting = (_breaker(settings, selectors), _given_up(selectors), _from_start(selectors))
     return (
         Group(name="queenright-fleet", file=FILE, links=links, rules=fleet),
@@ -27,45 +26,25 @@ def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tupl
     )
 
 
-def _degraded(settings: HealthSettings) -> Alert:
+def _degraded(settings: HealthSettings, selectors: Selectors) -> Alert:
     share, minimum = settings.rules.degraded_share, settings.rules.degraded_minimum_agents
+    unpaged = select(selectors, names.UNPAGED_AGENTS)
     return Alert(
         name="QueenrightFleetDegraded",
-        why=f"One page in place of one for each agent: it inhibits theirs. Below {minimum} agents they speak "
-        "for themselves.",
-        expr=f"{UNHEALTHY} >= {share:g}\nand\n{AGENTS} >= {minimum}",
-        for_="30s",
+        why="What a ticket has paged somebody about is left out: one trouble of many is one page. This is "
+        "for what no ticket was critical enough for, or came too late for. Below "
+        f"{minimum} agents they speak for themselves.",
+        expr=f"sum({unpaged}) / {AGENTS} >= {share:g}\nand\n{AGENTS} >= {minimum}",
+        for_="5m",
         keep_firing_for="5m",
         severity="critical",
         source=SOURCE_MONITOR,
-        summary="Most of the fleet is in trouble." if share >= 0.5 else "Much of the fleet is in trouble.",
-        description="{{ $value | humanizePercentage }} of the agents are degraded, stuck or failing: look "
-        "for one cause first.",
+        summary=f"{'Most' if share >= 0.5 else 'Much'} of the fleet is in trouble, and nobody was paged.",
+        description="{{ $value | humanizePercentage }} of the agents are degraded, stuck or failing, and no "
+        "ticket has paged anybody about them: look for one cause first.",
         threshold=f"≥ {share:.0%} of at least {minimum} agents (`health_monitoring.rules.degraded_share`, "
-        "`.degraded_minimum_agents`)",
+        "`.degraded_minimum_agents`) that no ticket has paged anybody about",
         reason="when many fail at once they share a cause: a provider, a tool, a network, a release",
-        dashboard="queenright-fleet",
-    )
-
-
-def _provider(settings: HealthSettings, selectors: Selectors) -> Alert:
-    let_down = select(selectors, names.AGENTS_WITH_FINDING, f'kind="{FindingKind.PROVIDER_FAILURE}"')
-    many = settings.rules.provider_failures
-    return Alert(
-        name="QueenrightProviderFailing",
-        expr=f"sum({let_down}) >= {many}",
-        for_="15s",
-        keep_firing_for="10m",
-        severity="critical",
-        source=SOURCE_MONITOR,
-        summary="A model provider fails for several agents.",
-        description='{{ $value | printf "%.0f" }} agents are let down by their model provider at the same '
-        "time. "
-        "Which: queenright list.",
-        threshold=f"≥ {many} agents with `provider_failure` at once "
-        "(`health_monitoring.rules.provider_failures`)",
-        reason="it is the provider's fault or the account's, and no agent's: one page, before each has a "
-        "ticket",
         dashboard="queenright-fleet",
     )
 
