@@ -62,7 +62,7 @@ exec "$root/usr/lib/chromium/chromium" "$@"
 """
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """Something cannot be had here; the message says what, and the way out."""
 
 
@@ -75,7 +75,7 @@ def run(command: Sequence[str | Path], *, cwd: Path | None = None) -> str:
     """Run a command quietly and return its standard output; its own words are shown when it fails."""
     done = subprocess.run(command, cwd=cwd, text=True, capture_output=True, stdin=DEVNULL)
     if done.returncode != 0:
-        raise Unavailable(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}".rstrip())
+        raise UnavailableError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}".rstrip())
     return done.stdout
 
 
@@ -112,7 +112,7 @@ def make_venv(python: Path) -> None:
         run([sys.executable, "-m", "venv", VENV])
         return
     if not shutil.which("apt-get"):
-        raise Unavailable(
+        raise UnavailableError(
             f"{sys.executable} has no ensurepip, so it cannot make a virtual environment with pip. "
             "Install your system's package that brings it (often called python3-venv) and run make again."
         )
@@ -152,7 +152,7 @@ def provide_programs() -> None:
     if not (names := missing(PROGRAMS)):
         return
     if sys.platform == "darwin":
-        raise Unavailable(f"Not found: {', '.join(names)}. Run: brew install prometheus alertmanager")
+        raise UnavailableError(f"Not found: {', '.join(names)}. Run: brew install prometheus alertmanager")
     require_apt(names)
     say(f"Fetching {', '.join(names)} ...")
     unpack_programs(TOOLS / "prometheus", BIN, HERE)
@@ -163,7 +163,7 @@ def provide_newest() -> None:
     if all(runs(NEWEST / "bin" / name, "--version") for name in PROGRAMS):
         return
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb") and DEBIAN_KEYS.is_file()):
-        raise Unavailable(
+        raise UnavailableError(
             "The newest prometheus and alertmanager come as Debian packages, and this is no Debian "
             f"(apt-get, dpkg-deb and {DEBIAN_KEYS} are needed)."
         )
@@ -181,7 +181,9 @@ def debian_mirror() -> str:
     for site in run([*HERE.command, *asked]).splitlines():
         if site.rstrip("/").endswith("/debian"):
             return site
-    raise Unavailable("The newest prometheus and alertmanager need a Debian mirror, and apt knows none here.")
+    raise UnavailableError(
+        "The newest prometheus and alertmanager need a Debian mirror, and apt knows none here."
+    )
 
 
 def unpack_programs(root: Path, bin_: Path, apt: Apt) -> None:
@@ -212,7 +214,9 @@ def provide_browser() -> None:
     if not (names := missing(BROWSERS)) or any(Path(path).exists() for path in MAC_BROWSERS):
         return
     if sys.platform == "darwin":
-        raise Unavailable("No browser found. Run: brew install --cask google-chrome (or set CHROMIUM_BIN)")
+        raise UnavailableError(
+            "No browser found. Run: brew install --cask google-chrome (or set CHROMIUM_BIN)"
+        )
     require_apt(names)
     say("Fetching chromium and the libraries it lacks here (about 120 MB) ...")
     HERE.get("update")
@@ -235,7 +239,7 @@ def require_apt(names: Sequence[str]) -> None:
     """Refuse where there is no apt, with the way out."""
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
         variables = ", ".join(f"{name.upper()}_BIN" for name in names)
-        raise Unavailable(
+        raise UnavailableError(
             f"Not found: {', '.join(names)}. Install them so that they are on PATH, or set {variables}."
         )
 
@@ -244,7 +248,7 @@ def check_they_run(programs: Mapping[str, tuple[str, ...]], bin_: Path) -> None:
     """Refuse programs that were unpacked but do not start."""
     for name in programs:
         if not runs(bin_ / name, "--version"):
-            raise Unavailable(f"{bin_ / name} was unpacked but does not run; set {name.upper()}_BIN.")
+            raise UnavailableError(f"{bin_ / name} was unpacked but does not run; set {name.upper()}_BIN.")
 
 
 def install_script(path: Path, text: str) -> None:
@@ -321,7 +325,7 @@ def main(arguments: Sequence[str]) -> int:
                 case _:
                     print(__doc__, file=sys.stderr)
                     return 2
-    except Unavailable as error:
+    except UnavailableError as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -8,8 +8,8 @@ import pytest
 from queenright.alerting.alertmanager import (
     AlertmanagerClient,
     AlertmanagerError,
-    AlertsRefused,
-    PeerUnavailable,
+    AlertsRejectedError,
+    PeerUnavailableError,
     PostedAlert,
 )
 from queenright.alerting.peer import PeerAddress
@@ -22,14 +22,14 @@ ALERT = PostedAlert(labels={"agent": "a"}, annotations={}, starts_at=T0, ends_at
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (400, AlertsRefused),
-        (413, AlertsRefused),
-        (422, AlertsRefused),
-        (302, PeerUnavailable),
-        (401, PeerUnavailable),
-        (404, PeerUnavailable),
-        (429, PeerUnavailable),
-        (500, PeerUnavailable),
+        (400, AlertsRejectedError),
+        (413, AlertsRejectedError),
+        (422, AlertsRejectedError),
+        (302, PeerUnavailableError),
+        (401, PeerUnavailableError),
+        (404, PeerUnavailableError),
+        (429, PeerUnavailableError),
+        (500, PeerUnavailableError),
     ],
 )
 async def test_which_answers_blame_the_alert(
@@ -69,7 +69,7 @@ async def test_nobody_there_is_said_without_credentials() -> None:
     secret = "hunter" + str(2)  # the trace shows this file's lines too
     client, address = AlertmanagerClient(), PeerAddress.parse(f"http://u:{secret}@127.0.0.1:1")
     with pytest.raises(
-        PeerUnavailable, match=r"^Alertmanager http://127.0.0.1:1: cannot be reached$"
+        PeerUnavailableError, match=r"^Alertmanager http://127.0.0.1:1: cannot be reached$"
     ) as caught:
         await client.post_alerts(address, [ALERT])
     await client.aclose()

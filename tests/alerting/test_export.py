@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from queenright.alerting.export import (
     Extras,
     LoadedRule,
-    RulesUnreadable,
+    UnreadableRulesError,
     check_rules,
     compare,
     in_answer,
@@ -204,21 +204,21 @@ def test_a_folder_for_kubernetes_holds_the_rules(tmp_path: Path) -> None:
 def test_a_file_that_holds_no_rules_is_named(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "rules.yml"
     file.write_text(text)
-    with pytest.raises(RulesUnreadable, match=words) as raised:
+    with pytest.raises(UnreadableRulesError, match=words) as raised:
         in_files([file])
     assert str(file) in str(raised.value)
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RulesUnreadable, match="No such file"):
+    with pytest.raises(UnreadableRulesError, match="No such file"):
         in_files([tmp_path / "none.yml"])
-    with pytest.raises(RulesUnreadable, match=r"no file in .* holds rules"):
+    with pytest.raises(UnreadableRulesError, match=r"no file in .* holds rules"):
         in_files([tmp_path])
 
 
 @pytest.mark.parametrize("answer", [{}, [], "x", {"data": {"groups": [{"name": "x"}]}}, None])
 def test_an_answer_that_is_none_is_refused(answer: Any) -> None:
-    with pytest.raises(RulesUnreadable, match="Prometheus"):
+    with pytest.raises(UnreadableRulesError, match="Prometheus"):
         in_answer(answer)
 
 

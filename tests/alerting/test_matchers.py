@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from queenright.alerting.export.matchers import MatchersRefused, Of, read_matchers
+from queenright.alerting.export.matchers import InvalidMatchersError, Of, read_matchers
 from tests.programs import run
 
 TAKEN = [
@@ -77,7 +77,7 @@ def test_what_promql_allows_is_taken(given: str, read: str | None) -> None:
 
 @pytest.mark.parametrize("given", SYNTAX)
 def test_what_prometheus_refuses_is_refused(given: str) -> None:
-    with pytest.raises(MatchersRefused) as raised:
+    with pytest.raises(InvalidMatchersError) as raised:
         read_matchers(given, "service")
     assert str(raised.value).endswith(".")
 
@@ -105,7 +105,7 @@ def test_prometheus_itself_takes_what_is_taken_and_refuses_what_is_refused(tmp_p
     ],
 )
 def test_what_would_match_nothing_of_ours_is_refused(given: str, of: Of, said: str) -> None:
-    with pytest.raises(MatchersRefused, match=said):
+    with pytest.raises(InvalidMatchersError, match=said):
         read_matchers(given, of)
 
 

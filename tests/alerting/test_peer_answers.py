@@ -9,11 +9,17 @@ from typing import Any
 
 import pytest
 
-from queenright.alerting.alertmanager import MOST_BYTES, AlertmanagerClient, PeerUnavailable, PostedAlert
+from queenright.alerting.alertmanager import MOST_BYTES, AlertmanagerClient, PeerUnavailableError, PostedAlert
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.settings import AlertingSettings
 from queenright.alerting.silence_watch import SilenceWatch
-from queenright.alerting.silences import MOST_ITEMS, AnswerRefused, NewSilence, PeerSilences, read_answers
+from queenright.alerting.silences import (
+    MOST_ITEMS,
+    InvalidAnswerError,
+    NewSilence,
+    PeerSilences,
+    read_answers,
+)
 from queenright.health.store import Store
 from tests.alerting.conftest import ServedPeer
 from tests.alerting.parts import T0
@@ -63,7 +69,9 @@ async def test_what_is_no_answer_of_alertmanagers_is_said_in_words(
 ) -> None:
     peer.peer.says = said
 
-    with pytest.raises(PeerUnavailable, match=f"^Alertmanager {peer.url}: answers something that is no "):
+    with pytest.raises(
+        PeerUnavailableError, match=f"^Alertmanager {peer.url}: answers something that is no "
+    ):
         await ASKED[what](client, PeerAddress.parse(peer.url))
 
 
@@ -77,7 +85,7 @@ async def test_an_answer_without_end_is_not_read_to_its_end(
         await client.post_alerts(peer, [ALERT])
 
     ask: Ask = ASKED.get(what, post)
-    with pytest.raises(PeerUnavailable, match=r"answers with more than \d+ KiB"):
+    with pytest.raises(PeerUnavailableError, match=r"answers with more than \d+ KiB"):
         await ask(client, PeerAddress.parse(peer.url))
 
 
@@ -102,7 +110,7 @@ async def test_what_is_small_only_while_packed_is_not_unpacked(
     peer.peer.says = gzip.compress(b"[" + b" " * 10 * MOST_BYTES + b"]")
     peer.peer.more_headers = [(b"content-encoding", b"gzip")]
 
-    with pytest.raises(PeerUnavailable, match="no list of silences"):
+    with pytest.raises(PeerUnavailableError, match="no list of silences"):
         await client.silences(PeerAddress.parse(peer.url))
 
 
@@ -111,7 +119,7 @@ async def test_a_login_page_has_taken_no_alert(peer: ServedPeer, client: Alertma
     peer.peer.says, peer.peer.content_type = b"<html>Log in</html>", b"Text/HTML; charset=utf-8"
     address = PeerAddress.parse(peer.url)
 
-    with pytest.raises(PeerUnavailable, match="answers with a web page"):
+    with pytest.raises(PeerUnavailableError, match="answers with a web page"):
         await client.post_alerts(address, [ALERT])
     assert not await client.ready(address)
 
@@ -131,12 +139,12 @@ def test_more_items_than_anybody_has_are_refused() -> None:
     more = json.dumps([one_silence(number) for number in range(MOST_ITEMS + 1)]).encode()
 
     assert len(read_answers(most, b"[]").silences) == MOST_ITEMS
-    with pytest.raises(AnswerRefused, match=f"at most {MOST_ITEMS}"):
+    with pytest.raises(InvalidAnswerError, match=f"at most {MOST_ITEMS}"):
         read_answers(more, b"[]")
 
 
 def test_of_many_faults_the_first_is_named() -> None:
-    with pytest.raises(AnswerRefused, match=r"^0\.status: "):
+    with pytest.raises(InvalidAnswerError, match=r"^0\.status: "):
         read_answers(b'[{"id":"x"},{"id":1}]', b"[]")
 
 

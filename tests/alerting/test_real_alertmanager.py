@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 from prometheus_client import CollectorRegistry
 
-from queenright.alerting.alertmanager import AlertmanagerClient, AlertsRefused, PostedAlert
+from queenright.alerting.alertmanager import AlertmanagerClient, AlertsRejectedError, PostedAlert
 from queenright.alerting.callbacks.told import parse_told
 from queenright.alerting.config import TOLD_PATH
 from queenright.alerting.outbox import Outbox, enqueue
@@ -341,7 +341,7 @@ async def test_the_client_knows_a_refusal_and_that_the_others_were_kept(
 ) -> None:
     client = AlertmanagerClient()
     bad = PostedAlert(labels={}, annotations={}, starts_at=time.time(), ends_at=time.time() + 60)
-    with pytest.raises(AlertsRefused, match="at least one label pair required"):
+    with pytest.raises(AlertsRejectedError, match="at least one label pair required"):
         await client.post_alerts(alertmanager.address, [queen("warning"), bad])
 
     assert len(await client.alerts(alertmanager.address, agent="researcher")) == 1

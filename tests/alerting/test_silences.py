@@ -12,13 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.alerting.alertmanager import AlertmanagerClient, PeerUnavailable, PostedAlert, SilenceUnknown
+from queenright.alerting.alertmanager import (
+    AlertmanagerClient,
+    PeerUnavailableError,
+    PostedAlert,
+    SilenceNotFoundError,
+)
 from queenright.alerting.callbacks.told import dedup_key, parse_told
 from queenright.alerting.notification import alert_key, enqueue
 from queenright.alerting.settings import AlertingSettings
-from queenright.alerting.silence_watch import NoPeer, NothingToSilence, SilenceWatch
+from queenright.alerting.silence_watch import NoPeerError, NothingToSilenceError, SilenceWatch
 from queenright.alerting.silences import (
-    AnswerRefused,
+    InvalidAnswerError,
     NewSilence,
     PeerSilences,
     PeerView,
@@ -88,9 +93,9 @@ async def test_a_silence_is_about_what_alertmanager_says_it_is_about(alertmanage
         assert (known.by, known.comment, known.state) == ("ada", "c", "active")
         await client.expire(peer, made)
         assert made not in {one.id for one in (await client.silences(peer)).silences}
-    with pytest.raises(SilenceUnknown):
+    with pytest.raises(SilenceNotFoundError):
         await client.expire(peer, "00000000-0000-4000-8000-000000000000")
-    with pytest.raises(SilenceUnknown):
+    with pytest.raises(SilenceNotFoundError):
         await client.expire(peer, "nope")
     await client.aclose()
 
@@ -102,7 +107,7 @@ async def test_a_ticket_is_silenced_for_a_while_and_heard_again(
     settings = AlertingSettings(alertmanager_urls=(alertmanager.url,))
     async with watching(store, now, alertmanager.url) as (watch, client):
         assert watch.unknown == f"{alertmanager.url} has not been asked yet"
-        with pytest.raises(NothingToSilence):
+        with pytest.raises(NothingToSilenceError):
             await watch.add("ticket-1", by="ada", comment="c", seconds=60)
         await store.transact(lambda conn: enqueue(conn, ticket(), settings, now()))
         await watch.read_notifications()
@@ -130,7 +135,7 @@ async def test_a_ticket_is_silenced_for_a_while_and_heard_again(
         await watch.read_peers()
         assert watch.of_ticket("ticket-1") is not None
         assert watch.unknown == f"{alertmanager.url} cannot be reached"
-        with pytest.raises(PeerUnavailable):
+        with pytest.raises(PeerUnavailableError):
             await watch.add("ticket-1", by="ada", comment="c", seconds=60)
 
 
@@ -229,7 +234,7 @@ def test_texts_from_alertmanager_are_masked_and_on_one_line() -> None:
 
 @given(st.one_of(st.binary(max_size=50), st.sampled_from([b"{}", b"[1]", b'[{"id": 1}]', b"null"])))
 def test_whatever_else_answers_is_refused(body: bytes) -> None:
-    with pytest.raises(AnswerRefused):
+    with pytest.raises(InvalidAnswerError):
         read_answers(body, b"[")
 
 
@@ -241,5 +246,5 @@ async def test_something_that_is_no_alertmanager_is_unknown(peer: ServedPeer, st
     async with watching(store, now) as (watch, _):
         await watch.read_peers()
         assert watch.unknown == ""
-        with pytest.raises(NoPeer):
+        with pytest.raises(NoPeerError):
             await watch.expire("x")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.alerting.webhook import SymptomAlert, WebhookRefused, parse_webhook
+from queenright.alerting.webhook import InvalidWebhookError, SymptomAlert, parse_webhook
 
 ALERT = {"status": "firing", "labels": {"alertname": "QueenrightLoop", "agent": "a"}, "annotations": {}}
 
@@ -43,12 +43,12 @@ def test_every_alert_of_a_group_is_read() -> None:
     ],
 )
 def test_what_is_wrong_is_named(text: str, field: str) -> None:
-    with pytest.raises(WebhookRefused, match=rf"^{field}: ") as caught:
+    with pytest.raises(InvalidWebhookError, match=rf"^{field}: ") as caught:
         parse_webhook(text)
     assert isinstance(caught.value, ValueError)
 
 
 @given(st.binary(max_size=200))
 def test_nothing_else_is_ever_raised(raw: bytes) -> None:
-    with contextlib.suppress(WebhookRefused):
+    with contextlib.suppress(InvalidWebhookError):
         parse_webhook(raw)

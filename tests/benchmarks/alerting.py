@@ -19,7 +19,7 @@ from queenright.alerting.settings import AlertingSettings
 from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent
 from queenright.server.children import Child
-from queenright.server.programs import ProgramMissing, find_program
+from queenright.server.programs import ProgramNotFoundError, find_program
 from queenright.server.sockets import free_port, listen, listening, url_of
 from tests.alerting.parts import ticket
 from tests.benchmarks.row import Row
@@ -47,7 +47,7 @@ def run() -> list[Row]:
 async def _delays(folder: Path) -> list[float]:
     program = find_program("alertmanager")
     if program is None:
-        raise ProgramMissing("alertmanager")
+        raise ProgramNotFoundError("alertmanager")
     recorder = Recorder()
     store = Store.open(f"sqlite:///{folder / 'q.db'}")
     sock = listen("127.0.0.1", 0, what="the recorder", option="")

@@ -41,7 +41,7 @@ from queenright.health.recovery.service import RecoveryService
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
-from queenright.health.tickets import EscalationTicket, TicketDraft, TicketRefused
+from queenright.health.tickets import EscalationTicket, TicketDraft, TicketRejectedError
 from queenright.instrumentation.identity import new_id
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.rebuild import rebuild
@@ -222,7 +222,7 @@ class Life:
         )
         try:
             raised = await self.tickets.raise_ticket(worker, draft)
-        except TicketRefused:
+        except TicketRejectedError:
             return
         tell("ticket", raised.ticket.ticket_id)
         if raised.change == "opened":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from queenright.client import AsyncQueenright, Misaddressed, Queenright
+from queenright.client import AsyncQueenright, InvalidAddressError, Queenright
 from queenright.client.address import path, token_of, url_of
 
 
@@ -20,7 +20,7 @@ def test_what_is_said_comes_before_the_environment_and_that_before_this_machine(
 
 @pytest.mark.parametrize("url", ["notaurl", "http://", "ftp://here", "http://127.0.0.1:x", "http://[::1"])
 def test_what_is_no_url_is_called_so(url: str) -> None:
-    with pytest.raises(Misaddressed, match="is no URL; name the service as in http://"):
+    with pytest.raises(InvalidAddressError, match="is no URL; name the service as in http://"):
         url_of(url, {})
 
 
@@ -41,11 +41,11 @@ def test_what_is_no_token_is_refused_without_being_told(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_bytes(b"s\xc3\xa4cret")
     for arguments in ({"said": "two words-sécret"}, {"said": ""}, {"said": None, "file": file}):
-        with pytest.raises(Misaddressed) as refused:
+        with pytest.raises(InvalidAddressError) as refused:
             token_of(**arguments, environment={})
         assert "cret" not in str(refused.value)
 
-    with pytest.raises(Misaddressed, match=r"cannot be read from /nowhere/token \(No such file"):
+    with pytest.raises(InvalidAddressError, match=r"cannot be read from /nowhere/token \(No such file"):
         token_of(None, file="/nowhere/token", environment={})
 
 
@@ -58,10 +58,10 @@ def test_a_token_is_in_no_repr() -> None:
 def test_a_name_is_one_segment_whatever_is_in_it() -> None:
     assert path("api", "agents", "team/ré\nsearcher?x#y") == "/api/agents/team%2Fr%C3%A9%0Asearcher%3Fx%23y"
     for name in ("", " ", ".", ".."):
-        with pytest.raises(Misaddressed):
+        with pytest.raises(InvalidAddressError):
             path("api", "agents", name)
 
 
 def test_half_of_a_character_is_no_name() -> None:
-    with pytest.raises(Misaddressed, match="half of a character"):
+    with pytest.raises(InvalidAddressError, match="half of a character"):
         path("api", "agents", "a\ud800")

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from queenright.client import AsyncQueenright, Queenright, Refused, Unreachable
+from queenright.client import AsyncQueenright, Queenright, RequestRefusedError, UnreachableError
 from queenright.instrumentation.certificates import certificates
 from queenright.server.up import Running
 
@@ -104,7 +104,7 @@ async def test_what_a_person_does_is_done_and_told(qr: AsyncQueenright) -> None:
     nudge = await qr.agents.nudge("looper", "What blocks you?", by="ada")
     [row] = [one async for one in qr.interventions.list(agent_id="looper", kind="nudge", limit=1)]
     frozen = await qr.service.set_emergency_stop(True, "a test", by="ada")
-    with pytest.raises(Refused, match="emergency stop") as refused:
+    with pytest.raises(RequestRefusedError, match="emergency stop") as refused:
         await qr.agents.terminate("looper", "it loops")
     freed = await qr.service.set_emergency_stop(False, "over")
 
@@ -192,9 +192,9 @@ async def test_an_action_whose_answer_is_lost_is_asked_for_again_and_done_once(r
 
 
 async def test_a_refusal_is_the_services_words_with_its_status(qr: AsyncQueenright) -> None:
-    with pytest.raises(Refused, match="no ticket 'none'") as unknown:
+    with pytest.raises(RequestRefusedError, match="no ticket 'none'") as unknown:
         await qr.tickets.get("none")
-    with pytest.raises(Refused) as invalid:
+    with pytest.raises(RequestRefusedError) as invalid:
         await qr.agents.nudge("looper", "x" * 5000)
 
     assert (unknown.value.status, unknown.value.problem["status"]) == (404, 404)
@@ -207,7 +207,7 @@ async def test_a_token_that_is_none_of_the_services_is_refused_and_in_no_words(
     file = tmp_path / "token"
     file.write_text("qr_none-of-them_0123456789")
     async with AsyncQueenright(running.url, token_file=file) as qr:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRefusedError) as refused:
             await qr.service.status()
 
     assert refused.value.status == 401
@@ -230,13 +230,13 @@ async def test_who_answers_and_is_no_queenright_is_called_so(running: Running) -
             (qr.agents.list().__anext__(), "without 'agents'"),
             (qr.events.stream().__anext__(), "it is no stream of events"),
         ):
-            with pytest.raises(Unreachable, match=words):
+            with pytest.raises(UnreachableError, match=words):
                 await call
-        with pytest.raises(Refused, match="answered 502 for /api/settings"):
+        with pytest.raises(RequestRefusedError, match="answered 502 for /api/settings"):
             await qr.service.settings()
 
 
 async def test_nobody_there_is_one_sentence_with_the_way_out() -> None:
     async with AsyncQueenright("http://127.0.0.1:9") as qr:
-        with pytest.raises(Unreachable, match=r"No Queenright answers at http:.*queenright up"):
+        with pytest.raises(UnreachableError, match=r"No Queenright answers at http:.*queenright up"):
             await qr.service.status()

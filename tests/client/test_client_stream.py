@@ -10,7 +10,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from queenright.client import AsyncQueenright, Misaddressed, Notice, Queenright, Refused, Unreachable
+from queenright.client import (
+    AsyncQueenright,
+    InvalidAddressError,
+    Notice,
+    Queenright,
+    RequestRefusedError,
+    UnreachableError,
+)
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.sockets import free_port
 from queenright.server.up import Running, serving
@@ -76,7 +83,7 @@ async def test_no_event_is_missing_or_told_twice_over_a_restart_of_the_service(t
     assert awaited == plain == list(range(60))
     assert [one.kind for one in notices][:1] == ["connected"] == [one.kind for one in notices][-1:]
     assert {one.kind for one in plain_notices} == {"connected", "lost"}
-    assert all(isinstance(one.error, Unreachable) for one in notices if one.kind == "lost")
+    assert all(isinstance(one.error, UnreachableError) for one in notices if one.kind == "lost")
 
 
 async def test_a_stream_goes_on_behind_the_event_that_is_named(tmp_path: Path) -> None:
@@ -108,10 +115,10 @@ async def test_a_stream_goes_on_behind_the_event_that_is_named(tmp_path: Path) -
 
 async def refusals(qr: AsyncQueenright, running: Running) -> None:
     """What cannot be meant is refused at once, however patient the stream is."""
-    with pytest.raises(Refused, match="no type of event") as refused:
+    with pytest.raises(RequestRefusedError, match="no type of event") as refused:
         await anext(qr.events.stream(types=["nudge_snt"], wait=True))
     assert refused.value.status == 400
-    with pytest.raises(Misaddressed):
+    with pytest.raises(InvalidAddressError):
         qr.events.stream(agent="")
 
 
@@ -127,7 +134,7 @@ async def test_a_service_that_is_not_there_is_an_error_or_waited_for() -> None:
             raise Enough
 
     async with AsyncQueenright("http://127.0.0.1:9", sleep=wait) as qr:
-        with pytest.raises(Unreachable):
+        with pytest.raises(UnreachableError):
             await anext(qr.events.stream())
         assert not waits
         with pytest.raises(Enough):
@@ -145,6 +152,6 @@ async def test_what_is_no_event_ends_the_stream_and_says_so() -> None:
 
     async with AsyncQueenright("http://there:1", transport=httpx.MockTransport(odd)) as qr:
         stream = qr.events.stream()
-        with pytest.raises(Unreachable, match="sends is no stream of our events"):
+        with pytest.raises(UnreachableError, match="sends is no stream of our events"):
             await anext(stream)
         assert [event async for event in stream] == []

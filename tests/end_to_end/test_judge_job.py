@@ -29,7 +29,7 @@ from queenright.health.tickets import TicketStatus
 from queenright.judge.quoting import unquote
 from queenright.judge.rules import RulesModel
 from queenright.judge.settings import JudgeSettings
-from queenright.judge.stack.http import StackAddress, StackUnavailable
+from queenright.judge.stack.http import StackAddress, StackUnavailableError
 from queenright.judge.stack.job import Look, StackJudge
 from queenright.judge.stack.prometheus import Prometheus
 from queenright.judge.stack.tempo import Tempo
@@ -299,7 +299,7 @@ async def test_a_tempo_that_is_away_costs_evidence_and_no_ticket(steady: Stack, 
 
 
 async def test_a_prometheus_that_is_away_is_no_healthy_fleet(tmp_path: Path) -> None:
-    with pytest.raises(StackUnavailable, match="cannot be reached"):
+    with pytest.raises(StackUnavailableError, match="cannot be reached"):
         await look(judge_of("http://127.0.0.1:1", tmp_path / "state"))
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from queenright.grafana import PanelQuery, UnknownVariable, annotation_queries, queries
+from queenright.grafana import PanelQuery, UnknownVariableError, annotation_queries, queries
 
 
 def board(*exprs: str, instant: bool = False) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def test_a_variable_whose_name_begins_like_another_is_not_that_other() -> None:
 
 
 def test_a_variable_that_nobody_defines_is_named_with_its_panel() -> None:
-    with pytest.raises(UnknownVariable, match=r"'A panel' uses \$tenant"):
+    with pytest.raises(UnknownVariableError, match=r"'A panel' uses \$tenant"):
         queries(board('up{tenant="$tenant"}'), variables={})
 
 

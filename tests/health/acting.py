@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from queenright.health.findings import HealthState
-from queenright.health.interventions.control import Delivery, Stopped, Unreachable
+from queenright.health.interventions.control import Delivery, Stopped, WorkerUnreachableError
 from queenright.health.interventions.record import Answer, Escalation
 from queenright.health.interventions.service import InterventionService
 from queenright.health.interventions.storm import StormWatch
@@ -43,7 +43,7 @@ class Hands:
         self, target: Target, message: str, *, instruction_id: str, expires_at: float
     ) -> Delivery:
         if not self.reached:
-            raise Unreachable("gone")
+            raise WorkerUnreachableError("gone")
         self.nudged.append((target, message))
         return self.delivers
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection
 
-from queenright.health.interventions.approvals import ApprovalOver, Approvals, ApprovalUnknown
+from queenright.health.interventions.approvals import ApprovalClosedError, ApprovalNotFoundError, Approvals
 from queenright.health.interventions.approvals_record import (
     Approval,
     ApprovalStatus,
@@ -23,7 +23,7 @@ from queenright.health.interventions.approvals_record import (
     over,
     write_approval,
 )
-from queenright.health.interventions.permit import ActionRefused
+from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.record import Intervention, Outcome
 from queenright.health.retention import prune
 from queenright.health.settings import Retention
@@ -164,7 +164,7 @@ async def test_what_is_over_by_the_time_of_the_answer_is_void(
     asked = await hive.ask()
     await happens(hive)
 
-    with pytest.raises(ApprovalOver, match=why):
+    with pytest.raises(ApprovalClosedError, match=why):
         await hive.approvals.approve(asked.approval_id, by="ada")
 
     assert hive.hands.stopped == []
@@ -201,7 +201,7 @@ async def test_whoever_ordered_it_in_the_chat_may_approve_it_and_both_are_kept(h
     asked = await hive.approvals.request(
         hive.worker(), ticket_id="t1", reason="It loops.", by="queen", ordered_by="ada"
     )
-    with pytest.raises(ActionRefused, match="somebody else approves"):
+    with pytest.raises(ActionRefusedError, match="somebody else approves"):
         await hive.approvals.approve(asked.approval_id, by="queen")
 
     done = await hive.approvals.approve(asked.approval_id, by="ada")
@@ -231,7 +231,7 @@ async def test_a_worker_that_gets_further_while_its_end_waits_its_turn_is_not_st
         await progress(hive)
 
     hive.cut = meanwhile
-    with pytest.raises(ApprovalOver, match="got further"):
+    with pytest.raises(ApprovalClosedError, match="got further"):
         await hive.approvals.approve(asked.approval_id, by="ada")
 
     assert hive.hands.stopped == []
@@ -242,7 +242,7 @@ async def test_nothing_is_approved_under_the_emergency_stop_and_the_request_stil
     asked = await hive.ask()
     await hive.stop.set(True, by="ada", reason="deploying")
 
-    with pytest.raises(ActionRefused, match="emergency stop"):
+    with pytest.raises(ActionRefusedError, match="emergency stop"):
         await hive.approvals.approve(asked.approval_id, by="ada")
 
     assert [one.approval_id for one in hive.approvals.pending()] == [asked.approval_id]
@@ -258,7 +258,7 @@ async def test_a_request_that_nobody_answers_expires(hive: Asking) -> None:
     await hive.look(begin=False)
 
     assert (await hive.latest()).status is ApprovalStatus.EXPIRED
-    with pytest.raises(ApprovalOver, match="expired"):
+    with pytest.raises(ApprovalClosedError, match="expired"):
         await hive.approvals.approve(asked.approval_id, by="ada")
 
 
@@ -268,7 +268,7 @@ async def test_an_answer_that_comes_too_late_counts_for_nothing_even_before_the_
     asked = await hive.ask()
     hive.time.now = asked.expires_at + 1
 
-    with pytest.raises(ApprovalOver, match="nobody answered in time"):
+    with pytest.raises(ApprovalClosedError, match="nobody answered in time"):
         await hive.approvals.approve(asked.approval_id, by="ada")
 
     assert hive.hands.stopped == []
@@ -277,7 +277,7 @@ async def test_an_answer_that_comes_too_late_counts_for_nothing_even_before_the_
 async def test_a_second_request_about_the_same_life_is_refused_in_words(hive: Asking) -> None:
     asked = await hive.ask()
 
-    with pytest.raises(ActionRefused, match=f"asked already .*{asked.approval_id}"):
+    with pytest.raises(ActionRefusedError, match=f"asked already .*{asked.approval_id}"):
         await hive.ask()
 
     assert len(hive.approvals.pending()) == 1
@@ -299,7 +299,7 @@ async def test_a_no_holds_for_a_while(hive: Asking) -> None:
     asked = await hive.ask()
     await hive.approvals.deny(asked.approval_id, by="ada", reason="let it finish")
 
-    with pytest.raises(ActionRefused, match="ada has denied it: let it finish; ask again in 30 minutes"):
+    with pytest.raises(ActionRefusedError, match="ada has denied it: let it finish; ask again in 30 minutes"):
         await hive.ask()
     hive.time.now += TIMEOUT
 
@@ -310,14 +310,14 @@ async def test_a_no_holds_for_a_while(hive: Asking) -> None:
 async def test_whoever_asks_does_not_approve(hive: Asking, name: str) -> None:
     asked = await hive.ask()
 
-    with pytest.raises(ActionRefused, match="somebody else approves"):
+    with pytest.raises(ActionRefusedError, match="somebody else approves"):
         await hive.approvals.approve(asked.approval_id, by=name)
 
     assert hive.hands.stopped == []
 
 
 async def test_an_answer_to_nothing_is_an_error(hive: Asking) -> None:
-    with pytest.raises(ApprovalUnknown, match="'nothing'"):
+    with pytest.raises(ApprovalNotFoundError, match="'nothing'"):
         await hive.approvals.deny("nothing", by="ada")
 
 
@@ -330,7 +330,7 @@ async def test_two_who_approve_at_once_stop_it_once(hive: Asking) -> None:
         return_exceptions=True,
     )
 
-    assert sorted(type(one).__name__ for one in both) == ["Approval", "ApprovalOver"]
+    assert sorted(type(one).__name__ for one in both) == ["Approval", "ApprovalClosedError"]
     assert len(hive.hands.stopped) == 1
 
 
@@ -357,7 +357,7 @@ async def test_nobody_is_asked_about_a_worker_that_nothing_is_wrong_with(store: 
     hive = Asking(store)
     await hive.start()
 
-    with pytest.raises(ActionRefused, match="what it was about is over"):
+    with pytest.raises(ActionRefusedError, match="what it was about is over"):
         await hive.ask()
 
 
@@ -368,7 +368,7 @@ async def test_nobody_is_asked_to_stop_a_worker_for_what_its_provider_does(store
         await hive.tell(EventType.LLM_CALL_COMPLETED, error_type="RateLimitError", error="429")
         await hive.pass_time(30)
 
-    with pytest.raises(ActionRefused, match="provider"):
+    with pytest.raises(ActionRefusedError, match="provider"):
         await hive.ask()
 
 
@@ -590,7 +590,7 @@ def test_nobody_is_stopped_without_an_approval_and_nobody_twice_for_one(
         hive = Asking(store)
         await hive.get_stuck()
         for number, step in enumerate(steps):
-            with contextlib.suppress(ApprovalOver, ApprovalUnknown, ActionRefused):
+            with contextlib.suppress(ApprovalClosedError, ApprovalNotFoundError, ActionRefusedError):
                 await _take(hive, step, number)
             found = await hive.approvals.history(limit=100)
             allowed = [one for one in found if one.intervention_id]

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from queenright.health.breakers import (
     BreakerChange,
+    BreakerNotFoundError,
     BreakerRegistry,
     BreakerState,
-    BreakerUnknown,
     CircuitOpen,
 )
 from queenright.health.breakers.names import BreakerName
@@ -154,14 +154,14 @@ def test_b73_a_reset_by_name_closes_it_and_a_wrong_name_is_told_those_like_it() 
     hive = Hive()
     hive.trip("tool_execution", "bee", "search")
 
-    with pytest.raises(BreakerUnknown, match="did you mean 'tool_execution:bee:search'"):
+    with pytest.raises(BreakerNotFoundError, match="did you mean 'tool_execution:bee:search'"):
         hive.registry.reset("tool_execution:bee:serch", "anna")
     status = hive.registry.reset("tool_execution:bee:search", "anna", "password=hunter2hunter2")
 
     assert (status.state, status.failures) == (CLOSED, 0)
     assert hive.changes[-1].status.reason.startswith("reset by anna: password=")
     assert "hunter2" not in hive.changes[-1].status.reason
-    with pytest.raises(BreakerUnknown, match="none is called like it"):
+    with pytest.raises(BreakerNotFoundError, match="none is called like it"):
         Hive().registry.status("what")
 
 

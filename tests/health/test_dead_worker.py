@@ -12,7 +12,7 @@ from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings, Tickets
 from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
-from queenright.health.tickets import EscalationTicket, TicketDraft, TicketStatus, WrongStatus
+from queenright.health.tickets import EscalationTicket, TicketDraft, TicketStatus, TicketStatusError
 from queenright.health.vitals import SessionStatus
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -133,7 +133,7 @@ async def test_ticket_of_a_worker_that_lives_is_not_resolved_by_a_person(hive: H
     hive.tell(HEARTBEAT)
     ticket = await hive.raised()
 
-    with pytest.raises(WrongStatus, match="queenright terminate bee"):
+    with pytest.raises(TicketStatusError, match="queenright terminate bee"):
         await hive.tickets.resolve(ticket.ticket_id, "tired of it", by="ada")
     assert hive.worker.vitals.ended_at is None
 
@@ -152,7 +152,7 @@ async def test_refusal_says_when_the_ticket_of_a_worker_just_killed_can_be_close
     await hive.tickets.intervene(ticket.ticket_id, "it hangs", "now")
     ask = hive.tickets.resolve if close == "resolve" else hive.tickets.dismiss
 
-    with pytest.raises(WrongStatus) as refused:
+    with pytest.raises(TicketStatusError) as refused:
         await ask(ticket.ticket_id, "killed on purpose", by="ada")
 
     assert "if its process is gone, it can be resolved from 1970-01-12 14:01:40 UTC on" in str(refused.value)

@@ -23,7 +23,7 @@ from queenright.health.event_log import (
 )
 from queenright.health.store import Store
 from queenright.health.tables import EVENT_LOG_HEAD, EVENTS, METADATA
-from queenright.runtime.bus import EventBus, EventUnknown
+from queenright.runtime.bus import EventBus, UnknownEventError
 from queenright.runtime.events import AgentEvent, EventType
 from tests.databases import change, connected, is_postgres, unguard
 
@@ -408,7 +408,7 @@ async def test_history_after_an_event_that_is_not_there_says_so(database_url: st
     store = Store.open(database_url)
     await store.append(swarm())
 
-    with pytest.raises(EventUnknown, match="event 'event-99' is not in the log"):
+    with pytest.raises(UnknownEventError, match="event 'event-99' is not in the log"):
         await store.history(after="event-99")
     with pytest.raises(ValueError, match="limit must be at least 1, got -1"):
         await store.history(limit=-1)

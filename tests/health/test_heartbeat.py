@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.heartbeat import Heartbeat, HeartbeatRefused, parse_heartbeat
+from queenright.health.heartbeat import Heartbeat, InvalidHeartbeatError, parse_heartbeat
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent, EventType
@@ -72,7 +72,7 @@ def test_a_newer_workers_heartbeat_is_read() -> None:
 @pytest.mark.parametrize("cut", range(len(json.dumps(REQUIREMENT))))
 def test_a_torn_heartbeat_is_refused_wherever_it_was_torn(cut: int) -> None:
     """B68: half a heartbeat is none."""
-    with pytest.raises(HeartbeatRefused, match="This is no heartbeat"):
+    with pytest.raises(InvalidHeartbeatError, match="This is no heartbeat"):
         parse_heartbeat(json.dumps(REQUIREMENT)[:cut])
 
 
@@ -102,12 +102,12 @@ def test_a_torn_heartbeat_is_refused_wherever_it_was_torn(cut: int) -> None:
     ],
 )
 def test_a_field_that_cannot_be_is_named_with_its_value(field: str, value: object) -> None:
-    with pytest.raises(HeartbeatRefused, match=rf"^{field}: "):
+    with pytest.raises(InvalidHeartbeatError, match=rf"^{field}: "):
         parse_heartbeat(json.dumps({"agent_id": "bee", field: value}))
 
 
 def test_a_secret_in_a_refused_field_is_not_repeated() -> None:
-    with pytest.raises(HeartbeatRefused) as refused:
+    with pytest.raises(InvalidHeartbeatError) as refused:
         parse(agent_id="bee", token_count="sk-" + "a1B2" * 12)
 
     assert "a1B2a1B2a1B2" not in str(refused.value)
@@ -116,7 +116,7 @@ def test_a_secret_in_a_refused_field_is_not_repeated() -> None:
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.floats() | st.text(), st.lists).map(json.dumps))
 def test_whatever_comes_is_a_heartbeat_or_refused(body: bytes | str) -> None:
     """B68: nothing that arrives does more than be refused."""
-    with contextlib.suppress(HeartbeatRefused):
+    with contextlib.suppress(InvalidHeartbeatError):
         assert parse_heartbeat(body).agent_id
 
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from sqlalchemy import Connection, select
 
-from queenright.health.interventions.control import Delivery, Unreachable
+from queenright.health.interventions.control import Delivery, WorkerUnreachableError
 from queenright.health.interventions.instructions import (
     Instruction,
-    InstructionOver,
+    InstructionClosedError,
+    InstructionNotFoundError,
     Instructions,
-    InstructionUnknown,
 )
 from queenright.health.interventions.target import Target
 from queenright.health.store import Store
@@ -52,7 +52,9 @@ def messages(found: list[Instruction]) -> list[str]:
 
 
 async def test_who_never_asked_cannot_be_reached(open_mailbox: Callable[[], Instructions]) -> None:
-    with pytest.raises(Unreachable, match="does not fetch instructions; give its Worker an on_nudge"):
+    with pytest.raises(
+        WorkerUnreachableError, match="does not fetch instructions; give its Worker an on_nudge"
+    ):
         await nudge(open_mailbox())
 
 
@@ -118,7 +120,7 @@ async def test_another_life_never_sees_it(open_mailbox: Callable[[], Instruction
     await nudge(mailbox)
 
     assert await mailbox.pull(REBORN, 0) == []
-    with pytest.raises(InstructionOver, match="was for incarnation 'i1'"):
+    with pytest.raises(InstructionClosedError, match="was for incarnation 'i1'"):
         await mailbox.answer(REBORN, "n1", "done")
 
 
@@ -165,7 +167,7 @@ async def test_a_stale_one_is_thrown_away(
     await mailbox.expire(fake_time.now)
 
     assert await mailbox.pull(BEE, 0) == []
-    with pytest.raises(InstructionOver, match="is expired"):
+    with pytest.raises(InstructionClosedError, match="is expired"):
         await mailbox.answer(BEE, "n1", "done")
 
 
@@ -176,7 +178,7 @@ async def test_what_nobody_was_told_cannot_be_answered(open_mailbox: Callable[[]
     wasp = Target(agent_id="wasp", session_id="s", incarnation_id="i1")
 
     for who, what in ((BEE, "n2"), (wasp, "n1")):
-        with pytest.raises(InstructionUnknown):
+        with pytest.raises(InstructionNotFoundError):
             await mailbox.answer(who, what, "done")
 
 

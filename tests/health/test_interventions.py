@@ -15,12 +15,12 @@ from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.interventions.control import Delivery
 from queenright.health.interventions.instructions import Instruction, InstructionStatus
 from queenright.health.interventions.ladder import Level
-from queenright.health.interventions.permit import ActionRefused
+from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.record import Answer, EscalationStatus, Outcome
 from queenright.health.interventions.service import (
-    AgentUnknown,
-    EscalationOver,
-    EscalationUnknown,
+    AgentNotFoundError,
+    EscalationClosedError,
+    EscalationNotFoundError,
 )
 from queenright.health.interventions.target import Target
 from queenright.health.settings import HealthSettings
@@ -251,7 +251,7 @@ async def test_nothing_acts_on_a_worker_that_waits_is_paused_or_has_finished(
         acting.service.nudge("bee", by="op"),
         acting.service.escalate("bee", "why", by="op"),
     ):
-        with pytest.raises(ActionRefused):
+        with pytest.raises(ActionRefusedError):
             await ask
 
 
@@ -452,7 +452,7 @@ async def test_a_new_incarnation_begins_on_the_ground(acting: Acting) -> None:
 
     assert acting.hands.nudged[-1][0].incarnation_id == "i2"
     assert acting.of(EventType.NUDGE_SENT)[-1].data["attempt"] == 1
-    with pytest.raises(ActionRefused, match="restarted meanwhile"):
+    with pytest.raises(ActionRefusedError, match="restarted meanwhile"):
         await acting.service.terminate("bee", "stuck", incarnation_id="i1", by="op")
 
 
@@ -503,12 +503,12 @@ async def test_an_escalation_can_be_answered_once_and_only_while_it_is_open(acti
     await acting.pass_time(STALL + 3 * NUDGE)
     [question] = acting.questions
 
-    with pytest.raises(EscalationUnknown):
+    with pytest.raises(EscalationNotFoundError):
         await acting.service.decide("nope", "terminate", by="op")
     with pytest.raises(ValueError, match="decision must be one of"):
         await acting.service.decide(question.escalation_id, "kill", by="op")  # type: ignore[arg-type]
     await acting.service.decide(question.escalation_id, "more_time", by="op")
-    with pytest.raises(EscalationOver, match="more_time by op"):
+    with pytest.raises(EscalationClosedError, match="more_time by op"):
         await acting.service.decide(question.escalation_id, "terminate", by="op")
     assert acting.hands.stopped == []
 
@@ -519,7 +519,7 @@ async def test_a_decision_to_terminate_comes_to_nothing_once_the_worker_got_furt
     [question] = acting.questions
     await acting.accept()
 
-    with pytest.raises((ActionRefused, EscalationOver)):
+    with pytest.raises((ActionRefusedError, EscalationClosedError)):
         await acting.service.decide(question.escalation_id, "terminate", by="op")
 
     assert acting.hands.stopped == []
@@ -565,7 +565,7 @@ async def test_more_time_may_be_given_to_a_worker_that_waits(acting: Acting) -> 
     [question] = acting.questions
     await acting.tell(EventType.WORKER_WAITING, reason="user_input")
 
-    with pytest.raises(ActionRefused, match="waits rightly"):
+    with pytest.raises(ActionRefusedError, match="waits rightly"):
         await acting.service.decide(question.escalation_id, "terminate", by="op")
     decided = await acting.service.decide(question.escalation_id, "more_time", by="op")
 
@@ -1143,7 +1143,7 @@ async def test_the_emergency_stop_freezes_acting_and_not_detecting_also_over_a_r
         acting.service.nudge("bee", by="op"),
         acting.service.escalate("bee", "why", by="op"),
     ):
-        with pytest.raises(ActionRefused, match=r"stop is on \(set by op .*: deploying\); release it"):
+        with pytest.raises(ActionRefusedError, match=r"stop is on \(set by op .*: deploying\); release it"):
             await ask
 
     await acting.service.emergency_stop(False, by="op", reason="done")
@@ -1177,19 +1177,19 @@ async def test_an_operator_ends_a_worker_for_good(acting: Acting) -> None:
     [ended] = acting.of(EventType.AGENT_TERMINATED)
     assert ended.data["by"] == "ada"
     assert acting.recovery.asked == []
-    with pytest.raises(ActionRefused, match="has ended"):
+    with pytest.raises(ActionRefusedError, match="has ended"):
         await acting.service.terminate("bee", "again", by="ada")
 
 
 async def test_who_is_not_known_cannot_be_acted_on(acting: Acting) -> None:
-    with pytest.raises(AgentUnknown, match="no worker 'wasp'"):
+    with pytest.raises(AgentNotFoundError, match="no worker 'wasp'"):
         await acting.service.nudge("wasp", by="op")
 
 
 async def test_refusals_are_kept(acting: Acting) -> None:
     await acting.start()
     await acting.tell(EventType.EXECUTION_COMPLETED)
-    with pytest.raises(ActionRefused):
+    with pytest.raises(ActionRefusedError):
         await acting.service.terminate("bee", "x", by="eve")
 
     [kept] = await acting.service.ledger.interventions(limit=10)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from queenright.health.interventions import permissions as module
 from queenright.health.interventions.permission_request import PermissionAnswer
-from queenright.health.interventions.permissions import Permissions, PermissionUnknown
-from queenright.health.interventions.permit import ActionRefused
+from queenright.health.interventions.permissions import PermissionNotFoundError, Permissions
+from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.record import Outcome
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.store import Store
@@ -46,7 +46,7 @@ class Asked:
         return self.permissions.open_requests()[0].request_id
 
     async def refused(self, request_id: str, decision: Any = "allow") -> str:
-        with pytest.raises(ActionRefused) as refused:
+        with pytest.raises(ActionRefusedError) as refused:
             await self.permissions.answer(request_id, decision, by="ada")
         return refused.value.reason
 
@@ -111,7 +111,7 @@ async def test_second_answer_is_refused_with_the_name_of_the_first(asked: Asked)
     )
 
     assert not isinstance(first, BaseException)
-    assert isinstance(second, ActionRefused)
+    assert isinstance(second, ActionRefusedError)
     given_answer = await waiting
     assert given_answer is not None
     assert given_answer.decision == "allow"
@@ -146,7 +146,7 @@ async def test_answer_after_the_person_at_the_terminal_is_refused(asked: Asked) 
 
 
 async def test_unknown_request_is_not_answered(asked: Asked) -> None:
-    with pytest.raises(PermissionUnknown, match="no permission request 'nothing'"):
+    with pytest.raises(PermissionNotFoundError, match="no permission request 'nothing'"):
         await asked.permissions.answer("nothing", "allow", by="ada")
 
 
@@ -212,9 +212,9 @@ async def test_requests_are_bounded(asked: Asked, monkeypatch: pytest.MonkeyPatc
     assert await asyncio.gather(*waiting) == [None, None]
     known = 0
     for request_id in ids:
-        with pytest.raises((ActionRefused, PermissionUnknown)) as error:
+        with pytest.raises((ActionRefusedError, PermissionNotFoundError)) as error:
             await asked.permissions.answer(request_id, "allow", by="ada")
-        known += isinstance(error.value, ActionRefused)
+        known += isinstance(error.value, ActionRefusedError)
     assert known == 1
 
 
@@ -236,7 +236,7 @@ async def _play(steps: list[str]) -> None:
 
     async def deliver(request: Any, decision: Any, *, unless: Any, deliver: Any, **_: Any) -> Any:
         if unless() is not None:
-            raise ActionRefused(ActionKind.ANSWER, request.agent_id, unless())
+            raise ActionRefusedError(ActionKind.ANSWER, request.agent_id, unless())
         await asyncio.sleep(0)  # the disk
         deliver()
 
@@ -258,7 +258,7 @@ async def _play(steps: list[str]) -> None:
             number = len(waiting) - 1
             try:
                 await permissions.answer(str(number), step, by="ada")  # type: ignore[arg-type]
-            except ActionRefused:
+            except ActionRefusedError:
                 pass
             else:
                 assert number not in accepted

@@ -14,14 +14,14 @@ from queenright.health.breakers.registry import BreakerRegistry
 from queenright.health.database import StoreError
 from queenright.health.event_log import append_events, read_events
 from queenright.health.findings import HealthState
-from queenright.health.interventions.permit import ActionRefused
+from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.record import Intervention, write_intervention
 from queenright.health.interventions.record import Outcome as Done
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor
 from queenright.health.recovery.attempt import Recovery, RecoveryResult, RecoveryState
-from queenright.health.recovery.respawner import CheckpointRef, Respawned, RespawnRefused
-from queenright.health.recovery.service import RecoveryService, TaskUnknown
+from queenright.health.recovery.respawner import CheckpointRef, Respawned, RespawnRefusedError
+from queenright.health.recovery.service import RecoveryService, TaskNotFoundError
 from queenright.health.settings import HealthSettings
 from queenright.health.settings import Recovery as Limits
 from queenright.health.store import Store
@@ -40,8 +40,8 @@ class Nursery:
         self.hive = hive
         self.links = [CheckpointRef(checkpoint_id="c1", created_at=0.0, valid=True)]
         self.raised: list[tuple[str, CheckpointRef | None, int, str]] = []
-        self.refuses: RespawnRefused | None = None
-        self.has_no_chain: RespawnRefused | None = None
+        self.refuses: RespawnRefusedError | None = None
+        self.has_no_chain: RespawnRefusedError | None = None
         self.hangs = False
         self.asked = asyncio.Event()
         self.absent = False
@@ -360,7 +360,7 @@ async def test_work_that_is_finished_or_cancelled_is_never_restarted(hive: Hive,
 
 async def test_what_the_disk_knows_to_be_finished_is_dropped_without_an_alarm(hive: Hive) -> None:
     """B70"""
-    hive.nursery.refuses = RespawnRefused("session 's1' is completed", final=True, over=True)
+    hive.nursery.refuses = RespawnRefusedError("session 's1' is completed", final=True, over=True)
     await hive.ask()
     await hive.go()
 
@@ -450,7 +450,7 @@ async def test_work_that_cannot_be_taken_up_does_not_open_the_breaker_of_its_age
         hive.settings.circuit_breaker, clock=lambda: hive.now, monotonic=lambda: hive.now
     )
     await hive.restart()
-    hive.nursery.has_no_chain = RespawnRefused("the session was deleted", final=True)
+    hive.nursery.has_no_chain = RespawnRefusedError("the session was deleted", final=True)
     for number in range(5):
         await hive.ask(hive.loses(f"t{number}"))
         await hive.go()
@@ -704,7 +704,7 @@ async def test_nothing_begins_while_the_emergency_stop_is_on(hive: Hive) -> None
     assert hive.nursery.raised == []
     assert hive.service.next_deadline() is None
     assert (await hive.service.status("s1")).held == "drill"
-    with pytest.raises(ActionRefused, match="drill"):
+    with pytest.raises(ActionRefusedError, match="drill"):
         await hive.service.request_task("s1", by="operator")
     hive.frozen = None
     await hive.go()
@@ -736,12 +736,12 @@ async def test_a_worker_that_waits_is_not_brought_back_but_answered_or_resumed(h
     hive.tell(EventType.EXECUTION_STARTED)
     hive.tell(EventType.WORKER_WAITING, reason="user_input")
 
-    with pytest.raises(ActionRefused, match="resume it if its process was killed"):
+    with pytest.raises(ActionRefusedError, match="resume it if its process was killed"):
         await hive.service.request_task("s1", by="ada")
 
 
 async def test_an_attempt_that_cannot_be_started_counts_and_is_tried_again(hive: Hive) -> None:
-    hive.nursery.refuses = RespawnRefused("the disk is full")
+    hive.nursery.refuses = RespawnRefusedError("the disk is full")
     await hive.ask()
     await hive.go()
 
@@ -753,7 +753,7 @@ async def test_an_attempt_that_cannot_be_started_counts_and_is_tried_again(hive:
 
 
 async def test_what_can_never_be_started_is_a_humans_at_once(hive: Hive) -> None:
-    hive.nursery.refuses = RespawnRefused("the session was deleted", final=True)
+    hive.nursery.refuses = RespawnRefusedError("the session was deleted", final=True)
     await hive.ask()
     await hive.go()
 
@@ -897,7 +897,7 @@ async def test_a_task_that_nobody_knows_is_said_to_be_unknown(hive: Hive) -> Non
         lambda: hive.service.request_task("nothing", by="ada"),
     ]
     for call in calls:
-        with pytest.raises(TaskUnknown, match="queenright list"):
+        with pytest.raises(TaskNotFoundError, match="queenright list"):
             await call()
 
 
@@ -905,7 +905,7 @@ async def test_a_worker_that_runs_must_be_terminated_first(hive: Hive) -> None:
     await hive.ask()
     await hive.go()
 
-    with pytest.raises(ActionRefused, match=r"terminate bee --session s1 --reason \"\.\.\.\"$"):
+    with pytest.raises(ActionRefusedError, match=r"terminate bee --session s1 --reason \"\.\.\.\"$"):
         await hive.service.request_task("s1", by="ada")
 
 
@@ -935,7 +935,7 @@ async def test_of_one_that_may_not_have_stopped_it_is_said_how_to_go_on(
     )
     await hive.store.transact(lambda conn: write_intervention(conn, asked))
 
-    with pytest.raises(ActionRefused, match=said):
+    with pytest.raises(ActionRefusedError, match=said):
         await hive.service.request_task("s1", by="ada")
 
 

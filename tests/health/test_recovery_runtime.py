@@ -16,7 +16,7 @@ from queenright.health.interventions.runtime_control import RuntimeControl
 from queenright.health.interventions.target import Target
 from queenright.health.monitor import HealthMonitor
 from queenright.health.recovery.attempt import RecoveryState
-from queenright.health.recovery.respawner import RespawnRefused
+from queenright.health.recovery.respawner import RespawnRefusedError
 from queenright.health.recovery.runtime_respawner import RuntimeRespawner
 from queenright.health.recovery.service import RecoveryService
 from queenright.health.settings import HealthSettings
@@ -211,7 +211,7 @@ async def test_a_run_that_is_completed_is_not_brought_back(ward: Ward) -> None:
     target = await ward.colony.begin()
     await ward.finish()
 
-    with pytest.raises(RespawnRefused, match="completed") as refused:
+    with pytest.raises(RespawnRefusedError, match="completed") as refused:
         await RuntimeRespawner(ward.colony.runtime).chain(target)
     assert refused.value.over
 
@@ -223,7 +223,7 @@ async def test_run_that_was_stopped_on_purpose_is_not_brought_back_after_a_resta
     ward.colony = Colony(ward.colony.path, ward.time)
     await ward.colony.runtime.start()
 
-    with pytest.raises(RespawnRefused, match="stopped on purpose") as refused:
+    with pytest.raises(RespawnRefusedError, match="stopped on purpose") as refused:
         await RuntimeRespawner(ward.colony.runtime).chain(target)
     assert refused.value.over
 
@@ -234,7 +234,7 @@ async def test_a_run_that_was_cancelled_is_not_brought_back(ward: Ward) -> None:
     [execution] = ward.colony.runtime.get_stream("start").executions
     await ward.colony.runtime.cancel_execution(execution.id)
 
-    with pytest.raises(RespawnRefused, match="cancelled"):
+    with pytest.raises(RespawnRefusedError, match="cancelled"):
         await RuntimeRespawner(ward.colony.runtime).chain(target)
 
 
@@ -258,7 +258,7 @@ async def test_what_still_runs_is_not_started_a_second_time(ward: Ward) -> None:
     target = await ward.colony.begin()
     respawner = RuntimeRespawner(ward.colony.runtime)
 
-    with pytest.raises(RespawnRefused, match="stop that first"):
+    with pytest.raises(RespawnRefusedError, match="stop that first"):
         await respawner.respawn(
             target, None, task_id="t", attempt=1, note="", repeatable=False, may_start_over=False
         )

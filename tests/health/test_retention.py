@@ -33,7 +33,7 @@ from queenright.health.tables import (
     RECOVERIES,
     TICKETS,
 )
-from queenright.runtime.bus import EventUnknown
+from queenright.runtime.bus import UnknownEventError
 from queenright.runtime.events import AgentEvent, EventType
 from tests.databases import change, is_postgres
 
@@ -195,7 +195,7 @@ async def test_a_pruned_log_is_read_and_replayed_as_before(database_url: str) ->
     assert await store.read(lambda conn: list(replay(conn, 0.0))) == events[1:]
     assert await store.read(lambda conn: read_history(conn, after="a")) == events[2:]
     assert await store.read(lambda conn: [seq for seq, _ in read_events(conn)]) == [2, 3]
-    with pytest.raises(EventUnknown):
+    with pytest.raises(UnknownEventError):
         await store.read(lambda conn: read_history(conn, after="old"))
     await store.close()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from queenright.health.interventions.control import Delivery, Unreachable
+from queenright.health.interventions.control import Delivery, WorkerUnreachableError
 from queenright.health.interventions.runtime_control import RuntimeControl
 from queenright.health.interventions.target import Target
 from queenright.health.monitor import HealthMonitor
@@ -120,7 +120,7 @@ async def test_another_life_of_the_worker_cannot_be_nudged(colony: Colony) -> No
     target = replace(await colony.begin(), incarnation_id="another")
 
     assert not control(colony).reaches(target)
-    with pytest.raises(Unreachable, match="runs in its session now"):
+    with pytest.raises(WorkerUnreachableError, match="runs in its session now"):
         await nudge(colony, target)
 
 
@@ -151,7 +151,7 @@ async def test_who_waits_for_its_user_is_not_nudged(tmp_path: Path, fake_time: F
     await fake_time.settle()
 
     assert [node.question for node in colony.runtime.waiting_nodes()] == ["Which jar?"]
-    with pytest.raises(Unreachable, match="waits for its user"):
+    with pytest.raises(WorkerUnreachableError, match="waits for its user"):
         await nudge(colony, colony.target())
     await colony.runtime.stop()
 
@@ -212,7 +212,7 @@ async def test_another_life_cannot_be_terminated(colony: Colony) -> None:
     """B67: nor is the one that runs."""
     target = replace(await colony.begin(), incarnation_id="another")
 
-    with pytest.raises(Unreachable, match="look at it again"):
+    with pytest.raises(WorkerUnreachableError, match="look at it again"):
         await control(colony).terminate(target, "it is stuck", instruction_id="t1", within=30)
     assert colony.runtime.get_stream("start").pending == 1
 
@@ -226,7 +226,7 @@ async def test_a_worker_that_was_killed_is_terminated_only_if_nobody_runs_it(
     await second.runtime.start()
 
     assert control(second).reaches(target)
-    with pytest.raises(Unreachable, match="busy"):
+    with pytest.raises(WorkerUnreachableError, match="busy"):
         await control(second).terminate(target, "it is silent", instruction_id="t1", within=30)
     await first.runtime.stop()
     stopped = await control(second).terminate(target, "it is silent", instruction_id="t2", within=30)

@@ -13,7 +13,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.steplog import StepLogReader, open_step_log
 from queenright.health.summary import summarise
 from queenright.instrumentation import Worker
-from queenright.instrumentation.identity import SessionIdRefused
+from queenright.instrumentation.identity import InvalidSessionIdError
 from queenright.instrumentation.steplog import step_log_path
 from queenright.runtime.events import EventType
 
@@ -173,7 +173,7 @@ def test_a_line_longer_than_a_chunk_is_skipped(log: Path) -> None:
 @pytest.mark.parametrize("session", ["../other", "a/b", "..", ".", "", "a\\b", "a\0b"])
 def test_a_session_id_that_leads_elsewhere_is_refused(tmp_path: Path, session: str) -> None:
     """B8: a session id with a path separator or ``..`` is refused with a clear error."""
-    with pytest.raises(SessionIdRefused, match="is refused"):
+    with pytest.raises(InvalidSessionIdError, match="is refused"):
         open_step_log(tmp_path, session)
 
 

@@ -21,13 +21,13 @@ from queenright.health.ticket_service import Raised, TicketService
 from queenright.health.ticket_table import update_ticket
 from queenright.health.tickets import (
     EscalationTicket,
-    TicketClosed,
+    TicketClosedError,
     TicketDraft,
-    TicketRefused,
+    TicketNotFoundError,
+    TicketRejectedError,
     TicketStatus,
-    TicketUnknown,
+    TicketStatusError,
     Way,
-    WrongStatus,
 )
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import WaitingReason
@@ -199,7 +199,7 @@ async def test_a_model_cannot_open_a_ticket_about_a_worker_that_gives_no_reason(
     health = worker(finding())
     change(health)
 
-    with pytest.raises(TicketRefused, match=error):
+    with pytest.raises(TicketRejectedError, match=error):
         await hive.raise_(health, CRITICAL)
 
     assert await hive.tickets.history() == []
@@ -208,7 +208,7 @@ async def test_a_model_cannot_open_a_ticket_about_a_worker_that_gives_no_reason(
 
 async def test_a_draft_about_another_worker_is_refused(hive: Hive) -> None:
     """B36: identity is the service's."""
-    with pytest.raises(TicketRefused, match="worker_agent_id: the worker's is 'bee', got 'wasp'"):
+    with pytest.raises(TicketRejectedError, match="worker_agent_id: the worker's is 'bee', got 'wasp'"):
         await hive.tickets.raise_ticket(worker(finding()), draft(worker_agent_id="wasp"))
 
     assert await hive.logged() == []
@@ -430,7 +430,7 @@ async def test_a_model_cannot_dismiss_what_is_high_and_holds(hive: Hive) -> None
     """B52: nor close it in any other way."""
     ticket = (await hive.raise_()).ticket
 
-    with pytest.raises(WrongStatus, match="still holds"):
+    with pytest.raises(TicketStatusError, match="still holds"):
         await hive.tickets.dismiss(ticket.ticket_id, "ignore this")
 
     assert hive.tickets.get(ticket.ticket_id) == ticket
@@ -489,9 +489,9 @@ async def test_deciding_on_an_unknown_or_closed_ticket_is_an_error(hive: Hive, v
     await hive.tickets.observe(worker())
     await hive.tickets.settle(hive.now + HOLD)
 
-    with pytest.raises(TicketClosed, match="was closed"):
+    with pytest.raises(TicketClosedError, match="was closed"):
         await decide(closed)
-    with pytest.raises(TicketUnknown, match="there is no ticket 'nope'"):
+    with pytest.raises(TicketNotFoundError, match="there is no ticket 'nope'"):
         await decide("nope")
     assert hive.told == []
 
@@ -500,7 +500,7 @@ async def test_deciding_on_an_unknown_or_closed_ticket_is_an_error(hive: Hive, v
 async def test_an_operator_is_not_told_nothing(hive: Hive, analysis: str, urgency: str) -> None:
     ticket = (await hive.raise_()).ticket
 
-    with pytest.raises(TicketRefused, match="must not be empty"):
+    with pytest.raises(TicketRejectedError, match="must not be empty"):
         await hive.tickets.intervene(ticket.ticket_id, analysis, urgency)
 
 
@@ -728,7 +728,7 @@ async def test_of_what_nobody_has_any_more_reminders_count_anew(hive: Hive) -> N
     assert len(hive.told) == 4
     said = [e for e in await hive.logged() if e.type is EventType.TICKET_UNACKNOWLEDGED]
     assert [(e.data["by"], e.data["was"]) for e in said] == [("bob", "ann")]
-    with pytest.raises(WrongStatus, match="nobody has it in hand"):
+    with pytest.raises(TicketStatusError, match="nobody has it in hand"):
         await hive.tickets.unacknowledge(ticket.ticket_id, by="bob")
 
 
@@ -763,7 +763,7 @@ async def test_only_the_way_that_said_it_takes_it_back_where_that_is_asked(hive:
     ticket = await told(hive)
     await hive.tickets.acknowledge(ticket.ticket_id, by="ann", via=Way.SLACK)
 
-    with pytest.raises(WrongStatus, match="ann has it, and did not say so by pagerduty"):
+    with pytest.raises(TicketStatusError, match="ann has it, and did not say so by pagerduty"):
         await hive.tickets.unacknowledge(ticket.ticket_id, by="x", only_via=Way.PAGERDUTY)
     await hive.tickets.unacknowledge(ticket.ticket_id, by="x", only_via=Way.SLACK)
 
@@ -898,7 +898,7 @@ class Lives(RuleBasedStateMachine):
         before = self.open_one()
         try:
             raised = self.run(self.hive.raise_(worker(*found), said))
-        except TicketRefused:
+        except TicketRejectedError:
             assert not found
             return
         ticket = raised.ticket
@@ -935,7 +935,7 @@ class Lives(RuleBasedStateMachine):
                     self.run(tickets.dismiss(ticket_id, "r"))
                 case _:
                     self.run(tickets.acknowledge(ticket_id, by="ann"))
-        except (TicketClosed, WrongStatus):
+        except (TicketClosedError, TicketStatusError):
             assert self.run(tickets.find(ticket_id)) == self.seen[ticket_id]
 
     @rule(seconds=st.sampled_from([1.0, 60.0, HOLD, HOUR]))
@@ -1007,7 +1007,7 @@ async def test_what_else_was_seen_of_a_worker_that_is_over_is_no_reason(hive: Hi
     over = worker(finding(STALL, CRITICAL))
     over.vitals.ended_at = 990.0
 
-    with pytest.raises(TicketRefused, match="has ended"):
+    with pytest.raises(TicketRejectedError, match="has ended"):
         await hive.raise_(over)
 
 
@@ -1057,11 +1057,11 @@ async def test_a_person_resolves_it_durably_and_everybody_hears_who(hive: Hive) 
 async def test_what_closes_by_itself_is_not_resolved_by_hand(hive: Hive) -> None:
     ticket = (await hive.raise_()).ticket
 
-    with pytest.raises(WrongStatus, match="closes by itself"):
+    with pytest.raises(TicketStatusError, match="closes by itself"):
         await hive.tickets.resolve(ticket.ticket_id, "tired of it", by="ann")
-    with pytest.raises(TicketUnknown):
+    with pytest.raises(TicketNotFoundError):
         await hive.tickets.resolve("no such", "x", by="ann")
-    with pytest.raises(TicketRefused, match="reason"):
+    with pytest.raises(TicketRejectedError, match="reason"):
         await hive.tickets.resolve(ticket.ticket_id, " ", by="ann")
 
 

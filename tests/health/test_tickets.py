@@ -13,11 +13,11 @@ from queenright.health import ticket_lifecycle as lifecycle
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets import (
     EscalationTicket,
-    TicketClosed,
-    TicketRefused,
+    TicketClosedError,
+    TicketRejectedError,
     TicketStatus,
+    TicketStatusError,
     WorkerFacts,
-    WrongStatus,
     fingerprint,
     iso,
     mismatches,
@@ -101,7 +101,7 @@ def test_a_whole_draft_is_accepted_bare_or_fenced(text: str) -> None:
 @pytest.mark.parametrize("name", list(GOOD))
 def test_a_missing_field_is_named(name: str) -> None:
     """B35: a missing field is refused with an error that names it."""
-    with pytest.raises(TicketRefused) as caught:
+    with pytest.raises(TicketRejectedError) as caught:
         parse_draft(json.dumps({key: value for key, value in GOOD.items() if key != name}))
 
     assert caught.value.errors == (f"{name}: is required",)
@@ -135,7 +135,7 @@ def test_a_missing_field_is_named(name: str) -> None:
 )
 def test_a_wrong_field_is_named_with_what_is_allowed(fields: dict[str, Any], error: str) -> None:
     """B35, B36: wrong values, extra keys, and what the model cannot set."""
-    with pytest.raises(TicketRefused) as caught:
+    with pytest.raises(TicketRejectedError) as caught:
         parse_draft(draft(**fields))
 
     assert len(caught.value.errors) == 1
@@ -166,14 +166,14 @@ def test_a_wrong_field_is_named_with_what_is_allowed(fields: dict[str, Any], err
 )
 def test_what_is_no_object_is_refused_with_the_reason(text: str, error: str) -> None:
     """B35: a list, garbage or nothing instead of an object."""
-    with pytest.raises(TicketRefused, match=r"^ticket refused: ") as caught:
+    with pytest.raises(TicketRejectedError, match=r"^ticket refused: ") as caught:
         parse_draft(text)
 
     assert error in str(caught.value)
 
 
 def test_everything_that_is_wrong_is_said_at_once_and_no_secret_with_it() -> None:
-    with pytest.raises(TicketRefused) as caught:
+    with pytest.raises(TicketRejectedError) as caught:
         parse_draft(draft(severity="sk-live0123456789abcdef", cause="", mood=1))
 
     assert sorted(error.split(":")[0] for error in caught.value.errors) == ["cause", "mood", "severity"]
@@ -194,7 +194,7 @@ def test_whatever_a_model_writes_is_a_draft_or_refused(text: str) -> None:
     """B35: each has a defined outcome."""
     try:
         parse_draft(text)
-    except TicketRefused as refusal:
+    except TicketRejectedError as refusal:
         errors = refusal.errors
     else:
         errors = ("none",)
@@ -333,7 +333,9 @@ def test_what_was_dismissed_as_recovered_is_open_again_when_it_relapses() -> Non
 @pytest.mark.parametrize("severity", [Severity.HIGH, Severity.CRITICAL])
 def test_what_is_high_and_holds_cannot_be_dismissed(severity: Severity) -> None:
     """B52: whatever a model was talked into, it cannot wave this away."""
-    with pytest.raises(WrongStatus, match=r"is (high|critical) and still holds \(doom_loop\); intervene"):
+    with pytest.raises(
+        TicketStatusError, match=r"is (high|critical) and still holds \(doom_loop\); intervene"
+    ):
         lifecycle.dismiss(ticket(severity=severity), reason="all is well", by="queen", now=1.0)
 
     lifecycle.dismiss(ticket(severity=severity), reason="recovered", by="queen", now=1.0, recovered=True)
@@ -365,7 +367,7 @@ def test_past_triage_only_while_triage_has_not_answered() -> None:
 
     assert (past.untriaged, past.triage_decision) == (True, "bypass")
     assert (late.untriaged, late.triage_decision, late.analysis) == (False, "intervene", "b")
-    with pytest.raises(WrongStatus, match="it has been decided"):
+    with pytest.raises(TicketStatusError, match="it has been decided"):
         lifecycle.intervene(late, analysis="a", urgency="high", by="rules", now=3.0, untriaged=True)
 
 
@@ -384,7 +386,7 @@ def test_what_a_status_does_not_allow_is_refused_with_the_way_out(
     status: TicketStatus, verb: str, way_out: str
 ) -> None:
     one = ticket(status, severity=Severity.LOW, acknowledged_by="ann")
-    with pytest.raises(WrongStatus, match=f"cannot {verb}.* ticket t1, which is {status}: .*{way_out}"):
+    with pytest.raises(TicketStatusError, match=f"cannot {verb}.* ticket t1, which is {status}: .*{way_out}"):
         _do(verb, one)
 
 
@@ -393,7 +395,7 @@ def test_a_closed_ticket_never_changes(verb: str) -> None:
     """B49: a closed ticket is an error that says when it was closed."""
     closed = ticket(TicketStatus.RESOLVED, closed_at=0.0)
 
-    with pytest.raises(TicketClosed, match=r"t1 was closed \(resolved\) at 1970-01-01 00:00:00 UTC"):
+    with pytest.raises(TicketClosedError, match=r"t1 was closed \(resolved\) at 1970-01-01 00:00:00 UTC"):
         _do(verb, closed)
     assert lifecycle.settle(closed, now=9e9, hold=0.0) is closed
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from queenright.instrumentation.control_client import ControlClient, ServiceAway
+from queenright.instrumentation.control_client import ControlClient, ServiceUnreachableError
 from queenright.instrumentation.service_token import service_token
 
 TOKEN = "qrt_00000000_" + "s" * 43
@@ -82,11 +82,11 @@ def test_it_goes_to_the_service_alone_and_into_no_message(
     caplog.set_level(logging.DEBUG)
     client = ControlClient(f"http://127.0.0.1:{service.server_port}", "ada", "s", "i")
 
-    with pytest.raises(ServiceAway) as away:
+    with pytest.raises(ServiceUnreachableError) as away:
         client.fetch(0)
     # Another one, from now on: no restart is needed.
     monkeypatch.setenv("QUEENRIGHT_TOKEN", "exchanged")
-    with pytest.raises(ServiceAway):
+    with pytest.raises(ServiceUnreachableError):
         client.fetch(0)
     client.close()
 

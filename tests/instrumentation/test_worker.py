@@ -13,7 +13,7 @@ from opentelemetry import trace
 from opentelemetry.trace import StatusCode
 from prometheus_client import CollectorRegistry
 
-from queenright.instrumentation import SessionIdRefused, Telemetry, Verdict, Worker, names
+from queenright.instrumentation import InvalidSessionIdError, Telemetry, Verdict, Worker, names
 from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.identity import clean_name
 from tests.instrumentation.parts import Clock, Memory, eventually
@@ -423,7 +423,7 @@ def test_content_leaves_only_if_it_may(
 )
 def test_a_session_id_that_is_no_directory_name_is_refused(session_id: str) -> None:
     """B8: path separators and '..' are refused with a clear error."""
-    with pytest.raises(SessionIdRefused, match="Session id") as refused:
+    with pytest.raises(InvalidSessionIdError, match="Session id") as refused:
         Worker("bee", session_id=session_id)
 
     assert refused.value.session_id == session_id

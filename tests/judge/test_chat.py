@@ -6,14 +6,14 @@ import pytest
 
 from queenright.health.interventions.record import Intervention, Outcome
 from queenright.health.interventions.target import ActionKind
-from queenright.health.tickets import EscalationTicket, TicketStatus, TicketUnknown
+from queenright.health.tickets import EscalationTicket, TicketNotFoundError, TicketStatus
 from queenright.judge.budget import BUDGET_FILE
-from queenright.judge.chat import LONGEST_MESSAGE, MOST_WAITING, ChatInterrupted, ChatRefused, Said
+from queenright.judge.chat import LONGEST_MESSAGE, MOST_WAITING, ChatInterruptedError, ChatRefusedError, Said
 from queenright.judge.chat_log import OPERATOR_CHAT, session_of
 from queenright.judge.quoting import unquote
 from queenright.judge.rules import RulesModel
 from queenright.judge.settings import BudgetSettings, JudgeSettings, ModelSettings
-from queenright.runtime.bus import EventUnknown
+from queenright.runtime.bus import UnknownEventError
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message, ModelError, ModelReply, ToolSpec
 from queenright.runtime.tooling.tools import ToolError
@@ -247,7 +247,7 @@ async def test_an_order_is_not_taken_for_done_where_the_model_fails(hive: Hive) 
 async def test_what_is_no_question_is_refused_and_not_kept(hive: Hive, text: str) -> None:
     ticket = await with_ticket(hive)
 
-    with pytest.raises(ChatRefused):
+    with pytest.raises(ChatRefusedError):
         await say(hive, ticket, text)
 
     assert await hive.judging.chat.history(ticket.ticket_id) == []
@@ -259,7 +259,7 @@ async def test_so_many_questions_wait_and_no_more(hive: Hive) -> None:
     waiting = [asyncio.create_task(say(hive, ticket, f"question {n}")) for n in range(8)]
     await hive.settle()
 
-    with pytest.raises(ChatRefused, match="wait for an answer"):
+    with pytest.raises(ChatRefusedError, match="wait for an answer"):
         await say(hive, ticket, "one more")
 
     await hive.stop()
@@ -274,7 +274,7 @@ async def test_so_many_wait_however_quickly_they_are_asked(hive: Hive) -> None:
     await hive.settle()
 
     refused = [one for one in asked if one.done()]
-    assert [type(one.exception()) for one in refused] == [ChatRefused] * 12
+    assert [type(one.exception()) for one in refused] == [ChatRefusedError] * 12
     assert len(hive.of(EventType.OPERATOR_ASKED)) == 8
     await hive.stop()
     await asyncio.gather(*asked, return_exceptions=True)
@@ -308,7 +308,7 @@ async def test_a_question_that_is_answered_makes_room(hive: Hive) -> None:
 
     for _ in range(20):
         assert (await say(hive, ticket, "what is wrong?")).text
-    with pytest.raises(TicketUnknown):
+    with pytest.raises(TicketNotFoundError):
         await hive.judging.chat.say("nothing", "what?")
 
     assert not hive.judging.chat.waiting
@@ -317,9 +317,9 @@ async def test_a_question_that_is_answered_makes_room(hive: Hive) -> None:
 async def test_a_ticket_that_is_not_there_is_not_talked_about(hive: Hive) -> None:
     await hive.start()
 
-    with pytest.raises(TicketUnknown):
+    with pytest.raises(TicketNotFoundError):
         await hive.judging.chat.say("nothing", "what?")
-    with pytest.raises(TicketUnknown):
+    with pytest.raises(TicketNotFoundError):
         await hive.judging.chat.history("nothing")
 
 
@@ -331,7 +331,7 @@ async def test_the_history_goes_on_after_a_message(hive: Hive) -> None:
     later = await hive.judging.chat.history(ticket.ticket_id, after=first.id)
 
     assert [one.id for one in later] == [second.question_id, second.id]
-    with pytest.raises(EventUnknown):
+    with pytest.raises(UnknownEventError):
         await hive.judging.chat.history(ticket.ticket_id, after="never")
 
 
@@ -359,7 +359,7 @@ async def test_a_question_that_was_cut_off_is_answered_once_after_the_next_start
     waiting = asyncio.create_task(say(hive, ticket, "what is wrong?"))
     await hive.settle()
     await hive.stop()
-    with pytest.raises(ChatInterrupted, match="after the next start"):
+    with pytest.raises(ChatInterruptedError, match="after the next start"):
         await waiting
 
     hive.queen_model = model = Chatting(ModelReply(text="It repeats itself."))

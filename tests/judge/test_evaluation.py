@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from queenright.health.settings import HealthSettings
-from queenright.judge.evaluation import RunRefused, Score, delays, evaluate_files, evaluate_run, main, score
+from queenright.judge.evaluation import (
+    InvalidRunError,
+    Score,
+    delays,
+    evaluate_files,
+    evaluate_run,
+    main,
+    score,
+)
 
 SETTINGS = HealthSettings()
 
@@ -117,7 +125,7 @@ def test_a_line_that_is_no_run_is_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text(line)
 
-    with pytest.raises(RunRefused):
+    with pytest.raises(InvalidRunError):
         list(evaluate_files([path], SETTINGS))
 
 
@@ -125,7 +133,7 @@ def test_a_broken_archive_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl.gz"
     path.write_bytes(gzip.compress(b"{}" * 1000)[:20])
 
-    with pytest.raises(RunRefused, match=r"bad\.jsonl\.gz"):
+    with pytest.raises(InvalidRunError, match=r"bad\.jsonl\.gz"):
         list(evaluate_files([path], SETTINGS))
 
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from queenright.cli.main import app
-from queenright.judge.evaluation import RunRefused
+from queenright.judge.evaluation import InvalidRunError
 
 PAGE = (Path(__file__).parents[2] / "docs" / "detection.md").read_text("utf-8")
 PART = PAGE[PAGE.index("### Records of others") :]
@@ -40,5 +40,5 @@ def test_what_is_no_recorded_run_is_refused_with_the_page_that_has_the_format(
 
     refused = CliRunner().invoke(app, ["evaluate", str(file)])
 
-    assert isinstance(refused.exception, RunRefused)
+    assert isinstance(refused.exception, InvalidRunError)
     assert 'docs/detection.md, "Records of others"' in str(refused.exception)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import HealthSettings
-from queenright.judge.evaluation import RunRefused, evaluate_run
+from queenright.judge.evaluation import InvalidRunError, evaluate_run
 
 SETTINGS = HealthSettings()
 
@@ -286,7 +286,7 @@ def test_whatever_a_record_holds_something_is_said_of_it(
 def test_what_is_no_list_of_steps_is_refused_and_nothing_else_happens(steps: object) -> None:
     try:
         result = evaluate_run({"steps": steps}, SETTINGS)
-    except RunRefused:
+    except InvalidRunError:
         return
 
     assert result["findings"] == []

@@ -4,7 +4,13 @@ import pytest
 
 from queenright.health.settings import Bands, HealthSettings, Stall
 from queenright.instrumentation.errors import QueenrightError
-from queenright.judge.prompting import Prompt, PromptRefused, escalation_prompt, judge_prompt, queen_prompt
+from queenright.judge.prompting import (
+    InvalidPromptError,
+    Prompt,
+    escalation_prompt,
+    judge_prompt,
+    queen_prompt,
+)
 from queenright.judge.settings import JudgeSettings, ModelSettings
 from tests.judge.conftest import Hive
 from tests.judge.renew_prompts import SNAPSHOTS, fingerprint, known, rendered
@@ -103,7 +109,7 @@ def test_a_file_that_cannot_be_used_is_refused_with_its_name(
     if text is not None:
         file.write_bytes(text)
 
-    with pytest.raises(PromptRefused, match=rf"^judging\.queen\.prompt: {file}: {reason}"):
+    with pytest.raises(InvalidPromptError, match=rf"^judging\.queen\.prompt: {file}: {reason}"):
         queen_prompt(file)
 
 

@@ -15,9 +15,9 @@ from queenright.cli.main import app
 from queenright.health.findings import FindingKind
 from queenright.judge.rules import DISMISS, EMIT, NOTIFY
 from queenright.judge.scenarios import (
+    InvalidScenarioError,
     Outcome,
     Scenario,
-    ScenarioRefused,
     Score,
     load_scenarios,
     play,
@@ -97,7 +97,7 @@ def test_what_is_no_scenario_is_refused_with_its_place(
     }
     (tmp_path / "mine.yaml").write_text(json.dumps([good | wrong]), encoding="utf-8")
 
-    with pytest.raises(ScenarioRefused, match=r"mine\.yaml") as refused:
+    with pytest.raises(InvalidScenarioError, match=r"mine\.yaml") as refused:
         load_scenarios(tmp_path)
 
     assert told in str(refused.value)
@@ -108,7 +108,7 @@ def test_an_id_is_of_one_scenario_only(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(text, encoding="utf-8")
     (tmp_path / "b.yaml").write_text(text, encoding="utf-8")
 
-    with pytest.raises(ScenarioRefused, match="two scenarios are called"):
+    with pytest.raises(InvalidScenarioError, match="two scenarios are called"):
         load_scenarios(tmp_path)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from queenright.cli.judge_job import JobOptions, _News, run_always, run_once
-from queenright.judge.stack.http import QueryRefused, SelectorRefused
+from queenright.judge.stack.http import InvalidQueryError, InvalidSelectorError
 from queenright.judge.stack.job import Look, StackJudge
 from queenright.judge.stack.unseen import TOLD_AFTER, Unseen
 from queenright.server.sockets import listen, listening, url_of
@@ -168,7 +168,7 @@ def test_run_goes_on_whatever_a_look_comes_to(
     looks: list[Exception | None] = [
         ZeroDivisionError("division by zero"),
         None,
-        QueryRefused("http://prometheus", "422 too many samples"),
+        InvalidQueryError("http://prometheus", "422 too many samples"),
         RuntimeError("once more"),
     ]
 
@@ -253,7 +253,7 @@ async def test_what_is_no_prometheus_is_not_known(
 def test_run_does_not_end_where_the_first_look_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    looks: list[Exception | None] = [QueryRefused("http://prometheus", "422 too many samples"), None]
+    looks: list[Exception | None] = [InvalidQueryError("http://prometheus", "422 too many samples"), None]
 
     async def look(self: StackJudge) -> Look:
         fault = looks.pop(0)
@@ -391,7 +391,7 @@ def test_run_ends_at_once_where_the_selector_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def broken(self: StackJudge) -> Look:
-        raise SelectorRefused("""'{job=~"("}'""", "parse error")
+        raise InvalidSelectorError("""'{job=~"("}'""", "parse error")
 
     monkeypatch.setattr(StackJudge, "look", broken)
 

@@ -14,7 +14,7 @@ from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import HealthSettings
 from queenright.health.tickets import TicketStatus
 from queenright.judge.settings import JudgeSettings
-from queenright.judge.stack.http import StackAddress, StackUnavailable
+from queenright.judge.stack.http import StackAddress, StackUnavailableError
 from queenright.judge.stack.job import Look, StackJudge
 from queenright.judge.stack.prometheus import Prometheus
 from queenright.judge.stack.unseen import TOLD_AFTER
@@ -281,7 +281,7 @@ async def test_a_number_that_is_none_clears_no_ticket(stack: Stack) -> None:
 async def test_a_time_that_is_none_is_no_answer(stack: Stack, time: str) -> None:
     data = {"resultType": "scalar", "result": [1, time]}
     async with serving(lambda path, params: (200, {"status": "success", "data": data})) as (_, stack.url):
-        with pytest.raises(StackUnavailable, match="what time it is"):
+        with pytest.raises(StackUnavailableError, match="what time it is"):
             await stack.look()
 
 
@@ -292,7 +292,7 @@ async def test_a_time_that_is_none_is_no_answer(stack: Stack, time: str) -> None
 async def test_an_answer_of_another_shape_is_no_answer(stack: Stack, kind: str, result: Any) -> None:
     data = {"resultType": kind, "result": result}
     async with serving(lambda path, params: (200, {"status": "success", "data": data})) as (_, stack.url):
-        with pytest.raises(StackUnavailable):
+        with pytest.raises(StackUnavailableError):
             await stack.look()
 
 
@@ -304,7 +304,7 @@ async def test_an_answer_that_is_not_whole_is_no_answer(stack: Stack) -> None:
         return status, answer | {"isPartial": params["query"].startswith("{")}
 
     async with serving(partial) as (_, stack.url):
-        with pytest.raises(StackUnavailable, match="not whole"):
+        with pytest.raises(StackUnavailableError, match="not whole"):
             await stack.look()
 
 

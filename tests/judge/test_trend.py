@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.judge.trend import COUNTS, REMEMBERED, Trends
-from queenright.runtime.storage.files import FileUnusable
+from queenright.runtime.storage.files import UnusableFileError
 
 
 def summary(agent: str = "bee", session: str = "s", incarnation: str = "i", **numbers: Any) -> dict[str, Any]:
@@ -95,6 +95,6 @@ def test_a_file_that_holds_no_trend_is_refused(tmp_path: Path, content: str) -> 
     path = tmp_path / "trend.json"
     path.write_text(content)
 
-    with pytest.raises(FileUnusable, match=r"trend\.json"):
+    with pytest.raises(UnusableFileError, match=r"trend\.json"):
         Trends.load(path)
     assert len(Trends.load(tmp_path / "none.json")) == 0

@@ -22,7 +22,7 @@ from queenright.alerting.notification import enqueue
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import Severity
 from queenright.health.interventions.approvals import Approvals
-from queenright.health.interventions.permit import ActionRefused
+from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.record import OPTIONS, Intervention
 from queenright.health.interventions.target import ActionKind
 from queenright.health.monitor import WorkerHealth
@@ -55,11 +55,11 @@ class Nothing:
 
     async def nudge(self, agent_id: str, message: str | None, **_: Any) -> Intervention:
         self.nudged.append(agent_id)
-        raise ActionRefused(ActionKind.NUDGE, agent_id, "it cannot be reached")
+        raise ActionRefusedError(ActionKind.NUDGE, agent_id, "it cannot be reached")
 
     async def terminate(self, agent_id: str, reason: str, **_: Any) -> Intervention:
         self.terminated.append(agent_id)
-        raise ActionRefused(ActionKind.TERMINATE, agent_id, "it cannot be reached")
+        raise ActionRefusedError(ActionKind.TERMINATE, agent_id, "it cannot be reached")
 
 
 class WatchedHands:

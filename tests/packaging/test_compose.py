@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from queenright.server.programs import ProgramMissing, find_program
+from queenright.server.programs import ProgramNotFoundError, find_program
 from queenright.server.settings import load_settings
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ def compose() -> dict[str, Any]:
 def program(name: str) -> Path:
     found = find_program(name)
     if found is None:
-        raise ProgramMissing(name)
+        raise ProgramNotFoundError(name)
     return found
 
 

@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from queenright.server.programs import ProgramMissing, find_program
+from queenright.server.programs import ProgramNotFoundError, find_program
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("instrumentation", "runtime", "health", "judge", "alerting", "grafana", "server", "cli", "demo")
@@ -69,7 +69,7 @@ def test_the_command_runs_from_the_wheel(installed: Path) -> None:
 def test_up_finds_what_it_needs_from_the_wheel(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("prometheus", "alertmanager"):
         if (found := find_program(name)) is None:
-            raise ProgramMissing(name)
+            raise ProgramNotFoundError(name)
         monkeypatch.setenv(f"{name.upper()}_BIN", str(found))
 
     done = run(installed, "from queenright.cli import main; main()", "up", "--check")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from queenright.runtime.agents.runner import AgentInvalid, AgentRunner
+from queenright.runtime.agents.runner import AgentRunner, InvalidAgentError
 from queenright.runtime.llm.litellm_provider import LiteLlmProvider, ProviderUnavailable
 from tests.runtime.agents import adder, talker
 
@@ -38,7 +38,7 @@ async def test_an_agent_with_a_misspelt_provider_is_not_started(tmp_path: Path) 
         adder(tmp_path / "agent"), model="notaprovider/x", storage=tmp_path / "here", environment={}
     )
 
-    with pytest.raises(AgentInvalid, match="knows no provider for the model 'notaprovider/x'"):
+    with pytest.raises(InvalidAgentError, match="knows no provider for the model 'notaprovider/x'"):
         await runner.start()
 
 

@@ -15,7 +15,7 @@ from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import ModelReply, ToolCall
 from queenright.runtime.storage.runtime_logger import RuntimeLogger
 from queenright.runtime.storage.session_store import SessionStatus, SessionStore
-from queenright.runtime.stream import RunNode, TooManyWaiting
+from queenright.runtime.stream import RunNode, TooManyWaitingError
 from queenright.runtime.tooling.approval import ApprovalRequest
 from queenright.runtime.tooling.tools import Tool
 from tests.runtime.conftest import FakeTime, ScriptedModel, calls
@@ -307,7 +307,9 @@ async def test_as_many_runs_wait_as_may_and_the_next_is_refused_until_one_is_ove
     await runtime.start()
     first, *waiting = [await runtime.trigger("e", {"message": "hi"}) for _ in range(3)]
 
-    with pytest.raises(TooManyWaiting, match=r"2 runs of entry point 'e' of graph 'g' wait .* max_waiting"):
+    with pytest.raises(
+        TooManyWaitingError, match=r"2 runs of entry point 'e' of graph 'g' wait .* max_waiting"
+    ):
         await runtime.trigger("e", {"message": "hi"})
     await fake_time.settle()
     await runtime.cancel_execution(first)
@@ -451,7 +453,7 @@ async def test_conversations_that_wait_are_bounded(tmp_path: Path, fake_time: Fa
         await fake_time.settle()
 
     assert len(runtime.waiting_nodes()) == 3
-    with pytest.raises(TooManyWaiting, match="2 runs of entry point 'e' of graph 'g' wait"):
+    with pytest.raises(TooManyWaitingError, match="2 runs of entry point 'e' of graph 'g' wait"):
         await runtime.trigger("e", {"message": "hi"})
     await runtime.stop()
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from queenright.runtime.storage.checkpoint_store import (
     Checkpoint,
-    CheckpointBroken,
-    CheckpointNotFound,
+    CheckpointNotFoundError,
     CheckpointStore,
+    CorruptCheckpointError,
     content_hash,
 )
 from queenright.runtime.storage.files import read_json, write_json
@@ -86,7 +86,7 @@ def test_one_that_was_changed_is_refused(tmp_path: Path) -> None:
     row = read_json(file(tmp_path, checkpoint))
     write_json(file(tmp_path, checkpoint), {**row, "memory": {"paid": True}})
 
-    with pytest.raises(CheckpointBroken, match="hash"):
+    with pytest.raises(CorruptCheckpointError, match="hash"):
         store.load(checkpoint.checkpoint_id)
 
 
@@ -95,7 +95,7 @@ def test_one_under_another_ones_name_is_refused(tmp_path: Path) -> None:
     first, second = saved(store), saved(store)
     write_json(file(tmp_path, second), read_json(file(tmp_path, first)))
 
-    with pytest.raises(CheckpointBroken, match="it is checkpoint"):
+    with pytest.raises(CorruptCheckpointError, match="it is checkpoint"):
         store.load(second.checkpoint_id)
 
 
@@ -105,7 +105,7 @@ def test_one_whose_parent_was_exchanged_for_another_whole_one_is_refused(tmp_pat
     row = {**read_json(file(tmp_path, first)), "memory": {"another": "past"}}
     write_json(file(tmp_path, first), {**row, "content_hash": content_hash(row)})
 
-    with pytest.raises(CheckpointBroken, match="parent"):
+    with pytest.raises(CorruptCheckpointError, match="parent"):
         store.load(second.checkpoint_id)
     assert store.latest_valid() == store.load(first.checkpoint_id)
 
@@ -117,7 +117,7 @@ def test_one_whose_parent_could_not_be_is_refused(tmp_path: Path, parent: str) -
     row = {**read_json(file(tmp_path, checkpoint)), "parent_id": parent}
     write_json(file(tmp_path, checkpoint), {**row, "content_hash": content_hash(row)})
 
-    with pytest.raises(CheckpointBroken, match="parent"):
+    with pytest.raises(CorruptCheckpointError, match="parent"):
         store.load(checkpoint.checkpoint_id)
 
 
@@ -126,7 +126,7 @@ def test_one_that_is_not_there_is_not_found(tmp_path: Path, checkpoint_id: str) 
     store = store_at(tmp_path)
     saved(store)
 
-    with pytest.raises(CheckpointNotFound):
+    with pytest.raises(CheckpointNotFoundError):
         store.load(checkpoint_id)
 
 

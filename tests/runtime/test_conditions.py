@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from queenright.runtime.graphs.conditions import FUNCTIONS, ConditionError, NotInMemory, check, holds
+from queenright.runtime.graphs.conditions import FUNCTIONS, ConditionError, NotInMemoryError, check, holds
 
 MEMORY: dict[str, Any] = {
     "score": 9,
@@ -67,7 +67,7 @@ def test_a_condition_is_answered_from_the_memory(expression: str, answer: bool) 
 def test_what_is_not_in_the_memory_is_named(expression: str, missing: str) -> None:
     check(expression)
 
-    with pytest.raises(NotInMemory, match=missing):
+    with pytest.raises(NotInMemoryError, match=missing):
         holds(expression, MEMORY)
 
 
@@ -104,7 +104,7 @@ def test_what_is_not_in_the_memory_is_named(expression: str, missing: str) -> No
 def test_what_is_no_condition_is_refused_before_it_is_ever_asked(expression: str, problem: str) -> None:
     with pytest.raises(ConditionError, match=problem) as refused:
         check(expression)
-    assert not isinstance(refused.value, NotInMemory)
+    assert not isinstance(refused.value, NotInMemoryError)
     with pytest.raises(ConditionError):
         holds(expression, MEMORY)
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.runtime.agents.credentials import (
-    MissingCredential,
+    MissingCredentialError,
     filled_in,
     missing,
     references,
@@ -49,7 +49,7 @@ def test_either_of_two_variables_will_do() -> None:
 
 
 def test_a_reference_that_cannot_be_filled_in_names_every_variable_and_no_value() -> None:
-    with pytest.raises(MissingCredential) as raised:
+    with pytest.raises(MissingCredentialError) as raised:
         filled_in("${A} ${B} ${C} ${A}", {"B": "secret-value"}, wanted_by="Server 'x'")
 
     assert str(raised.value) == "Server 'x': not set in the environment: A, C; set it and try again."

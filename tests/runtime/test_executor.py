@@ -18,7 +18,7 @@ from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.graphs.goal import Goal, SuccessCriterion
 from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import ModelReply
-from queenright.runtime.storage.checkpoint_store import CheckpointNotFound, CheckpointStore
+from queenright.runtime.storage.checkpoint_store import CheckpointNotFoundError, CheckpointStore
 from queenright.runtime.storage.files import Disk
 from queenright.runtime.storage.session_store import SessionState, SessionStatus
 from tests.runtime.conftest import FakeTime, ScriptedModel, calls
@@ -561,7 +561,7 @@ async def test_a_checkpoint_that_is_not_there_is_named(bench: Bench) -> None:
     await bench.load(function("a"), functions={"a": lambda: None})
     first = await bench.run()
 
-    with pytest.raises(CheckpointNotFound, match="0000000099-x"):
+    with pytest.raises(CheckpointNotFoundError, match="0000000099-x"):
         await bench.runtime.resume(first.session_id, checkpoint_id="0000000099-x")
 
 

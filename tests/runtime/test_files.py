@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from queenright.runtime.storage.files import (
     Claim,
     Disk,
-    FileUnusable,
-    Locked,
+    FileLockedError,
+    UnusableFileError,
     append_line,
     lines_before,
     locked,
@@ -89,7 +89,7 @@ def test_a_file_that_is_no_json_is_named_with_the_reason(tmp_path: Path, kind: s
     write_json(path, {"a": 1})
     damage(path, kind)
 
-    with pytest.raises(FileUnusable) as caught:
+    with pytest.raises(UnusableFileError) as caught:
         read_json(path)
 
     assert str(path) in str(caught.value)
@@ -99,7 +99,7 @@ def test_a_file_that_is_no_json_is_named_with_the_reason(tmp_path: Path, kind: s
 def test_a_file_in_place_of_a_folder_above_is_unusable_and_not_missing(tmp_path: Path) -> None:
     (tmp_path / "folder").write_bytes(b"")
 
-    with pytest.raises(FileUnusable, match="directory"):
+    with pytest.raises(UnusableFileError, match="directory"):
         read_json(tmp_path / "folder" / "x.json")
 
 
@@ -174,7 +174,7 @@ def test_a_line_longer_than_what_is_read_at_once_is_whole(tmp_path: Path) -> Non
 
 def test_no_file_is_no_lines_and_a_folder_is_unusable(tmp_path: Path) -> None:
     assert list(newest_lines(tmp_path / "none.jsonl")) == []
-    with pytest.raises(FileUnusable):
+    with pytest.raises(UnusableFileError):
         list(newest_lines(tmp_path))
 
 
@@ -207,7 +207,7 @@ def test_a_lock_is_held_by_one_also_between_threads_of_a_process(tmp_path: Path)
         thread.join()
 
     assert count == 400
-    with locked(path, wait=False), pytest.raises(Locked), locked(path, wait=False):
+    with locked(path, wait=False), pytest.raises(FileLockedError), locked(path, wait=False):
         pass
 
 
@@ -227,7 +227,7 @@ def test_a_lock_in_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None
 def test_who_is_refused_a_claim_is_told_who_has_it(tmp_path: Path) -> None:
     claim = Claim.take(tmp_path / "lock")
 
-    with pytest.raises(Locked, match=str(os.getpid())) as caught:
+    with pytest.raises(FileLockedError, match=str(os.getpid())) as caught:
         Claim.take(tmp_path / "lock")
 
     assert caught.value.pid == os.getpid()
@@ -240,7 +240,7 @@ def test_a_claim_whose_file_says_nothing_is_held_by_nobody_known(tmp_path: Path)
     claim = Claim.take(tmp_path / "lock")
     (tmp_path / "lock").write_bytes(b"\xff")
 
-    with pytest.raises(Locked, match="another process") as caught:
+    with pytest.raises(FileLockedError, match="another process") as caught:
         Claim.take(tmp_path / "lock")
 
     assert caught.value.pid is None
@@ -250,7 +250,7 @@ def test_a_claim_whose_file_says_nothing_is_held_by_nobody_known(tmp_path: Path)
 def test_a_claim_is_free_as_soon_as_its_process_is_killed(tmp_path: Path) -> None:
     with writer("hold", tmp_path / "lock") as process:
         assert line(process) == "held"
-        with pytest.raises(Locked) as caught:
+        with pytest.raises(FileLockedError) as caught:
             Claim.take(tmp_path / "lock")
         assert caught.value.pid == process.pid
 

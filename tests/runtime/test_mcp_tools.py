@@ -15,9 +15,9 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queenright.runtime.agents.agent_spec import AgentLoadError
-from queenright.runtime.agents.credentials import MissingCredential
+from queenright.runtime.agents.credentials import MissingCredentialError
 from queenright.runtime.agents.mcp_spec import McpServerSpec, read_mcp_servers
-from queenright.runtime.agents.mcp_tools import McpServer, McpUnavailable, mcp_tools
+from queenright.runtime.agents.mcp_tools import McpServer, McpUnavailableError, mcp_tools
 from queenright.runtime.llm.model import ToolCall
 from queenright.runtime.tooling.tools import ToolRegistry, ToolResult
 from tests.runtime.conftest import FakeTime
@@ -212,7 +212,7 @@ async def test_a_server_that_says_nothing_is_given_up_after_its_time(
     await fake_time.advance(5)
 
     with pytest.raises(
-        McpUnavailable, match=r"'local' .* cannot be reached: TimeoutError: no answer within 5 s"
+        McpUnavailableError, match=r"'local' .* cannot be reached: TimeoutError: no answer within 5 s"
     ):
         await connecting
     await server.close()
@@ -222,7 +222,7 @@ async def test_a_server_that_says_nothing_is_given_up_after_its_time(
 async def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     server = over_stdio(tmp_path, command="no-such-program")
 
-    with pytest.raises(McpUnavailable, match="no-such-program"):
+    with pytest.raises(McpUnavailableError, match="no-such-program"):
         await server.list_tools()
 
     await server.close()
@@ -280,7 +280,7 @@ async def test_a_secret_is_in_no_message_and_no_repr(tmp_path: Path) -> None:
     local = over_stdio(tmp_path, env={"A": SECRET}, command="/nowhere")
 
     for each in (server, local):
-        with pytest.raises(McpUnavailable) as raised:
+        with pytest.raises(McpUnavailableError) as raised:
             await each.list_tools()
         await each.close()
         assert SECRET not in str(raised.value)
@@ -290,7 +290,9 @@ async def test_a_secret_is_in_no_message_and_no_repr(tmp_path: Path) -> None:
 async def test_a_variable_that_is_not_set_is_named_before_anything_is_started(tmp_path: Path) -> None:
     server = over_stdio(tmp_path, env={"A": "${NOT_THERE} and ${TOKEN}"})
 
-    with pytest.raises(MissingCredential, match="MCP server 'local': not set in the environment: NOT_THERE"):
+    with pytest.raises(
+        MissingCredentialError, match="MCP server 'local': not set in the environment: NOT_THERE"
+    ):
         await server.list_tools()
 
     await server.close()
@@ -301,7 +303,7 @@ async def test_without_the_client_the_extra_is_named(tmp_path: Path, monkeypatch
     monkeypatch.setitem(sys.modules, "mcp", None)
     server = over_stdio(tmp_path)
 
-    with pytest.raises(McpUnavailable, match=r"pip install 'queenright\[mcp\]'"):
+    with pytest.raises(McpUnavailableError, match=r"pip install 'queenright\[mcp\]'"):
         await server.list_tools()
 
 
@@ -429,6 +431,6 @@ async def test_a_program_that_is_no_server_is_given_up_with_what_it_printed(
 
     await fake_time.advance(30)
 
-    with pytest.raises(McpUnavailable, match=r"what is no message: 'Usage: hive \[-h\]'"):
+    with pytest.raises(McpUnavailableError, match=r"what is no message: 'Usage: hive \[-h\]'"):
         await connecting
     await server.close()

@@ -9,7 +9,7 @@ import pytest
 from queenright.runtime.agent_runtime import AgentRuntime, GraphError
 from queenright.runtime.bus import EventBus
 from queenright.runtime.graphs.graph import GraphSpec
-from queenright.runtime.storage.checkpoint_store import CheckpointNotFound, CheckpointStore
+from queenright.runtime.storage.checkpoint_store import CheckpointNotFoundError, CheckpointStore
 from queenright.runtime.storage.session_store import SessionStatus
 
 COUNTING = GraphSpec.model_validate(
@@ -72,7 +72,7 @@ async def test_nothing_is_replayed_from_an_end_or_where_all_runs_share_a_session
     runtime, _, session, [last, first] = await counted(tmp_path / "a", "start")
     with pytest.raises(GraphError, match="at its end there"):
         await runtime.replay(session, last)
-    with pytest.raises(CheckpointNotFound):
+    with pytest.raises(CheckpointNotFoundError):
         await runtime.replay(session, "0000000009-none")
     await runtime.stop()
     with pytest.raises(GraphError, match="not started"):

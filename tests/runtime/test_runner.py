@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from queenright.instrumentation.telemetry import Telemetry
 from queenright.runtime.agent_runtime import AgentRuntime, GraphError
-from queenright.runtime.agents.runner import AgentInvalid, AgentLoadError, AgentRunner
+from queenright.runtime.agents.runner import AgentLoadError, AgentRunner, InvalidAgentError
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import ModelReply
@@ -253,7 +253,7 @@ def test_everything_that_is_missing_is_found_before_the_start(tmp_path: Path) ->
 async def test_an_agent_that_cannot_work_is_not_started(tmp_path: Path) -> None:
     spec = {**TALKER, "model": "", "credentials": ["NOT_SET_ANYWHERE"]}
     async with loaded(folder_of(tmp_path / "agent", spec), tmp_path, environment={}) as runner:
-        with pytest.raises(AgentInvalid) as raised:
+        with pytest.raises(InvalidAgentError) as raised:
             await runner.start()
 
     assert "node 'work' needs a model" in str(raised.value)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queenright.instrumentation.identity import SessionIdRefused
-from queenright.runtime.storage.files import FileUnusable, locked, read_json, write_json
+from queenright.instrumentation.identity import InvalidSessionIdError
+from queenright.runtime.storage.files import UnusableFileError, locked, read_json, write_json
 from queenright.runtime.storage.session_store import (
     ExecutionState,
     PendingNode,
@@ -105,7 +105,7 @@ def test_a_session_id_that_is_no_folder_name_never_reaches_the_disk(tmp_path: Pa
         lambda: store.read_state(session_id),
         lambda: store.delete_session(session_id),
     ):
-        with pytest.raises(SessionIdRefused, match="refused"):
+        with pytest.raises(InvalidSessionIdError, match="refused"):
             take()
 
     assert os.listdir(tmp_path) == []
@@ -266,7 +266,7 @@ def test_a_state_that_a_newer_version_wrote_is_refused_and_left_alone(tmp_path: 
     path = session.root / "state.json"
     write_json(path, {**read_json(path), "schema_version": 2, "new": "precious"})
 
-    with pytest.raises(FileUnusable, match="newer"):
+    with pytest.raises(UnusableFileError, match="newer"):
         store.update(session, lambda _: None)
 
     assert read_json(path)["new"] == "precious"
@@ -278,7 +278,7 @@ def test_what_is_wrong_with_a_state_is_said_without_what_is_in_it(tmp_path: Path
     path = session.root / "state.json"
     write_json(path, {**read_json(path), "memory": "sk-secret", "created_at": "sk-secret"})
 
-    with pytest.raises(FileUnusable, match=r"created_at.*memory") as caught:
+    with pytest.raises(UnusableFileError, match=r"created_at.*memory") as caught:
         store.read_state(session.id)
 
     assert "sk-secret" not in str(caught.value)

@@ -16,7 +16,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from queenright.alerting.rules import rule_files
-from queenright.cli.dashboards_job import ThresholdsNeedGrafana, dashboards_of
+from queenright.cli.dashboards_job import GrafanaRequiredError, dashboards_of
 from queenright.cli.main import app
 from queenright.grafana.boards import dashboards
 from queenright.grafana.files import dashboards_folder
@@ -379,7 +379,7 @@ def test_without_the_extra_other_thresholds_say_what_they_need(
     redrawn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_the_extra(monkeypatch)
-    with pytest.raises(ThresholdsNeedGrafana, match=r"queenright\[grafana\]"):
+    with pytest.raises(GrafanaRequiredError, match=r"queenright\[grafana\]"):
         queenright("dashboards", "export", "-c", redrawn, "-o", str(tmp_path / "d"))
     result = queenright("dashboards", "export", "-c", redrawn, "--defaults", "-o", str(tmp_path / "d"))
     assert result.exit_code == 0

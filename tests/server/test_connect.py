@@ -23,7 +23,7 @@ from queenright.cli.connecting.clients import CLIENTS, Service
 from queenright.cli.connecting.errors import SettingsError
 from queenright.cli.connecting.files import Records, plan_connect, plan_disconnect, write
 from queenright.cli.main import app
-from queenright.cli.misuse import Misuse
+from queenright.cli.usage_error import UsageError
 from queenright.server.up import Running
 
 SERVICE = Service("http://127.0.0.1:4318", ("queenright",), {"user": "ada", "host": "laptop"})
@@ -456,5 +456,5 @@ def test_permission_request_may_wait_and_no_other_hook_does(name: str) -> None:
 def test_waiting_for_an_answer_that_a_client_does_not_take_is_refused() -> None:
     refused = CliRunner().invoke(app, ["connect", "gemini", "--print", "--permission-seconds", "60"])
 
-    assert isinstance(refused.exception, Misuse)
+    assert isinstance(refused.exception, UsageError)
     assert "Gemini CLI takes no answer to a permission request" in str(refused.exception)

@@ -14,7 +14,7 @@ from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import Tickets
 from queenright.health.tables import OUTBOX
 from queenright.health.ticket_rules import has_new_trouble
-from queenright.health.tickets import EscalationTicket, TicketStatus, WrongStatus
+from queenright.health.tickets import EscalationTicket, TicketStatus, TicketStatusError
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.service import Service
 from queenright.server.settings import Settings
@@ -359,7 +359,7 @@ async def test_ticket_that_can_be_resolved_now_says_so_when_it_is_dismissed(
         await live(service, clock, number)
         await crash(service, clock, number, ends=number < 3)
     ticket = await failed_runs(service)
-    with pytest.raises(WrongStatus) as refused:
+    with pytest.raises(TicketStatusError) as refused:
         await service.tickets.dismiss(ticket.ticket_id, "it is known", by="ada")
     assert str(refused.value).endswith(
         "people have been told of it; once it is settled, resolve it: "

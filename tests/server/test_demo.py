@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from queenright.demo.agent import Stopped, Task, Told, work
+from queenright.demo.agent import FleetStoppedError, Task, Told, work
 from queenright.demo.fleet import Fleet, Inbox
 from queenright.demo.model import Call, LiteLLMModel, Model, ProviderError, Reply, ScriptedModel
 from queenright.demo.personas import FLEET, Persona
@@ -63,7 +63,7 @@ def verdicts_of(model: Model, *, steps: int, tools: dict[str, Any], told: Told =
 
     found: Counter[str] = Counter()
     with Worker("tester", telemetry=Telemetry("http://127.0.0.1:9"), registry=registry) as worker:
-        with contextlib.suppress(Stopped, ProviderError):
+        with contextlib.suppress(FleetStoppedError, ProviderError):
             work(worker, model, Task("node", "task", pace=0, user_takes=0), tools, sleep, told)
         for family in registry.collect():
             for sample in family.samples:

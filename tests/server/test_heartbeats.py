@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from queenright.cli.fleet import _print_agents
-from queenright.health.heartbeat import Heartbeat, HeartbeatRefused, parse_heartbeat
+from queenright.health.heartbeat import Heartbeat, InvalidHeartbeatError, parse_heartbeat
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.service import Service
 from queenright.server.settings import Settings
@@ -147,7 +147,7 @@ async def test_so_they_are_where_telemetry_of_before_had_them_raw(hive: Hive) ->
 
 @pytest.mark.parametrize("name", ["\u200b", "\ufeff", ".", "..", "\u3164"])
 def test_who_has_no_name_that_shows_is_told(name: str) -> None:
-    with pytest.raises(HeartbeatRefused, match=r"in letters that show; '\.' and '\.\.' name nobody"):
+    with pytest.raises(InvalidHeartbeatError, match=r"in letters that show; '\.' and '\.\.' name nobody"):
         parse_heartbeat(json.dumps({"agent_id": name}))
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from queenright.client import Queenright
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.paging import CursorRefused, cursor_at, place_of
+from queenright.server.paging import InvalidCursorError, cursor_at, place_of
 from queenright.server.settings import Settings
 from queenright.server.up import Running
 from tests.server.conftest import demo_settings, looping
@@ -171,7 +171,7 @@ def test_a_cursor_gives_back_the_place_exactly(place: tuple[Any, ...]) -> None:
 
 @given(st.one_of(st.text(), st.binary().map(lambda raw: cursor_at("things", str(raw))), st.text('Wy"[]1,eN')))
 def test_whatever_comes_as_a_cursor_is_one_or_is_refused(cursor: str) -> None:
-    with contextlib.suppress(CursorRefused):
+    with contextlib.suppress(InvalidCursorError):
         place_of(cursor, "agents", float, str)
 
 
@@ -183,7 +183,7 @@ def test_a_place_that_no_list_has_is_refused(place: tuple[Any, ...], kind: type[
     if kind is str and place == ("nan",):
         return
     made = base64.urlsafe_b64encode(json.dumps(["agents", *place]).encode()).decode()
-    with pytest.raises(CursorRefused):
+    with pytest.raises(InvalidCursorError):
         place_of(made, "agents", kind)
 
 

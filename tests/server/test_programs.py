@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from queenright.server.programs import ProgramMissing, find_program
+from queenright.server.programs import ProgramNotFoundError, find_program
 
 
 def program(folder: Path, name: str) -> Path:
@@ -82,7 +82,7 @@ def test_a_wrong_choice_is_named_and_not_passed_over(path: Path, monkeypatch: py
     program(path, "promtool")
     monkeypatch.setenv("PROMTOOL_BIN", "/no/such/promtool")
 
-    with pytest.raises(ProgramMissing, match="PROMTOOL_BIN is '/no/such/promtool'"):
+    with pytest.raises(ProgramNotFoundError, match="PROMTOOL_BIN is '/no/such/promtool'"):
         find_program("promtool")
 
 
@@ -95,7 +95,7 @@ def test_what_is_missing_is_said_with_the_way_out(
 ) -> None:
     monkeypatch.setattr("sys.platform", platform)
 
-    message = str(ProgramMissing("amtool"))
+    message = str(ProgramNotFoundError("amtool"))
 
     assert "amtool was not found" in message
     assert way_out in message

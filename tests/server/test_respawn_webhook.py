@@ -25,7 +25,12 @@ from pydantic import SecretStr
 from queenright.health.interventions.target import Target
 from queenright.health.recovery.attempt import Recovery, RecoveryState
 from queenright.health.recovery.plan import is_lost
-from queenright.health.recovery.respawner import CheckpointRef, CheckpointRefused, Respawned, RespawnRefused
+from queenright.health.recovery.respawner import (
+    CheckpointRef,
+    InvalidCheckpointError,
+    Respawned,
+    RespawnRefusedError,
+)
 from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.respawn_webhook import IDEMPOTENCY_KEY, RespawnWebhook
@@ -213,17 +218,17 @@ async def test_a_refusal_is_for_good_and_a_failure_is_not(
 ) -> None:
     supervisor.answers = [(status, b"no such worker")]
 
-    with pytest.raises(RespawnRefused, match=f"it answered {status} no such worker") as refused:
+    with pytest.raises(RespawnRefusedError, match=f"it answered {status} no such worker") as refused:
         await respawn(supervisor.url, store)
 
     assert (refused.value.final, len(supervisor.got)) == (final, times)
-    assert not isinstance(refused.value, CheckpointRefused)
+    assert not isinstance(refused.value, InvalidCheckpointError)
 
 
 async def test_a_broken_checkpoint_is_refused_alone(supervisor: Supervisor, store: Store) -> None:
     supervisor.broken = {"cp-2"}
 
-    with pytest.raises(CheckpointRefused, match="checkpoint cp-2 is broken"):
+    with pytest.raises(InvalidCheckpointError, match="checkpoint cp-2 is broken"):
         await respawn(supervisor.url, store)
 
 
@@ -232,10 +237,10 @@ async def test_another_checkpoint_than_was_sent_is_no_broken_one(
 ) -> None:
     supervisor.answers = [(409, {"broken_checkpoint": "cp-9"})]
 
-    with pytest.raises(RespawnRefused) as refused:
+    with pytest.raises(RespawnRefusedError) as refused:
         await respawn(supervisor.url, store)
 
-    assert not isinstance(refused.value, CheckpointRefused)
+    assert not isinstance(refused.value, InvalidCheckpointError)
 
 
 async def test_requests_are_signed_with_the_secret(supervisor: Supervisor, store: Store) -> None:
@@ -260,7 +265,7 @@ async def test_the_url_and_the_secret_are_in_no_message_log_or_repr(
     }[way]
 
     async with asking(url, store, secret=SecretStr("honeypot")) as webhook:
-        with pytest.raises(RespawnRefused, match=r"127\.0\.0\.1") as refused:
+        with pytest.raises(RespawnRefusedError, match=r"127\.0\.0\.1") as refused:
             await webhook.respawn(
                 BEE, None, task_id="forage", attempt=1, note="", repeatable=False, may_start_over=False
             )

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from queenright.health.interventions.target import Target
-from queenright.health.recovery.respawner import CheckpointRef, Respawned, RespawnRefused
+from queenright.health.recovery.respawner import CheckpointRef, Respawned, RespawnRefusedError
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.settings import Settings
 from queenright.server.up import Running
@@ -40,7 +40,7 @@ class Broken:
         repeatable: bool,
         may_start_over: bool,
     ) -> Respawned:
-        raise RespawnRefused("the disk is full")
+        raise RespawnRefusedError("the disk is full")
 
 
 @pytest.fixture

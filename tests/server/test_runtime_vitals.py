@@ -14,7 +14,7 @@ from queenright.health.findings import FindingKind, HealthState
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.summary import summarise
-from queenright.instrumentation.identity import SessionIdRefused
+from queenright.instrumentation.identity import InvalidSessionIdError
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
@@ -267,7 +267,7 @@ async def test_a_session_outside_its_folder_is_refused(watched: Watched) -> None
     await watched.load()
     result = await watched.runtime.wait(await watched.runtime.trigger("e", session_id="../../etc"))
 
-    assert result.error_type == SessionIdRefused.__name__
+    assert result.error_type == InvalidSessionIdError.__name__
     assert "must be 1 to 200 printable characters without '/'" in result.error
     assert watched.monitor.get(AGENT) is None
 

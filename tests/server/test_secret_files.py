@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from queenright.alerting.settings import AlertingSettings
-from queenright.server.secret_files import SecretRefused, callback_secrets, read_secret
+from queenright.server.secret_files import InvalidSecretError, callback_secrets, read_secret
 from queenright.server.up import serving
 from queenright.server.webhook_post import SIGNATURE, TIMESTAMP
 from tests.server.conftest import demo_settings, looping
@@ -50,7 +50,7 @@ def test_a_file_that_holds_no_secret_is_refused_in_words(
 ) -> None:
     file = secret_file(tmp_path, content, mode)
 
-    with pytest.raises(SecretRefused, match=why) as refused:
+    with pytest.raises(InvalidSecretError, match=why) as refused:
         read_secret(file, setting=SETTING)
 
     assert str(refused.value).startswith(f"{SETTING}: the secret file {file} ")
@@ -60,7 +60,7 @@ def test_a_file_that_holds_no_secret_is_refused_in_words(
 def test_an_empty_name_is_said_to_be_none() -> None:
     settings = AlertingSettings.model_validate({"slack_signing_secret_file": ""})
 
-    with pytest.raises(SecretRefused) as refused:
+    with pytest.raises(InvalidSecretError) as refused:
         callback_secrets(settings)
 
     assert str(refused.value) == (
@@ -69,9 +69,9 @@ def test_an_empty_name_is_said_to_be_none() -> None:
 
 
 def test_a_file_that_is_not_there_is_refused_in_words(tmp_path: Path) -> None:
-    with pytest.raises(SecretRefused, match=r"cannot be read \(No such file or directory\)"):
+    with pytest.raises(InvalidSecretError, match=r"cannot be read \(No such file or directory\)"):
         read_secret(tmp_path / "none", setting=SETTING)
-    with pytest.raises(SecretRefused, match=r"cannot be read \(Is a directory\)"):
+    with pytest.raises(InvalidSecretError, match=r"cannot be read \(Is a directory\)"):
         read_secret(tmp_path, setting=SETTING)
 
 

@@ -12,7 +12,7 @@ from queenright.alerting.rules import Alert, rule_groups
 from queenright.health.breakers.names import BreakerName
 from queenright.health.settings import HealthSettings
 from queenright.runtime.breakers import BreakerKind
-from queenright.server.settings import Settings, SettingsRefused, load_settings
+from queenright.server.settings import InvalidSettingsError, Settings, load_settings
 
 SPEC_BLOCK = """
 health_monitoring:
@@ -95,7 +95,7 @@ def test_an_unknown_key_is_refused_with_its_path_and_the_likely_one() -> None:
     file = written("health_monitoring: {stall: {idle_second: 3}}")
 
     with pytest.raises(
-        SettingsRefused, match=r"health_monitoring\.stall\.idle_second: no such setting.*idle_seconds"
+        InvalidSettingsError, match=r"health_monitoring\.stall\.idle_second: no such setting.*idle_seconds"
     ):
         load_settings(file)
 
@@ -103,7 +103,7 @@ def test_an_unknown_key_is_refused_with_its_path_and_the_likely_one() -> None:
 def test_a_bad_value_is_refused_with_path_value_and_what_is_allowed() -> None:
     file = written("health_monitoring: {stall: {idle_seconds: -3}}")
 
-    with pytest.raises(SettingsRefused, match=r"stall\.idle_seconds: -3 is refused: .*greater than 0"):
+    with pytest.raises(InvalidSettingsError, match=r"stall\.idle_seconds: -3 is refused: .*greater than 0"):
         load_settings(file)
 
 
@@ -122,7 +122,9 @@ def test_alerting_key_that_cannot_be_changed_is_refused_with_the_way_out(kind: s
     block = {"health_monitoring": {"alerting": {name: {key: given}}}}
     Path("queenright.yaml").write_text(json.dumps(block))
 
-    with pytest.raises(SettingsRefused, match=rf"alerting\.{name}\.{key}: .*a route of your own") as refused:
+    with pytest.raises(
+        InvalidSettingsError, match=rf"alerting\.{name}\.{key}: .*a route of your own"
+    ) as refused:
         load_settings()
     assert "leave it out" in str(refused.value)
 
@@ -133,7 +135,7 @@ def test_repeated_alerting_channel_is_refused(kind: str) -> None:
     block = {"alerting": {kind: {"channels": ["slack", "slack", "pagerduty"], "severity": "warning"}}}
     Path("queenright.yaml").write_text(json.dumps({"health_monitoring": block}))
 
-    with pytest.raises(SettingsRefused, match=rf"{kind}\.channels: .*slack is named 2 times; name each"):
+    with pytest.raises(InvalidSettingsError, match=rf"{kind}\.channels: .*slack is named 2 times; name each"):
         load_settings()
 
 
@@ -149,7 +151,7 @@ def test_breaker_channels_that_do_not_go_with_the_severity_are_refused(
     Path("queenright.yaml").write_text(json.dumps({"health_monitoring": block}))
 
     with pytest.raises(
-        SettingsRefused, match=r"circuit_breaker_open.*change the severity, or leave channels out"
+        InvalidSettingsError, match=r"circuit_breaker_open.*change the severity, or leave channels out"
     ):
         load_settings()
 
@@ -192,7 +194,7 @@ def test_alerting_block_of_the_requirement_is_taken_as_written() -> None:
 def test_bands_that_do_not_rise_are_refused() -> None:
     file = written("health_monitoring: {bands: {high: 9}}")
 
-    with pytest.raises(SettingsRefused, match=r"warning 5 < medium 10 < high 9"):
+    with pytest.raises(InvalidSettingsError, match=r"warning 5 < medium 10 < high 9"):
         load_settings(file)
 
 
@@ -201,12 +203,12 @@ def test_bands_that_do_not_rise_are_refused() -> None:
     [("a: [", "not valid YAML"), ("- a", "holds a list"), ("http: 3", r"http: 3 is refused")],
 )
 def test_a_file_that_is_no_mapping_of_settings_is_refused(text: str, said: str) -> None:
-    with pytest.raises(SettingsRefused, match=said):
+    with pytest.raises(InvalidSettingsError, match=said):
         load_settings(written(text))
 
 
 def test_a_file_that_is_not_there_is_named() -> None:
-    with pytest.raises(SettingsRefused, match=r"nowhere\.yaml cannot be read"):
+    with pytest.raises(InvalidSettingsError, match=r"nowhere\.yaml cannot be read"):
         load_settings(Path("nowhere.yaml"))
 
 
@@ -214,7 +216,7 @@ def test_an_unknown_environment_variable_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("QUEENRIGHT_STORAG", "x")
 
     with pytest.raises(
-        SettingsRefused, match=r"QUEENRIGHT_STORAG is no setting\. Did you mean QUEENRIGHT_STORAGE"
+        InvalidSettingsError, match=r"QUEENRIGHT_STORAG is no setting\. Did you mean QUEENRIGHT_STORAGE"
     ):
         load_settings()
 
@@ -266,7 +268,7 @@ def test_the_databases_password_is_shown_by_nothing(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_an_address_of_no_database_is_refused_at_start_and_not_repeated(address: object) -> None:
-    with pytest.raises(SettingsRefused, match=r"database: \[redacted\] is refused: ") as refused:
+    with pytest.raises(InvalidSettingsError, match=r"database: \[redacted\] is refused: ") as refused:
         load_settings(database=address)
 
     assert "hun" not in str(refused.value)
@@ -277,14 +279,14 @@ def test_without_an_address_the_database_is_a_file_in_the_storage(tmp_path: Path
 
 
 def test_an_address_to_forward_to_that_is_none_is_refused_at_start() -> None:
-    with pytest.raises(SettingsRefused, match=r"otlp\.forward: .*must be like https://collector"):
+    with pytest.raises(InvalidSettingsError, match=r"otlp\.forward: .*must be like https://collector"):
         load_settings(otlp={"forward": "collector:4318"})
 
 
 def test_a_refused_secret_is_not_repeated() -> None:
     file = written("otlp: {forward: [https://user:hunter2@host]}")
 
-    with pytest.raises(SettingsRefused) as refused:
+    with pytest.raises(InvalidSettingsError) as refused:
         load_settings(file)
 
     assert "hunter2" not in str(refused.value)
@@ -335,7 +337,7 @@ def test_a_webhook_that_nothing_can_be_posted_to_is_refused_and_not_repeated(
     for part in reversed(block.split(".")):
         nested = {part: nested}
 
-    with pytest.raises(SettingsRefused) as refused:
+    with pytest.raises(InvalidSettingsError) as refused:
         load_settings(health_monitoring=nested)
 
     path = f"health_monitoring.{block}.webhook_url"
@@ -361,7 +363,7 @@ def test_a_webhook_that_nothing_can_be_posted_to_is_refused_and_not_repeated(
 def test_an_override_that_no_breaker_would_find_is_refused(name: str, said: str) -> None:
     overrides = {name: {"failure_threshold": 2}}
 
-    with pytest.raises(SettingsRefused, match=said):
+    with pytest.raises(InvalidSettingsError, match=said):
         load_settings(health_monitoring={"circuit_breaker": {"overrides": overrides}})
 
 
@@ -419,7 +421,7 @@ def test_so_it_is_with_the_file_that_is_read_unasked(tmp_path: Path, monkeypatch
 def test_a_file_that_is_nested_too_deep_is_refused_with_words(text: str) -> None:
     Path("queenright.yaml").write_text(text)
 
-    with pytest.raises(SettingsRefused, match=r"queenright\.yaml is nested too deep to be read"):
+    with pytest.raises(InvalidSettingsError, match=r"queenright\.yaml is nested too deep to be read"):
         load_settings()
 
 
@@ -433,7 +435,7 @@ def test_settings_are_read_from_a_pipe_once() -> None:
         settings = load_settings(Path(f"/dev/fd/{reading}"))
 
         assert settings.http.port == 8555
-        with pytest.raises(SettingsRefused, match=f"/dev/fd/{reading} is a pipe"):
+        with pytest.raises(InvalidSettingsError, match=f"/dev/fd/{reading} is a pipe"):
             settings.read_again()
     finally:
         os.close(reading)
@@ -453,7 +455,9 @@ def test_two_listeners_on_one_port_are_refused_with_both_names(tmp_path: Path, s
     file = tmp_path / "queenright.yaml"
     file.write_text(said, encoding="utf-8")
 
-    with pytest.raises(SettingsRefused, match=r"\n  http\.port and otlp\.port are both (4318|8420|7); give"):
+    with pytest.raises(
+        InvalidSettingsError, match=r"\n  http\.port and otlp\.port are both (4318|8420|7); give"
+    ):
         load_settings(file)
 
 

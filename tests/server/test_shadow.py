@@ -10,7 +10,7 @@ import pytest
 
 from queenright.health.findings import FindingKind, HealthState
 from queenright.runtime.events import EventType
-from queenright.server.settings import SettingsRefused, load_settings
+from queenright.server.settings import InvalidSettingsError, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
 from tests.server.conftest import looping
 
@@ -58,7 +58,9 @@ def test_an_unknown_kind_is_refused_at_start_with_those_there_are(tmp_path: Path
     file = tmp_path / "queenright.yaml"
     file.write_text("health_monitoring: {detectors: {dom_loop: off}}", encoding="utf-8")
 
-    with pytest.raises(SettingsRefused, match=r"detectors\.dom_loop: 'dom_loop' is refused.*'doom_loop'"):
+    with pytest.raises(
+        InvalidSettingsError, match=r"detectors\.dom_loop: 'dom_loop' is refused.*'doom_loop'"
+    ):
         load_settings(file)
 
 

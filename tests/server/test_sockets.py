@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from queenright.instrumentation.errors import QueenrightError
-from queenright.server.sockets import PortTaken, free_port, listen
+from queenright.server.sockets import PortInUseError, free_port, listen
 from tests.ports import reserve_port
 
 
@@ -15,7 +15,9 @@ def test_a_taken_port_is_named_with_the_way_out() -> None:
     with contextlib.closing(listen("127.0.0.1", 0, what="a test", option="--port")) as taken:
         port = taken.getsockname()[1]
 
-        with pytest.raises(PortTaken, match=rf"Port {port} on 127\.0\.0\.1, for the API, is taken.*--port"):
+        with pytest.raises(
+            PortInUseError, match=rf"Port {port} on 127\.0\.0\.1, for the API, is taken.*--port"
+        ):
             listen("127.0.0.1", port, what="the API", option="--port")
 
 
@@ -34,7 +36,7 @@ def test_a_port_that_a_child_will_have_is_none_that_the_system_gives_to_a_connec
 def test_a_port_that_was_asked_for_and_is_taken_is_named() -> None:
     with contextlib.closing(listen("127.0.0.1", 0, what="anything", option="")) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(PortTaken, match=f"Port {port} .* for Alertmanager"):
+        with pytest.raises(PortInUseError, match=f"Port {port} .* for Alertmanager"):
             free_port("127.0.0.1", port, what="Alertmanager", option="--alertmanager-port")
 
 

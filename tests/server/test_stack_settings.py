@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from queenright.cli.run import shown_settings
-from queenright.server.secret_files import SecretRefused, stack_tokens
-from queenright.server.settings import SettingsRefused, load_settings
+from queenright.server.secret_files import InvalidSecretError, stack_tokens
+from queenright.server.settings import InvalidSettingsError, load_settings
 
 
 def test_a_login_in_an_address_is_shown_nowhere() -> None:
@@ -23,7 +23,7 @@ def test_a_login_in_an_address_is_shown_nowhere() -> None:
 
 
 def test_an_address_that_is_none_is_refused_without_being_repeated() -> None:
-    with pytest.raises(SettingsRefused) as refusal:
+    with pytest.raises(InvalidSettingsError) as refusal:
         load_settings(judging={"prometheus_url": "prometheus:9090/hunter2hunter2"})
 
     assert "judging.prometheus_url: [redacted] is refused" in str(refusal.value)
@@ -39,7 +39,7 @@ def test_bearer_tokens_are_read_from_files_that_nobody_else_may_read(tmp_path: P
 
     prometheus, tempo = stack_tokens(load_settings(judging=given).judging)
     token.chmod(0o644)
-    with pytest.raises(SecretRefused, match=r"judging\.prometheus_token_file: .* chmod 600 it"):
+    with pytest.raises(InvalidSecretError, match=r"judging\.prometheus_token_file: .* chmod 600 it"):
         stack_tokens(load_settings(judging=given).judging)
 
     assert prometheus is not None

@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from queenright.alerting.callbacks.pagerduty import EventRefused, read_event
-from queenright.alerting.callbacks.signatures import SignatureRefused, check_pagerduty, check_slack
-from queenright.alerting.callbacks.slack import ClickRefused, post_reply, read_click, reply
+from queenright.alerting.callbacks.pagerduty import InvalidEventError, read_event
+from queenright.alerting.callbacks.signatures import InvalidSignatureError, check_pagerduty, check_slack
+from queenright.alerting.callbacks.slack import InvalidInteractionError, post_reply, read_click, reply
 from queenright.alerting.callbacks.told import dedup_key, parse_told
-from queenright.alerting.webhook import WebhookRefused
+from queenright.alerting.webhook import InvalidWebhookError
 from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import EventType
 from queenright.server.callbacks import Callbacks
@@ -584,16 +584,16 @@ def test_a_secret_that_others_can_read_is_refused_at_start(settings: Settings) -
 @given(st.binary(max_size=300), st.text(max_size=80), st.text(max_size=80))
 def test_no_bytes_make_a_reader_fail_in_any_other_way(body: bytes, one: str, other: str) -> None:
     for read, refusal in (
-        (read_click, ClickRefused),
-        (read_event, EventRefused),
-        (parse_told, WebhookRefused),
+        (read_click, InvalidInteractionError),
+        (read_event, InvalidEventError),
+        (parse_told, InvalidWebhookError),
     ):
         with pytest.raises(refusal):
             read(body)
     secret = SecretStr(SLACK)
-    with pytest.raises(SignatureRefused):
+    with pytest.raises(InvalidSignatureError):
         check_slack(body, timestamp=one, signature=other, secret=secret, now=0.0)
-    with pytest.raises(SignatureRefused):
+    with pytest.raises(InvalidSignatureError):
         check_pagerduty(body, signatures=one, secrets=(secret,))
 
 
@@ -613,5 +613,5 @@ def test_what_is_signed_now_is_taken(body: bytes, at: int, away: float) -> None:
     if abs(away) <= 300:
         check()
     else:
-        with pytest.raises(SignatureRefused, match="clock"):
+        with pytest.raises(InvalidSignatureError, match="clock"):
             check()

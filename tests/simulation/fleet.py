@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from queenright.health import ticket_rules as rules
 from queenright.health.findings import WorkerKey
-from queenright.health.interventions.control import Delivery, Stopped, Unreachable
+from queenright.health.interventions.control import Delivery, Stopped, WorkerUnreachableError
 from queenright.health.interventions.record import Answer, Escalation
 from queenright.health.interventions.service import InterventionService
 from queenright.health.interventions.storm import StormWatch
@@ -26,13 +26,13 @@ from queenright.health.interventions.switch import EmergencyStop
 from queenright.health.interventions.target import Target
 from queenright.health.monitor import HealthMonitor
 from queenright.health.recovery.attempt import Recovery
-from queenright.health.recovery.respawner import CheckpointRef, Respawned, RespawnRefused
+from queenright.health.recovery.respawner import CheckpointRef, Respawned, RespawnRefusedError
 from queenright.health.recovery.service import RecoveryService
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.health.summary import summarise
 from queenright.health.ticket_service import TicketService
-from queenright.health.tickets import TicketDraft, TicketRefused
+from queenright.health.tickets import TicketDraft, TicketRejectedError
 from queenright.judge import escalation_policy
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
 from tests.simulation.faults import Fault, FaultKind
@@ -355,7 +355,7 @@ class Fleet:
         )
         try:
             raised = await self.tickets.raise_ticket(worker, draft)
-        except TicketRefused:
+        except TicketRejectedError:
             return
         if raised.change == "opened":
             await self.tickets.intervene(raised.ticket.ticket_id, "by the rules", "high")
@@ -489,7 +489,7 @@ class Fleet:
         """Speak to a worker; some heed it."""
         worker = self._whom(target)
         if not worker.alive:
-            raise Unreachable("its process is gone")
+            raise WorkerUnreachableError("its process is gone")
         ends = message.startswith("HAND OFF")
         heeds = self.random.random() < (self.odds.heeds_hand_off if ends else self.odds.heeds_nudge)
         if heeds and worker.fault is not None and ends:
@@ -542,7 +542,7 @@ class Fleet:
         if target.session_id in worker.ended:
             self.tally.restarted_finished += 1
         if self.random.random() < self.odds.does_not_start:
-            raise RespawnRefused("no machine is free")
+            raise RespawnRefusedError("no machine is free")
         saved = next(
             (c for c in worker.chain if checkpoint and c.checkpoint_id == checkpoint.checkpoint_id), None
         )
@@ -558,7 +558,7 @@ class Fleet:
     def _may_live_again(self, worker: Worker, target: Target) -> None:
         if worker.session_id != target.session_id or worker.session_id in worker.ended:
             # Whoever restarts work looks at its session first, as a real respawner does.
-            raise RespawnRefused("the session is over", over=True)
+            raise RespawnRefusedError("the session is over", over=True)
 
 
 def _due(at: float | None, now: float) -> bool:

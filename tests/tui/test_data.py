@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from queenright.tui import looks
 from queenright.tui.belonging import Belonging
-from queenright.tui.commands import COMMANDS, Command, CommandRefused, help_lines, parse, words_of
+from queenright.tui.commands import COMMANDS, Command, InvalidCommandError, help_lines, parse, words_of
 from queenright.tui.conversation import Conversation, beside
 from queenright.tui.fleet import Fleet
 from queenright.tui.notices import Notices
@@ -343,7 +343,7 @@ def test_commands_are_told_from_words() -> None:
     [("/fly", "there is no command"), ("/load", "needs <path>"), ("/graphs all", "takes nothing")],
 )
 def test_a_command_that_cannot_be_meant_says_what_would_be_one(line: str, why: str) -> None:
-    with pytest.raises(CommandRefused, match=why):
+    with pytest.raises(InvalidCommandError, match=why):
         parse(line)
 
 

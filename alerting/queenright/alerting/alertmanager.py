@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from queenright.alerting.peer import PeerAddress
-from queenright.alerting.silences import AnswerRefused, NewSilence, PeerSilences, read_answers
+from queenright.alerting.silences import InvalidAnswerError, NewSilence, PeerSilences, read_answers
 from queenright.instrumentation.certificates import certificates
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.names import SOURCE_QUEEN
@@ -37,7 +37,7 @@ class AlertmanagerError(QueenrightError):
         self.reason = reason
 
 
-class PeerUnavailable(AlertmanagerError):
+class PeerUnavailableError(AlertmanagerError):
     """
     Raised when a peer could not be reached or could not take it now: try again later.
 
@@ -49,11 +49,11 @@ class PeerUnavailable(AlertmanagerError):
         self.reached = reached
 
 
-class AlertsRefused(AlertmanagerError):
+class AlertsRejectedError(AlertmanagerError):
     """Raised when a peer says that what was sent is wrong: sending it again would change nothing."""
 
 
-class SilenceUnknown(AlertmanagerError):
+class SilenceNotFoundError(AlertmanagerError):
     """Raised when a peer knows no silence with an id."""
 
 
@@ -94,8 +94,8 @@ class AlertmanagerClient:
         Hand alerts to a peer; it has them when this returns.
 
         Raises:
-            AlertsRefused: at least one of them is wrong, in the peer's eyes; it kept the others.
-            PeerUnavailable: the peer may or may not have them.
+            AlertsRejectedError: at least one of them is wrong, in the peer's eyes; it kept the others.
+            PeerUnavailableError: the peer may or may not have them.
         """
         await self._request("POST", peer, "/api/v2/alerts", [alert.to_dict() for alert in alerts])
 
@@ -127,7 +127,7 @@ class AlertmanagerClient:
         alerts = await self._request("GET", peer, path, most=MOST_BYTES)
         try:
             return await asyncio.to_thread(read_answers, silences, alerts)
-        except AnswerRefused as refused:
+        except InvalidAnswerError as refused:
             raise _no(peer, f"list of silences and alerts ({refused})") from None
 
     async def silence(self, peer: PeerAddress, silence: NewSilence) -> str:
@@ -148,7 +148,7 @@ class AlertmanagerClient:
         Let a silence end now.
 
         Raises:
-            SilenceUnknown: it knows none with this id.
+            SilenceNotFoundError: it knows none with this id.
             AlertmanagerError: it did not answer, or refused.
         """
         await self._request("DELETE", peer, f"/api/v2/silence/{quote(silence_id, safe='')}")
@@ -194,20 +194,20 @@ class AlertmanagerClient:
         try:
             status, kind, said = await self._exchange(method, peer, path, body, most)
         except TimeoutError:
-            raise PeerUnavailable(peer.name, f"did not answer in {self._timeout:g} s") from None
+            raise PeerUnavailableError(peer.name, f"did not answer in {self._timeout:g} s") from None
         except httpx.HTTPError as error:
             # `from None`: the chained exception carries the request, and with it the login.
             reached = not isinstance(error, httpx.ConnectError)
-            raise PeerUnavailable(peer.name, _reason(error), reached=reached) from None
+            raise PeerUnavailableError(peer.name, _reason(error), reached=reached) from None
         if status // 100 != 2:
             raise _refused(method, peer, status, said)
         if len(said) > most:
-            raise PeerUnavailable(
+            raise PeerUnavailableError(
                 peer.name, f"answers with more than {most >> 10} KiB; is it an Alertmanager?"
             )
         if kind == "text/html":
             # A login before it, say: whatever was posted has not arrived.
-            raise PeerUnavailable(peer.name, "answers with a web page; is it an Alertmanager?")
+            raise PeerUnavailableError(peer.name, "answers with a web page; is it an Alertmanager?")
         return said
 
     async def _exchange(
@@ -247,8 +247,8 @@ def _refused(method: str, peer: PeerAddress, status: int, said: bytes) -> Alertm
     reason = f"{status} {redact(text, 300).strip()}".strip()
     # Alertmanager 0.25 says 500 of what it does not know, and 422 of an id that is no UUID.
     if method == "DELETE" and (status in (404, 422) or "not found" in text):
-        return SilenceUnknown(peer.name, reason)
-    return (AlertsRefused if status in _REFUSALS else PeerUnavailable)(peer.name, reason)
+        return SilenceNotFoundError(peer.name, reason)
+    return (AlertsRejectedError if status in _REFUSALS else PeerUnavailableError)(peer.name, reason)
 
 
 def _read(body: bytes) -> Any:
@@ -259,8 +259,8 @@ def _read(body: bytes) -> Any:
         return None
 
 
-def _no(peer: PeerAddress, what: str) -> PeerUnavailable:
-    return PeerUnavailable(peer.name, f"answers something that is no {what}")
+def _no(peer: PeerAddress, what: str) -> PeerUnavailableError:
+    return PeerUnavailableError(peer.name, f"answers something that is no {what}")
 
 
 def _reason(error: Exception) -> str:

@@ -13,8 +13,8 @@ from typing import Any, Final, Literal, Protocol
 from queenright.alerting.alertmanager import (
     AlertmanagerClient,
     AlertmanagerError,
-    AlertsRefused,
-    PeerUnavailable,
+    AlertsRejectedError,
+    PeerUnavailableError,
 )
 from queenright.alerting.delivery_plan import Plan, Post, Said, is_end_repeated, plan
 from queenright.alerting.notification import Notification, Receipt
@@ -206,10 +206,10 @@ class PeerLine:
                 self._attempts[at] = self._attempts.get(at, 0) + 1
         try:
             await self._post(batch)
-        except PeerUnavailable as error:
+        except PeerUnavailableError as error:
             self._fail(batch, error, told, now)
             return False
-        except AlertsRefused as error:
+        except AlertsRejectedError as error:
             if len(batch) > 1:
                 # The peer does not say which: one by one, so that the others are known to have arrived.
                 for post in batch:
@@ -231,7 +231,7 @@ class PeerLine:
             async with asyncio.timeout(limit):
                 await self._client.post_alerts(self.peer, [post.alert for post in batch])
         except TimeoutError:
-            raise PeerUnavailable(self.peer.name, f"did not answer in {limit:g} s") from None
+            raise PeerUnavailableError(self.peer.name, f"did not answer in {limit:g} s") from None
 
     def _accept(self, post: Post, told: Round, now: float) -> None:
         self.refused.pop(post.key, None)
@@ -247,7 +247,7 @@ class PeerLine:
             told.delivered.append((notification, receipt))
         self._count("delivered", len(post.about))
 
-    def _refuse(self, post: Post, error: AlertsRefused, told: Round, now: float) -> None:
+    def _refuse(self, post: Post, error: AlertsRejectedError, told: Round, now: float) -> None:
         _log.error("%s; it is not sent again as it is", error)
         shown = {
             "ticket_ids": [n.ticket_id for n in post.about],
@@ -262,7 +262,7 @@ class PeerLine:
             told.failures.append(Failure(post, notification, error.reason, receipt.attempts, final=True))
         self._count("failed", max(1, len(post.about)))
 
-    def _fail(self, batch: Sequence[Post], error: PeerUnavailable, told: Round, now: float) -> None:
+    def _fail(self, batch: Sequence[Post], error: PeerUnavailableError, told: Round, now: float) -> None:
         about = [(post, notification) for post in batch for notification in post.about]
         self._count("retried", max(1, len(about)))
         # It may have been restarted, and have lost ends that it took.

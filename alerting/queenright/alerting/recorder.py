@@ -45,7 +45,7 @@ class Message:
     body: dict[str, Any] = field(repr=False)
 
 
-class Refused(Exception):
+class _RejectedError(Exception):
     """A body that the real one would not take."""
 
 
@@ -107,7 +107,7 @@ class Recorder:
             if path == "/pagerduty/v2/enqueue":
                 self._keep(path, body, _read_pagerduty(body), "pagerduty")
                 return 202, b"application/json", _enqueued(body)
-        except Refused as error:
+        except _RejectedError as error:
             self.refused.append(f"{path}: {error}")
             return 400, b"text/plain", str(error).encode()
         return 404, b"text/plain", b"no_team"
@@ -127,20 +127,20 @@ def _json_object(raw: bytes) -> dict[str, Any]:
     try:
         body = json.loads(raw)
     except ValueError:
-        raise Refused("invalid_payload") from None
+        raise _RejectedError("invalid_payload") from None
     if not isinstance(body, dict):
-        raise Refused("invalid_payload")
+        raise _RejectedError("invalid_payload")
     return body
 
 
 def _read_slack(body: dict[str, Any]) -> tuple[str, str, str]:
     if not any(body.get(key) for key in ("text", "attachments", "blocks")):
-        raise Refused("no_text")
+        raise _RejectedError("no_text")
     attachments = body.get("attachments") or []
     if not isinstance(attachments, list) or not all(isinstance(item, dict) for item in attachments):
-        raise Refused("invalid_attachments")
+        raise _RejectedError("invalid_attachments")
     if len(attachments) > 100:
-        raise Refused("too_many_attachments")
+        raise _RejectedError("too_many_attachments")
     for attachment in attachments:
         _check_attachment(attachment)
     first = attachments[0] if attachments else {}
@@ -153,46 +153,48 @@ def _check_attachment(attachment: dict[str, Any]) -> None:
     """Refuse what Slack would cut off or leave out, so that nobody misses it in silence."""
     actions = attachment.get("actions") or []
     if len(actions) > _MAX_BUTTONS:
-        raise Refused(f"{len(actions)} actions; at most {_MAX_BUTTONS} are shown")
+        raise _RejectedError(f"{len(actions)} actions; at most {_MAX_BUTTONS} are shown")
     for action in actions:
         leads = str(action.get("url") or "").startswith(("http://", "https://"))
         if not action.get("text") or not (leads or (action.get("name") and attachment.get("callback_id"))):
-            raise Refused(f"action {action.get('text')!r} leads nowhere: no text, no url, or no name")
+            raise _RejectedError(f"action {action.get('text')!r} leads nowhere: no text, no url, or no name")
         if len(str(action.get("value") or "")) > _MAX_VALUE:
-            raise Refused(f"the value of action {action['text']!r} is longer than {_MAX_VALUE} characters")
+            raise _RejectedError(
+                f"the value of action {action['text']!r} is longer than {_MAX_VALUE} characters"
+            )
     if len(str(attachment.get("footer") or "")) > _MAX_FOOTER:
-        raise Refused(f"the footer is longer than {_MAX_FOOTER} characters")
+        raise _RejectedError(f"the footer is longer than {_MAX_FOOTER} characters")
 
 
 def _read_pagerduty(body: dict[str, Any]) -> tuple[str, str, str]:
     key = body.get("routing_key")
     if not isinstance(key, str) or len(key) != 32:
-        raise Refused("'routing_key' must be 32 characters long")
+        raise _RejectedError("'routing_key' must be 32 characters long")
     if len(json.dumps(body)) > _MAX_EVENT:
-        raise Refused(f"the event is larger than {_MAX_EVENT} bytes")
+        raise _RejectedError(f"the event is larger than {_MAX_EVENT} bytes")
     if len(str(body.get("dedup_key") or "")) > _MAX_DEDUP_KEY:
-        raise Refused(f"'dedup_key' is longer than {_MAX_DEDUP_KEY} characters")
+        raise _RejectedError(f"'dedup_key' is longer than {_MAX_DEDUP_KEY} characters")
     for link in body.get("links") or []:
         if not str(link.get("href") or "").startswith(("http://", "https://")):
-            raise Refused("'links' needs an address in every 'href'")
+            raise _RejectedError("'links' needs an address in every 'href'")
     action = body.get("event_action")
     if action not in _ACTIONS:
-        raise Refused(f"'event_action' must be one of {', '.join(_ACTIONS)}")
+        raise _RejectedError(f"'event_action' must be one of {', '.join(_ACTIONS)}")
     if action != "trigger":
         if not body.get("dedup_key"):
-            raise Refused(f"'dedup_key' is needed to {action}")
+            raise _RejectedError(f"'dedup_key' is needed to {action}")
         summary = (body.get("payload") or {}).get("summary", "")
         return ("resolved" if action == "resolve" else "firing"), str(summary), ""
     payload = body.get("payload")
     if not isinstance(payload, dict):
-        raise Refused("'payload' is missing")
+        raise _RejectedError("'payload' is missing")
     for name in ("summary", "source", "severity"):
         if not isinstance(payload.get(name), str) or not payload[name]:
-            raise Refused(f"'payload.{name}' is missing or blank")
+            raise _RejectedError(f"'payload.{name}' is missing or blank")
     if len(payload["summary"]) > 1024:
-        raise Refused("'payload.summary' is longer than 1024 characters")
+        raise _RejectedError("'payload.summary' is longer than 1024 characters")
     if payload["severity"] not in _SEVERITIES:
-        raise Refused(f"'payload.severity' must be one of {', '.join(_SEVERITIES)}")
+        raise _RejectedError(f"'payload.severity' must be one of {', '.join(_SEVERITIES)}")
     details = payload.get("custom_details") or {}
     return "firing", payload["summary"], str(details.get("analysis", "")).strip()
 

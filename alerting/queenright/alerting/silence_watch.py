@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from queenright.alerting.alert import LABEL_REMINDER
-from queenright.alerting.alertmanager import AlertmanagerClient, AlertmanagerError, SilenceUnknown
+from queenright.alerting.alertmanager import AlertmanagerClient, AlertmanagerError, SilenceNotFoundError
 from queenright.alerting.notification import read_labels
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.settings import AlertingSettings
@@ -44,7 +44,7 @@ _OF_ONE_ALERT: Final = frozenset(
 """Labels that differ from alert to alert of one agent and cause: a silence must outlast that."""
 
 
-class NothingToSilence(QueenrightError):
+class NothingToSilenceError(QueenrightError):
     """Raised when a ticket has no notification that holds: nobody would be told of it anyway."""
 
     def __init__(self, ticket_id: str) -> None:
@@ -54,7 +54,7 @@ class NothingToSilence(QueenrightError):
         )
 
 
-class NoPeer(QueenrightError):
+class NoPeerError(QueenrightError):
     """Raised when no Alertmanager is named in the settings."""
 
     def __init__(self) -> None:
@@ -161,14 +161,14 @@ class SilenceWatch:
             The silence's id, and the peer that made it. The others of its cluster hear of it from that one.
 
         Raises:
-            NothingToSilence: The ticket has no notification that holds.
-            NoPeer: There is nobody to ask.
+            NothingToSilenceError: The ticket has no notification that holds.
+            NoPeerError: There is nobody to ask.
             AlertmanagerError: No peer made it; of the last one asked.
         """
         await self.read_notifications()
         labels = self._labels.get(ticket_id)
         if labels is None:
-            raise NothingToSilence(ticket_id)
+            raise NothingToSilenceError(ticket_id)
         now = self._clock()
         silence = NewSilence(
             labels={name: value for name, value in labels.items() if name not in _OF_ONE_ALERT},
@@ -177,7 +177,7 @@ class SilenceWatch:
             starts_at=now,
             ends_at=now + seconds,
         )
-        refused: QueenrightError = NoPeer()
+        refused: QueenrightError = NoPeerError()
         for peer in self._peers:
             try:
                 made = await self._client.silence(peer, silence)
@@ -193,16 +193,16 @@ class SilenceWatch:
         Let a silence end now; return the peer that did it.
 
         Raises:
-            NoPeer: There is nobody to ask.
-            SilenceUnknown: Every peer that answered knows none with this id.
+            NoPeerError: There is nobody to ask.
+            SilenceNotFoundError: Every peer that answered knows none with this id.
             AlertmanagerError: No peer did it; of the last one asked that cannot say that it knows none.
         """
-        refused: QueenrightError = NoPeer()
+        refused: QueenrightError = NoPeerError()
         for peer in self._peers:
             try:
                 await self._client.expire(peer, silence_id)
             except AlertmanagerError as error:
-                if not isinstance(error, SilenceUnknown) or isinstance(refused, NoPeer):
+                if not isinstance(error, SilenceNotFoundError) or isinstance(refused, NoPeerError):
                     refused = error
                 continue
             await self.read_peers()

@@ -28,7 +28,7 @@ _PARTS: Final = 1000
 _OPERATORS: Final = {(True, False): "=", (False, False): "!=", (True, True): "=~", (False, True): "!~"}
 
 
-class AnswerRefused(ValueError):
+class InvalidAnswerError(ValueError):
     """Raised when what a peer answers is no list of silences or alerts; names the field."""
 
 
@@ -123,7 +123,7 @@ def read_answers(silences: bytes, alerts: bytes) -> PeerSilences:
     Read what a peer answers for its silences and for its alerts; expired silences are left out.
 
     Raises:
-        AnswerRefused: One is no such list; the first field that is wrong is named.
+        InvalidAnswerError: One is no such list; the first field that is wrong is named.
     """
     try:
         found = _SILENCES.validate_json(silences)
@@ -131,7 +131,7 @@ def read_answers(silences: bytes, alerts: bytes) -> PeerSilences:
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in fault["loc"]) or "the answer"
-        raise AnswerRefused(f"{where}: {fault_message(fault)[:200]}") from None
+        raise InvalidAnswerError(f"{where}: {fault_message(fault)[:200]}") from None
     return PeerSilences(
         silences=tuple(_silence(one) for one in found if one.status.state in ("active", "pending")),
         silenced={

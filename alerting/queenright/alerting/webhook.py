@@ -13,7 +13,7 @@ MAX_ALERTS: Final = 3_000
 """In one body: so many, with little in each, are as many JSON values as the API takes."""
 
 
-class WebhookRefused(ValueError):
+class InvalidWebhookError(ValueError):
     """Raised when a body is no webhook of Alertmanager; names the field."""
 
 
@@ -51,12 +51,14 @@ def parse_webhook(body: bytes | str) -> list[SymptomAlert]:
     Read the body that Alertmanager posts.
 
     Raises:
-        WebhookRefused: it is no JSON, or a field is missing or wrong; the first one is named.
+        InvalidWebhookError: it is no JSON, or a field is missing or wrong; the first one is named.
     """
     try:
         webhook = _Webhook.model_validate_json(body)
     except ValidationError as error:
-        raise WebhookRefused(explain_fault(error.errors(include_url=False, include_input=False)[0])) from None
+        raise InvalidWebhookError(
+            explain_fault(error.errors(include_url=False, include_input=False)[0])
+        ) from None
     return [
         SymptomAlert(alertname=alert.labels.alertname, agent=alert.labels.agent, status=alert.status)
         for alert in webhook.alerts

@@ -7,6 +7,6 @@ The builders (``fleet``, ``agent``) need grafana-foundation-sdk, a development d
 
 from __future__ import annotations
 
-from queenright.grafana.queries import PanelQuery, UnknownVariable, annotation_queries, queries
+from queenright.grafana.queries import PanelQuery, UnknownVariableError, annotation_queries, queries
 
-__all__ = ["PanelQuery", "UnknownVariable", "annotation_queries", "queries"]
+__all__ = ["PanelQuery", "UnknownVariableError", "annotation_queries", "queries"]

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from queenright.grafana.boards import dashboards
-from queenright.grafana.config import ConfigRefused, health_settings
+from queenright.grafana.config import InvalidConfigError, health_settings
 from queenright.grafana.links import CONSOLE
 from queenright.health.settings import HealthSettings
 
@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         settings = health_settings(options.config) if options.config else HealthSettings()
-    except ConfigRefused as error:
+    except InvalidConfigError as error:
         print(error, file=sys.stderr)
         return 2
     files = dashboards(settings, console=options.console)

@@ -11,7 +11,7 @@ from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
 
 
-class ConfigRefused(QueenrightError):
+class InvalidConfigError(QueenrightError):
     """Raised when a file of settings cannot be used; says the file, the place in it and what is wrong."""
 
 
@@ -20,25 +20,27 @@ def health_settings(file: Path) -> HealthSettings:
     Return the block ``health_monitoring`` of ``file``, defaults if it has none.
 
     Raises:
-        ConfigRefused: If the file cannot be read, is no YAML, or holds a setting that is none.
+        InvalidConfigError: If the file cannot be read, is no YAML, or holds a setting that is none.
     """
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
     except OSError as error:
-        raise ConfigRefused(
+        raise InvalidConfigError(
             f"{file} cannot be read ({error.strerror}); name another with --config."
         ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigRefused(f"{file} is not valid YAML: {error}") from None
+        raise InvalidConfigError(f"{file} is not valid YAML: {error}") from None
     if not isinstance(content, dict):
-        raise ConfigRefused(f"{file} holds a {type(content).__name__}; it should be a mapping of settings.")
+        raise InvalidConfigError(
+            f"{file} holds a {type(content).__name__}; it should be a mapping of settings."
+        )
     try:
         return HealthSettings.model_validate(content.get("health_monitoring") or {})
     except ValidationError as error:
         faults = (
             f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}" for fault in error.errors()
         )
-        raise ConfigRefused(
+        raise InvalidConfigError(
             f"health_monitoring in {file} is refused ({'; '.join(faults)}); "
             "`queenright config check` says more."
         ) from None

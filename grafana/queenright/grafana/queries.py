@@ -14,7 +14,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?::\w+)?\}|\$(\w+)")
 _BUILT_IN = {"__rate_interval": "1m", "__interval": "15s", "__interval_ms": "15000", "__range": "1h"}
 
 
-class UnknownVariable(QueenrightError):
+class UnknownVariableError(QueenrightError):
     """Raised when a query uses a variable that neither the dashboard nor the caller defines."""
 
     def __init__(self, name: str, panel: str) -> None:
@@ -42,7 +42,7 @@ def queries(dashboard_json: Mapping[str, Any], *, variables: Mapping[str, str]) 
             value) and, for those that Grafana knows itself, from fixed defaults.
 
     Raises:
-        UnknownVariable: If a query uses a variable with no value.
+        UnknownVariableError: If a query uses a variable with no value.
     """
     known = _values(dashboard_json, variables)
     return [
@@ -60,7 +60,7 @@ def annotation_queries(
     Return the queries of the dashboard's annotations; ``panel`` is the annotation's name.
 
     Raises:
-        UnknownVariable: If a query uses a variable with no value.
+        UnknownVariableError: If a query uses a variable with no value.
     """
     known = _values(dashboard_json, variables)
     return [
@@ -86,7 +86,7 @@ def _fill(expr: str, known: Mapping[str, str], panel: str) -> str:
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
         if name not in known:
-            raise UnknownVariable(name, panel)
+            raise UnknownVariableError(name, panel)
         return known[name]
 
     return _VARIABLE.sub(value, expr)

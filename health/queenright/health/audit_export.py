@@ -119,12 +119,12 @@ def check_export(lines: Iterable[bytes], trusted: PublicKeys | None = None) -> E
     reader = _Reader(trusted)
     try:
         signatures = check_signatures(reader.terminations(lines), reader.keys)
-    except _Wrong as wrong:
+    except _WrongError as wrong:
         return ExportCheck(ok=False, rows=reader.rows, reason=str(wrong), own_keys=trusted is None)
     return replace(reader.result(), signatures=signatures, ok=not signatures.fault_count)
 
 
-class _Wrong(Exception):
+class _WrongError(Exception):
     """Something is wrong with a line."""
 
 
@@ -149,19 +149,19 @@ class _Reader:
             try:
                 found = self._take(number, line)
             except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
-                raise _Wrong(f"line {number} is not what was exported") from None
+                raise _WrongError(f"line {number} is not what was exported") from None
             if found is not None:
                 yield found
         if not self._ended:
-            raise _Wrong("its end is missing")
+            raise _WrongError("its end is missing")
 
     def _take(self, number: int, line: bytes) -> tuple[int, AgentEvent] | None:
         said = orjson.loads(line)
         kind = said["kind"]
         if self._ended:
-            raise _Wrong(f"line {number} was added after the end")
+            raise _WrongError(f"line {number} was added after the end")
         if (kind == "begin") != (number == 1):
-            raise _Wrong(f"line {number} is out of its place, or this is no exported audit trail")
+            raise _WrongError(f"line {number} is out of its place, or this is no exported audit trail")
         if kind == "end":
             self._end(said)
             return None
@@ -169,7 +169,9 @@ class _Reader:
         if kind == "event":
             return self._event(number, said)
         if said["format"] != FORMAT:
-            raise _Wrong(f"its format is {str(said['format'])[:40]!r}, and this version reads {FORMAT!r}")
+            raise _WrongError(
+                f"its format is {str(said['format'])[:40]!r}, and this version reads {FORMAT!r}"
+            )
         if self._own_keys:
             self.keys.add(base64.b64decode(key["public_key"]) for key in said["keys"])
         return None
@@ -180,10 +182,10 @@ class _Reader:
         row = (*(said[name] for name in _NAMES[:-1]), text)
         found = link(bytes.fromhex(said["previous_hash"]), row)
         if found is None or found.hex() != said["hash"]:
-            raise _Wrong(f"line {number}, row {row[0]}, is not what was written")
+            raise _WrongError(f"line {number}, row {row[0]}, is not what was written")
         seq, before = self._last
         if row[0] <= seq or (row[0] == seq + 1 and before and before != said["previous_hash"]):
-            raise _Wrong(f"line {number}, row {row[0]}, does not follow row {seq}")
+            raise _WrongError(f"line {number}, row {row[0]}, does not follow row {seq}")
         self._last = (row[0], said["hash"])
         self.rows += 1
         if said["type"] != EventType.AGENT_TERMINATED.value:
@@ -194,12 +196,12 @@ class _Reader:
     def _end(self, said: dict[str, Any]) -> None:
         self._ended = True
         if said["rows"] != self.rows or said["digest"] != self._digest.hexdigest():
-            raise _Wrong("its lines are not those that were exported")
+            raise _WrongError("its lines are not those that were exported")
         if "signature" not in said:
             return
         signature = said.pop("signature")
         if fault := self.keys.fault(said.get("key_id"), signature, canonical(said)):
-            raise _Wrong(f"its last line does not hold: {fault}")
+            raise _WrongError(f"its last line does not hold: {fault}")
         self._key_id = said["key_id"]
 
 

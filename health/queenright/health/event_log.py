@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Dialect, Row, func, insert, or_, select, upda
 
 from queenright.health.event_chain import Verification, verify
 from queenright.health.tables import EVENT_LOG_HEAD, EVENTS
-from queenright.runtime.bus import EventUnknown
+from queenright.runtime.bus import UnknownEventError
 from queenright.runtime.events import AgentEvent, EventType
 
 __all__ = [
@@ -150,7 +150,7 @@ def read_history(
         newest: Where there are more than ``limit``: the last of them, else the first.
 
     Raises:
-        EventUnknown: There is no event ``after``.
+        UnknownEventError: There is no event ``after``.
         ValueError: ``limit`` is not positive.
     """
     if limit < 1:
@@ -165,7 +165,7 @@ def read_history(
     if after is not None:
         seq = conn.execute(select(EVENTS.c.seq).where(EVENTS.c.id == after)).scalar()
         if seq is None:
-            raise EventUnknown(after)
+            raise UnknownEventError(after)
         query = query.where(EVENTS.c.seq > seq)
     wanted = {kind.value for kind in (EventType if types is None else types)}
     if in_session or (types is None and "agent_id" not in where):

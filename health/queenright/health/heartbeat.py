@@ -44,7 +44,7 @@ _WORDS: Final = ("phase", "progress_indicator")
 """What a worker says in its own words: no secret of it is kept."""
 
 
-class HeartbeatRefused(QueenrightError):
+class InvalidHeartbeatError(QueenrightError):
     """Raised for a heartbeat that cannot be read; says which field, its value, and what is allowed."""
 
 
@@ -171,13 +171,13 @@ def parse_heartbeat(body: bytes | str) -> Heartbeat:
         body: A JSON object.
 
     Raises:
-        HeartbeatRefused: it is torn, empty or no heartbeat.
+        InvalidHeartbeatError: it is torn, empty or no heartbeat.
     """
     try:
         return Heartbeat.model_validate_json(body)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False)
-        raise HeartbeatRefused("; ".join(_fault(fault) for fault in faults[:5])) from None
+        raise InvalidHeartbeatError("; ".join(_fault(fault) for fault in faults[:5])) from None
 
 
 def _fault(fault: Any) -> str:

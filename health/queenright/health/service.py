@@ -19,7 +19,7 @@ from queenright.health.findings import Finding, HealthState, WorkerKey
 from queenright.health.heartbeat import Heartbeat
 from queenright.health.history import HealthSnapshot, health_history
 from queenright.health.interventions.ladder import Ladder
-from queenright.health.interventions.permit import ActionRefused
+from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.record import (
     Decision,
     Escalation,
@@ -29,9 +29,9 @@ from queenright.health.interventions.record import (
     read_interventions,
 )
 from queenright.health.interventions.service import (
-    AgentUnknown,
-    EscalationOver,
-    EscalationUnknown,
+    AgentNotFoundError,
+    EscalationClosedError,
+    EscalationNotFoundError,
     InterventionService,
 )
 from queenright.health.interventions.switch import EmergencyStop, Switch
@@ -43,7 +43,7 @@ from queenright.health.recovery.service import (
     RecoveryResult,
     RecoveryService,
     RecoveryStatus,
-    TaskUnknown,
+    TaskNotFoundError,
 )
 from queenright.health.recovery.table import newest
 from queenright.health.store import Store
@@ -51,16 +51,16 @@ from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock
 
 __all__ = [
-    "ActionRefused",
+    "ActionRefusedError",
     "AgentHealth",
-    "AgentUnknown",
-    "EscalationOver",
+    "AgentNotFoundError",
+    "EscalationClosedError",
+    "EscalationNotFoundError",
     "EscalationResult",
-    "EscalationUnknown",
     "HealthMetrics",
     "HealthMonitoringService",
     "NudgeResult",
-    "TaskUnknown",
+    "TaskNotFoundError",
     "TerminationResult",
 ]
 
@@ -231,7 +231,7 @@ class HealthMonitoringService:
         Return how a worker is: of its sessions one that is not over, and the one last heard of.
 
         Raises:
-            AgentUnknown: No such worker is known.
+            AgentNotFoundError: No such worker is known.
         """
         return self.health_of(self._find(agent_id, session_id))
 
@@ -341,7 +341,7 @@ class HealthMonitoringService:
     def _find(self, agent_id: str, session_id: str | None = None) -> WorkerHealth:
         worker = self._monitor.get(agent_id, session_id)
         if worker is None:
-            raise AgentUnknown(agent_id, session_id)
+            raise AgentNotFoundError(agent_id, session_id)
         return worker
 
     # -- heartbeats ---------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ class HealthMonitoringService:
         Return a worker's last heartbeat; None if none has come in.
 
         Raises:
-            AgentUnknown: No such worker is known.
+            AgentNotFoundError: No such worker is known.
         """
         v = self._find(agent_id).vitals
         if v.last_heartbeat is None:
@@ -436,8 +436,8 @@ class HealthMonitoringService:
         Put a message into a worker's context; without one, the reminder.
 
         Raises:
-            AgentUnknown: No such worker is known.
-            ActionRefused: It waits, has ended, or all acting is stopped.
+            AgentNotFoundError: No such worker is known.
+            ActionRefusedError: It waits, has ended, or all acting is stopped.
             StoreError: It could not be written down; nothing was done.
         """
         done = await self._interventions.nudge(agent_id, message, session_id=session_id, by=by)
@@ -460,8 +460,8 @@ class HealthMonitoringService:
         Ask the orchestrator what is to become of a worker.
 
         Raises:
-            AgentUnknown: No such worker is known.
-            ActionRefused: It waits, has ended, is asked about already, or all acting is stopped.
+            AgentNotFoundError: No such worker is known.
+            ActionRefusedError: It waits, has ended, is asked about already, or all acting is stopped.
             StoreError: It could not be written down; nobody was asked.
         """
         done = await self._interventions.escalate(agent_id, reason, session_id=session_id, by=by)
@@ -501,8 +501,8 @@ class HealthMonitoringService:
         Stop a worker: its state is saved, what it holds is freed, and that it was done is signed.
 
         Raises:
-            AgentUnknown: No such worker is known.
-            ActionRefused: It waits, has ended, is another incarnation by now, or all acting is stopped.
+            AgentNotFoundError: No such worker is known.
+            ActionRefusedError: It waits, has ended, is another incarnation by now, or all acting is stopped.
             StoreError: It could not be written down; nothing was done.
         """
         done = await self._interventions.terminate(
@@ -567,7 +567,7 @@ class HealthMonitoringService:
         Return one circuit breaker.
 
         Raises:
-            BreakerUnknown: There is none of this name; says which are like it.
+            BreakerNotFoundError: There is none of this name; says which are like it.
         """
         return self._breakers.status(name)
 
@@ -586,7 +586,7 @@ class HealthMonitoringService:
         Close a circuit breaker by hand; that is on the disk on return.
 
         Raises:
-            BreakerUnknown: There is none of this name; says which are like it.
+            BreakerNotFoundError: There is none of this name; says which are like it.
         """
         self._breakers.reset(name, redact(by, 100))
         await asyncio.sleep(0)  # the change is handed over by the loop
@@ -604,8 +604,8 @@ class HealthMonitoringService:
         ``from_start``: without a valid checkpoint it may begin again from its start.
 
         Raises:
-            TaskUnknown: No such task is known.
-            ActionRefused: All acting is stopped.
+            TaskNotFoundError: No such task is known.
+            ActionRefusedError: All acting is stopped.
             StoreError: It could not be written down; nothing was done.
         """
         return await self._recovery.request_task(
@@ -617,7 +617,7 @@ class HealthMonitoringService:
         Return how bringing a task back stands: attempts, limits, what is under way.
 
         Raises:
-            TaskUnknown: No such task is known.
+            TaskNotFoundError: No such task is known.
         """
         return await self._recovery.status(task_id)
 

@@ -35,7 +35,7 @@ def open_step_log(storage: Path, session_id: str) -> StepLogReader:
     Return a reader of a session's step log below ``storage``; the file need not exist yet.
 
     Raises:
-        SessionIdRefused: if the id could not be the name of a directory.
+        InvalidSessionIdError: if the id could not be the name of a directory.
     """
     return StepLogReader(step_log_path(storage, check_session_id(session_id)))
 

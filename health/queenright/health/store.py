@@ -197,7 +197,7 @@ class Store:
         Return events from the event log, oldest first: what ``EventBus.history`` says.
 
         Raises:
-            EventUnknown: The log has no event ``after``.
+            UnknownEventError: The log has no event ``after``.
             StoreError: The database refused.
         """
         wanted = EventFilter(graph=filter_graph, stream=filter_stream, node=filter_node, agent=filter_agent)

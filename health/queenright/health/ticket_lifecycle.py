@@ -22,7 +22,13 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from queenright.health.findings import HOLDS_AFTER_THE_END, FindingKind, Severity
-from queenright.health.tickets import EscalationTicket, TicketClosed, TicketStatus, Way, WrongStatus
+from queenright.health.tickets import (
+    EscalationTicket,
+    TicketClosedError,
+    TicketStatus,
+    TicketStatusError,
+    Way,
+)
 
 Change = Literal["opened", "reopened", "rose", "renewed", "counted"]
 """What a report did to a ticket: ``renewed`` is new words alone. All but ``counted`` are published."""
@@ -45,7 +51,7 @@ def report(
         now: Seconds since the epoch.
 
     Raises:
-        TicketClosed: It is closed.
+        TicketClosedError: It is closed.
     """
     _must_be_live(ticket)
     rose = severity.rank > ticket.severity.rank
@@ -129,12 +135,14 @@ def remind(ticket: EscalationTicket, *, now: float, is_request: bool = False) ->
         is_request: There is something to decide or do; that uses up no reminder.
 
     Raises:
-        TicketClosed: It is closed.
-        WrongStatus: Nobody was told of it, or somebody has it.
+        TicketClosedError: It is closed.
+        TicketStatusError: Nobody was told of it, or somebody has it.
     """
     _must_be_live(ticket)
     if ticket.status is not TicketStatus.INTERVENING:
-        raise WrongStatus(ticket, "remind of", "only what was told and not acknowledged is brought up again")
+        raise TicketStatusError(
+            ticket, "remind of", "only what was told and not acknowledged is brought up again"
+        )
     told = ticket.notified_at if ticket.notified_at is not None else ticket.triaged_at
     update = {
         "notified_at": told,
@@ -168,15 +176,19 @@ def resolve(
         dead_from: From when its worker counts as gone if nothing more is heard of it; None for never.
 
     Raises:
-        TicketClosed: It is closed.
-        WrongStatus: It is about something else, which closes by itself; or it was dismissed.
+        TicketClosedError: It is closed.
+        TicketStatusError: It is about something else, which closes by itself; or it was dismissed.
     """
     _must_be_live(ticket)
     if ticket.status is TicketStatus.DISMISSED:
-        raise WrongStatus(ticket, "resolve", "nobody was told of it; it closes when the condition is gone")
+        raise TicketStatusError(
+            ticket, "resolve", "nobody was told of it; it closes when the condition is gone"
+        )
     if not can_be_resolved(ticket, now=now, dead_from=dead_from):
         stop = f'queenright terminate {ticket.worker_agent_id} --reason "..."'
-        raise WrongStatus(ticket, "resolve", f"{_when_it_closes(dead_from)}; to stop the worker: {stop}")
+        raise TicketStatusError(
+            ticket, "resolve", f"{_when_it_closes(dead_from)}; to stop the worker: {stop}"
+        )
     # A person's word ends it at once, also while the hold runs: nothing is held open any longer.
     ticket = ticket.model_copy(update={"condition_cleared_at": None})
     return _close(ticket, TicketStatus.RESOLVED, f"{by}: {reason}", now)
@@ -215,12 +227,12 @@ def dismiss(
         dead_from: From when its worker counts as gone if nothing more is heard of it; None for never.
 
     Raises:
-        TicketClosed: It is closed.
-        WrongStatus: It is not open, or it is high or critical and its condition holds.
+        TicketClosedError: It is closed.
+        TicketStatusError: It is not open, or it is high or critical and its condition holds.
     """
     _must_be_live(ticket)
     if ticket.status is TicketStatus.DISMISSED:
-        raise WrongStatus(ticket, "dismiss", "it was dismissed before; it opens again if it gets worse")
+        raise TicketStatusError(ticket, "dismiss", "it was dismissed before; it opens again if it gets worse")
     may_resolve = can_be_resolved(ticket, now=now, dead_from=dead_from)
     how_to_resolve = (
         f'once it is settled, resolve it: queenright tickets resolve {ticket.ticket_id} --reason "..."'
@@ -229,10 +241,10 @@ def dismiss(
         is_taken = ticket.status is TicketStatus.ACKNOWLEDGED
         told = f"{ticket.acknowledged_by} has it" if is_taken else "people have been told of it"
         closes = how_to_resolve if may_resolve else _when_it_closes(dead_from)
-        raise WrongStatus(ticket, "dismiss", f"{told}; {closes}")
+        raise TicketStatusError(ticket, "dismiss", f"{told}; {closes}")
     holds = ticket.condition_cleared_at is None and not recovered
     if holds and ticket.severity.rank >= Severity.HIGH.rank:
-        raise WrongStatus(
+        raise TicketStatusError(
             ticket,
             "dismiss",
             f"it is {ticket.severity} and still holds ({', '.join(ticket.active_kinds)}); intervene"
@@ -277,14 +289,14 @@ def intervene(
         untriaged: Triage did not answer in time; only of a ticket that still waits for it.
 
     Raises:
-        TicketClosed: It is closed.
-        WrongStatus: It was dismissed; or, with ``untriaged``, triage has answered.
+        TicketClosedError: It is closed.
+        TicketStatusError: It was dismissed; or, with ``untriaged``, triage has answered.
     """
     _must_be_live(ticket)
     if ticket.status is TicketStatus.DISMISSED:
-        raise WrongStatus(ticket, "intervene on", "it opens again by itself if it gets worse")
+        raise TicketStatusError(ticket, "intervene on", "it opens again by itself if it gets worse")
     if untriaged and ticket.status is not TicketStatus.OPEN:
-        raise WrongStatus(ticket, "bypass triage of", "it has been decided")
+        raise TicketStatusError(ticket, "bypass triage of", "it has been decided")
     update: dict[str, object] = {
         "analysis": analysis,
         "urgency": urgency,
@@ -347,14 +359,16 @@ def acknowledge(
         note: What was said besides.
 
     Raises:
-        TicketClosed: It is closed.
-        WrongStatus: It was dismissed or acknowledged before.
+        TicketClosedError: It is closed.
+        TicketStatusError: It was dismissed or acknowledged before.
     """
     _must_be_live(ticket)
     if ticket.status is TicketStatus.ACKNOWLEDGED:
-        raise WrongStatus(ticket, "acknowledge", f"{ticket.acknowledged_by} has it")
+        raise TicketStatusError(ticket, "acknowledge", f"{ticket.acknowledged_by} has it")
     if ticket.status is TicketStatus.DISMISSED:
-        raise WrongStatus(ticket, "acknowledge", "there is nothing to do; it opens again if it gets worse")
+        raise TicketStatusError(
+            ticket, "acknowledge", "there is nothing to do; it opens again if it gets worse"
+        )
     return ticket.model_copy(
         update={
             "status": TicketStatus.ACKNOWLEDGED,
@@ -376,8 +390,8 @@ def resolve_incident(
     The ticket is in that person's hand, unless another has it. Nothing joins the incident any more.
 
     Raises:
-        TicketClosed: It is closed.
-        WrongStatus: It was dismissed before.
+        TicketClosedError: It is closed.
+        TicketStatusError: It was dismissed before.
     """
     _must_be_live(ticket)
     if ticket.status is not TicketStatus.ACKNOWLEDGED:
@@ -412,12 +426,12 @@ def unacknowledge(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
     Note that nobody is on it any more: it is brought up as if it had been told just now.
 
     Raises:
-        TicketClosed: It is closed.
-        WrongStatus: Nobody had acknowledged it.
+        TicketClosedError: It is closed.
+        TicketStatusError: Nobody had acknowledged it.
     """
     _must_be_live(ticket)
     if ticket.status is not TicketStatus.ACKNOWLEDGED:
-        raise WrongStatus(ticket, "unacknowledge", "nobody has it in hand")
+        raise TicketStatusError(ticket, "unacknowledge", "nobody has it in hand")
     update: dict[str, object] = {
         "status": TicketStatus.OPEN,
         "acknowledged_at": None,
@@ -453,4 +467,4 @@ def _close(ticket: EscalationTicket, status: TicketStatus, reason: str, now: flo
 
 def _must_be_live(ticket: EscalationTicket) -> None:
     if not ticket.live:
-        raise TicketClosed(ticket)
+        raise TicketClosedError(ticket)

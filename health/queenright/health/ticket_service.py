@@ -33,13 +33,13 @@ from queenright.health.store import Store
 from queenright.health.ticket_lifecycle import Change
 from queenright.health.tickets import (
     EscalationTicket,
-    TicketClosed,
+    TicketClosedError,
     TicketDraft,
-    TicketRefused,
+    TicketNotFoundError,
+    TicketRejectedError,
     TicketStatus,
-    TicketUnknown,
+    TicketStatusError,
     Way,
-    WrongStatus,
     mismatches,
 )
 from queenright.health.vitals import SessionStatus
@@ -278,7 +278,8 @@ class TicketService:
             model: Who wrote the draft.
 
         Raises:
-            TicketRefused: The worker gives no reason for a ticket (any more), or the draft speaks of another.
+            TicketRejectedError: The worker gives no reason for a ticket (any more), or the draft speaks of
+                another.
             StoreError: It could not be stored; then nothing has changed.
         """
         return await self._commit(self._report(Report(health, draft, trace_id, span_id, model)))
@@ -303,7 +304,7 @@ class TicketService:
     def _report_or_none(self, report: Report) -> _Work[Raised] | None:
         try:
             return self._report(report)
-        except TicketRefused:
+        except TicketRejectedError:
             return None
 
     def _report(self, report: Report) -> _Work[Raised]:
@@ -312,7 +313,7 @@ class TicketService:
         facts = rules.facts_of(report.health, now)
         findings = rules.reasons(report.health)
         if wrong := rules.objections(report.health, findings) or mismatches(draft, facts):
-            raise TicketRefused(*wrong)
+            raise TicketRejectedError(*wrong)
         groups = {finding.kind: self._group(report.health, finding) for finding in findings}
         texts: dict[str, Any] = {
             "cause": redact(draft.cause, _TEXT_LIMIT),
@@ -519,8 +520,8 @@ class TicketService:
             recovered: The worker was looked at again, and its condition is gone.
 
         Raises:
-            TicketRefused: There is no reason given.
-            TicketUnknown, TicketClosed, WrongStatus: See ``ticket_lifecycle.dismiss``.
+            TicketRejectedError: There is no reason given.
+            TicketNotFoundError, TicketClosedError, TicketStatusError: See ``ticket_lifecycle.dismiss``.
         """
         reason = _said("reason", reason)
         now = self._clock()
@@ -565,8 +566,8 @@ class TicketService:
             model: Who wrote the analysis.
 
         Raises:
-            TicketRefused: Analysis or urgency is empty.
-            TicketUnknown, TicketClosed, WrongStatus: See ``ticket_lifecycle.intervene``.
+            TicketRejectedError: Analysis or urgency is empty.
+            TicketNotFoundError, TicketClosedError, TicketStatusError: See ``ticket_lifecycle.intervene``.
         """
         decision = Decision(ticket_id, analysis, urgency, by, untriaged, model)
         return await self._commit(self._intervention(decision, graph_id, stream_id))
@@ -578,7 +579,7 @@ class TicketService:
         Do what ``intervene`` does for many tickets, in one transaction; return those that it was done for.
 
         Raises:
-            TicketRefused: Analysis or urgency is empty.
+            TicketRejectedError: Analysis or urgency is empty.
             StoreError: It could not be stored; then nothing has changed.
         """
         works = [self._intervention(decision, graph_id, stream_id) for decision in decisions]
@@ -587,7 +588,7 @@ class TicketService:
             changed = []
             for one in works:
                 # A ticket that was decided on meanwhile is left as it is.
-                with contextlib.suppress(TicketUnknown, TicketClosed, WrongStatus):
+                with contextlib.suppress(TicketNotFoundError, TicketClosedError, TicketStatusError):
                     changed.append(one(conn, changes))
             return changed
 
@@ -665,8 +666,8 @@ class TicketService:
             note: What was said besides.
 
         Raises:
-            TicketRefused: Nobody is named.
-            TicketUnknown, TicketClosed, WrongStatus: See ``ticket_lifecycle.acknowledge``.
+            TicketRejectedError: Nobody is named.
+            TicketNotFoundError, TicketClosedError, TicketStatusError: See ``ticket_lifecycle.acknowledge``.
         """
         by, note = _said("by", by), redact(note.strip(), _TEXT_LIMIT)
         now = self._clock()
@@ -689,8 +690,9 @@ class TicketService:
             note: What the ticket says of it.
 
         Raises:
-            TicketRefused: Nobody is named.
-            TicketUnknown, TicketClosed, WrongStatus: See ``ticket_lifecycle.resolve_incident``.
+            TicketRejectedError: Nobody is named.
+            TicketNotFoundError, TicketClosedError, TicketStatusError: See
+                ``ticket_lifecycle.resolve_incident``.
         """
         by, note = _said("by", by), redact(note.strip(), _TEXT_LIMIT)
         now = self._clock()
@@ -716,8 +718,8 @@ class TicketService:
             is_resolved: Whether nothing may join the incident any more; its alert ends.
 
         Raises:
-            TicketRefused: Nobody is named.
-            TicketUnknown: See ``find``.
+            TicketRejectedError: Nobody is named.
+            TicketNotFoundError: See ``find``.
         """
         by, note = _said("by", by), redact(note.strip(), _TEXT_LIMIT)
         now = self._clock()
@@ -753,9 +755,9 @@ class TicketService:
             only_via: Undo only what was acknowledged by this way.
 
         Raises:
-            TicketRefused: Nobody is named.
-            TicketUnknown, TicketClosed, WrongStatus: See ``ticket_lifecycle.unacknowledge``; or it was
-                acknowledged by another way than ``only_via``.
+            TicketRejectedError: Nobody is named.
+            TicketNotFoundError, TicketClosedError, TicketStatusError: See ``ticket_lifecycle.unacknowledge``;
+                or it was acknowledged by another way than ``only_via``.
         """
         by = _said("by", by)
         now = self._clock()
@@ -764,7 +766,7 @@ class TicketService:
             changed = lifecycle.unacknowledge(ticket, now=now)
             if only_via not in (None, ticket.acknowledged_via):
                 has = f"{ticket.acknowledged_by} has it, and did not say so by {only_via}"
-                raise WrongStatus(ticket, "unacknowledge", has)
+                raise TicketStatusError(ticket, "unacknowledge", has)
             data = {"ticket_id": ticket_id, "by": by, "via": via.value, "was": ticket.acknowledged_by}
             events = [self._event(changed, EventType.TICKET_UNACKNOWLEDGED, data)]
             if changed.status is TicketStatus.OPEN:
@@ -782,8 +784,8 @@ class TicketService:
         A worker that is dead is over with that, until it is heard of again.
 
         Raises:
-            TicketRefused: No reason is given, or nobody is named.
-            TicketUnknown, TicketClosed, WrongStatus: See ``ticket_lifecycle.resolve``.
+            TicketRejectedError: No reason is given, or nobody is named.
+            TicketNotFoundError, TicketClosedError, TicketStatusError: See ``ticket_lifecycle.resolve``.
         """
         reason, by = _said("reason", reason), _said("by", by)
         now = self._clock()
@@ -791,7 +793,7 @@ class TicketService:
         def work(conn: Connection, changes: _Changes) -> EscalationTicket:
             ticket = table.find_ticket(conn, ticket_id)
             if ticket is None:
-                raise TicketUnknown(ticket_id)
+                raise TicketNotFoundError(ticket_id)
             dead_from = self._worker_dead_from(ticket)
             closed = lifecycle.resolve(ticket, reason=reason, by=by, now=now, dead_from=dead_from)
             is_dead = dead_from is not None and dead_from <= now
@@ -860,7 +862,7 @@ class TicketService:
         def work(conn: Connection, changes: _Changes) -> EscalationTicket:
             ticket = table.find_ticket(conn, ticket_id)
             if ticket is None:
-                raise TicketUnknown(ticket_id)
+                raise TicketNotFoundError(ticket_id)
             changed, events = change(ticket)
             table.update_ticket(conn, changed)
             changes.tickets.append(changed)
@@ -1014,5 +1016,5 @@ def _said(name: str, text: str) -> str:
     """Return a text that somebody gave for the record, without secrets."""
     said = redact(text.strip(), _LONG_TEXT_LIMIT)
     if not said:
-        raise TicketRefused(f"{name}: must not be empty")
+        raise TicketRejectedError(f"{name}: must not be empty")
     return said

@@ -37,7 +37,7 @@ class TicketError(QueenrightError):
     """Base of what can be wrong with a ticket or with what is asked of one."""
 
 
-class TicketRefused(TicketError):
+class TicketRejectedError(TicketError):
     """
     Raised when a draft is no ticket: nothing was stored, nothing published.
 
@@ -243,7 +243,7 @@ class EscalationTicket(WorkerFacts):
         return self.status in OPEN_STATUSES
 
 
-class TicketUnknown(TicketError):
+class TicketNotFoundError(TicketError):
     """Raised when no ticket has this id."""
 
     def __init__(self, ticket_id: str) -> None:
@@ -251,7 +251,7 @@ class TicketUnknown(TicketError):
         self.ticket_id = ticket_id
 
 
-class TicketClosed(TicketError):
+class TicketClosedError(TicketError):
     """Raised when something is asked of a ticket that is closed."""
 
     def __init__(self, ticket: EscalationTicket) -> None:
@@ -263,7 +263,7 @@ class TicketClosed(TicketError):
         self.ticket_id = ticket.ticket_id
 
 
-class WrongStatus(TicketError):
+class TicketStatusError(TicketError):
     """Raised when a ticket's status does not allow what is asked."""
 
     def __init__(self, ticket: EscalationTicket, wanted: str, way_out: str) -> None:
@@ -288,22 +288,23 @@ def parse_draft(text: str) -> TicketDraft:
     Read what a model wrote: one JSON object, bare or in one Markdown code fence.
 
     Raises:
-        TicketRefused: It is no such object, or fields are missing, unknown or out of bounds; all are named.
+        TicketRejectedError: It is no such object, or fields are missing, unknown or out of bounds; all are
+            named.
     """
     body = text.strip()
     if fenced := _FENCE.match(body):
         body = fenced[1].strip()
     if len(body) > _DRAFT_LIMIT:
-        raise TicketRefused(f"(the whole): {len(body)} characters, at most {_DRAFT_LIMIT} are read")
+        raise TicketRejectedError(f"(the whole): {len(body)} characters, at most {_DRAFT_LIMIT} are read")
     value = _load(body)
     if not isinstance(value, dict):
-        raise TicketRefused(
+        raise TicketRejectedError(
             f"(the whole): must be one JSON object with the ticket's fields, not {_KINDS[type(value)]}"
         )
     try:
         return TicketDraft.model_validate_json(body)
     except ValidationError as error:
-        raise TicketRefused(*map(_line, error.errors(include_url=False))) from None
+        raise TicketRejectedError(*map(_line, error.errors(include_url=False))) from None
 
 
 def mismatches(draft: TicketDraft, facts: WorkerFacts) -> list[str]:
@@ -340,27 +341,27 @@ _SET_BY_SERVICE: Final = frozenset(EscalationTicket.model_fields) - frozenset(Ti
 
 def _load(body: str) -> Any:
     if not body:
-        raise TicketRefused("(the whole): is empty; write one JSON object with the ticket's fields")
+        raise TicketRejectedError("(the whole): is empty; write one JSON object with the ticket's fields")
     try:
         return json.loads(body, object_pairs_hook=_once, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
-        raise TicketRefused(
+        raise TicketRejectedError(
             f"(the whole): is no JSON ({error.msg}, line {error.lineno} column {error.colno}); "
             "write one JSON object and nothing around it"
         ) from None
     except (RecursionError, ValueError):
-        raise TicketRefused("(the whole): is no JSON object that a ticket could be") from None
+        raise TicketRejectedError("(the whole): is no JSON object that a ticket could be") from None
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = [key for key, _ in pairs]
     if twice := sorted({key for key in keys if keys.count(key) > 1}):
-        raise TicketRefused(*(f"{key[:64]}: appears twice" for key in twice))
+        raise TicketRejectedError(*(f"{key[:64]}: appears twice" for key in twice))
     return dict(pairs)
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise TicketRefused(f"(the whole): {name} is no JSON value")
+    raise TicketRejectedError(f"(the whole): {name} is no JSON value")
 
 
 def _line(error: ErrorDetails) -> str:

@@ -19,7 +19,7 @@ from queenright.instrumentation.lazily import lazily
 
 if TYPE_CHECKING:
     from queenright.instrumentation.errors import QueenrightError
-    from queenright.instrumentation.identity import SessionIdRefused, check_session_id, new_id
+    from queenright.instrumentation.identity import InvalidSessionIdError, check_session_id, new_id
     from queenright.instrumentation.instructions import Nudge, Termination
     from queenright.instrumentation.metrics import mark_metrics_served, serve_metrics
     from queenright.instrumentation.names import Verdict, WaitingReason
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from queenright.instrumentation.worker import Worker, current_worker
 
 __all__ = [
+    "InvalidSessionIdError",
     "LlmCall",
     "Nudge",
     "QueenrightError",
-    "SessionIdRefused",
     "Step",
     "Telemetry",
     "Termination",
@@ -62,7 +62,7 @@ if not TYPE_CHECKING:
             "LlmCall": "step",
             "Nudge": "instructions",
             "QueenrightError": "errors",
-            "SessionIdRefused": "identity",
+            "InvalidSessionIdError": "identity",
             "Step": "step",
             "Telemetry": "telemetry",
             "Termination": "instructions",

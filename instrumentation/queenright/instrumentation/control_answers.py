@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from queenright.instrumentation.control_client import ControlClient, ServiceAway
+from queenright.instrumentation.control_client import ControlClient, ServiceUnreachableError
 from queenright.instrumentation.harmless import harmless
 from queenright.instrumentation.lane import Lane
 
@@ -59,7 +59,7 @@ class Answers:
             for tried in range(1, _TRIES + 1):
                 try:
                     return client.answer(instruction_id, answer)
-                except ServiceAway as away:
+                except ServiceUnreachableError as away:
                     if away.final:
                         return None
                 exiting.wait(backoff(tried, self._spread))

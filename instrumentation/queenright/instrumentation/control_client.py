@@ -60,7 +60,7 @@ def preload_control() -> None:
             logger.addFilter(_not_ours)
 
 
-class ServiceAway(QueenrightError):
+class ServiceUnreachableError(QueenrightError):
     """Raised when the service gave no answer that can be used. ``final``: it would not give another."""
 
     def __init__(self, reason: str, *, final: bool = False) -> None:
@@ -113,28 +113,28 @@ class ControlClient:
         Return the service's answer; it takes up to ``wait`` seconds if there is nothing.
 
         Raises:
-            ServiceAway: There was no answer, or not one of the service's.
+            ServiceUnreachableError: There was no answer, or not one of the service's.
         """
         params = {**self._who, "wait": f"{wait:g}"}
         status, body, date = self._send("GET", self._url, wait + _SLACK_SECONDS, params=params)
         if status != 200:
-            raise ServiceAway(f"HTTP status {status}")
+            raise ServiceUnreachableError(f"HTTP status {status}")
         try:
             return Fetched(json.loads(body), _seconds(date))
         except (ValueError, RecursionError):
-            raise ServiceAway("an answer that is not JSON") from None
+            raise ServiceUnreachableError("an answer that is not JSON") from None
 
     def answer(self, instruction_id: str, answer: Mapping[str, Any]) -> None:
         """
         Say what became of an instruction.
 
         Raises:
-            ServiceAway: The service did not take it.
+            ServiceUnreachableError: The service did not take it.
         """
         url = f"{self._url}/{quote(instruction_id, safe='')}/answer"
         status, *_ = self._send("POST", url, _SLACK_SECONDS, json={**self._who, **answer})
         if not 200 <= status < 300:
-            raise ServiceAway(f"HTTP status {status}", final=status in _GONE)
+            raise ServiceUnreachableError(f"HTTP status {status}", final=status in _GONE)
 
     def close(self) -> None:
         """Close the connections."""
@@ -160,10 +160,10 @@ class ControlClient:
                 ) as response:
                     body = self._read(response, seconds)
                     return response.status_code, body, response.headers.get("Date", "")
-            except ServiceAway:
+            except ServiceUnreachableError:
                 raise
             except Exception as error:
-                raise ServiceAway(type(error).__name__) from None
+                raise ServiceUnreachableError(type(error).__name__) from None
 
     def _read(self, response: Response, seconds: float) -> bytes:
         until = self._monotonic() + seconds
@@ -171,9 +171,9 @@ class ControlClient:
         for piece in response.iter_content(_PIECE):
             body += piece
             if len(body) > _LARGEST:
-                raise ServiceAway("an answer that does not end")
+                raise ServiceUnreachableError("an answer that does not end")
             if self._monotonic() > until:
-                raise ServiceAway("an answer that took too long")
+                raise ServiceUnreachableError("an answer that took too long")
         return bytes(body)
 
 

@@ -37,7 +37,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_random.clear)
 
 
-class SessionIdRefused(QueenrightError, ValueError):
+class InvalidSessionIdError(QueenrightError, ValueError):
     """Raised for a session id that could not be the name of a directory below the storage."""
 
     def __init__(self, session_id: str) -> None:
@@ -96,7 +96,7 @@ def check_session_id(session_id: str) -> str:
     Return ``session_id``, without secrets, if it can be the name of a directory.
 
     Raises:
-        SessionIdRefused: it is empty, too long, not printable, or has a path separator or ``..`` in it.
+        InvalidSessionIdError: it is empty, too long, not printable, or has a path separator or ``..`` in it.
     """
     refused = (
         not session_id
@@ -107,5 +107,5 @@ def check_session_id(session_id: str) -> str:
         or any(separator in session_id for separator in "/\\")
     )
     if refused:
-        raise SessionIdRefused(session_id)
+        raise InvalidSessionIdError(session_id)
     return mask_name(session_id)

@@ -83,7 +83,7 @@ class Worker:
         ids: Returns a new id.
 
     Raises:
-        SessionIdRefused: the session id could not be the name of a directory.
+        InvalidSessionIdError: the session id could not be the name of a directory.
         ValueError: the agent's name is empty or has nothing but control characters and blanks, or the
             heartbeat interval is not above zero.
         TypeError: ``on_nudge`` or ``on_terminate`` is no function, or an async one.

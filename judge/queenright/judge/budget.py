@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from queenright.judge.estimate import Cost, Estimate, Unit
 from queenright.judge.settings import BudgetSettings
-from queenright.runtime.storage.files import Disk, FileUnusable, read_json, write_json
+from queenright.runtime.storage.files import Disk, UnusableFileError, read_json, write_json
 
 _log = logging.getLogger(__name__)
 
@@ -234,7 +234,7 @@ def _read(file: Path) -> Spending:
         return Spending(read_json(file)["spent"])
     except FileNotFoundError:
         return Spending()
-    except (FileUnusable, OSError, ValueError, TypeError, KeyError) as error:
+    except (UnusableFileError, OSError, ValueError, TypeError, KeyError) as error:
         aside = file.with_name(f"{file.name}.damaged")
         _log.error(
             "%s says nothing usable (%s); it is moved to %s, and counting begins at 0", file, error, aside

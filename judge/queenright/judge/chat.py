@@ -19,7 +19,7 @@ from queenright.health.interventions.record import Intervention
 from queenright.health.monitor import HealthMonitor
 from queenright.health.summary import summarise
 from queenright.health.ticket_service import TicketService
-from queenright.health.tickets import EscalationTicket, TicketUnknown
+from queenright.health.tickets import EscalationTicket, TicketNotFoundError
 from queenright.instrumentation.redaction import redact
 from queenright.judge import chat_rules
 from queenright.judge.chat_case import Question, case_of, question_id_in, question_message
@@ -27,8 +27,8 @@ from queenright.judge.chat_log import (
     CHAT_STREAM,
     OPERATOR_CHAT,
     SAID,
-    ChatInterrupted,
-    ChatRefused,
+    ChatInterruptedError,
+    ChatRefusedError,
     Said,
     question_of,
     said,
@@ -54,8 +54,8 @@ __all__ = [
     "LONGEST_MESSAGE",
     "MOST_WAITING",
     "OPERATOR_CHAT",
-    "ChatInterrupted",
-    "ChatRefused",
+    "ChatInterruptedError",
+    "ChatRefusedError",
     "OperatorChat",
     "Said",
 ]
@@ -179,9 +179,9 @@ class OperatorChat:
                 and its worker. Without, only what is an order by rule (``chat_rules.order``) is carried out.
 
         Raises:
-            TicketUnknown: There is no such ticket.
-            ChatRefused: There are no words in it, or too many, or too many questions wait already.
-            ChatInterrupted: The service ends first.
+            TicketNotFoundError: There is no such ticket.
+            ChatRefusedError: There are no words in it, or too many, or too many questions wait already.
+            ChatInterruptedError: The service ends first.
             StoreError: It could not be written down.
         """
         text = _checked(text)
@@ -207,8 +207,8 @@ class OperatorChat:
         Return what was said about a ticket, oldest first: the newest of it, or what came after ``after``.
 
         Raises:
-            TicketUnknown: There is no such ticket.
-            EventUnknown: Nothing that was said has the id ``after``.
+            TicketNotFoundError: There is no such ticket.
+            UnknownEventError: Nothing that was said has the id ``after``.
         """
         await self._found(ticket_id)
         events = await self._bus.history(
@@ -237,12 +237,12 @@ class OperatorChat:
     def _take_a_place(self, ticket_id: str) -> None:
         """Let a question in, before anything is awaited: who asks at the same moment is counted, too."""
         if self._waiting[ticket_id] >= _MOST_WAITING_A_TICKET:
-            raise ChatRefused(
+            raise ChatRefusedError(
                 f"{_MOST_WAITING_A_TICKET} questions about ticket {ticket_id} wait for an answer already; "
                 "ask again when they are there"
             )
         if self.waiting >= MOST_WAITING:
-            raise ChatRefused(
+            raise ChatRefusedError(
                 f"{MOST_WAITING} questions wait for their answers already, about all tickets together; "
                 "ask again when some are there"
             )
@@ -256,7 +256,7 @@ class OperatorChat:
     async def _found(self, ticket_id: str) -> EscalationTicket:
         ticket = await self._tickets.find(ticket_id)
         if ticket is None:
-            raise TicketUnknown(ticket_id)
+            raise TicketNotFoundError(ticket_id)
         return ticket
 
     # -- one question ---------------------------------------------------------------------------
@@ -294,9 +294,9 @@ class OperatorChat:
             try:
                 result = await self._run(message, session_id, earlier)
             except GraphError as stopped:
-                raise ChatInterrupted(question.id) from stopped
+                raise ChatInterruptedError(question.id) from stopped
             if result.status is SessionStatus.PAUSED:
-                raise ChatInterrupted(question.id)
+                raise ChatInterruptedError(question.id)
             answer = _of_run(result, message)
             if instead is not None and answer["outcome"] == "answered":
                 answer |= {"text": f"({_INSTEAD[instead]}) {answer['text']}", "outcome": "by_rule"}
@@ -366,9 +366,9 @@ class OperatorChat:
 def _checked(text: str) -> str:
     text = text.strip()
     if not text:
-        raise ChatRefused("there is nothing to answer: the message is blank")
+        raise ChatRefusedError("there is nothing to answer: the message is blank")
     if len(text) > LONGEST_MESSAGE:
-        raise ChatRefused(
+        raise ChatRefusedError(
             f"the message has {len(text)} characters, at most {LONGEST_MESSAGE} are read; say it shorter"
         )
     return text

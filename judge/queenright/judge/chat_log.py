@@ -19,11 +19,11 @@ SAID: Final = frozenset({EventType.OPERATOR_ASKED, EventType.QUEEN_ANSWERED})
 Role = Literal["operator", "queen"]
 
 
-class ChatRefused(QueenrightError):
+class ChatRefusedError(QueenrightError):
     """Raised when a question is not taken: nothing was written down; says the way out."""
 
 
-class ChatInterrupted(QueenrightError):
+class ChatInterruptedError(QueenrightError):
     """Raised when the service ends before a question is answered: it is kept, and answered later."""
 
     def __init__(self, question_id: str) -> None:

@@ -16,7 +16,7 @@ from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.summary import summarise
 from queenright.health.ticket_service import Report, TicketService
-from queenright.health.tickets import EscalationTicket, TicketRefused, parse_draft
+from queenright.health.tickets import EscalationTicket, TicketRejectedError, parse_draft
 from queenright.instrumentation import names
 from queenright.judge import policy
 from queenright.judge.answers import Answers
@@ -37,7 +37,7 @@ from queenright.runtime.events import AgentEvent, Clock
 from queenright.runtime.execution import Trigger
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec
 from queenright.runtime.nodes.event_loop import NodeResult
-from queenright.runtime.storage.files import Disk, FileUnusable
+from queenright.runtime.storage.files import Disk, UnusableFileError
 from queenright.runtime.stream import RunNode
 from queenright.runtime.tooling.tools import Tool, ToolError
 
@@ -158,7 +158,7 @@ class HealthJudge:
         """Read what was seen at the last checks; without it every worker is looked at for the first time."""
         try:
             self._trends = await self._disk.run(lambda: Trends.load(self._trend_file))
-        except FileUnusable as error:
+        except UnusableFileError as error:
             _log.warning("the judge begins without what it saw at its last checks: %s", error)
 
     def adopt(self, tickets: Iterable[EscalationTicket]) -> None:
@@ -435,7 +435,7 @@ class HealthJudge:
             raised = await self._raise(health, given.ticket_json, self._answering())
             self._raised = True
             return raised
-        except TicketRefused as refusal:
+        except TicketRejectedError as refusal:
             self._refused.append(str(refusal))
             if len(self._refused) > _REPAIRS:
                 return f"{refusal}. That was the last try; the rules' answer stands."

@@ -21,7 +21,7 @@ from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.runtime.nodes.cursor import NodeCursor
 from queenright.runtime.nodes.visit import CURSOR_FILE
 from queenright.runtime.storage.entries import Entry
-from queenright.runtime.storage.files import Disk, FileUnusable, read_json
+from queenright.runtime.storage.files import Disk, UnusableFileError, read_json
 from queenright.runtime.storage.session_store import (
     ExecutionState,
     PendingNode,
@@ -70,7 +70,7 @@ class LoggedWorkers:
         See ``Workers``. Of several sessions at work it is the one with the newest event.
 
         Raises:
-            SessionIdRefused: The id could not be the name of a folder.
+            InvalidSessionIdError: The id could not be the name of a folder.
         """
         return await self._disk.run(lambda: self._find(agent_id, session_id))
 
@@ -78,7 +78,7 @@ class LoggedWorkers:
         if session_id:
             try:
                 states = [self._sessions.read_state(session_id)]
-            except (SessionNotFound, FileUnusable) as error:
+            except (SessionNotFound, UnusableFileError) as error:
                 _log.warning("no health of session %r: %s", session_id, error)
                 return None
         else:
@@ -206,6 +206,6 @@ def _last_word(session: Session, node: PendingNode) -> tuple[bool, float] | None
         parts = session.conversations / (node.thread or node.node_id) / "parts"
         newest = max(parts.iterdir(), key=lambda path: path.name)
         entry = Entry.from_dict(read_json(newest))
-    except (OSError, ValueError, FileUnusable):
+    except (OSError, ValueError, UnusableFileError):
         return None
     return cursor.awaiting == "user" and entry.seq <= cursor.seq, entry.at

@@ -68,7 +68,7 @@ def check_judging(health: HealthSettings, judging: JudgeSettings) -> None:
 
     Raises:
         ModelUnavailableError: as ``load_model``.
-        PromptRefused: A prompt's file cannot be used.
+        InvalidPromptError: A prompt's file cannot be used.
     """
     if judging.judge.model != RULES:
         _provider(judging.judge, "judge")

@@ -188,7 +188,8 @@ async def write_ticket(
     Write a ticket about a worker from what a model said.
 
     Raises:
-        TicketRefused: It is no ticket, or the worker gives no reason for one; all that is wrong is named.
+        TicketRejectedError: It is no ticket, or the worker gives no reason for one; all that is wrong is
+            named.
         StoreError: It could not be stored.
     """
     draft = parse_draft(ticket_json)

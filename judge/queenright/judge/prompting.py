@@ -29,7 +29,7 @@ _HEADER_IS: Final = "begin the file with the lines ---, version: 3 (a number) an
 _WAY_OUT: Final = "write $$ for a dollar sign"
 
 
-class PromptRefused(QueenrightError):
+class InvalidPromptError(QueenrightError):
     """Raised at start for a prompt file that cannot be used: which, and what is wrong with it."""
 
     def __init__(self, name: str, file: Path, reason: str) -> None:
@@ -67,7 +67,7 @@ def judge_prompt(settings: HealthSettings, file: Path | None = None) -> Prompt:
         file: A text in place of the built-in one.
 
     Raises:
-        PromptRefused: The file cannot be used.
+        InvalidPromptError: The file cannot be used.
     """
     bands = settings.bands
     values = {
@@ -88,7 +88,7 @@ def queen_prompt(file: Path | None = None) -> Prompt:
     Return the queen's system prompt.
 
     Raises:
-        PromptRefused: The file cannot be used.
+        InvalidPromptError: The file cannot be used.
     """
     values = {
         "dismiss_below": policy.DISMISS_LOW_BELOW,
@@ -122,8 +122,8 @@ def load_prompt(name: str, values: Mapping[str, object], file: Path | None = Non
         file: A text in place of the built-in one. It need not use every placeholder, nor name a version.
 
     Raises:
-        PromptRefused: The file cannot be read, is empty, has a header that is none, or a placeholder that
-            nothing fills.
+        InvalidPromptError: The file cannot be read, is empty, has a header that is none, or a placeholder
+            that nothing fills.
     """
     if file is None:
         text = (resources.files("queenright.judge") / "prompts" / f"{name}.md").read_text(encoding="utf-8")
@@ -138,25 +138,25 @@ def _checked(name: str, file: Path, values: Mapping[str, object]) -> str:
     try:
         text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise PromptRefused(name, file, f"it cannot be read: {error.strerror or error}") from error
+        raise InvalidPromptError(name, file, f"it cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise PromptRefused(name, file, "it is not UTF-8") from error
+        raise InvalidPromptError(name, file, "it is not UTF-8") from error
     front = _FRONT.match(text)
     meant = _HEADER.match(text) if front is None else None
     if meant is not None:
         fault = "its header has more in it than a version, or no end"
         if not re.fullmatch(r"\d{1,9}", meant[1]):
             fault = f"its version is {meant[1][:40]!r}"
-        raise PromptRefused(name, file, f"{fault}; {_HEADER_IS}")
+        raise InvalidPromptError(name, file, f"{fault}; {_HEADER_IS}")
     template = Template(text)
     if not _FRONT.sub("", text).strip():
-        raise PromptRefused(name, file, "it is empty")
+        raise InvalidPromptError(name, file, "it is empty")
     if not template.is_valid():
-        raise PromptRefused(name, file, f"it has a $ that begins no placeholder; {_WAY_OUT}")
+        raise InvalidPromptError(name, file, f"it has a $ that begins no placeholder; {_WAY_OUT}")
     unknown = [f"${word}" for word in template.get_identifiers() if word not in values]
     if unknown:
         have = ", ".join(f"${word}" for word in values)
-        raise PromptRefused(
+        raise InvalidPromptError(
             name, file, f"nothing fills {', '.join(unknown)}; there are: {have}; {_WAY_OUT} that is one"
         )
     return text

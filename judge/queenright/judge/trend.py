@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from queenright.health.findings import WorkerKey
-from queenright.runtime.storage.files import FileUnusable, read_json, write_json
+from queenright.runtime.storage.files import UnusableFileError, read_json, write_json
 
 REMEMBERED: Final = 1_000
 """Workers; the one that was looked at longest ago goes first."""
@@ -122,7 +122,7 @@ class Trends:
         Read what was written; nothing if there is no file.
 
         Raises:
-            FileUnusable: It is no such file. Without it every worker is looked at for the first time.
+            UnusableFileError: It is no such file. Without it every worker is looked at for the first time.
         """
         trends = cls()
         try:
@@ -130,7 +130,7 @@ class Trends:
         except FileNotFoundError:
             return trends
         except ValidationError as error:
-            raise FileUnusable(path, f"it holds no trend: {error.error_count()} faults") from None
+            raise UnusableFileError(path, f"it holds no trend: {error.error_count()} faults") from None
         trends._looks = OrderedDict((look.key, look) for look in looks[-REMEMBERED:])
         return trends
 

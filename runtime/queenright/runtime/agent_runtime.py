@@ -334,9 +334,9 @@ class AgentRuntime:
 
         Raises:
             GraphError: There is no such graph.
-            SessionIdRefused: The id could not be the name of a folder.
+            InvalidSessionIdError: The id could not be the name of a folder.
             SessionNotFound: There is no such session.
-            FileUnusable: Its state cannot be read.
+            UnusableFileError: Its state cannot be read.
         """
         return self._sessions.located(self._find(graph_id).graph, session_id)
 
@@ -365,7 +365,7 @@ class AgentRuntime:
 
         Raises:
             GraphError: There is no such graph, or a run waits for its turn in the session.
-            SessionIdRefused: The id could not be the name of a folder.
+            InvalidSessionIdError: The id could not be the name of a folder.
             SessionNotFound: There is no such session.
             SessionBusy: An execution writes in it.
         """
@@ -404,7 +404,7 @@ class AgentRuntime:
 
         Raises:
             GraphError: There is no such graph or entry point, or the runtime is not started.
-            TooManyWaiting: As many runs wait for their turn there as may.
+            TooManyWaitingError: As many runs wait for their turn there as may.
             InputRefused: The run cannot begin with this input; nothing was run.
             TypeError: ``input_data`` is no mapping.
         """
@@ -467,12 +467,12 @@ class AgentRuntime:
 
         Raises:
             SessionNotFound: There is no such session.
-            CheckpointNotFound: There is no such checkpoint.
-            CheckpointBroken: The checkpoint cannot be believed.
+            CheckpointNotFoundError: There is no such checkpoint.
+            CorruptCheckpointError: The checkpoint cannot be believed.
             GraphError: There is no such graph, nothing to resume, it goes on already, or the runtime is
                 not started.
             SessionBusy: Another process runs an execution in the session.
-            TooManyWaiting: As many runs wait for their turn there as may.
+            TooManyWaitingError: As many runs wait for their turn there as may.
         """
         graph = self._find(graph_id).graph
         last, checkpoint = await self.disk.run(lambda: self._resumable(graph, session_id, checkpoint_id))
@@ -534,11 +534,11 @@ class AgentRuntime:
 
         Raises:
             SessionNotFound: There is no such session.
-            CheckpointNotFound: There is no such checkpoint.
-            CheckpointBroken: The checkpoint cannot be believed.
+            CheckpointNotFoundError: There is no such checkpoint.
+            CorruptCheckpointError: The checkpoint cannot be believed.
             GraphError: There is no such graph, nothing is left to do at the checkpoint, all runs of its
                 entry point are in one session, or the runtime is not started.
-            TooManyWaiting: As many runs wait for their turn there as may.
+            TooManyWaitingError: As many runs wait for their turn there as may.
         """
         graph = self._find(graph_id).graph
         last, checkpoint = await self.disk.run(lambda: self._resumable(graph, session_id, checkpoint_id))

@@ -19,12 +19,12 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.expectation import Expectation
 from queenright.runtime.subscription import Handler, Subscription, current_task
 
-__all__ = ["EventBus", "EventLog", "EventUnknown", "Expectation", "Handler", "Subscription"]
+__all__ = ["EventBus", "EventLog", "Expectation", "Handler", "Subscription", "UnknownEventError"]
 
 _log = logging.getLogger(__name__)
 
 
-class EventUnknown(QueenrightError):
+class UnknownEventError(QueenrightError):
     """Raised when events are asked for after one that the log has not."""
 
     def __init__(self, event_id: str) -> None:
@@ -282,7 +282,7 @@ class EventBus:
 
         Raises:
             ValueError: ``limit`` is not positive.
-            EventUnknown: The log has no event ``after``.
+            UnknownEventError: The log has no event ``after``.
         """
         if limit < 1:
             raise ValueError(f"limit must be at least 1, got {limit}")

@@ -40,7 +40,7 @@ from queenright.runtime.plan import Advance, add_nodes, advance, ready
 from queenright.runtime.storage.checkpoint_queue import CheckpointDraft, CheckpointQueue
 from queenright.runtime.storage.checkpoint_store import Checkpoint, CheckpointStore, Reason
 from queenright.runtime.storage.conversation import Conversation, conversations_in, last_seq
-from queenright.runtime.storage.files import FileUnusable, read_json
+from queenright.runtime.storage.files import UnusableFileError, read_json
 from queenright.runtime.storage.runtime_logger import RuntimeLogger, VisitRow
 from queenright.runtime.storage.session_store import (
     ExecutionState,
@@ -171,7 +171,7 @@ class GraphExecutor:
             enters: Whether the entry node is the next to run, with that as its input; else see ``enter``.
 
         Raises:
-            MemoryRefused: What was given is no JSON.
+            MemoryAccessError: What was given is no JSON.
         """
         known = SharedMemory(given).read_all()
         now = self._around.clock()
@@ -556,7 +556,7 @@ class GraphExecutor:
             cursor = NodeCursor.from_dict(
                 read_json(self._session.conversations / pending.node_id / CURSOR_FILE)
             )
-        except (FileNotFoundError, FileUnusable, ValueError):
+        except (FileNotFoundError, UnusableFileError, ValueError):
             return {}
         outputs = cursor.outputs if cursor.visit_id == visit_id else {}
         return {key: outputs[key] for key in spec.output_keys if key in outputs}

@@ -12,7 +12,7 @@ LARGEST_OUTPUT: Final = 1 << 20
 """Bytes of one output, as JSON: it is in every state and checkpoint that is written from then on."""
 
 
-class MemoryRefused(QueenrightError):
+class MemoryAccessError(QueenrightError):
     """Raised for a value that cannot be remembered: it is no JSON, or too much of it."""
 
 
@@ -24,12 +24,12 @@ def check_sizes(outputs: Mapping[str, Any]) -> None:
         outputs: JSON values.
 
     Raises:
-        MemoryRefused: One is; says the way out.
+        MemoryAccessError: One is; says the way out.
     """
     for key, value in outputs.items():
         size = len(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
         if size > LARGEST_OUTPUT:
-            raise MemoryRefused(
+            raise MemoryAccessError(
                 f"output {key!r} has {size / (1 << 20):.1f} MiB as JSON, and at most 1 MiB is kept; write it "
                 "to a file in data_dir, and let the output be the file's name"
             )
@@ -40,7 +40,7 @@ class SharedMemory:
     JSON values by key. What goes in and what comes out are copies: nobody changes another's value in place.
 
     Raises:
-        MemoryRefused: A value is no JSON.
+        MemoryAccessError: A value is no JSON.
     """
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
@@ -74,7 +74,7 @@ class SharedMemory:
         Set values; all of them or, if one is refused, none.
 
         Raises:
-            MemoryRefused: A value is no JSON.
+            MemoryAccessError: A value is no JSON.
         """
         self._values.update({key: _copy(key, value) for key, value in values.items()})
 
@@ -83,7 +83,7 @@ def _copy(key: str, value: Any) -> Any:
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        raise MemoryRefused(
+        raise MemoryAccessError(
             f"{key!r} cannot be remembered: {type(value).__name__} is no JSON ({error}); set text, numbers, "
             "true, false, null, lists or objects of these."
         ) from error

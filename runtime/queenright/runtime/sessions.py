@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.identity import SessionIdRefused
+from queenright.instrumentation.identity import InvalidSessionIdError
 from queenright.runtime.graphs.graph import EntryPointSpec
 from queenright.runtime.parts import LoadedGraph
 from queenright.runtime.storage.session_state import SessionState
@@ -53,7 +53,7 @@ class Sessions:
 
         Raises:
             SessionNotFound: There is none of the id that was asked for.
-            SessionIdRefused: That could not be the name of a folder.
+            InvalidSessionIdError: That could not be the name of a folder.
         """
         if entry.isolation_level == "shared":
             shared = None if session_id is not None else self._of_event(graph, of_event)
@@ -72,8 +72,8 @@ class Sessions:
 
         Raises:
             SessionNotFound: There is none.
-            SessionIdRefused: The id could not be the name of a folder.
-            FileUnusable: Its state cannot be read.
+            InvalidSessionIdError: The id could not be the name of a folder.
+            UnusableFileError: Its state cannot be read.
         """
         _, session, state = self.located(graph, session_id)
         return session, state
@@ -120,7 +120,7 @@ class Sessions:
             return self._there(graph.store.open(session_id))
         except SessionNotFound:
             return self._shared(graph, session_id) is not None
-        except SessionIdRefused:
+        except InvalidSessionIdError:
             return False
 
     def _shared(self, graph: LoadedGraph, session_id: str | None) -> tuple[Session, SessionStore] | None:

@@ -54,7 +54,7 @@ Entry = Callable[[Trigger, RunNode], Awaitable[Any]]
 """What an entry point does when it fires, in place of one run of its graph."""
 
 
-class TooManyWaiting(QueenrightError):
+class TooManyWaitingError(QueenrightError):
     """Raised for a run that is asked for while as many wait as may."""
 
 
@@ -175,7 +175,7 @@ class ExecutionStream:
             session_id: The session to run in; else as the entry point's isolation says.
 
         Raises:
-            TooManyWaiting: It is asked for by somebody, and no more may wait.
+            TooManyWaitingError: It is asked for by somebody, and no more may wait.
         """
         if trigger.event is None:
             self.check_room()
@@ -195,7 +195,7 @@ class ExecutionStream:
         Queue the continuation of an interrupted run, and return it.
 
         Raises:
-            TooManyWaiting: It is asked for by somebody, and no more may wait.
+            TooManyWaitingError: It is asked for by somebody, and no more may wait.
         """
         if respawn is None:
             self.check_room()
@@ -224,10 +224,10 @@ class ExecutionStream:
         )
 
     def check_room(self) -> None:
-        """Raise ``TooManyWaiting`` if no more runs may wait."""
+        """Raise ``TooManyWaitingError`` if no more runs may wait."""
         waiting = sum(execution.is_queued for execution in self.executions)
         if waiting >= self.spec.max_waiting:
-            raise TooManyWaiting(
+            raise TooManyWaitingError(
                 f"{waiting} runs of entry point {self.spec.id!r} of graph {self.graph_id!r} wait "
                 "for their turn, and no more may; ask again when some are over, stop some, or raise its "
                 "max_concurrent or max_waiting"

@@ -23,7 +23,7 @@ from queenright.runtime.stream import ExecutionStream
 _OVER: Final = frozenset({SessionStatus.COMPLETED, SessionStatus.CANCELLED, SessionStatus.UNKNOWN})
 
 
-class WorkerRefused(QueenrightError):
+class InvalidWorkerError(QueenrightError):
     """
     Raised when something cannot be done with a worker; says why.
 
@@ -99,15 +99,15 @@ class Workers:
         Give the nodes that are talking with a model a note; it is on the disk on return.
 
         Raises:
-            WorkerRefused: None is, or they wait for their user.
+            InvalidWorkerError: None is, or they wait for their user.
             OSError: The disk refused.
         """
         nodes = [node for execution, _, node in run.stream.nodes() if execution is run.execution]
         if not nodes:
-            raise WorkerRefused("none of its nodes is talking with a model now")
+            raise InvalidWorkerError("none of its nodes is talking with a model now")
         listening = [node for node in nodes if not node.waiting_for_user]
         if not listening:
-            raise WorkerRefused("it waits for its user")
+            raise InvalidWorkerError("it waits for its user")
         for node in listening:
             await node.tell(note)
 
@@ -134,8 +134,8 @@ class Workers:
             incarnation_id: Of several runs in it that of this life; without one, the newest.
 
         Raises:
-            WorkerRefused: There is none, or it is at its end.
-            FileUnusable: The session's state cannot be read.
+            InvalidWorkerError: There is none, or it is at its end.
+            UnusableFileError: The session's state cannot be read.
         """
         return await self._around.disk.run(lambda: self._interrupted(agent_id, session_id, incarnation_id))
 
@@ -144,17 +144,19 @@ class Workers:
         Return a run that was killed: of this life, not at its end, and nobody has its session.
 
         Raises:
-            WorkerRefused: It is another life's, is over, or another process runs it.
-            FileUnusable: The session's state cannot be read.
+            InvalidWorkerError: It is another life's, is over, or another process runs it.
+            UnusableFileError: The session's state cannot be read.
         """
         left = await self.interrupted(agent_id, session_id, incarnation_id)
         life = left.state.incarnation_id
         if life != incarnation_id:
-            raise WorkerRefused(f"session {session_id!r} was last run by incarnation {life!r}", final=True)
+            raise InvalidWorkerError(
+                f"session {session_id!r} was last run by incarnation {life!r}", final=True
+            )
         try:
             claim = await self._around.disk.run(lambda: left.graph.store.claim(left.session))
         except SessionBusy as error:
-            raise WorkerRefused(str(error)) from error
+            raise InvalidWorkerError(str(error)) from error
         claim.release()
         return left
 
@@ -171,12 +173,12 @@ class Workers:
             incarnation_id: The id of its new life.
 
         Raises:
-            WorkerRefused: It did not begin; says why.
-            CheckpointNotFound, CheckpointBroken: The checkpoint cannot be used any more.
+            InvalidWorkerError: It did not begin; says why.
+            CheckpointNotFoundError, CorruptCheckpointError: The checkpoint cannot be used any more.
         """
         session_id = worker.session.id
         if self.running(worker.graph.agent_id, session_id) is not None:
-            raise WorkerRefused(f"session {session_id!r} has a run that goes on; stop that first")
+            raise InvalidWorkerError(f"session {session_id!r} has a run that goes on; stop that first")
         if checkpoint_id is None:
             again = Respawn(incarnation_id=incarnation_id, note=note, restarts=worker.state.execution_id)
             execution = worker.stream.begin_anew(worker.state.input, session_id, again)
@@ -195,7 +197,7 @@ class Workers:
         if not execution.has_begun:
             result = await execution.ended()
             why = result.error or result.status.value
-            raise WorkerRefused(f"session {session_id!r} did not go on: {why}")
+            raise InvalidWorkerError(f"session {session_id!r} did not go on: {why}")
         return execution
 
     def _of(self, agent_id: str) -> list[tuple[LoadedGraph, Mapping[str, ExecutionStream]]]:
@@ -206,7 +208,7 @@ class Workers:
         for graph, streams in self._of(agent_id):
             if self._around.sessions.is_there(graph, session_id):
                 return self._stopped(graph, streams, session_id, incarnation_id)
-        raise WorkerRefused(
+        raise InvalidWorkerError(
             f"agent {agent_id!r} has no session {session_id!r} here; it was deleted, or is another "
             "process's: then bring it back there",
             final=True,
@@ -223,16 +225,18 @@ class Workers:
         runs = [run for run in state.executions.values() if run.graph_id == graph.spec.id]
         last = _meant(runs, incarnation_id)
         if last is None:
-            raise WorkerRefused(f"session {session_id!r} has no run of graph {graph.spec.id!r}", final=True)
+            raise InvalidWorkerError(
+                f"session {session_id!r} has no run of graph {graph.spec.id!r}", final=True
+            )
         if last.status in _OVER:
-            raise WorkerRefused(
+            raise InvalidWorkerError(
                 f"session {session_id!r} is {last.status.value}; what is over is not brought back",
                 final=True,
                 over=last.status is not SessionStatus.UNKNOWN,
             )
         stream = streams.get(last.entry_point)
         if stream is None:
-            raise WorkerRefused(
+            raise InvalidWorkerError(
                 f"session {session_id!r} was begun by entry point {last.entry_point!r}, which graph "
                 f"{graph.spec.id!r} has no more",
                 final=True,

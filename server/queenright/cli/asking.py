@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queenright.cli.misuse import Misuse
 from queenright.cli.names import agents
 from queenright.cli.options import Json, path
+from queenright.cli.usage_error import UsageError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -69,17 +69,17 @@ def connect(url: str, token_file: Path | None) -> Queenright:
     Return a client of the service; to be used as a context.
 
     Raises:
-        Misuse: ``url`` is none, or the token cannot be read.
+        UsageError: ``url`` is none, or the token cannot be read.
     """
-    from queenright.client.errors import Misaddressed
+    from queenright.client.errors import InvalidAddressError
 
     _httpx_without_its_command()
     from queenright.client.synchronous.client import Queenright
 
     try:
         return Queenright(url, token_file=token_file)
-    except Misaddressed as error:
-        raise Misuse(str(error)) from error
+    except InvalidAddressError as error:
+        raise UsageError(str(error)) from error
 
 
 def _httpx_without_its_command() -> None:

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 import typer
 from sqlalchemy import Connection
 
-from queenright.cli.misuse import Misuse
 from queenright.cli.progress import bar, counted
+from queenright.cli.usage_error import UsageError
 from queenright.health.audit import Audit, Signatures, verify_audit
 from queenright.health.audit_export import ExportCheck, check_export, export_lines
 from queenright.health.audit_key import PUBLIC_NAME, AuditKey, PublicKeys
@@ -94,7 +94,7 @@ def _keys(settings: Settings, files: Sequence[Path]) -> PublicKeys:
 def _reading(settings: Settings) -> Iterator[Store]:
     path = settings.storage / "queenright.db"
     if settings.database is None and not path.is_file():
-        raise Misuse(f"There is no event log at {path}; name its folder with --storage.")
+        raise UsageError(f"There is no event log at {path}; name its folder with --storage.")
     store = Store.open(settings.database_url, read_only=True)
     try:
         yield store

@@ -177,12 +177,12 @@ def show(console: Console, messages: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _ask(console: Console, talk: Chat, question: str) -> None:
-    from queenright.client.errors import Refused
+    from queenright.client.errors import RequestRefusedError
 
     try:
         with console.status("the queen thinks"):
             answer = talk.say(question)
-    except Refused as refused:
+    except RequestRefusedError as refused:
         from rich.markup import escape
 
         console.print(f"[red]{escape(_plain(str(refused)))}[/red]\n")

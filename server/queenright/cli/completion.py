@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import typer
 
-from queenright.cli.misuse import Misuse
+from queenright.cli.usage_error import UsageError
 from queenright.instrumentation.errors import QueenrightError
 
 LINE: Final = "_QUEENRIGHT_LINE"
@@ -142,5 +142,5 @@ def _shell(said: str | None) -> str:
     name = said or re.sub(r"^-", "", Path(os.environ.get("SHELL", "")).name)
     if name not in SCRIPTS:
         known = ", ".join(SCRIPTS)
-        raise Misuse(f"There is no completion for {name or 'this shell'!r}; say one of: {known}.")
+        raise UsageError(f"There is no completion for {name or 'this shell'!r}; say one of: {known}.")
     return name

@@ -16,11 +16,11 @@ from queenright.api import Telemetry
 from queenright.cli.asking import connect as ask
 from queenright.cli.asking import login, on_one_line
 from queenright.cli.connect import Scope
-from queenright.cli.connecting.changes import FORMATS, Conflict, Item, Member, add
+from queenright.cli.connecting.changes import FORMATS, Item, Member, SettingsConflictError, add
 from queenright.cli.connecting.clients import CLIENTS, Client, Service
 from queenright.cli.connecting.errors import SettingsError
 from queenright.cli.connecting.files import Records, Update, plan_connect, plan_disconnect, write
-from queenright.cli.misuse import Misuse
+from queenright.cli.usage_error import UsageError
 from queenright.instrumentation.redaction import redact
 from queenright.server.secret_files import read_secret
 
@@ -35,8 +35,8 @@ def service_of(scope: Scope, otlp_url: str, token_file: Path | None, permission_
     Return where a client is to send, and as whom.
 
     Raises:
-        Misuse: The address is none, or a token would be shared with everybody who has the project.
-        SecretRefused: The token's file cannot be read.
+        UsageError: The address is none, or a token would be shared with everybody who has the project.
+        InvalidSecretError: The token's file cannot be read.
     """
     parts = urlsplit(otlp_url)
     try:
@@ -44,11 +44,13 @@ def service_of(scope: Scope, otlp_url: str, token_file: Path | None, permission_
     except ValueError:
         is_url = False
     if not is_url or parts.query or parts.fragment or parts.username is not None:
-        raise Misuse(f"--otlp-url {on_one_line(otlp_url)!r} is no URL; name one like http://127.0.0.1:4318")
+        raise UsageError(
+            f"--otlp-url {on_one_line(otlp_url)!r} is no URL; name one like http://127.0.0.1:4318"
+        )
     url = otlp_url.rstrip("/")
     if scope is Scope.PROJECT:
         if token_file is not None:
-            raise Misuse(
+            raise UsageError(
                 "--scope project is shared with everybody who has the project, and a token is not; "
                 "use --scope user"
             )
@@ -79,7 +81,7 @@ def connect(name: str, scope: Scope, service: Service, *, yes: bool, replace: bo
     for path, wanted in _files(client, scope, service):
         try:
             updates.append(plan_connect(path, wanted, records, replace=replace))
-        except Conflict as conflict:
+        except SettingsConflictError as conflict:
             conflicts += [f"{path}: {key} is {_shown(key, old)}" for key, old in conflict.values.items()]
             # The difference as it would be.
             updates.append(plan_connect(path, wanted, records, replace=True))
@@ -171,9 +173,9 @@ def _missing_of(client: Client, telemetry: Telemetry) -> list[str]:
 
 def _files(client: Client, scope: Scope, service: Service) -> list[tuple[Path, Sequence[Member | Item]]]:
     if scope is Scope.PROJECT and not client.has_project_scope:
-        raise Misuse(f"{client.title} takes no telemetry settings from a project; use --scope user")
+        raise UsageError(f"{client.title} takes no telemetry settings from a project; use --scope user")
     if service.permission_seconds and not client.takes_permission:
-        raise Misuse(
+        raise UsageError(
             f"{client.title} takes no answer to a permission request; leave out --permission-seconds"
         )
     base = Path.home() if scope is Scope.USER else Path.cwd()

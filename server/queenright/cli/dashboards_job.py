@@ -34,7 +34,7 @@ _TEXT: Final = re.compile(r'"(?:\\.|[^"\\])*"')
 _LINK: Final = re.compile(r"/d/(queenright-[a-z]+)")
 
 
-class ThresholdsNeedGrafana(QueenrightError):
+class GrafanaRequiredError(QueenrightError):
     """Raised when dashboards with other thresholds than the defaults are asked for, and cannot be made."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ def dashboards_of(settings: Settings, *, defaults: bool = False) -> dict[str, st
         defaults: Take the default thresholds, whatever the settings say.
 
     Raises:
-        ThresholdsNeedGrafana: The thresholds are not the defaults, and what draws them is not installed.
+        GrafanaRequiredError: The thresholds are not the defaults, and what draws them is not installed.
     """
     console = settings.alerting.console_url.rstrip("/")
     if defaults or Thresholds.of(settings.health_monitoring) == Thresholds.of(HealthSettings()):
@@ -64,7 +64,7 @@ def dashboards_of(settings: Settings, *, defaults: bool = False) -> dict[str, st
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("grafana_foundation_sdk"):
             raise
-        raise ThresholdsNeedGrafana from None
+        raise GrafanaRequiredError from None
     return dashboards(settings.health_monitoring, console=console)
 
 
@@ -72,7 +72,7 @@ def taken_along(settings: Settings) -> tuple[dict[str, str], str]:
     """Return the dashboards, with default thresholds if there is no other way, and a note that says so."""
     try:
         return dashboards_of(settings), ""
-    except ThresholdsNeedGrafana:
+    except GrafanaRequiredError:
         return dashboards_of(settings, defaults=True), _DEFAULTS
 
 

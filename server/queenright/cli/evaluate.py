@@ -18,7 +18,7 @@ def evaluated(files: list[Path], settings: HealthSettings, *, as_json: bool) -> 
     Yield what to print of the runs in the files: as JSON one object a run, else the runs with findings.
 
     Raises:
-        RunRefused: at a line that is no recorded run.
+        InvalidRunError: at a line that is no recorded run.
         OSError: for a file that cannot be read.
     """
     runs = alarms = 0

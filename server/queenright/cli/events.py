@@ -20,7 +20,7 @@ from queenright.cli.asking import (
     on_one_line,
     values,
 )
-from queenright.cli.misuse import Misuse
+from queenright.cli.usage_error import UsageError
 
 if TYPE_CHECKING:
     from queenright.api.events import Event
@@ -53,7 +53,7 @@ def events(
     if agent is not None:
         named(agent, "worker's name")
     left = limit
-    from queenright.client.errors import Refused
+    from queenright.client.errors import RequestRefusedError
 
     with (
         connect(url, token_file) as service,
@@ -67,11 +67,11 @@ def events(
                     return
         except KeyboardInterrupt:
             return
-        except Refused as error:
+        except RequestRefusedError as error:
             if error.status != 400:
                 raise
             # The service knows the types, and says what is near.
-            raise Misuse(str(error)) from error
+            raise UsageError(str(error)) from error
 
 
 def _say(notice: Notice) -> None:

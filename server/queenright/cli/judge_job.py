@@ -27,7 +27,7 @@ from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 from queenright.judge.models import ModelUnavailableError
 from queenright.judge.settings import JudgeSettings, ModelSettings
-from queenright.judge.stack.http import SelectorRefused, StackAddress, StackUnavailable
+from queenright.judge.stack.http import InvalidSelectorError, StackAddress, StackUnavailableError
 from queenright.judge.stack.job import Look, StackJudge, undecided
 from queenright.judge.stack.prometheus import Prometheus
 from queenright.judge.stack.targets import is_selector
@@ -124,11 +124,11 @@ def _run(options: JobOptions, look: Callable[[Settings], Coroutine[Any, Any, int
             return _say(error, MISUSE)
         _log_to_stderr()
         return asyncio.run(look(settings))
-    except SelectorRefused as error:
+    except InvalidSelectorError as error:
         return _say(f"--selector {options.selector!r} is refused by Prometheus: {error.reason}", MISUSE)
     except ModelUnavailableError as error:
         return _say(error, MISUSE)
-    except StackUnavailable as error:
+    except StackUnavailableError as error:
         return _say(f"{error}; {_IS_IT_THERE}", NOT_KNOWN)
     except QueenrightError as error:
         return _say(error, NOT_KNOWN)
@@ -162,7 +162,7 @@ async def _look_always(options: JobOptions, settings: Settings, interval: float)
             try:
                 look = await job.look()
             except QueenrightError as error:
-                if isinstance(error, SelectorRefused) and not looked:
+                if isinstance(error, InvalidSelectorError) and not looked:
                     raise  # later it is Prometheus' trouble
                 _say(f"not known how the workers are: {error}", NOT_KNOWN)
             except Exception as error:

@@ -63,7 +63,7 @@ def score(
     import asyncio  # a tenth of the time that `queenright --help` takes
 
     from queenright.cli.progress import bar
-    from queenright.judge.scenarios import ScenarioRefused, load_scenarios, play_all
+    from queenright.judge.scenarios import InvalidScenarioError, load_scenarios, play_all
     from queenright.judge.scenarios import score as score_of
     from queenright.judge.scenarios.report import report
     from queenright.judge.scenarios.score import as_dict
@@ -78,7 +78,7 @@ def score(
     queen = _maker(queen_name, judging.queen.timeout_seconds)
     try:
         chosen = load_scenarios(scenarios, only=only or ())
-    except ScenarioRefused as error:
+    except InvalidScenarioError as error:
         raise typer.BadParameter(str(error)) from error
     # A real model takes minutes.
     with bar("Playing scenarios", len(chosen)) as step:

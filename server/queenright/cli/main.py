@@ -72,10 +72,10 @@ def main() -> None:
 
         if not isinstance(error, QueenrightError):
             raise
-        from queenright.cli.misuse import Misuse
+        from queenright.cli.usage_error import UsageError
 
         typer.echo(f"queenright: {error}", err=True)
-        raise SystemExit(2 if isinstance(error, Misuse) else 1) from None
+        raise SystemExit(2 if isinstance(error, UsageError) else 1) from None
 
 
 if __name__ == "__main__":

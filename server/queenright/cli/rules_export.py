@@ -21,8 +21,8 @@ from queenright.alerting.export.taken import texts_in
 from queenright.alerting.export.yaml_text import yaml_text
 from queenright.alerting.rules import render
 from queenright.cli.dashboards_job import taken_along
-from queenright.cli.misuse import Misuse
 from queenright.cli.rules_job import Asked, promtool_faults
+from queenright.cli.usage_error import UsageError
 from queenright.grafana.files import provisioning_folder
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.programs import find_program
@@ -48,7 +48,7 @@ def export(asked: Asked, format_: str, output: Path, stack: Stack) -> int:
     place = Place(namespace=stack.namespace, labels=_labels(stack.labels))
     deadman = _deadman(stack.deadman_url)
     if format_ == "kubernetes" and str(output) == _STDOUT:
-        raise Misuse("a folder for Kustomize does not fit standard output; name one with -o.")
+        raise UsageError("a folder for Kustomize does not fit standard output; name one with -o.")
     settings = asked.settings()
     _let_promtool_see(asked.files(settings))
     whole = format_ in ("kubernetes", "mixin")
@@ -127,7 +127,7 @@ def _deadman(url: str | None) -> str:
     except ValueError:
         good = False
     if not good:
-        raise Misuse(
+        raise UsageError(
             "--deadman-url is no address; write it like https://hc-ping.com/5d2f…, as the check gives it."
         )
     return url
@@ -142,7 +142,9 @@ def _labels(said: Sequence[str]) -> dict[str, str]:
     for label in (part for one in said for part in one.split(",")):
         read = _LABEL.fullmatch(label.strip())
         if read is None:
-            raise Misuse(f"--labels {label!r} is no label of Kubernetes; write it like release=prometheus.")
+            raise UsageError(
+                f"--labels {label!r} is no label of Kubernetes; write it like release=prometheus."
+            )
         found[read[1]] = read[2]
     return found
 

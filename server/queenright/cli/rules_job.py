@@ -24,10 +24,10 @@ from queenright.alerting.export import (
     links_of,
 )
 from queenright.alerting.export.addresses import reached_at
-from queenright.alerting.export.matchers import MatchersRefused, Of, read_matchers
+from queenright.alerting.export.matchers import InvalidMatchersError, Of, read_matchers
 from queenright.alerting.rules import Alert, Group, Links, Selectors, rule_files, rule_groups
-from queenright.cli.misuse import Misuse
 from queenright.cli.progress import bar
+from queenright.cli.usage_error import UsageError
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.programs import find_program
 from queenright.server.settings import Settings, load_settings
@@ -61,7 +61,7 @@ class Asked:
         try:
             alerting = reached_at(settings.alerting, self.service_url)
         except ValueError as error:
-            raise Misuse(f"--service-url {error}") from None
+            raise UsageError(f"--service-url {error}") from None
         return settings.model_copy(update={"alerting": alerting}).linked_to_service()
 
     def links(self, settings: Settings) -> Links:
@@ -83,8 +83,8 @@ class Asked:
         for of, text in given.items():
             try:
                 found[of] = read_matchers(text, of)
-            except MatchersRefused as error:
-                raise Misuse(f"--{of}-selector: {error}") from None
+            except InvalidMatchersError as error:
+                raise UsageError(f"--{of}-selector: {error}") from None
         return Selectors(**found)
 
 

@@ -17,7 +17,7 @@ from queenright.cli.log import Once, OnceHandler
 from queenright.cli.screen import Screen
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.connections import raise_descriptor_limit
-from queenright.server.programs import ProgramMissing, find_program
+from queenright.server.programs import ProgramNotFoundError, find_program
 from queenright.server.reload import reload
 from queenright.server.service import Service, calm_collector, short_turns
 from queenright.server.settings import Settings
@@ -68,7 +68,7 @@ def check_up() -> int:
     for name in ("prometheus", "alertmanager"):
         found = find_program(name)
         missing += found is None
-        typer.echo(f"{name}: {found}" if found else str(ProgramMissing(name)))
+        typer.echo(f"{name}: {found}" if found else str(ProgramNotFoundError(name)))
     return 1 if missing else 0
 
 

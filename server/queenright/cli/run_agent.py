@@ -13,10 +13,10 @@ from typing import Any, TextIO
 
 from queenright.cli.conversation import Answers, Progress
 from queenright.cli.ending import Ending
-from queenright.cli.misuse import Misuse
 from queenright.cli.outlet import calm_streams, lost, take_stdout
 from queenright.cli.run_options import RunOptions, read_input
 from queenright.cli.stopping import Stopping
+from queenright.cli.usage_error import UsageError
 from queenright.health.breakers import BreakerRegistry, report_change
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.otlp import ENDPOINT_ENV
@@ -38,7 +38,7 @@ def run_agent(options: RunOptions) -> int:
     the agent's own code prints goes to stderr.
 
     Raises:
-        Misuse: The command line makes no sense.
+        UsageError: The command line makes no sense.
         QueenrightError: The settings are refused, the agent cannot be loaded or started, there is no such
             session, or the result cannot be written.
     """
@@ -60,7 +60,7 @@ def run_agent(options: RunOptions) -> int:
     runner = load(options.path, model=options.model, storage=options.storage, offered_tools=lifecycle.tools)
     entries = runner.info().entry_points
     if options.entry_point and options.entry_point not in entries:
-        raise Misuse(f"There is no entry point {options.entry_point!r}; there are: {', '.join(entries)}.")
+        raise UsageError(f"There is no entry point {options.entry_point!r}; there are: {', '.join(entries)}.")
     try:
         result = asyncio.run(_run(runner, lifecycle, options, given))
     except OSError as error:
@@ -127,7 +127,7 @@ async def _run(
                     session_id=options.session,
                 )
             except InputRefused as refused:
-                raise Misuse(f"{refused}. Nothing was run; say it with --input.") from refused
+                raise UsageError(f"{refused}. Nothing was run; say it with --input.") from refused
         stopping.execution_id = execution_id
         answering = asyncio.create_task(answers.give(progress.asked, stop))
         try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from queenright.cli.misuse import Misuse
+from queenright.cli.usage_error import UsageError
 
 INPUT_BYTES: Final = 10_000_000
 """A longer --input is refused, so that a wrong file cannot fill the memory."""
@@ -39,7 +39,7 @@ class RunOptions:
         Look whether it makes sense.
 
         Raises:
-            Misuse: It does not.
+            UsageError: It does not.
         """
         named = {
             "session": self.session,
@@ -50,13 +50,17 @@ class RunOptions:
         for option, value in named.items():
             # A variable of a script that is not set: without a word the work might be done twice.
             if value is not None and not value.strip():
-                raise Misuse(f"--{option} is empty; say which, or leave it out.")
+                raise UsageError(f"--{option} is empty; say which, or leave it out.")
         if self.session and self.resume:
-            raise Misuse("--session begins a new run in a session, --resume goes on with its last; say one.")
+            raise UsageError(
+                "--session begins a new run in a session, --resume goes on with its last; say one."
+            )
         if self.resume and (self.input_text is not None or self.entry_point):
-            raise Misuse("--resume goes on where the run was; --input and --entry-point are for a new run.")
+            raise UsageError(
+                "--resume goes on where the run was; --input and --entry-point are for a new run."
+            )
         if not self.path.exists():
-            raise Misuse(f"There is no agent at {self.path}.")
+            raise UsageError(f"There is no agent at {self.path}.")
 
     def command(self, *more: str) -> str:
         """Return a command that runs the same agent in the same way, and what else it is told."""
@@ -76,7 +80,7 @@ def read_input(text: str | None) -> dict[str, Any]:
     Return what --input says: a JSON object, or ``@file`` with one; nothing is an empty one.
 
     Raises:
-        Misuse: It is none, too long or too deep, or the file cannot be read.
+        UsageError: It is none, too long or too deep, or the file cannot be read.
     """
     if text is None:
         return {}
@@ -87,13 +91,13 @@ def read_input(text: str | None) -> dict[str, Any]:
     try:
         value = json.loads(text, parse_constant=_refused, parse_float=_finite)
     except ValueError as error:
-        raise Misuse(f"{what} is no JSON: {error}") from error
+        raise UsageError(f"{what} is no JSON: {error}") from error
     except RecursionError:
-        raise Misuse(_too_deep(what)) from None
+        raise UsageError(_too_deep(what)) from None
     if not isinstance(value, dict):
-        raise Misuse('--input must be a JSON object, such as \'{"question": "..."}\'.')
+        raise UsageError('--input must be a JSON object, such as \'{"question": "..."}\'.')
     if not _shallow(value):
-        raise Misuse(_too_deep(what))
+        raise UsageError(_too_deep(what))
     return value
 
 
@@ -102,15 +106,15 @@ def _read(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(INPUT_BYTES + 1)
     except OSError as error:
-        raise Misuse(f"--input @{path} cannot be read: {error.strerror or error}.") from error
+        raise UsageError(f"--input @{path} cannot be read: {error.strerror or error}.") from error
     except ValueError as error:  # a path with a null byte
-        raise Misuse(f"--input @{path} cannot be read: {error}.") from error
+        raise UsageError(f"--input @{path} cannot be read: {error}.") from error
     if len(data) > INPUT_BYTES:
-        raise Misuse(f"--input @{path} is longer than {INPUT_BYTES // 1_000_000} MB; give less.")
+        raise UsageError(f"--input @{path} is longer than {INPUT_BYTES // 1_000_000} MB; give less.")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise Misuse(f"--input @{path} is no JSON: it is not UTF-8.") from error
+        raise UsageError(f"--input @{path} is no JSON: it is not UTF-8.") from error
 
 
 def _refused(constant: str) -> float:

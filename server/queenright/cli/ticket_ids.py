@@ -15,7 +15,7 @@ _NEWEST = 1000
 _SHOWN = 5
 
 
-class TicketNotFound(QueenrightError):
+class NoMatchingTicketError(QueenrightError):
     """Raised when an id is that of no ticket, and begins none or several."""
 
 
@@ -25,25 +25,25 @@ def find_ticket(service: Queenright, given: str) -> Ticket:
 
     Raises:
         BadParameter: ``given`` is empty.
-        TicketNotFound: There is none, or more than one: names the first matches.
+        NoMatchingTicketError: There is none, or more than one: names the first matches.
     """
-    from queenright.client.errors import Refused
+    from queenright.client.errors import RequestRefusedError
 
     given = named(given.strip(), "ticket's id")
     try:
         return service.tickets.get(given)
-    except Refused as refused:
+    except RequestRefusedError as refused:
         if refused.status != 404:
             raise
     found = [one for one in service.tickets.list(limit=_NEWEST) if one.ticket_id.startswith(given)]
     if not found:
-        raise TicketNotFound(
+        raise NoMatchingTicketError(
             f"there is no ticket {given[:80]!r}, and none begins so; `queenright tickets --all` lists them"
         )
     if len(found) > 1:
         matches = ", ".join(f"{one.ticket_id} ({one.worker_agent_id})" for one in found[:_SHOWN])
         more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        raise TicketNotFound(
+        raise NoMatchingTicketError(
             f"{len(found)} tickets begin with {given!r}: {matches}{more}; give more of the id"
         )
     return found[0]

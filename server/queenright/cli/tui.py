@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import typer
 
 from queenright.cli.asking import LOCAL, WHO, By, TokenFile, Url, login
-from queenright.cli.misuse import Misuse
 from queenright.cli.run_options import RunOptions
+from queenright.cli.usage_error import UsageError
 
 _FAULTS = 20
 
@@ -37,13 +37,13 @@ def run_in_interface(options: RunOptions) -> int:
     Run one agent in the terminal interface; return the exit code.
 
     Raises:
-        Misuse: There is no terminal, or the command line makes no sense.
+        UsageError: There is no terminal, or the command line makes no sense.
         QueenrightError: The interface is not installed, or the agent cannot be run.
     """
     options.check()
     for given, option in ((options.as_json, "--json"), (options.approve_tools, "--approve-tools")):
         if given:
-            raise Misuse(f"--tui and {option} do not go together; leave one out.")
+            raise UsageError(f"--tui and {option} do not go together; leave one out.")
     _check_terminal("Leave --tui out to run it in a pipe.")
     from queenright.cli.run_tui import run_tui
 
@@ -58,7 +58,7 @@ def _check_terminal(otherwise: str) -> None:
     from queenright.instrumentation.errors import QueenrightError
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise Misuse(f"This needs a terminal. {otherwise}")
+        raise UsageError(f"This needs a terminal. {otherwise}")
     if missing := [name for name in ("textual", "rich") if find_spec(name) is None]:
         raise QueenrightError(f"The terminal interface needs {missing[0]}: pip install 'queenright[tui]'")
 

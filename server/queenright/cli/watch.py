@@ -30,7 +30,7 @@ from queenright.cli.asking import on_one_line, values
 from queenright.cli.fleet import in_trouble
 from queenright.cli.outlet import calm_streams
 from queenright.client import AsyncQueenright
-from queenright.client.errors import Unreachable
+from queenright.client.errors import UnreachableError
 from queenright.client.notices import Notice
 
 TYPES: Final = (
@@ -115,7 +115,7 @@ async def follow(service: AsyncQueenright, view: View, stop: asyncio.Event) -> N
                 return
             changed.clear()
             # The stream comes back by itself, and says so.
-            with contextlib.suppress(Unreachable):
+            with contextlib.suppress(UnreachableError):
                 troubled = in_trouble(await service.service.status())
                 view.show(
                     [

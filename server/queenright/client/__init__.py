@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from queenright.api.events import Event
     from queenright.client.asynchronous.client import AsyncQueenright
     from queenright.client.asynchronous.stream import AsyncEventStream
-    from queenright.client.errors import Misaddressed, Refused, Unreachable
+    from queenright.client.errors import InvalidAddressError, RequestRefusedError, UnreachableError
     from queenright.client.notices import Notice
     from queenright.client.synchronous.client import Queenright
     from queenright.client.synchronous.stream import EventStream
@@ -19,11 +19,11 @@ __all__ = [
     "AsyncQueenright",
     "Event",
     "EventStream",
-    "Misaddressed",
+    "InvalidAddressError",
     "Notice",
     "Queenright",
-    "Refused",
-    "Unreachable",
+    "RequestRefusedError",
+    "UnreachableError",
 ]
 
 # Each is imported when it is asked for: nobody needs both forms, and a command starts that much sooner.
@@ -32,11 +32,11 @@ _WHERE = {
     "AsyncQueenright": "queenright.client.asynchronous.client",
     "Event": "queenright.api.events",
     "EventStream": "queenright.client.synchronous.stream",
-    "Misaddressed": "queenright.client.errors",
+    "InvalidAddressError": "queenright.client.errors",
     "Notice": "queenright.client.notices",
     "Queenright": "queenright.client.synchronous.client",
-    "Refused": "queenright.client.errors",
-    "Unreachable": "queenright.client.errors",
+    "RequestRefusedError": "queenright.client.errors",
+    "UnreachableError": "queenright.client.errors",
 }
 
 

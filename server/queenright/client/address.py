@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-from queenright.client.errors import Misaddressed
+from queenright.client.errors import InvalidAddressError
 
 LOCAL: Final = "http://127.0.0.1:8420"
 URL: Final = "QUEENRIGHT_URL"
@@ -21,7 +21,7 @@ def url_of(said: str | None, environment: Mapping[str, str] = os.environ) -> str
     Return where the service is: ``said``, else ``QUEENRIGHT_URL``, else on this machine. No slash ends it.
 
     Raises:
-        Misaddressed: That is no URL.
+        InvalidAddressError: That is no URL.
     """
     url = (said or environment.get(URL) or LOCAL).strip()
     try:
@@ -30,7 +30,7 @@ def url_of(said: str | None, environment: Mapping[str, str] = os.environ) -> str
     except ValueError:
         fits = False
     if not fits:
-        raise Misaddressed(f"{url!r} is no URL; name the service as in {LOCAL}.")
+        raise InvalidAddressError(f"{url!r} is no URL; name the service as in {LOCAL}.")
     return url.rstrip("/")
 
 
@@ -44,7 +44,7 @@ def token_of(
     ``QUEENRIGHT_TOKEN_FILE`` names. Empty variables are as good as none.
 
     Raises:
-        Misaddressed: The file cannot be read or is empty, or the token has characters that none has.
+        InvalidAddressError: The file cannot be read or is empty, or the token has characters that none has.
     """
     if said is None and file is None:
         said = environment.get(TOKEN) or None
@@ -54,7 +54,7 @@ def token_of(
         return None
     token = token.strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise Misaddressed(
+        raise InvalidAddressError(
             "what was given as a token is none: it is empty, or has blanks or line breaks in it. "
             "Make one with `queenright token create NAME`, or ask without."
         )
@@ -65,9 +65,9 @@ def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="ascii")
     except UnicodeDecodeError:
-        raise Misaddressed(f"{file} holds no token: it is not ASCII.") from None
+        raise InvalidAddressError(f"{file} holds no token: it is not ASCII.") from None
     except OSError as error:
-        raise Misaddressed(
+        raise InvalidAddressError(
             f"the token cannot be read from {file} ({error.strerror or type(error).__name__}); "
             f"make one with `queenright token create NAME`, or unset {TOKEN_FILE}."
         ) from None
@@ -78,18 +78,19 @@ def path(*parts: str) -> str:
     Return a path of names, each a segment of its own whatever is in it.
 
     Raises:
-        Misaddressed: A name is blank, or only dots: the path would be another one; or it cannot be written.
+        InvalidAddressError: A name is blank, or only dots: the path would be another one; or it cannot be
+            written.
     """
     if not all(part.strip() for part in parts):
-        raise Misaddressed("a name is empty: say which one is meant")
+        raise InvalidAddressError("a name is empty: say which one is meant")
     # A dot alone is a step in a path, and cannot be written in any other way.
     return "".join(f"/{_segment(part)}" for part in parts)
 
 
 def _segment(name: str) -> str:
     if name in (".", ".."):
-        raise Misaddressed(f"{name!r} is no name: it would be another path")
+        raise InvalidAddressError(f"{name!r} is no name: it would be another path")
     try:
         return quote(name, safe="")
     except UnicodeEncodeError:
-        raise Misaddressed(f"{name!r} is no name: it has half of a character in it") from None
+        raise InvalidAddressError(f"{name!r} is no name: it has half of a character in it") from None

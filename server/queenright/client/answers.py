@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from queenright.client.errors import Refused, Unreachable
+from queenright.client.errors import RequestRefusedError, UnreachableError
 from queenright.instrumentation.faults import fault_message
 
 M = TypeVar("M", bound=BaseModel)
@@ -23,8 +23,8 @@ def values(response: httpx.Response, *, also: int | None = None) -> dict[str, An
         also: A status that is no error, either.
 
     Raises:
-        Refused: It is an error.
-        Unreachable: It is no JSON object: whoever answered is no Queenright.
+        RequestRefusedError: It is an error.
+        UnreachableError: It is no JSON object: whoever answered is no Queenright.
     """
     if not response.is_success and response.status_code != also:
         raise refused(response)
@@ -39,7 +39,7 @@ def values(response: httpx.Response, *, also: int | None = None) -> dict[str, An
     return found
 
 
-def refused(response: httpx.Response) -> Refused:
+def refused(response: httpx.Response) -> RequestRefusedError:
     """Return what says no, in the service's own words if it has some."""
     problem: dict[str, Any] = {}
     if response.headers.get("content-type", "").partition(";")[0] == "application/problem+json":
@@ -50,7 +50,7 @@ def refused(response: httpx.Response) -> Refused:
         problem = found if isinstance(found, dict) else {}
     url = response.request.url
     words = str(problem.get("title") or f"{_origin(url)} answered {response.status_code} for {url.path}.")
-    return Refused(words, status=response.status_code, problem=problem)
+    return RequestRefusedError(words, status=response.status_code, problem=problem)
 
 
 def parsed(model: type[M], found: Mapping[str, Any]) -> M:
@@ -58,30 +58,30 @@ def parsed(model: type[M], found: Mapping[str, Any]) -> M:
     Return an answer as its model; what the model does not know is left out.
 
     Raises:
-        Unreachable: It does not fit: the service is of another version, or none.
+        UnreachableError: It does not fit: the service is of another version, or none.
     """
     try:
         return model.model_validate(found)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in fault["loc"]) or "it"
-        raise Unreachable(
+        raise UnreachableError(
             f"The answer is no {model.__name__}: {where}: {fault_message(fault)}. "
             "Are the service and this client of one version?"
         ) from None
 
 
-def no_queenright(response: httpx.Response, why: str) -> Unreachable:
+def no_queenright(response: httpx.Response, why: str) -> UnreachableError:
     """Return that whoever answered is no Queenright."""
-    return Unreachable(
+    return UnreachableError(
         f"No Queenright answers at {_origin(response.request.url)}: {why}. "
         "Start one with `queenright up`, or name another with --url or QUEENRIGHT_URL."
     )
 
 
-def unanswered(url: str, error: Exception) -> Unreachable:
+def unanswered(url: str, error: Exception) -> UnreachableError:
     """Return that nobody answered, or nobody to the end."""
-    return Unreachable(
+    return UnreachableError(
         f"No Queenright answers at {url} ({type(error).__name__}). "
         "Start one with `queenright up`, or name another with --url or QUEENRIGHT_URL."
     )

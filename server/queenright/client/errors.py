@@ -8,7 +8,7 @@ from typing import Any
 from queenright.instrumentation.errors import QueenrightError
 
 
-class Refused(QueenrightError):
+class RequestRefusedError(QueenrightError):
     """
     Raised when the service says no.
 
@@ -25,9 +25,9 @@ class Refused(QueenrightError):
         self.problem = dict(problem)
 
 
-class Unreachable(QueenrightError):
+class UnreachableError(QueenrightError):
     """Raised when nothing answers, or what does is no Queenright; what was asked may have been done."""
 
 
-class Misaddressed(QueenrightError):
+class InvalidAddressError(QueenrightError):
     """Raised for a URL or token that cannot be one; nothing was asked. It does not repeat a token."""

@@ -32,7 +32,7 @@ class Task:
     """Whether every accepted answer is followed by a checkpoint."""
 
 
-class Stopped(Exception):
+class FleetStoppedError(Exception):
     """Raised inside an agent when the fleet is stopped."""
 
 
@@ -49,14 +49,14 @@ def work(
 
     Raises:
         ProviderError: the provider failed too many times running.
-        Stopped: the fleet is being stopped.
+        FleetStoppedError: the fleet is being stopped.
     """
     messages: list[dict[str, Any]] = [{"role": "user", "content": task.prompt}]
     seen: set[str] = set()
     provider_failures = 0
     while True:
         if sleep(task.pace):
-            raise Stopped
+            raise FleetStoppedError
         messages.extend({"role": "user", "content": text} for text in told())
         with worker.step(task.node) as step:
             try:
@@ -80,7 +80,7 @@ def work(
         if reply.question:
             with worker.waiting("user_input"):
                 if sleep(task.user_takes):
-                    raise Stopped
+                    raise FleetStoppedError
             messages.append({"role": "user", "content": "Yes, go on."})
         elif reply.final:
             return
@@ -93,7 +93,7 @@ def _call(step: Any, tools: dict[str, Tool], call: Call) -> tuple[bool, str]:
             text = run(tools, call.tool, call.arguments)
             span.result(text)
             return True, text
-    except Stopped:
+    except FleetStoppedError:
         raise
     except Exception as error:  # a tool's error is the model's to deal with
         return False, f"{type(error).__name__}: {error}"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from queenright.demo.agent import Stopped, work
+from queenright.demo.agent import FleetStoppedError, work
 from queenright.demo.model import LiteLLMModel, Model, ProviderError, ScriptedModel
 from queenright.demo.personas import FLEET, Persona
 from queenright.demo.tools import Library, Tool
@@ -141,7 +141,7 @@ class Fleet:
                     on_nudge=inbox.put if persona.listens else None,
                     control_endpoint=self._control,
                 ) as worker,
-                contextlib.suppress(Stopped),
+                contextlib.suppress(FleetStoppedError),
             ):
                 work(worker, model, persona.task, tools, self._stop.wait, inbox.take)
         except ProviderError:

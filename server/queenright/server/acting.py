@@ -58,7 +58,7 @@ class Acting:
         clock: Seconds since the epoch.
 
     Raises:
-        AuditKeyError, SecretRefused: A file that signs something cannot be used.
+        AuditKeyError, InvalidSecretError: A file that signs something cannot be used.
     """
 
     interventions: InterventionService

@@ -10,7 +10,7 @@ from fastapi.responses import PlainTextResponse, Response
 
 from queenright import api
 from queenright.alerting.notification import handed_over
-from queenright.alerting.webhook import MAX_ALERTS, WebhookRefused, parse_webhook
+from queenright.alerting.webhook import MAX_ALERTS, InvalidWebhookError, parse_webhook
 from queenright.server.access.access import Access
 from queenright.server.access.caller import may_look
 from queenright.server.access.guard import Guard
@@ -154,7 +154,7 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
         """Symptom alerts from Prometheus: they wake the judge, they page nobody."""
         try:
             symptoms = parse_webhook(await request.body())
-        except WebhookRefused as error:
+        except InvalidWebhookError as error:
             raise HTTPException(400, str(error)) from error
         for symptom in symptoms:
             if symptom.status == "firing":

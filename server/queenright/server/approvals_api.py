@@ -8,7 +8,7 @@ from fastapi import APIRouter, FastAPI, Path, Request, Response
 from pydantic import ConfigDict
 
 from queenright import api
-from queenright.health.interventions.approvals import ApprovalOver, ApprovalUnknown
+from queenright.health.interventions.approvals import ApprovalClosedError, ApprovalNotFoundError
 from queenright.server.access.caller import who, who_from
 from queenright.server.openapi import says, to
 from queenright.server.paging import Cursor, Limit, as_json, page, place_of
@@ -29,8 +29,8 @@ class Word(Body):
 
 def add_approvals_api(app: FastAPI, service: Service) -> None:
     """Give the app the routes of approvals, and the status codes of what they refuse."""
-    app.add_exception_handler(ApprovalUnknown, answering(404))
-    app.add_exception_handler(ApprovalOver, answering(409))
+    app.add_exception_handler(ApprovalNotFoundError, answering(404))
+    app.add_exception_handler(ApprovalClosedError, answering(409))
     router, approvals = APIRouter(), service.approvals
 
     @router.get(

@@ -28,12 +28,12 @@ from queenright.health.ticket_service import TicketService
 from queenright.health.ticket_table import ended_tickets_of_incidents, live_tickets_of_incidents
 from queenright.health.tickets import (
     EscalationTicket,
-    TicketClosed,
+    TicketClosedError,
     TicketError,
+    TicketNotFoundError,
     TicketStatus,
-    TicketUnknown,
+    TicketStatusError,
     Way,
-    WrongStatus,
 )
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.events import Clock
@@ -47,7 +47,7 @@ _DEDUP_KEY: Final = re.compile(r"[0-9a-f]{64}")
 _UNDONE: Final = "That could not be noted here just now. Try again, or say it on the ticket's page."
 
 
-class NotSetUp(QueenrightError):
+class CallbackNotConfiguredError(QueenrightError):
     """Raised when a callback comes that no secret is named for: nobody could say whether it is genuine."""
 
     def __init__(self, whose: str, secret: str, setting: str) -> None:
@@ -94,7 +94,7 @@ class Callbacks:
         Note whom Alertmanager has told; return of how many alerts about tickets of ours.
 
         Raises:
-            WebhookRefused: It is no webhook of Alertmanager.
+            InvalidWebhookError: It is no webhook of Alertmanager.
             StoreError: It could not be noted; Alertmanager posts it again.
         """
         said, now = parse_told(body), self._clock()
@@ -120,12 +120,14 @@ class Callbacks:
         Do what somebody clicked; return what Slack is answered, and where to post that, too, if anywhere.
 
         Raises:
-            NotSetUp: There is no signing secret.
-            SignatureRefused: It is not signed with it, or too old.
-            ClickRefused: It is no click.
+            CallbackNotConfiguredError: There is no signing secret.
+            InvalidSignatureError: It is not signed with it, or too old.
+            InvalidInteractionError: It is no click.
         """
         if self._slack is None:
-            raise NotSetUp("Slack", "the app's signing secret", "alerting.slack_signing_secret_file")
+            raise CallbackNotConfiguredError(
+                "Slack", "the app's signing secret", "alerting.slack_signing_secret_file"
+            )
         check_slack(body, timestamp=timestamp, signature=signature, secret=self._slack, now=self._clock())
         click = read_click(body)
         try:
@@ -160,14 +162,14 @@ class Callbacks:
         Take in what became of an incident, and return what was done about it, in words.
 
         Raises:
-            NotSetUp: There is no secret of a webhook subscription.
-            SignatureRefused: It is signed with none of them.
-            EventRefused: It is no event.
+            CallbackNotConfiguredError: There is no secret of a webhook subscription.
+            InvalidSignatureError: It is signed with none of them.
+            InvalidEventError: It is no event.
             StoreError: Nothing could be looked up or done; PagerDuty tries again.
         """
         if not self._pagerduty:
             what = "the secret of the webhook subscription"
-            raise NotSetUp("PagerDuty", what, "alerting.pagerduty_webhook_secret_files")
+            raise CallbackNotConfiguredError("PagerDuty", what, "alerting.pagerduty_webhook_secret_files")
         check_pagerduty(body, signatures=signatures, secrets=self._pagerduty)
         event = read_event(body)
         return await self._once(f"pagerduty {event.event_id}", lambda: self._happened(event))
@@ -237,7 +239,7 @@ class Callbacks:
         """A person's word ends a ticket only where nothing else can; else its condition does."""
         try:
             await self._tickets.resolve(ticket_id, "resolved in PagerDuty", by=by)
-        except WrongStatus:
+        except TicketStatusError:
             return await self._incident_resolved(ticket_id, by)
         except TicketError as refused:
             return str(refused)
@@ -258,7 +260,7 @@ class Callbacks:
         """Acknowledge; return whether it is in this person's hand, and what is to be said."""
         try:
             await self._tickets.acknowledge(ticket_id, by=by, via=via)
-        except TicketUnknown:
+        except TicketNotFoundError:
             return False, "There is no such ticket here (any more)."
         except TicketError as refused:
             ticket = await self._tickets.find(ticket_id)
@@ -285,7 +287,7 @@ def _did(what: str) -> dict[str, Any]:
 
 
 def _why_not(ticket: EscalationTicket | None, refused: TicketError) -> str:
-    if isinstance(refused, TicketClosed) and ticket is not None:
+    if isinstance(refused, TicketClosedError) and ticket is not None:
         return f"It is over: the ticket was closed ({ticket.status.value.replace('_', ' ')})."
     if ticket is not None and ticket.status is TicketStatus.ACKNOWLEDGED:
         return f"{ticket.acknowledged_by} has it in hand already."

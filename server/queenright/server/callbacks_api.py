@@ -7,12 +7,12 @@ from typing import Any
 from fastapi import APIRouter, BackgroundTasks, FastAPI, HTTPException, Request
 
 from queenright import api
-from queenright.alerting.callbacks.pagerduty import EventRefused
-from queenright.alerting.callbacks.signatures import SignatureRefused
-from queenright.alerting.callbacks.slack import ClickRefused, post_reply
+from queenright.alerting.callbacks.pagerduty import InvalidEventError
+from queenright.alerting.callbacks.signatures import InvalidSignatureError
+from queenright.alerting.callbacks.slack import InvalidInteractionError, post_reply
 from queenright.alerting.config import TOLD_PATH
-from queenright.alerting.webhook import WebhookRefused
-from queenright.server.callbacks import NotSetUp
+from queenright.alerting.webhook import InvalidWebhookError
+from queenright.server.callbacks import CallbackNotConfiguredError
 from queenright.server.openapi import says, takes
 from queenright.server.params import answering
 from queenright.server.service import Service
@@ -66,11 +66,11 @@ _INCIDENT = _ANY | {
 def add_callbacks_api(app: FastAPI, service: Service) -> None:
     """Give the app the routes of what comes back, and the status codes of what they refuse."""
     for kind, status in (
-        (NotSetUp, 404),
-        (SignatureRefused, 403),
-        (ClickRefused, 400),
-        (EventRefused, 400),
-        (WebhookRefused, 400),
+        (CallbackNotConfiguredError, 404),
+        (InvalidSignatureError, 403),
+        (InvalidInteractionError, 400),
+        (InvalidEventError, 400),
+        (InvalidWebhookError, 400),
     ):
         app.add_exception_handler(kind, answering(status))
     app.include_router(_routes(service), tags=["the way back"])

@@ -10,8 +10,8 @@ from fastapi.responses import JSONResponse
 from pydantic import ConfigDict, Field
 
 from queenright import api
-from queenright.judge.chat import LONGEST_MESSAGE, ChatInterrupted, ChatRefused
-from queenright.runtime.bus import EventUnknown
+from queenright.judge.chat import LONGEST_MESSAGE, ChatInterruptedError, ChatRefusedError
+from queenright.runtime.bus import UnknownEventError
 from queenright.server.access.caller import who
 from queenright.server.openapi import says, to
 from queenright.server.paging import Limit
@@ -23,7 +23,11 @@ After = Annotated[str | None, Query(max_length=200, description="The id of the l
 
 TicketId = Annotated[str, Path(description="Which ticket.")]
 
-_STATUS: dict[type[Exception], int] = {ChatRefused: 422, ChatInterrupted: 503, EventUnknown: 404}
+_STATUS: dict[type[Exception], int] = {
+    ChatRefusedError: 422,
+    ChatInterruptedError: 503,
+    UnknownEventError: 404,
+}
 
 
 class Message(Body):

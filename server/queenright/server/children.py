@@ -18,7 +18,7 @@ from queenright.instrumentation.errors import QueenrightError
 _PR_SET_PDEATHSIG = 1
 
 
-class ChildFailed(QueenrightError):
+class ChildProcessFailedError(QueenrightError):
     """Raised when a program ends, or does not answer, while it should be starting."""
 
     def __init__(self, name: str, why: str, log: Path) -> None:
@@ -67,19 +67,19 @@ class Child:
         Wait until ``url`` answers 200.
 
         Raises:
-            ChildFailed: the program ended, or ``within`` seconds went by.
+            ChildProcessFailedError: the program ended, or ``within`` seconds went by.
         """
         async with httpx.AsyncClient(trust_env=False, verify=certificates(url)) as client:
             for _ in range(int(within / 0.1)):
                 if self.process.returncode is not None:
-                    raise ChildFailed(
+                    raise ChildProcessFailedError(
                         self.name, f"ended at once (exit code {self.process.returncode})", self.log
                     )
                 with contextlib.suppress(httpx.HTTPError):
                     if (await client.get(url)).status_code == 200:
                         return
                 await asyncio.sleep(0.1)
-        raise ChildFailed(self.name, f"did not answer within {within:.0f} s", self.log)
+        raise ChildProcessFailedError(self.name, f"did not answer within {within:.0f} s", self.log)
 
     async def stop(self, *, within: float = 5) -> None:
         """Ask it to end; kill it if it has not after ``within`` seconds."""

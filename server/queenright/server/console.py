@@ -29,7 +29,7 @@ from queenright.server import console_forms as forms
 from queenright.server.access.caller import caller_of
 from queenright.server.console_acts import worker_acts
 from queenright.server.console_answers import answers
-from queenright.server.console_forms import Act, Given, Incomplete, Question
+from queenright.server.console_forms import Act, Given, IncompleteFormError, Question
 from queenright.server.console_tickets import (
     can_be_acknowledged,
     can_be_silenced,
@@ -285,7 +285,7 @@ class _Console:
 
 async def _refusal(request: Request, error: Exception) -> tuple[int, str] | None:
     """Return status and words that the API has for an error; None if it has none."""
-    if isinstance(error, Incomplete):
+    if isinstance(error, IncompleteFormError):
         return 422, str(error)
     handlers: Mapping[Any, Any] = request.app.exception_handlers
     for kind in type(error).__mro__:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from queenright.health.interventions.permit import ActionRefused, permit
+from queenright.health.interventions.permit import ActionRefusedError, permit
 from queenright.health.interventions.record import Outcome
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import WorkerHealth
 from queenright.health.recovery.attempt import RecoveryStatus
 from queenright.health.recovery.plan import is_lost
-from queenright.health.service import AgentUnknown
+from queenright.health.service import AgentNotFoundError
 from queenright.server.breakers_api import Reset
 from queenright.server.console_forms import (
     Act,
@@ -55,7 +55,7 @@ def objection(service: Service, kind: ActionKind, worker: WorkerHealth) -> str:
         return stopped or ""
     try:
         permit(kind, Target.of(worker.vitals), worker, stopped=stopped)
-    except ActionRefused as refused:
+    except ActionRefusedError as refused:
         return refused.reason
     return ""
 
@@ -70,7 +70,7 @@ class _Workers:
         agent, session = agent_of(given), given.get("session") or None
         worker = self._service.monitor.get(agent, session)
         if worker is None:
-            raise AgentUnknown(agent, session)
+            raise AgentNotFoundError(agent, session)
         return worker
 
     def _facts(self, worker: WorkerHealth) -> tuple[tuple[str, str], ...]:

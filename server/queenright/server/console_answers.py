@@ -6,7 +6,7 @@ from typing import Final
 
 from fastapi import HTTPException
 
-from queenright.health.interventions.approvals import ApprovalUnknown
+from queenright.health.interventions.approvals import ApprovalNotFoundError
 from queenright.health.interventions.approvals_record import by_whom
 from queenright.health.interventions.permission_request import ANSWERS
 from queenright.health.interventions.record import Outcome
@@ -17,7 +17,7 @@ from queenright.server.console_forms import (
     Done,
     Field,
     Given,
-    Incomplete,
+    IncompleteFormError,
     Question,
     agent_page,
     checked,
@@ -54,7 +54,7 @@ class _Asked:
     async def ask_approval(self, given: Given) -> Question:
         one = await self._service.approvals.find(given["id"])
         if one is None:
-            raise ApprovalUnknown(given["id"])
+            raise ApprovalNotFoundError(given["id"])
         now = self._service.clock()
         who = by_whom(one.asked_by, one.ordered_by)
         lead = f"The {who} asks for it. If you approve, it is looked at again, and then told to stop."
@@ -91,7 +91,7 @@ class _Asked:
                 one = await approvals.deny(form["id"], by=said.by, reason=said.reason)
                 words = f"Denied. {one.agent_id} is left alone."
             case _:
-                raise Incomplete("Your answer: approve or deny.")
+                raise IncompleteFormError("Your answer: approve or deny.")
         return Done(place=agent_page(one.agent_id, one.session_id), words=words)
 
     # -- permission requests ------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class _Asked:
 
     async def permission(self, form: Given, by: str) -> Done:
         if (decision := form.get("answer", "")) not in ANSWERS:
-            raise Incomplete("Your answer: allow or deny.")
+            raise IncompleteFormError("Your answer: allow or deny.")
         given = checked(PermissionWord, decision=decision, by=by, reason=form.get("reason", ""))
         done = await self._service.permissions.answer(
             form["id"], given.decision, by=given.by, reason=given.reason
@@ -169,14 +169,14 @@ class _Asked:
 
     async def escalation(self, form: Given, by: str) -> Done:
         if (decision := form.get("answer", "")) not in _DECISIONS:
-            raise Incomplete("Your answer: more time, a hand-off, or the end.")
+            raise IncompleteFormError("Your answer: more time, a hand-off, or the end.")
         minutes = form.get("minutes", "").strip()
         seconds: float | str | None = None
         if minutes and decision == "more_time":
             try:
                 seconds = float(minutes) * 60
             except ValueError:
-                raise Incomplete("Minutes more: please give a number, for example 30.") from None
+                raise IncompleteFormError("Minutes more: please give a number, for example 30.") from None
         said = checked(
             Decided, decision=decision, by=by, reason=form.get("reason", ""), more_time_seconds=seconds
         )

@@ -101,7 +101,7 @@ class Act:
     """The audit keeps of whoever does it the role and the address, too."""
 
 
-class Incomplete(ValueError):
+class IncompleteFormError(ValueError):
     """Raised when something is not filled in; says what, in words."""
 
 
@@ -143,11 +143,11 @@ def complete(question: Question, form: Given) -> None:
     See whether everything that is needed was filled in.
 
     Raises:
-        Incomplete: It was not.
+        IncompleteFormError: It was not.
     """
     for one in question.fields:
         if one.required and not form.get(one.name, "").strip():
-            raise Incomplete(f"{one.label}: please fill this in.")
+            raise IncompleteFormError(f"{one.label}: please fill this in.")
 
 
 # -- who it is ------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def asked_by(request: Request, form: Given, *, grave: bool = False) -> str:
     so the field may be empty there.
 
     Raises:
-        Incomplete: Nobody has said it yet.
+        IncompleteFormError: Nobody has said it yet.
         RequestValidationError: It is too long, or blank to the eye.
     """
     said = form.get("by", "").strip()
@@ -186,7 +186,7 @@ def asked_by(request: Request, form: Given, *, grave: bool = False) -> str:
     if said:
         return said
     if not (kept := known_as(request)):
-        raise Incomplete("Your name: please say who you are. It is kept with what you do.")
+        raise IncompleteFormError("Your name: please say who you are. It is kept with what you do.")
     return kept
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from queenright.health.tickets import EscalationTicket, TicketStatus, TicketUnknown, Way
+from queenright.health.tickets import EscalationTicket, TicketNotFoundError, TicketStatus, Way
 from queenright.instrumentation.redaction import redact
 from queenright.server.console_forms import (
     Act,
@@ -12,7 +12,7 @@ from queenright.server.console_forms import (
     Done,
     Field,
     Given,
-    Incomplete,
+    IncompleteFormError,
     Question,
     checked,
     part,
@@ -65,7 +65,7 @@ class _Tickets:
     async def _find(self, given: Given) -> EscalationTicket:
         ticket = await self._service.tickets.find(given["id"])
         if ticket is None:
-            raise TicketUnknown(given["id"])
+            raise TicketNotFoundError(given["id"])
         return ticket
 
     def _facts(self, ticket: EscalationTicket) -> tuple[tuple[str, str], ...]:
@@ -163,7 +163,7 @@ class _Tickets:
         try:
             seconds = float(form.get("hours", "")) * 3600
         except ValueError:
-            raise Incomplete("For how many hours: please give a number, for example 2.") from None
+            raise IncompleteFormError("For how many hours: please give a number, for example 2.") from None
         said = checked(
             Silenced, ticket_id=form["id"], seconds=seconds, comment=form.get("comment", ""), by=by
         )

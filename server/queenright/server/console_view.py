@@ -40,7 +40,7 @@ async def agent_values(service: Service, agent_id: str, session_id: str | None) 
     Return what a worker's page shows.
 
     Raises:
-        AgentUnknown: No such worker is known.
+        AgentNotFoundError: No such worker is known.
         StoreError: Its history cannot be read.
     """
     health = await service.health.get_agent_health(agent_id, session_id)

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from queenright.health.audit_page import read_page
 from queenright.health.event_log import Place
-from queenright.health.interventions.service import AgentUnknown
+from queenright.health.interventions.service import AgentNotFoundError
 from queenright.health.store import StoreError
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
@@ -168,7 +168,7 @@ def add_events_api(app: FastAPI, service: Service) -> None:
         """
         wanted_types(types)  # what is wrong with the request is said first
         if not await _is_known(service, agent_id):
-            raise AgentUnknown(agent_id)
+            raise AgentNotFoundError(agent_id)
         return await stream(request, types, agent_id, last_event_id, after)
 
 

@@ -9,26 +9,26 @@ from fastapi.responses import JSONResponse
 from pydantic import TypeAdapter
 
 from queenright import api
-from queenright.health.breakers.registry import BreakerUnknown
+from queenright.health.breakers.registry import BreakerNotFoundError
 from queenright.health.findings import HealthState
-from queenright.health.heartbeat import HeartbeatRefused, parse_heartbeat
+from queenright.health.heartbeat import InvalidHeartbeatError, parse_heartbeat
 from queenright.health.history import HealthSnapshot
-from queenright.health.interventions.instructions import InstructionOver, InstructionUnknown
-from queenright.health.interventions.permit import ActionRefused
+from queenright.health.interventions.instructions import InstructionClosedError, InstructionNotFoundError
+from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.monitor import WorkerHealth
 from queenright.health.service import (
     AgentHealth,
-    AgentUnknown,
-    EscalationOver,
-    EscalationUnknown,
-    TaskUnknown,
+    AgentNotFoundError,
+    EscalationClosedError,
+    EscalationNotFoundError,
+    TaskNotFoundError,
 )
 from queenright.server.agents.rows import slot_row
 from queenright.server.breakers_api import breakers_router
 from queenright.server.instructions_api import instructions_router
 from queenright.server.interventions_api import interventions_router
 from queenright.server.openapi import says, takes, to
-from queenright.server.paging import Cursor, CursorRefused, Limit, as_json, json_answer, page, place_of
+from queenright.server.paging import Cursor, InvalidCursorError, Limit, as_json, json_answer, page, place_of
 from queenright.server.params import AgentId, OfAgent, OfSession, answering
 from queenright.server.problems import problem
 from queenright.server.recoveries_api import recoveries_router
@@ -67,18 +67,24 @@ _SNAPSHOT = TypeAdapter(HealthSnapshot)
 
 def add_health_api(app: FastAPI, service: Service) -> None:
     """Give the app the routes of the health layer, and the status codes of what it refuses."""
-    unknown = (AgentUnknown, BreakerUnknown, EscalationUnknown, InstructionUnknown, TaskUnknown)
+    unknown = (
+        AgentNotFoundError,
+        BreakerNotFoundError,
+        EscalationNotFoundError,
+        InstructionNotFoundError,
+        TaskNotFoundError,
+    )
     for kind, status in (
         *((error, 404) for error in unknown),
-        (EscalationOver, 409),
-        (InstructionOver, 409),
-        (HeartbeatRefused, 400),
-        (CursorRefused, 400),
+        (EscalationClosedError, 409),
+        (InstructionClosedError, 409),
+        (InvalidHeartbeatError, 400),
+        (InvalidCursorError, 400),
     ):
         app.add_exception_handler(kind, answering(status))
 
-    @app.exception_handler(ActionRefused)
-    async def refused(request: Request, error: ActionRefused) -> JSONResponse:
+    @app.exception_handler(ActionRefusedError)
+    async def refused(request: Request, error: ActionRefusedError) -> JSONResponse:
         return problem(409, str(error), reason=error.reason)
 
     app.include_router(_health(service), tags=["health"])
@@ -178,7 +184,7 @@ def _health(service: Service) -> APIRouter:
         """One worker's health: its state, the signals behind it, its metrics and its circuit breakers."""
         answer = health_answer(service, agent_id, session_id)
         if answer is None:
-            raise AgentUnknown(agent_id, session_id)
+            raise AgentNotFoundError(agent_id, session_id)
         return answer
 
     @router.get("/api/agents/{agent_id:agent}/history", **says("get_agent_history", api.HistoryPage))

@@ -18,7 +18,11 @@ from urllib.parse import parse_qs
 
 from prometheus_client import CollectorRegistry, Counter
 
-from queenright.health.interventions.instructions import InstructionOver, Instructions, InstructionUnknown
+from queenright.health.interventions.instructions import (
+    InstructionClosedError,
+    InstructionNotFoundError,
+    Instructions,
+)
 from queenright.health.interventions.permissions import Permissions
 from queenright.health.interventions.target import Target
 from queenright.instrumentation import names
@@ -36,7 +40,7 @@ from queenright.server.telemetry.permission import EVENT as PERMISSION_EVENT
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.sessions import ANSWERED, Session
 from queenright.server.telemetry.sources import Sources
-from queenright.server.telemetry.unusable import Fault, UnusableRecord, Unused
+from queenright.server.telemetry.unusable import Fault, UnusableRecordError, Unused
 
 PREFIX: Final = "/hooks/"
 _CLIENTS: Final = {f"{PREFIX}{client.name}": client for client in CLIENTS}
@@ -197,7 +201,7 @@ class HookReceiver:
         try:
             return 200, task.result()
         except ValueError as error:
-            fault = error.fault if isinstance(error, UnusableRecord) else None
+            fault = error.fault if isinstance(error, UnusableRecordError) else None
             return self._refuse(client, 400, str(error), fault)
         except Exception:
             return 503, {}
@@ -281,7 +285,7 @@ class HookReceiver:
             if order and not answer:
                 try:
                     await self._instructions.answer(target, one.instruction_id, "done")
-                except (InstructionOver, InstructionUnknown):
+                except (InstructionClosedError, InstructionNotFoundError):
                     continue
                 answer = order
         return answer

@@ -72,7 +72,7 @@ class Idempotency:
         except HTTPException as error:
             await problem(error.status_code, str(error.detail))(scope, receive, send)
             return
-        except _Gone:
+        except _GoneError:
             return
         await self._once((caller_of(HTTPConnection(scope)).key, said[0]), body, scope, receive, send)
 
@@ -138,7 +138,7 @@ class Idempotency:
             _log.error("an %s could not be let go of: %s", HEADER, error)
 
 
-class _Gone(Exception):
+class _GoneError(Exception):
     """Whoever asked has hung up before all was said."""
 
 
@@ -147,7 +147,7 @@ async def _whole(receive: Receive) -> bytes:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise _Gone
+            raise _GoneError
         parts.append(message.get("body", b""))
         if not message.get("more_body", False):
             return b"".join(parts)

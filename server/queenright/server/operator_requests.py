@@ -39,7 +39,7 @@ from queenright.health.tickets import (
     EVIDENCE_LIMIT,
     EscalationTicket,
     TicketDraft,
-    TicketRefused,
+    TicketRejectedError,
     TicketStatus,
 )
 from queenright.instrumentation.redaction import redact
@@ -215,7 +215,7 @@ class OperatorRequests:
             return
         try:
             await self._raise(worker)
-        except TicketRefused as error:
+        except TicketRejectedError as error:
             ticket = self._tickets.open_for(*key)
             if ticket is None:
                 _log.warning("%r: %s (there is no ticket to say this on: %s)", key[0], request.text, error)

@@ -10,7 +10,7 @@ from queenright.health.interventions.record import Answer, Escalation
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.faults import fault_message
 from queenright.instrumentation.redaction import redact
-from queenright.server.webhook_post import ATTEMPTS, SIGNATURE, PostFailed, WebhookPost, json_object
+from queenright.server.webhook_post import ATTEMPTS, SIGNATURE, WebhookPost, WebhookPostError, json_object
 
 __all__ = ["ATTEMPTS", "SIGNATURE", "OrchestratorError", "OrchestratorWebhook"]
 
@@ -53,7 +53,7 @@ class OrchestratorWebhook:
         """
         try:
             return self._understood(escalation, await self._webhook.post(self._said(escalation)))
-        except PostFailed as failure:
+        except WebhookPostError as failure:
             raise OrchestratorError(str(failure)) from None
 
     async def close(self) -> None:

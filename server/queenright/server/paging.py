@@ -33,7 +33,7 @@ NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
 """Finds what PostgreSQL keeps in no text, or no database."""
 
 
-class CursorRefused(QueenrightError):
+class InvalidCursorError(QueenrightError):
     """Raised for a cursor that is none, or of another list; says the way out."""
 
     def __init__(self, cursor: str, what: str) -> None:
@@ -59,7 +59,7 @@ def place_of(cursor: str | None, what: str, *kinds: type[Any]) -> tuple[Any, ...
         kinds: What a place in this list is made of: float, int and str.
 
     Raises:
-        CursorRefused: It is none of this list.
+        InvalidCursorError: It is none of this list.
     """
     if cursor is None:
         return None
@@ -67,11 +67,11 @@ def place_of(cursor: str | None, what: str, *kinds: type[Any]) -> tuple[Any, ...
         padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
         said = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
     except (ValueError, RecursionError):
-        raise CursorRefused(cursor, what) from None
+        raise InvalidCursorError(cursor, what) from None
     if not isinstance(said, list) or len(said) != len(kinds) + 1 or said[0] != what:
-        raise CursorRefused(cursor, what)
+        raise InvalidCursorError(cursor, what)
     if not all(_is_a(kind, value) for kind, value in zip(kinds, said[1:], strict=True)):
-        raise CursorRefused(cursor, what)
+        raise InvalidCursorError(cursor, what)
     return tuple(said[1:])
 
 

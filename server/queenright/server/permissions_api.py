@@ -10,7 +10,7 @@ from pydantic import ConfigDict
 
 from queenright import api
 from queenright.health.interventions.permission_request import Answered
-from queenright.health.interventions.permissions import PermissionUnknown
+from queenright.health.interventions.permissions import PermissionNotFoundError
 from queenright.health.interventions.record import Outcome
 from queenright.server.access.caller import who_from
 from queenright.server.openapi import says, to
@@ -33,7 +33,7 @@ class PermissionWord(Body):
 
 def add_permissions_api(app: FastAPI, service: Service) -> None:
     """Give the app the routes of permission requests, and the status code of what they refuse."""
-    app.add_exception_handler(PermissionUnknown, answering(404))
+    app.add_exception_handler(PermissionNotFoundError, answering(404))
     router, permissions = APIRouter(), service.permissions
 
     @router.get(

@@ -41,7 +41,7 @@ _PROGRAMS: Final = {
 }
 
 
-class ProgramMissing(QueenrightError):
+class ProgramNotFoundError(QueenrightError):
     """Raised, or shown, when a program is not to be found: says where it was looked for, and the way out."""
 
     def __init__(self, name: str, *, chosen: str | None = None) -> None:
@@ -67,12 +67,12 @@ def find_program(name: str) -> Path | None:
     Return where a program is: ``$NAME_BIN``, else on ``PATH``, else in the nearest ``.tools/bin`` upwards.
 
     Raises:
-        ProgramMissing: ``$NAME_BIN`` is set and is no program. A choice is not passed over in silence.
+        ProgramNotFoundError: ``$NAME_BIN`` is set and is no program. A choice is not passed over in silence.
     """
     if chosen := os.environ.get(_variable(name)):
         if found := shutil.which(chosen):
             return Path(found)
-        raise ProgramMissing(name, chosen=chosen)
+        raise ProgramNotFoundError(name, chosen=chosen)
     others = _PROGRAMS[name].others if name in _PROGRAMS else ()
     for candidate in (name, *others, *(str(folder / name) for folder in _tool_folders())):
         if found := shutil.which(candidate):

@@ -41,7 +41,7 @@ _NOT: Final = frozenset({"health_monitoring.health_check.error_window"})
 """How far back each worker's memory reaches: it was made so long when the worker came."""
 
 
-class NothingToRead(QueenrightError):
+class NoSettingsFileError(QueenrightError):
     """Raised when the settings came from nowhere that could be read again."""
 
     def __init__(self) -> None:
@@ -76,13 +76,13 @@ async def reload(service: Service) -> Outcome:
     Read the settings of a service again, and apply what can be exchanged.
 
     Raises:
-        NothingToRead: They were not read from anywhere.
-        SettingsRefused, SecretRefused, ModelUnavailableError, PromptRefused: They have a fault; nothing
-            has changed.
+        NoSettingsFileError: They were not read from anywhere.
+        InvalidSettingsError, InvalidSecretError, ModelUnavailableError, InvalidPromptError: They have a
+            fault; nothing has changed.
     """
     before = service.settings_read
     if before is None:
-        raise NothingToRead
+        raise NoSettingsFileError
     after = await asyncio.to_thread(_read_again, before)
     changed = sorted(_differences(before, after))
     applied = tuple(path for path in changed if _can_be_exchanged(path))
@@ -98,7 +98,7 @@ async def reload(service: Service) -> Outcome:
 def _read_again(before: Settings) -> Settings:
     after = before.read_again()
     if after is None:
-        raise NothingToRead
+        raise NoSettingsFileError
     check_files(after)
     return after
 

@@ -13,14 +13,14 @@ from pydantic import BaseModel, ConfigDict, SecretStr, StringConstraints, Valida
 from queenright.health.interventions.target import Target
 from queenright.health.recovery.respawner import (
     CheckpointRef,
-    CheckpointRefused,
+    InvalidCheckpointError,
     Respawned,
     Respawner,
-    RespawnRefused,
+    RespawnRefusedError,
 )
 from queenright.health.store import Store
 from queenright.runtime.events import EventType
-from queenright.server.webhook_post import PostFailed, WebhookPost, json_object
+from queenright.server.webhook_post import WebhookPost, WebhookPostError, json_object
 
 _log = logging.getLogger(__name__)
 
@@ -116,8 +116,8 @@ class RespawnWebhook:
         The session stays the same unless the answer says otherwise; the incarnation is empty unless it does.
 
         Raises:
-            CheckpointRefused: The checkpoint is broken; another may not be.
-            RespawnRefused: It will not be started.
+            InvalidCheckpointError: The checkpoint is broken; another may not be.
+            RespawnRefusedError: It will not be started.
         """
         asked = {
             "type": "respawn_requested",
@@ -133,12 +133,12 @@ class RespawnWebhook:
         key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:32]
         try:
             answer = await self._webhook.post(asked | about, {IDEMPOTENCY_KEY: key})
-        except PostFailed as failure:
+        except WebhookPostError as failure:
             if checkpoint is not None and failure.status == _CONFLICT:
                 broken = json_object(failure.answer).get("broken_checkpoint")
                 if broken == checkpoint.checkpoint_id:
-                    raise CheckpointRefused(f"checkpoint {broken} is broken: {failure}") from None
-            raise RespawnRefused(str(failure), final=not failure.passing) from None
+                    raise InvalidCheckpointError(f"checkpoint {broken} is broken: {failure}") from None
+            raise RespawnRefusedError(str(failure), final=not failure.passing) from None
         life = self._life(answer)
         return Respawned(
             agent_id=target.agent_id,

@@ -17,7 +17,7 @@ from queenright.judge.settings import JudgeSettings
 _OTHERS: Final = stat.S_IRWXO
 
 
-class SecretRefused(QueenrightError):
+class InvalidSecretError(QueenrightError):
     """Raised when a file does not hold the secret it should; never says what it holds."""
 
 
@@ -26,7 +26,7 @@ def orchestrators_secret(settings: HealthSettings) -> SecretStr | None:
     Return what escalations are signed with; None if they are not, or nobody is sent any.
 
     Raises:
-        SecretRefused: as ``read_secret``.
+        InvalidSecretError: as ``read_secret``.
     """
     escalation = settings.intervention.escalation
     used = escalation.orchestrator == "webhook" and escalation.webhook_url is not None
@@ -38,7 +38,7 @@ def respawners_secret(settings: HealthSettings) -> SecretStr | None:
     Return what requests to start a worker again are signed with; None if they are not, or nobody is asked.
 
     Raises:
-        SecretRefused: as ``read_secret``.
+        InvalidSecretError: as ``read_secret``.
     """
     recovery = settings.recovery
     used = recovery.webhook_url is not None
@@ -50,7 +50,7 @@ def stack_tokens(settings: JudgeSettings) -> tuple[SecretStr | None, SecretStr |
     Return the bearer tokens for the user's own Prometheus and Tempo; None where there is none, or no use.
 
     Raises:
-        SecretRefused: as ``read_secret``.
+        InvalidSecretError: as ``read_secret``.
     """
     found: list[SecretStr | None] = []
     for url, file, setting in (
@@ -69,7 +69,7 @@ def callback_secrets(settings: AlertingSettings) -> tuple[SecretStr | None, tupl
     Return what Slack signs clicks with, and what PagerDuty signs webhooks with; none where none is named.
 
     Raises:
-        SecretRefused: as ``read_secret``.
+        InvalidSecretError: as ``read_secret``.
     """
     file = settings.slack_signing_secret_file
     slack = None if file is None else read_secret(file, setting="alerting.slack_signing_secret_file")
@@ -91,25 +91,29 @@ def read_secret(file: Path, *, setting: str) -> SecretStr:
         setting: The setting that names it, for the error.
 
     Raises:
-        SecretRefused: It cannot be read, others can reach it, or there is nothing in it.
+        InvalidSecretError: It cannot be read, others can reach it, or there is nothing in it.
     """
     if file == Path():  # what an empty text is read as
-        raise SecretRefused(f"{setting} is empty: name the file with the secret, or leave the setting out")
+        raise InvalidSecretError(
+            f"{setting} is empty: name the file with the secret, or leave the setting out"
+        )
     named = f"{setting}: the secret file {file}"
     try:
         with file.open("rb") as opened:
             mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
             content = opened.read()
     except OSError as error:
-        raise SecretRefused(
+        raise InvalidSecretError(
             f"{named} cannot be read ({error.strerror}); make it, readable by the service's user alone"
         ) from None
     if mode & _OTHERS:
-        raise SecretRefused(f"{named} can be reached by others (mode {mode:04o}); chmod 600 it")
+        raise InvalidSecretError(f"{named} can be reached by others (mode {mode:04o}); chmod 600 it")
     try:
         secret = content.decode("utf-8").strip()
     except UnicodeDecodeError:
-        raise SecretRefused(f"{named} is no text in UTF-8; write the secret into it, on one line") from None
+        raise InvalidSecretError(
+            f"{named} is no text in UTF-8; write the secret into it, on one line"
+        ) from None
     if not secret:
-        raise SecretRefused(f"{named} is empty; write the secret into it, on one line")
+        raise InvalidSecretError(f"{named} is empty; write the secret into it, on one line")
     return SecretStr(secret)

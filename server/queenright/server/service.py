@@ -126,7 +126,7 @@ _RECOVERY_CHANGES = frozenset(
 )
 
 
-class StorageRefused(QueenrightError):
+class UnusableStorageError(QueenrightError):
     """Raised when the storage folder cannot be written to."""
 
 
@@ -135,10 +135,10 @@ def usable(storage: Path) -> None:
     Make the storage folder if it is not there.
 
     Raises:
-        StorageRefused: it cannot be made or written to.
+        UnusableStorageError: it cannot be made or written to.
     """
     if why := unusable(storage):
-        raise StorageRefused(
+        raise UnusableStorageError(
             f"The storage folder {storage} cannot be used ({why}); name another with --storage."
         )
 
@@ -222,8 +222,8 @@ class Service:
             hold_outbox: Whether nothing is delivered until ``Outbox.release``.
 
         Raises:
-            SecretRefused, ModelUnavailableError, PromptRefused: a file that a setting names cannot be used;
-                there is no database yet.
+            InvalidSecretError, ModelUnavailableError, InvalidPromptError: a file that a setting names cannot
+                be used; there is no database yet.
             StoreError: the database cannot be used.
         """
         self._loop = asyncio.get_running_loop()

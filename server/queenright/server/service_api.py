@@ -16,9 +16,9 @@ from queenright.runtime.events import EventType
 from queenright.server.openapi import says
 from queenright.server.paging import Cursor, Limit, page, place_of
 from queenright.server.params import OfAgent, answering
-from queenright.server.reload import RELOADABLE, NothingToRead, reload
+from queenright.server.reload import RELOADABLE, NoSettingsFileError, reload
 from queenright.server.service import Service
-from queenright.server.settings import SettingsRefused
+from queenright.server.settings import InvalidSettingsError
 from queenright.server.telemetry_view import telemetry_values
 
 Types = Annotated[list[EventType] | None, Query(alias="type", description="Only these types; repeatable.")]
@@ -29,8 +29,8 @@ Moment = Annotated[
 
 def add_service_api(app: FastAPI, service: Service) -> None:
     """Give the app the routes of the service itself."""
-    app.add_exception_handler(SettingsRefused, answering(422))
-    app.add_exception_handler(NothingToRead, answering(409))
+    app.add_exception_handler(InvalidSettingsError, answering(422))
+    app.add_exception_handler(NoSettingsFileError, answering(409))
     app.include_router(_routes(service), tags=["service"])
 
 

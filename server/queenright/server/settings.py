@@ -203,7 +203,7 @@ class Settings(BaseSettings):
         """
         Return the settings as file and environment say them now, with the same arguments as before.
 
-        None if these were not read from there. Raises ``SettingsRefused`` as ``load_settings`` does.
+        None if these were not read from there. Raises ``InvalidSettingsError`` as ``load_settings`` does.
         """
         return None
 
@@ -221,7 +221,7 @@ class Settings(BaseSettings):
         return self.database or f"sqlite:///{self.storage / 'queenright.db'}"
 
 
-class SettingsRefused(QueenrightError):
+class InvalidSettingsError(QueenrightError):
     """Raised at start when a setting is unknown or bad: names its path, its value, what is allowed."""
 
 
@@ -239,7 +239,7 @@ def load_settings(
     Paths in them are absolute: they stay what they are wherever the process goes later.
 
     Raises:
-        SettingsRefused: with a line for each fault.
+        InvalidSettingsError: with a line for each fault.
     """
     return _load(Path.cwd(), file, defaults, arguments)
 
@@ -267,7 +267,7 @@ def _load(
 
         def read_again(self) -> Settings:
             if file is not None and is_pipe:
-                raise SettingsRefused(
+                raise InvalidSettingsError(
                     f"{file} is a pipe, and was read when the service started; to change settings, start it "
                     "again, or with a file."
                 )
@@ -278,9 +278,9 @@ def _load(
         Loaded.as_read = _anchored(Loaded(**arguments), folder)
         return Loaded.as_read
     except ValidationError as error:
-        raise SettingsRefused(_explain(error, file)) from None
+        raise InvalidSettingsError(_explain(error, file)) from None
     except SettingsError as error:
-        raise SettingsRefused(f"The environment holds a setting that cannot be read: {error}.") from None
+        raise InvalidSettingsError(f"The environment holds a setting that cannot be read: {error}.") from None
 
 
 def _anchored(block: _AnyBlock, folder: Path) -> _AnyBlock:
@@ -308,17 +308,21 @@ def _read(path: Path, file: Path) -> dict[Any, Any]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise SettingsRefused(
+        raise InvalidSettingsError(
             f"{file} cannot be read ({error.strerror}); name another with --config."
         ) from None
     except RecursionError:
-        raise SettingsRefused(f"{file} is nested too deep to be read; settings have four levels.") from None
+        raise InvalidSettingsError(
+            f"{file} is nested too deep to be read; settings have four levels."
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsRefused(f"{file} is not valid YAML: {error}") from None
+        raise InvalidSettingsError(f"{file} is not valid YAML: {error}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise SettingsRefused(f"{file} holds a {type(content).__name__}; it should be a mapping of settings.")
+        raise InvalidSettingsError(
+            f"{file} holds a {type(content).__name__}; it should be a mapping of settings."
+        )
     return content
 
 
@@ -329,7 +333,7 @@ def _refuse_unknown_environment() -> None:
         if top.startswith(ENV_PREFIX) and top not in known and top not in _OTHER_VARIABLES:
             near = get_close_matches(top, known, 1)
             hint = f" Did you mean {near[0]}?" if near else ""
-            raise SettingsRefused(f"The environment variable {name} is no setting.{hint}")
+            raise InvalidSettingsError(f"The environment variable {name} is no setting.{hint}")
 
 
 def _explain(error: ValidationError, file: Path | None) -> str:

@@ -17,9 +17,9 @@ def check_files(settings: Settings) -> None:
     Look at every file that a setting names; nothing is made.
 
     Raises:
-        SecretRefused: One does not hold the secret it should.
+        InvalidSecretError: One does not hold the secret it should.
         ModelUnavailableError: A model is set that cannot be used here.
-        PromptRefused: One is no prompt.
+        InvalidPromptError: One is no prompt.
     """
     orchestrators_secret(settings.health_monitoring)
     respawners_secret(settings.health_monitoring)

@@ -9,8 +9,8 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import ConfigDict, Field
 
 from queenright import api
-from queenright.alerting.alertmanager import AlertmanagerError, AlertsRefused, SilenceUnknown
-from queenright.alerting.silence_watch import NoPeer, NothingToSilence
+from queenright.alerting.alertmanager import AlertmanagerError, AlertsRejectedError, SilenceNotFoundError
+from queenright.alerting.silence_watch import NoPeerError, NothingToSilenceError
 from queenright.alerting.silences import Silence
 from queenright.instrumentation.redaction import redact
 from queenright.server.access.caller import who
@@ -39,8 +39,8 @@ class Silenced(Body):
 
 def add_silences_api(app: FastAPI, service: Service) -> None:
     """Give the app the routes of silences, and the status codes of what they refuse."""
-    app.add_exception_handler(NothingToSilence, answering(409))
-    app.add_exception_handler(NoPeer, answering(409))
+    app.add_exception_handler(NothingToSilenceError, answering(409))
+    app.add_exception_handler(NoPeerError, answering(409))
     app.add_exception_handler(AlertmanagerError, _not_done)
     app.include_router(_routes(service), tags=["silences"])
 
@@ -115,7 +115,7 @@ def _routes(service: Service) -> APIRouter:
 
 
 async def _not_done(request: Request, error: Exception) -> JSONResponse:
-    if isinstance(error, SilenceUnknown):
+    if isinstance(error, SilenceNotFoundError):
         return problem(404, "no Alertmanager knows this silence; take its id from the list of silences")
     # Alertmanager's word on what was asked, or that nobody could be asked.
-    return problem(409 if isinstance(error, AlertsRefused) else 502, str(error))
+    return problem(409 if isinstance(error, AlertsRejectedError) else 502, str(error))

@@ -22,7 +22,7 @@ from queenright.server.connections import Connections, GuardedProtocol, connecti
 _NOT_EPHEMERAL: Final = range(20000, 32000)
 
 
-class PortTaken(QueenrightError):
+class PortInUseError(QueenrightError):
     """Raised when another program listens on a port: names it and the way out."""
 
     def __init__(self, what: str, host: str, port: int, option: str, *, by: str = "another program") -> None:
@@ -54,7 +54,7 @@ def listen(host: str, port: int, *, what: str, option: str, reuse: bool = True) 
             does not listen.
 
     Raises:
-        PortTaken: another program has the port.
+        PortInUseError: another program has the port.
         QueenrightError: the address cannot be used at all.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -66,7 +66,7 @@ def listen(host: str, port: int, *, what: str, option: str, reuse: bool = True) 
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:
-            raise PortTaken(what, host, port, option, by=_listener(host, port)) from None
+            raise PortInUseError(what, host, port, option, by=_listener(host, port)) from None
         raise QueenrightError(f"Cannot listen on {host}:{port} for {what}: {error.strerror}.") from None
     sock.setblocking(False)
     return sock
@@ -83,7 +83,7 @@ def free_port(host: str, port: int, *, what: str, option: str) -> int:
         try:
             with contextlib.closing(listen(host, candidate, what=what, option=option, reuse=port != 0)):
                 return candidate
-        except PortTaken as error:
+        except PortInUseError as error:
             taken = error
     raise taken
 

@@ -15,13 +15,13 @@ from queenright.api.operations import Timeline
 from queenright.health.findings import Severity
 from queenright.health.tickets import (
     EscalationTicket,
-    TicketClosed,
+    TicketClosedError,
     TicketError,
-    TicketRefused,
+    TicketNotFoundError,
+    TicketRejectedError,
     TicketStatus,
-    TicketUnknown,
+    TicketStatusError,
     Way,
-    WrongStatus,
 )
 from queenright.server.access.caller import who
 from queenright.server.openapi import says, to
@@ -47,10 +47,10 @@ _OF_FIRST = {name: to(name, ticket_id="tickets/0/ticket_id") for name in _NEXT}
 _OF_PATH = {name: to(name, ticket_id="path.ticket_id") for name in _NEXT if name != "get_ticket"}
 
 _STATUS: dict[type[TicketError], int] = {
-    TicketUnknown: 404,
-    TicketClosed: 409,
-    WrongStatus: 409,
-    TicketRefused: 422,
+    TicketNotFoundError: 404,
+    TicketClosedError: 409,
+    TicketStatusError: 409,
+    TicketRejectedError: 422,
 }
 
 

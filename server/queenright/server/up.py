@@ -38,8 +38,8 @@ from queenright.server.children import Child
 from queenright.server.hooks import HookReceiver, with_hooks
 from queenright.server.otlp.forward import Forwarder
 from queenright.server.otlp.receiver import otlp_app
-from queenright.server.programs import ProgramMissing, find_program
-from queenright.server.secret_files import SecretRefused
+from queenright.server.programs import ProgramNotFoundError, find_program
+from queenright.server.secret_files import InvalidSecretError
 from queenright.server.service import Service, usable
 from queenright.server.settings import AgentsSettings, Settings
 from queenright.server.sockets import free_port, listen, listening, url_of
@@ -75,7 +75,7 @@ def with_examples(folder: Path = Path()) -> dict[str, Any]:
     return {"agents": {"roots": [*AgentsSettings().roots, examples]}}
 
 
-class AlreadyRunning(QueenrightError):
+class AlreadyRunningError(QueenrightError):
     """Raised when another `queenright up` uses the same storage folder."""
 
     def __init__(self, storage: Path, running: str) -> None:
@@ -121,7 +121,7 @@ def only_one(storage: Path, url: str) -> Iterator[None]:
     Hold the storage folder's lock.
 
     Raises:
-        AlreadyRunning: another process holds it.
+        AlreadyRunningError: another process holds it.
     """
     usable(storage)
     path = storage / "up.lock"
@@ -130,7 +130,7 @@ def only_one(storage: Path, url: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)
-            raise AlreadyRunning(storage, lock.read().strip() or "its process is not known") from None
+            raise AlreadyRunningError(storage, lock.read().strip() or "its process is not known") from None
         lock.truncate(0)
         lock.write(f"process {os.getpid()}, {url}")
         lock.flush()
@@ -150,8 +150,8 @@ async def serving(
         hold_outbox: Whether nothing is delivered until ``Outbox.release``.
 
     Raises:
-        PortTaken: a port is taken.
-        TokensRefused: a token would be needed, and there is none.
+        PortInUseError: a port is taken.
+        InvalidTokensError: a token would be needed, and there is none.
         StoreError: the database cannot be used.
     """
     http, otlp = settings.http, settings.otlp
@@ -232,7 +232,8 @@ async def up(
         find: Returns where a program is, None if it is not to be had.
 
     Raises:
-        AlreadyRunning, PortTaken, ChildFailed, SecretRefused, StoreError: with the way out in the message.
+        AlreadyRunningError, PortInUseError, ChildProcessFailedError, InvalidSecretError, StoreError: with the
+            way out in the message.
     """
     _refuse_unusable(
         options.slack_url_file, "--slack-url-file", "a Slack webhook URL", ("https://", "http://")
@@ -319,9 +320,9 @@ def _refuse_unusable(file: Path | None, option: str, holds: str, starts: tuple[s
         secret = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise SecretRefused(f"{option} {file} cannot be read ({why}); it should hold {holds}.") from None
+        raise InvalidSecretError(f"{option} {file} cannot be read ({why}); it should hold {holds}.") from None
     if not secret or (starts and not secret.startswith(starts)) or len(secret.split()) != 1:
-        raise SecretRefused(f"{option} {file} does not hold {holds} alone on its line.")
+        raise InvalidSecretError(f"{option} {file} does not hold {holds} alone on its line.")
 
 
 def _alertmanager_address(
@@ -413,7 +414,7 @@ async def _end_former_demo(service: Service) -> None:
 def _program(name: str, find: Find, say: Say) -> Path | None:
     found = find(name)
     if found is None:
-        say(str(ProgramMissing(name)))
+        say(str(ProgramNotFoundError(name)))
     return found
 
 

@@ -24,7 +24,7 @@ class UserStack:
         clock: Now.
 
     Raises:
-        SecretRefused: A token file cannot be used.
+        InvalidSecretError: A token file cannot be used.
     """
 
     def __init__(self, settings: JudgeSettings, store: Store, clock: Clock) -> None:

@@ -28,7 +28,7 @@ _PASSING: Final = frozenset({408, 425, 429})
 _LONGEST_ANSWER: Final = 64 << 10
 
 
-class PostFailed(QueenrightError):
+class WebhookPostError(QueenrightError):
     """
     Raised when a post came to nothing; names the host, never the URL.
 
@@ -84,7 +84,7 @@ class WebhookPost:
         Post an object and return the body of the answer; a failure that may pass is tried again, the same.
 
         Raises:
-            PostFailed: It could not be posted, or was refused.
+            WebhookPostError: It could not be posted, or was refused.
         """
         body = json.dumps(said, ensure_ascii=False).encode()
         all_headers = {"Content-Type": "application/json", **(headers or {})}
@@ -102,9 +102,9 @@ class WebhookPost:
             await self._client.aclose()
             self._client = None
 
-    def failure(self, reason: str, **known: Any) -> PostFailed:
+    def failure(self, reason: str, **known: Any) -> WebhookPostError:
         """Return the error that says what is wrong there."""
-        return PostFailed(f"{self._what} at {self.host}: {reason}", **known)
+        return WebhookPostError(f"{self._what} at {self.host}: {reason}", **known)
 
     async def _post(self, body: bytes, headers: Mapping[str, str]) -> bytes:
         import httpx
@@ -162,4 +162,4 @@ def json_object(answer: bytes) -> dict[str, Any]:
 
 
 def _may_pass(error: Exception) -> bool:
-    return isinstance(error, PostFailed) and error.passing
+    return isinstance(error, WebhookPostError) and error.passing

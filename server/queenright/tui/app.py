@@ -14,7 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
 from textual.events import Event, Key
 
-from queenright.client.errors import Refused, Unreachable
+from queenright.client.errors import RequestRefusedError, UnreachableError
 from queenright.client.notices import Notice as StreamNotice
 from queenright.instrumentation.errors import QueenrightError
 from queenright.tui.conversation import beside
@@ -297,9 +297,9 @@ class QueenrightApp(App[None]):
             self.front.refresh_bindings()
 
     def _not_answered(self, error: QueenrightError) -> None:
-        if isinstance(error, Unreachable):
+        if isinstance(error, UnreachableError):
             self.shared.away = "the service does not answer; trying again"
-        elif isinstance(error, Refused) and error.status in (401, 403):
+        elif isinstance(error, RequestRefusedError) and error.status in (401, 403):
             self.shared.away = f"{_REFUSED}: {error}"
         else:
             self.shared.say("failing", str(error))

@@ -21,7 +21,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 """Each command: what it needs, and what it does."""
 
 
-class CommandRefused(QueenrightError):
+class InvalidCommandError(QueenrightError):
     """Raised when what is typed is no command; says what would be one."""
 
 
@@ -40,7 +40,7 @@ def parse(line: str) -> Command | None:
     ``//`` begins words that begin with a slash: see ``words_of``.
 
     Raises:
-        CommandRefused: there is no such command, or what it needs is missing or too much.
+        InvalidCommandError: there is no such command, or what it needs is missing or too much.
     """
     if not line.startswith("/") or line.startswith("//"):
         return None
@@ -48,12 +48,12 @@ def parse(line: str) -> Command | None:
     argument = argument.strip()
     if name not in COMMANDS:
         known = ", ".join(f"/{one}" for one in COMMANDS)
-        raise CommandRefused(f"there is no command /{name}; there are {known}")
+        raise InvalidCommandError(f"there is no command /{name}; there are {known}")
     needs, what = COMMANDS[name]
     if needs and not argument:
-        raise CommandRefused(f"/{name} needs {needs}: {what}")
+        raise InvalidCommandError(f"/{name} needs {needs}: {what}")
     if argument and not needs:
-        raise CommandRefused(f"/{name} takes nothing after it, and got {argument!r}")
+        raise InvalidCommandError(f"/{name} takes nothing after it, and got {argument!r}")
     return Command(name, argument)
 
 

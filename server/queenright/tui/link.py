@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from queenright.client import AsyncQueenright
-from queenright.client.errors import Refused
+from queenright.client.errors import RequestRefusedError
 from queenright.client.notices import Notice
 from queenright.tui.past import before
 from queenright.tui.told import FEED, WORK, Line
@@ -164,7 +164,7 @@ class Link:
         """Return whether a run is one of this agent that is loaded, in whichever of its graphs."""
         try:
             await self._client.agents.execution(agent_id, execution_id)
-        except Refused as error:
+        except RequestRefusedError as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return False
             raise

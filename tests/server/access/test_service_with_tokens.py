@@ -21,7 +21,7 @@ from queenright.server.access.access import Access
 from queenright.server.access.roles import Role
 from queenright.server.access.sessions import COOKIE
 from queenright.server.access.token_file import edit_tokens
-from queenright.server.access.tokens import TokensRefused, new_token
+from queenright.server.access.tokens import InvalidTokensError, new_token
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
 from tests.server.conftest import looping
@@ -453,7 +453,7 @@ def test_a_login_leads_to_a_page_of_ours_and_nowhere_else(service: Guarded, plac
 async def test_a_service_that_could_let_nobody_in_does_not_start(tmp_path: Path) -> None:
     settings = guarded(tmp_path)
 
-    with pytest.raises(TokensRefused, match=r"no live one in .*tokens\.json"):
+    with pytest.raises(InvalidTokensError, match=r"no live one in .*tokens\.json"):
         async with serving(settings):
             pass
     assert not (tmp_path / "queenright.db").exists()
@@ -537,5 +537,5 @@ async def test_tokens_are_not_passed_on_with_telemetry(tmp_path: Path) -> None:
 def test_service_that_would_refuse_everybody_says_why(
     tmp_path: Path, *, required: bool, host: str, why: str
 ) -> None:
-    with pytest.raises(TokensRefused, match=why):
+    with pytest.raises(InvalidTokensError, match=why):
         Access(guarded(tmp_path, required=required)).refuse_nobody(host)

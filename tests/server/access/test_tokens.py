@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from queenright.instrumentation.redaction import MASK, redact
 from queenright.server.access.roles import Role
 from queenright.server.access.token_file import TokenFile, edit_tokens, read_tokens
-from queenright.server.access.tokens import Token, Tokens, TokensRefused, new_token, parse_tokens
+from queenright.server.access.tokens import InvalidTokensError, Token, Tokens, new_token, parse_tokens
 
 NOW = 1_000_000.0
 SECRET = "s" * 43
@@ -62,21 +62,21 @@ def test_a_revoked_token_is_none_and_its_hash_is_gone() -> None:
 
     assert after.find(words, NOW) is None
     assert token.sha256 not in repr([one.model_dump() for one in after.all])
-    with pytest.raises(TokensRefused, match="no live token 'ada'; there are: none"):
+    with pytest.raises(InvalidTokensError, match="no live token 'ada'; there are: none"):
         after.without("ada", NOW)
 
 
 def test_a_name_is_given_once_and_again_when_its_token_has_ended() -> None:
     tokens = Tokens((made(expires_at=NOW + 10)[0],))
 
-    with pytest.raises(TokensRefused, match="already; revoke it first"):
+    with pytest.raises(InvalidTokensError, match="already; revoke it first"):
         tokens.with_token(made(id_="1" * 8)[0], NOW)
     assert [one.id for one in tokens.with_token(made(id_="1" * 8)[0], NOW + 10).all] == ["1" * 8]
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "a\nb", "-a", "ä", "a" * 41, "a;b", "\x1b[2J"])
 def test_a_name_that_could_break_a_line_is_none(name: str) -> None:
-    with pytest.raises(TokensRefused, match="no name for a token"):
+    with pytest.raises(InvalidTokensError, match="no name for a token"):
         made(name)
 
 
@@ -129,14 +129,14 @@ def test_a_damaged_file_lets_nobody_in_and_is_named(tmp_path: Path, text: str) -
     path.chmod(0o600)
 
     for _ in range(2):
-        with pytest.raises(TokensRefused, match=r"tokens\.json is damaged"):
+        with pytest.raises(InvalidTokensError, match=r"tokens\.json is damaged"):
             file.now()
 
 
 def test_what_stands_in_a_damaged_file_is_not_repeated() -> None:
     token = json.loads(made()[0].model_dump_json()) | {"sha256": "almost-a-secret"}
 
-    with pytest.raises(TokensRefused) as refused:
+    with pytest.raises(InvalidTokensError) as refused:
         parse_tokens(json.dumps({"tokens": [token]}))
 
     assert "tokens.0.sha256" in str(refused.value)
@@ -149,7 +149,7 @@ def test_a_file_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> N
     write(path, made()[0])
     path.chmod(mode)
 
-    with pytest.raises(TokensRefused, match="can be written by others"):
+    with pytest.raises(InvalidTokensError, match="can be written by others"):
         read_tokens(path)
 
 
@@ -158,7 +158,7 @@ def test_a_link_put_in_place_of_the_new_file_is_not_followed(tmp_path: Path) -> 
     victim.write_text("mine")
     (tmp_path / "tokens.json.new").symlink_to(victim)
 
-    with pytest.raises(TokensRefused, match="cannot be written"):
+    with pytest.raises(InvalidTokensError, match="cannot be written"):
         write(path, made()[0])
     assert victim.read_text() == "mine"
 

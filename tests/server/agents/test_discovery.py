@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from queenright.server.agents.discovery import discover
-from queenright.server.agents.roots import PathRefused, Roots
+from queenright.server.agents.roots import PathNotAllowedError, Roots
 from tests.runtime.agents import adder
 
 
@@ -43,7 +43,7 @@ def test_an_agent_with_a_file_or_folder_that_leads_out_of_the_roots_is_refused_a
         path.unlink(missing_ok=True)
         path.symlink_to(outside if link == "lib" else outside / "functions.py")
 
-    with pytest.raises(PathRefused, match=r"a link that leads out of .*agents"):
+    with pytest.raises(PathNotAllowedError, match=r"a link that leads out of .*agents"):
         roots.agent("adder")
     [found] = [one for one in discover(roots, ()) if one.name == "adder"]
     assert "a link that leads out" in str(found.problem)

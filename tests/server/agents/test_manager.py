@@ -14,13 +14,13 @@ from queenright.runtime.agents.agent_spec import AgentLoadError
 from queenright.runtime.bus import EventBus
 from queenright.server.agents.beside import KEPT
 from queenright.server.agents.manager import (
+    AgentAlreadyLoadedError,
     AgentManager,
-    AgentNotLoaded,
-    AlreadyLoaded,
-    Closing,
-    LoadTimedOut,
+    AgentNotLoadedError,
+    LoadTimeoutError,
+    ManagerClosingError,
 )
-from queenright.server.agents.roots import PathRefused
+from queenright.server.agents.roots import PathNotAllowedError
 from queenright.server.settings import load_settings
 from queenright.server.up import with_examples
 from tests.runtime.agents import adder, folder_of, talker
@@ -54,14 +54,14 @@ async def test_twenty_loads_and_unloads_at_once_leave_what_was_asked_last(tmp_pa
     async def turn(name: str) -> int:
         try:
             await agents.load(name)
-        except AlreadyLoaded:
+        except AgentAlreadyLoadedError:
             return 0
         return 1
 
     async def out(name: str) -> int:
         try:
             await agents.unload(name)
-        except AgentNotLoaded:
+        except AgentNotLoadedError:
             return 0
         return -1
 
@@ -73,7 +73,7 @@ async def test_twenty_loads_and_unloads_at_once_leave_what_was_asked_last(tmp_pa
     assert sorted(agents.slots) == names
     await agents.shutdown_all()
     assert not agents.slots
-    with pytest.raises(Closing):
+    with pytest.raises(ManagerClosingError):
         await agents.load("agent1")
 
 
@@ -123,9 +123,9 @@ async def test_code_that_hangs_is_given_up_and_others_go_on(tmp_path: Path) -> N
     await until(began.exists, "its code runs")
     up.set()
 
-    with pytest.raises(LoadTimedOut, match="has not been loaded within 60 s"):
+    with pytest.raises(LoadTimeoutError, match="has not been loaded within 60 s"):
         await loading
-    with pytest.raises(LoadTimedOut, match="slow is still at work"):
+    with pytest.raises(LoadTimeoutError, match="slow is still at work"):
         await agents.load("other")
     run = await slot.runtime.trigger("start", {"a": 1, "b": 2})
     assert (await slot.runtime.wait(run)).outputs == {"sum": 3}
@@ -169,17 +169,17 @@ async def test_a_server_that_does_not_answer_holds_up_nobody_else(tmp_path: Path
 
     assert (await agents.load("adder")).id == "adder"
     await agents.unload("adder")
-    with pytest.raises(AgentNotLoaded):
+    with pytest.raises(AgentNotLoadedError):
         await agents.unload("slow")
-    with pytest.raises(AlreadyLoaded, match="about to"):
+    with pytest.raises(AgentAlreadyLoadedError, match="about to"):
         await agents.add_graph("guide", "adder", graph_id="slow")
     assert not loading.done()
     assert not joining.done()
 
     up.set()
-    with pytest.raises(LoadTimedOut, match=r"'slow' has not started within 60 s; its MCP servers \(x\)"):
+    with pytest.raises(LoadTimeoutError, match=r"'slow' has not started within 60 s; its MCP servers \(x\)"):
         await loading
-    with pytest.raises(LoadTimedOut, match="has not started"):
+    with pytest.raises(LoadTimeoutError, match="has not started"):
         await joining
     assert agents.get("guide").runtime.list_graphs() == ["guide"]
     await agents.shutdown_all()
@@ -216,12 +216,12 @@ async def test_who_waits_for_the_code_of_another_is_not_blamed_for_the_time(tmp_
     await until(began.exists, "its code runs")
     other = asyncio.create_task(agents.load("adder"))
 
-    with pytest.raises(AlreadyLoaded, match="is being loaded already"):
+    with pytest.raises(AgentAlreadyLoadedError, match="is being loaded already"):
         await agents.load("slow")
     assert limits == 1
     go.touch()
     assert [slot.id for slot in await asyncio.gather(first, other)] == ["slow", "adder"]
-    with pytest.raises(AlreadyLoaded, match="queenright agents unload slow"):
+    with pytest.raises(AgentAlreadyLoadedError, match="queenright agents unload slow"):
         await agents.load("slow")
     assert began.read_text() == "x", "its code was run once"
     await agents.shutdown_all()
@@ -256,7 +256,7 @@ async def test_agents_are_loaded_from_below_the_roots_only(tmp_path: Path) -> No
     ways = ["../outside", "link", "half", "agents/../../outside", "a" * 5000, "\0", "none", "/"]
 
     for path in (str(outside), *ways):
-        with pytest.raises(PathRefused):
+        with pytest.raises(PathNotAllowedError):
             await agents.load(path)
 
     assert not agents.slots
@@ -272,7 +272,7 @@ async def test_a_script_for_a_model_is_read_from_below_the_roots_only(tmp_path: 
     (tmp_path / "secret.json").write_text('{"replies": []}', encoding="utf-8")
 
     for name in (f"scripted:{tmp_path}/secret.json", "scripted:../../secret.json", "scripted:/etc/passwd"):
-        with pytest.raises(PathRefused):
+        with pytest.raises(PathNotAllowedError):
             await agents.load("talker", model=name)
 
     slot = await agents.load("talker", model="scripted:replies.json")
@@ -298,7 +298,7 @@ async def test_a_graph_that_cannot_join_leaves_its_agent_as_it_was(tmp_path: Pat
 
     with pytest.raises(QueenrightError, match="absent"):
         await agents.add_graph("guide", "lacking")
-    with pytest.raises(AlreadyLoaded):
+    with pytest.raises(AgentAlreadyLoadedError):
         await agents.add_graph("guide", "guide")
 
     assert slot.runtime.list_graphs() == ["guide"]

@@ -26,7 +26,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from queenright.server.otlp import Overloaded
+from queenright.server.otlp import OverloadedError
 
 if TYPE_CHECKING:
     from tests.server.otlp.conftest import Listening
@@ -254,7 +254,7 @@ async def test_what_was_not_stored_is_sent_again_and_counts_once(
     body = protobuf(span())
     otlp.failure = OSError("disk full")
     refused = await http.post("/v1/traces", content=body, headers=PROTOBUF)
-    otlp.failure = Overloaded(retry_after=7)
+    otlp.failure = OverloadedError(retry_after=7)
     overloaded = await http.post("/v1/traces", content=body, headers=PROTOBUF)
     otlp.failure = None
     stored = await http.post("/v1/traces", content=body, headers=PROTOBUF)

@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 from queenright.runtime.events import AgentEvent
 from queenright.server.otlp import encoding, otlp_app, receiver, wire
 from queenright.server.otlp.encoding import MediaType, check_json, inflating
-from queenright.server.otlp.errors import Refused
+from queenright.server.otlp.errors import RejectedRequestError
 from queenright.server.otlp.loop_share import LoopShare, Room
 from queenright.server.otlp.wire import MAX_ITEM, MAX_SHARED, PIECE, pieces_of
 from tests.server.otlp.bodies import CORPUS, Body, field, item
@@ -225,7 +225,7 @@ def _spans(*requests: ExportTraceServiceRequest) -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("body", [b"\x0a\x05\x00", b"\x0b", b"\x00\x00", b"\x0a" + b"\xff" * 11, b"\x09\x00"])
 def test_a_damaged_body_is_not_cut_into_pieces(body: bytes) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RejectedRequestError) as refused:
         pieces_of(body, ExportTraceServiceRequest)
 
     assert refused.value.status == 400
@@ -249,7 +249,7 @@ def test_decompressing_step_by_step_gives_the_whole_body(members: list[bytes], i
 
 def test_signs_in_the_texts_of_json_are_no_values() -> None:
     check_json(b'{"x":"' + b"[,:{" * 500_000 + b'"}')
-    with pytest.raises(Refused):
+    with pytest.raises(RejectedRequestError):
         check_json(b"[" + b"[]," * 100_000 + b"[]]")
 
 

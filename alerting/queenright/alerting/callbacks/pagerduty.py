@@ -26,7 +26,7 @@ SOONEST: Final = 300.0
 """Seconds that an event may be ahead of our clock."""
 
 
-class EventRefused(ValueError):
+class InvalidEventError(ValueError):
     """Raised when a body is no event of PagerDuty; names the field."""
 
 
@@ -86,12 +86,14 @@ def read_event(body: bytes) -> IncidentEvent:
     Read what PagerDuty posts: one event.
 
     Raises:
-        EventRefused: It is no JSON, or a field is missing or wrong; the first one is named.
+        InvalidEventError: It is no JSON, or a field is missing or wrong; the first one is named.
     """
     try:
         event = _Webhook.model_validate_json(body).event
     except ValidationError as error:
-        raise EventRefused(explain_fault(error.errors(include_url=False, include_input=False)[0])) from None
+        raise InvalidEventError(
+            explain_fault(error.errors(include_url=False, include_input=False)[0])
+        ) from None
     agent, known = event.agent or _Agent(), list(Happened)
     data = event.data or _Data()
     return IncidentEvent(

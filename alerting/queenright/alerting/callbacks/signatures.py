@@ -22,7 +22,7 @@ SLACK_TOLERANCE: Final = 300.0
 _MOST_SIGNATURES: Final = 16
 
 
-class SignatureRefused(QueenrightError):
+class InvalidSignatureError(QueenrightError):
     """Raised when a callback is not signed as it should be; says why, and nothing that helps to forge one."""
 
 
@@ -38,20 +38,22 @@ def check_slack(body: bytes, *, timestamp: str, signature: str, secret: SecretSt
         now: Seconds since the epoch.
 
     Raises:
-        SignatureRefused: It is missing or wrong, or the request is too old or from the future.
+        InvalidSignatureError: It is missing or wrong, or the request is too old or from the future.
     """
     if not (timestamp and signature):
-        raise SignatureRefused("X-Slack-Signature or X-Slack-Request-Timestamp is missing: Slack sends both")
+        raise InvalidSignatureError(
+            "X-Slack-Signature or X-Slack-Request-Timestamp is missing: Slack sends both"
+        )
     if not (timestamp.isascii() and timestamp.isdecimal() and len(timestamp) <= 12):
-        raise SignatureRefused("X-Slack-Request-Timestamp is no time in seconds since 1970")
+        raise InvalidSignatureError("X-Slack-Request-Timestamp is no time in seconds since 1970")
     if not _equal(f"v0={_digest(f'v0:{timestamp}:'.encode() + body, secret)}", signature):
-        raise SignatureRefused(
+        raise InvalidSignatureError(
             "X-Slack-Signature is wrong; is alerting.slack_signing_secret_file this app's?"
         )
     # After the signature: only Slack is told how our clock goes.
     away = int(timestamp) - now
     if abs(away) > SLACK_TOLERANCE:
-        raise SignatureRefused(
+        raise InvalidSignatureError(
             f"the request is {abs(away):.0f} s {'ahead of' if away > 0 else 'behind'} this machine's clock; "
             f"{SLACK_TOLERANCE:.0f} are allowed. Set the clock, if the request is new"
         )
@@ -67,15 +69,15 @@ def check_pagerduty(body: bytes, *, signatures: str, secrets: Sequence[SecretStr
         secrets: Those of the webhook subscriptions.
 
     Raises:
-        SignatureRefused: There is none, or none is right.
+        InvalidSignatureError: There is none, or none is right.
     """
     given = [part.strip() for part in signatures.split(",", _MOST_SIGNATURES)[:_MOST_SIGNATURES]]
     given = [part for part in given if part.startswith("v1=")]
     if not given:
-        raise SignatureRefused("X-PagerDuty-Signature holds no signature of version 1 (v1=…)")
+        raise InvalidSignatureError("X-PagerDuty-Signature holds no signature of version 1 (v1=…)")
     right = [f"v1={_digest(body, secret)}" for secret in secrets]
     if not any(_equal(one, other) for one in right for other in given):
-        raise SignatureRefused(
+        raise InvalidSignatureError(
             "X-PagerDuty-Signature is wrong; is the secret of this webhook subscription in one of "
             "alerting.pagerduty_webhook_secret_files?"
         )

@@ -31,7 +31,7 @@ RESPONSES: Final = "https://hooks.slack.com/"
 _RESPONSE_TIMEOUT: Final = 5.0
 
 
-class ClickRefused(ValueError):
+class InvalidInteractionError(ValueError):
     """Raised when a body is no click on a button that we know; says what is wrong with it."""
 
 
@@ -74,21 +74,21 @@ def read_click(body: bytes) -> Click:
     Read the form that Slack posts: ``payload`` holds JSON.
 
     Raises:
-        ClickRefused: It is no such form, no JSON, or no click.
+        InvalidInteractionError: It is no such form, no JSON, or no click.
     """
     try:
         fields = parse_qs(body.decode("utf-8"), max_num_fields=20)
     except ValueError:
-        raise ClickRefused("the body is no form in UTF-8") from None
+        raise InvalidInteractionError("the body is no form in UTF-8") from None
     payload = fields.get("payload", [])
     if len(payload) != 1:
-        raise ClickRefused("the form must have one field `payload`")
+        raise InvalidInteractionError("the form must have one field `payload`")
     try:
         read = _Payload.model_validate_json(payload[0])
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(["payload", *(str(part) for part in fault["loc"])])
-        raise ClickRefused(f"{where}: {fault_message(fault)[:200]}") from None
+        raise InvalidInteractionError(f"{where}: {fault_message(fault)[:200]}") from None
     action = read.actions[0]
     ids = dict.fromkeys(part.strip()[:100] for part in action.value.split(","))
     return Click(

@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel
 
 from queenright.alerting.callbacks.names import person
 from queenright.alerting.notification import alert_key
-from queenright.alerting.webhook import MAX_ALERTS, WebhookRefused
+from queenright.alerting.webhook import MAX_ALERTS, InvalidWebhookError
 from queenright.instrumentation.faults import explain_fault
 
 
@@ -76,12 +76,14 @@ def parse_told(body: bytes) -> Message:
     Read what Alertmanager posts when it has told a receiver.
 
     Raises:
-        WebhookRefused: it is no JSON, or a field is missing or wrong; the first one is named.
+        InvalidWebhookError: it is no JSON, or a field is missing or wrong; the first one is named.
     """
     try:
         webhook = _Webhook.model_validate_json(body)
     except ValidationError as error:
-        raise WebhookRefused(explain_fault(error.errors(include_url=False, include_input=False)[0])) from None
+        raise InvalidWebhookError(
+            explain_fault(error.errors(include_url=False, include_input=False)[0])
+        ) from None
     return Message(
         receiver=person(webhook.receiver, otherwise="somebody"),
         dedup_key=dedup_key(webhook.group_key),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from queenright.alerting.export.check import check_rules
 from queenright.alerting.export.compare import Change, Difference, compare
 from queenright.alerting.export.links import links_of
-from queenright.alerting.export.loaded import LoadedRule, RulesUnreadable, in_answer, in_files, in_groups
+from queenright.alerting.export.loaded import LoadedRule, UnreadableRulesError, in_answer, in_files, in_groups
 from queenright.alerting.export.taken import Extras
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "Difference",
     "Extras",
     "LoadedRule",
-    "RulesUnreadable",
+    "UnreadableRulesError",
     "check_rules",
     "compare",
     "in_answer",

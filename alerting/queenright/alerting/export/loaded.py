@@ -19,7 +19,7 @@ _DURATION: Final = re.compile(r"(\d+)(ms|y|w|d|h|m|s)")
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
 
 
-class RulesUnreadable(QueenrightError):
+class UnreadableRulesError(QueenrightError):
     """Raised when a file or an answer holds no rules; says which, and what is wrong with it."""
 
 
@@ -61,7 +61,7 @@ def in_files(paths: Sequence[Path]) -> list[LoadedRule]:
     A file is Prometheus' own or holds objects of the kind PrometheusRule; other objects are passed over.
 
     Raises:
-        RulesUnreadable: A file cannot be read, or is neither.
+        UnreadableRulesError: A file cannot be read, or is neither.
     """
     return [rule for path in paths for rule in (_in_folder(path) if path.is_dir() else _in_file(path))]
 
@@ -74,7 +74,7 @@ def in_answer(answer: Any) -> list[LoadedRule]:
         answer: What ``/api/v1/rules`` says, parsed.
 
     Raises:
-        RulesUnreadable: It is no such answer.
+        UnreadableRulesError: It is no such answer.
     """
     try:
         return [
@@ -93,7 +93,7 @@ def in_answer(answer: Any) -> list[LoadedRule]:
             for rule in group["rules"]
         ]
     except (KeyError, TypeError, ValueError):
-        raise RulesUnreadable(
+        raise UnreadableRulesError(
             "what answers has no groups of rules at /api/v1/rules; name Prometheus' base URL"
         ) from None
 
@@ -103,7 +103,7 @@ def _in_folder(folder: Path) -> list[LoadedRule]:
     try:
         files = sorted(file for file in folder.iterdir() if file.suffix in (".yml", ".yaml"))
     except OSError as error:
-        raise RulesUnreadable(
+        raise UnreadableRulesError(
             f"cannot read {folder}: {error.strerror}; name a rule file or a folder of them"
         ) from None
     found = [
@@ -113,7 +113,7 @@ def _in_folder(folder: Path) -> list[LoadedRule]:
         for rule in _rules_of(document) or ()
     ]
     if not found:
-        raise RulesUnreadable(f"no file in {folder} holds rules; name a rule file or a folder of them")
+        raise UnreadableRulesError(f"no file in {folder} holds rules; name a rule file or a folder of them")
     return found
 
 
@@ -122,7 +122,9 @@ def _in_file(path: Path) -> list[LoadedRule]:
     for document in _documents(path):
         rules = _rules_of(document)
         if rules is None:
-            raise RulesUnreadable(f"{path} is no rule file: it needs `groups`, each with `name` and `rules`")
+            raise UnreadableRulesError(
+                f"{path} is no rule file: it needs `groups`, each with `name` and `rules`"
+            )
         found += [replace(rule, file=str(path)) for rule in rules]
     return found
 
@@ -134,7 +136,7 @@ def _documents(path: Path) -> list[Any]:
         why = error.strerror
     except (yaml.YAMLError, UnicodeDecodeError):
         why = "it is no YAML"
-    raise RulesUnreadable(f"cannot read {path}: {why}; name a rule file or a folder of them")
+    raise UnreadableRulesError(f"cannot read {path}: {why}; name a rule file or a folder of them")
 
 
 def _rules_of(document: Any) -> list[LoadedRule] | None:

@@ -40,7 +40,7 @@ _REFUSED_ESCAPE: Final = re.compile(r"\\[1-9ZuUNgk]")
 _REPEATED: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 
 
-class MatchersRefused(QueenrightError):
+class InvalidMatchersError(QueenrightError):
     """Raised when matchers are none, or could match nothing; says what is wrong with which."""
 
 
@@ -63,12 +63,12 @@ def read_matchers(text: str, of: Of) -> str:
         of: Whose targets they narrow.
 
     Raises:
-        MatchersRefused: Prometheus would refuse them, or they could not match a target of ours.
+        InvalidMatchersError: Prometheus would refuse them, or they could not match a target of ours.
     """
     found = list(_read(text))
     for matcher in found:
         if fault := _fault(matcher, of):
-            raise MatchersRefused(f"{matcher} cannot narrow the rules: {fault}.")
+            raise InvalidMatchersError(f"{matcher} cannot narrow the rules: {fault}.")
     return ", ".join(map(str, found))
 
 
@@ -77,7 +77,9 @@ def _read(text: str) -> Iterator[_Matcher]:
     while text[at:].strip():
         read = _MATCHER.match(text, at)
         if read is None:
-            raise MatchersRefused(f'{text!r} is no list of matchers; write it like \'job="x", cluster="y"\'.')
+            raise InvalidMatchersError(
+                f'{text!r} is no list of matchers; write it like \'job="x", cluster="y"\'.'
+            )
         at = read.end()
         quoted = read["double"] if read["double"] is not None else read["single"]
         yield _Matcher(read["label"], read["sign"], read["raw"] if quoted is None else _unquoted(quoted))
@@ -92,7 +94,7 @@ def _unquoted(text: str) -> str:
         for group, base in (("x", 16), ("octal", 8), ("u", 16), ("long", 16)):
             if (digits := escape[group]) is not None and int(digits, base) <= 0x10FFFF:
                 return chr(int(digits, base))
-        raise MatchersRefused(
+        raise InvalidMatchersError(
             f"{escape[0]} in {text!r} is no escape of Prometheus; for a backslash write two, or quote with `."
         )
 

@@ -12,7 +12,7 @@ from queenright.health.breakers.circuit import (
     CircuitBreaker,
     CircuitOpen,
 )
-from queenright.health.breakers.registry import BreakerRegistry, BreakerUnknown
+from queenright.health.breakers.registry import BreakerNotFoundError, BreakerRegistry
 from queenright.health.breakers.reporting import report_change
 from queenright.runtime.breakers import BreakerKind
 
@@ -20,10 +20,10 @@ __all__ = [
     "BreakerChange",
     "BreakerKind",
     "BreakerMachine",
+    "BreakerNotFoundError",
     "BreakerRegistry",
     "BreakerState",
     "BreakerStatus",
-    "BreakerUnknown",
     "CallPermit",
     "CircuitBreaker",
     "CircuitOpen",

@@ -26,7 +26,7 @@ CAPACITY: Final = 10_000
 _NEAR: Final = 3
 
 
-class BreakerUnknown(QueenrightError):
+class BreakerNotFoundError(QueenrightError):
     """Raised for the name of a breaker that is not there; names those that are spelt like it."""
 
     def __init__(self, name: str, near: Sequence[str]) -> None:
@@ -113,7 +113,7 @@ class BreakerRegistry:
         Return a breaker as it is.
 
         Raises:
-            BreakerUnknown: There is none of that name.
+            BreakerNotFoundError: There is none of that name.
         """
         with self._lock:
             return self._find(name).status
@@ -154,7 +154,7 @@ class BreakerRegistry:
         Close a breaker by hand, and return it as it is then. Its parents stay as they are.
 
         Raises:
-            BreakerUnknown: There is none of that name.
+            BreakerNotFoundError: There is none of that name.
         """
         with self._lock:
             breaker = self._find(name)
@@ -210,7 +210,7 @@ class BreakerRegistry:
     def _find(self, name: str) -> CircuitBreaker:
         breaker = self._breakers.get(name)
         if breaker is None:
-            raise BreakerUnknown(name, difflib.get_close_matches(name, self._breakers, _NEAR, 0.4))
+            raise BreakerNotFoundError(name, difflib.get_close_matches(name, self._breakers, _NEAR, 0.4))
         return breaker
 
     def _changed(self, breaker: CircuitBreaker, change: BreakerChange) -> None:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from queenright.health.interventions import messages
-from queenright.health.interventions.control import Delivery, Stopped, Unreachable, WorkerControl
+from queenright.health.interventions.control import Delivery, Stopped, WorkerControl, WorkerUnreachableError
 from queenright.health.interventions.ladder import Ladder, Level
 from queenright.health.interventions.ledger import Ledger
-from queenright.health.interventions.permit import ActionRefused, Permit, permit
+from queenright.health.interventions.permit import ActionRefusedError, Permit, permit
 from queenright.health.interventions.record import Escalation, Intervention, Outcome
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.monitor import HealthMonitor
@@ -83,7 +83,7 @@ class Actions:
         Return the permit for an action, as things stand now.
 
         Raises:
-            ActionRefused: See ``permit``.
+            ActionRefusedError: See ``permit``.
         """
         return permit(kind, target, self._monitor.get(*target.key), stopped=self._stopped())
 
@@ -286,10 +286,11 @@ class Actions:
             reason: Why.
             message: The decision, and what was asked.
             ladder: Where the ladder stands; an answer does not move it.
-            deliver: Hands the answer to whoever waits for it, or raises ``ActionRefused``.
+            deliver: Hands the answer to whoever waits for it, or raises ``ActionRefusedError``.
 
         Raises:
-            ActionRefused: The answer came too late, or acting was stopped meanwhile; that is written down.
+            ActionRefusedError: The answer came too late, or acting was stopped meanwhile; that is written
+                down.
             StoreError: It could not be written down; nothing was answered.
         """
         one = self._new(given, by=by, reason=reason, message=message)
@@ -299,7 +300,7 @@ class Actions:
         try:
             self.permit(given.kind, given.target)
             deliver()
-        except ActionRefused as refused:
+        except ActionRefusedError as refused:
             await self._end(one, Outcome.REFUSED, ladder, detail=refused.reason)
             raise
         return await self._end(one, Outcome.DONE, ladder)
@@ -457,7 +458,7 @@ class Actions:
             else "Where it runs, give its Worker an on_nudge and an on_terminate, and set "
             "QUEENRIGHT_ENDPOINT to this service's URL"
         )
-        raise Unreachable(
+        raise WorkerUnreachableError(
             "it cannot be reached from here: nobody has asked this service for its instructions. "
             f"{way_out}; or see to its process yourself"
         )
@@ -468,12 +469,12 @@ def _delivered(ladder: Ladder | None, got_there: bool) -> Ladder | None:
 
 
 def _outcome(error: Exception) -> Outcome:
-    if isinstance(error, Unreachable):
+    if isinstance(error, WorkerUnreachableError):
         return Outcome.UNREACHABLE
-    return Outcome.REFUSED if isinstance(error, ActionRefused) else Outcome.FAILED
+    return Outcome.REFUSED if isinstance(error, ActionRefusedError) else Outcome.FAILED
 
 
 def _described(error: Exception) -> str:
-    if isinstance(error, Unreachable):
+    if isinstance(error, WorkerUnreachableError):
         return str(error)
-    return error.reason if isinstance(error, ActionRefused) else f"{type(error).__name__}: {error}"
+    return error.reason if isinstance(error, ActionRefusedError) else f"{type(error).__name__}: {error}"

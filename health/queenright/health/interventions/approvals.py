@@ -20,7 +20,7 @@ from queenright.health.findings import FindingKind
 from queenright.health.interventions import approvals_record as record
 from queenright.health.interventions import messages
 from queenright.health.interventions.approvals_record import Approval, ApprovalStatus, over
-from queenright.health.interventions.permit import ActionRefused
+from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.record import Intervention, Outcome, find_intervention
 from queenright.health.interventions.target import ActionKind
 from queenright.health.keyset import Place
@@ -58,7 +58,7 @@ class Terminate(Protocol):
         ...
 
 
-class ApprovalUnknown(QueenrightError):
+class ApprovalNotFoundError(QueenrightError):
     """Raised when no request has this id."""
 
     def __init__(self, approval_id: str) -> None:
@@ -67,7 +67,7 @@ class ApprovalUnknown(QueenrightError):
         )
 
 
-class ApprovalOver(QueenrightError):
+class ApprovalClosedError(QueenrightError):
     """Raised when a request is answered that needs no answer any more."""
 
     def __init__(self, approval: Approval) -> None:
@@ -169,8 +169,8 @@ class Approvals:
                 could stop the worker themselves, too.
 
         Raises:
-            ActionRefused: It is asked already, or somebody has said no within the last time-out; or it is
-                plain now that it must not be.
+            ActionRefusedError: It is asked already, or somebody has said no within the last time-out; or it
+                is plain now that it must not be.
             StoreError: It could not be written down; nobody was asked.
         """
         v, now = worker.vitals, self._clock()
@@ -188,14 +188,14 @@ class Approvals:
             progress_before=v.last_progress,
         )
         if (no := self._stopped() or over(one, worker) or _of_no_use(worker)) is not None:
-            raise ActionRefused(ActionKind.TERMINATE, one.agent_id, no)
+            raise ActionRefusedError(ActionKind.TERMINATE, one.agent_id, no)
 
         def ask(conn: Connection) -> list[Approval]:
             known = record.latest_about(conn, one.agent_id, one.session_id)
             written = [one]
             if known is not None and known.target == one.target:
                 if (no := self._refusal(known, now)) is not None:
-                    raise ActionRefused(ActionKind.TERMINATE, one.agent_id, no)
+                    raise ActionRefusedError(ActionKind.TERMINATE, one.agent_id, no)
             elif known is not None and known.is_open:
                 # Before the new one: at most one of a session is open.
                 written.insert(0, _closed(known, ApprovalStatus.VOID, "it was restarted meanwhile", now))
@@ -230,20 +230,20 @@ class Approvals:
             The request with the ``outcome`` of the termination.
 
         Raises:
-            ApprovalUnknown: There is none of this id.
-            ApprovalOver: It has been answered, its time is over, or it is void: the error says why.
-            ActionRefused: Nobody may be stopped now; the request still waits.
+            ApprovalNotFoundError: There is none of this id.
+            ApprovalClosedError: It has been answered, its time is over, or it is void: the error says why.
+            ActionRefusedError: Nobody may be stopped now; the request still waits.
             StoreError: It could not be written down; an answer that was is carried out later.
         """
         one = await self._asked(approval_id)
         if by.strip().casefold() == one.asked_by.casefold():
-            raise ActionRefused(
+            raise ActionRefusedError(
                 ActionKind.TERMINATE, one.agent_id, f"{by} has asked for it; somebody else approves"
             )
         if (frozen := self._stopped()) is not None:
-            raise ActionRefused(ActionKind.TERMINATE, one.agent_id, frozen)
+            raise ActionRefusedError(ActionKind.TERMINATE, one.agent_id, frozen)
         if (gone := over(one, self._monitor.get(*one.target.key))) is not None:
-            raise ApprovalOver(await self._close(one, ApprovalStatus.VOID, gone))
+            raise ApprovalClosedError(await self._close(one, ApprovalStatus.VOID, gone))
         approved = await self._close(one, ApprovalStatus.APPROVED, reason, by=by, intervention_id=self._ids())
         return await asyncio.shield(self._start(self._carry_out(approved)))
 
@@ -252,18 +252,18 @@ class Approvals:
         Say no. For as long as a request lives it is not asked again.
 
         Raises:
-            ApprovalUnknown, ApprovalOver, StoreError: See ``approve``.
+            ApprovalNotFoundError, ApprovalClosedError, StoreError: See ``approve``.
         """
         return await self._close(await self._asked(approval_id), ApprovalStatus.DENIED, reason, by=by)
 
     async def _asked(self, approval_id: str) -> Approval:
         one = self._open.get(approval_id) or await self.find(approval_id)
         if one is None:
-            raise ApprovalUnknown(approval_id)
+            raise ApprovalNotFoundError(approval_id)
         if one.asks and one.expires_at <= self._clock():
             one = await self._close(one, ApprovalStatus.EXPIRED, "nobody answered in time")
         if not one.asks:
-            raise ApprovalOver(one)
+            raise ApprovalClosedError(one)
         return one
 
     # -- reading ------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ class Approvals:
             await self._let_go(one, ApprovalStatus.VOID, reason)
 
     async def _let_go(self, one: Approval, status: ApprovalStatus, reason: str) -> None:
-        with contextlib.suppress(ApprovalOver):  # somebody was quicker
+        with contextlib.suppress(ApprovalClosedError):  # somebody was quicker
             await self._close(one, status, reason)
 
     # -- doing --------------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ class Approvals:
                 await self._done(one, begun.outcome, begun.detail)
             else:
                 await self._carry_out(one)
-        except (ActionRefused, ApprovalOver) as error:
+        except (ActionRefusedError, ApprovalClosedError) as error:
             _log.info("the approved termination of %s is not done: %s", one.target, error)
         except Exception as error:
             _log.error("the termination of %s failed, and is tried again: %s", one.target, redact(str(error)))
@@ -371,8 +371,8 @@ class Approvals:
         except QueenrightError as refusal:
             if self._stopped() is not None:
                 raise  # frozen meanwhile: it waits for its release, or the end of its time
-            why = refusal.reason if isinstance(refusal, ActionRefused) else str(refusal)
-            raise ApprovalOver(await self._close(one, ApprovalStatus.VOID, why)) from refusal
+            why = refusal.reason if isinstance(refusal, ActionRefusedError) else str(refusal)
+            raise ApprovalClosedError(await self._close(one, ApprovalStatus.VOID, why)) from refusal
         finally:
             self._doing.discard(one.approval_id)
         return await self._done(one, done.outcome, done.detail)
@@ -392,7 +392,7 @@ class Approvals:
         def close(conn: Connection) -> list[Approval]:
             current = record.find_approval(conn, one.approval_id) or one
             if current.status is not one.status or not current.is_open:
-                raise ApprovalOver(current)  # somebody was quicker
+                raise ApprovalClosedError(current)  # somebody was quicker
             return [_closed(current, status, reason, now, by=by, **more)]
 
         [closed] = await self._commit(close)

@@ -21,7 +21,7 @@ from queenright.health.interventions.control import Stopped
 from queenright.health.interventions.ladder import Ladder, Level, Standing, foot, next_step
 from queenright.health.interventions.ledger import Ledger
 from queenright.health.interventions.limits import held_back
-from queenright.health.interventions.permit import ActionRefused
+from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.record import Escalation, EscalationStatus, Intervention, Outcome
 from queenright.health.interventions.storm import ActionBudget
 from queenright.health.interventions.target import LADDER, ActionKind, Target
@@ -269,7 +269,7 @@ class Climber:
         Ask the orchestrator about a worker; the caller holds its lock.
 
         Raises:
-            ActionRefused: It must not be acted on now.
+            ActionRefusedError: It must not be acted on now.
             StoreError: It could not be written down; nobody was asked.
         """
         done, question, climbed = await self._actions.escalate(
@@ -384,7 +384,7 @@ class Climber:
         detail, after = "", human
         try:
             self._actions.permit(ActionKind.RECOVER, ladder.target)
-        except ActionRefused as refusal:
+        except ActionRefusedError as refusal:
             outcome, detail = Outcome.REFUSED, refusal.reason
         else:
             if self._settings.intervention.is_dry(ActionKind.RECOVER):

@@ -10,7 +10,7 @@ from queenright.health.interventions.target import Target
 from queenright.instrumentation.errors import QueenrightError
 
 
-class Unreachable(QueenrightError):
+class WorkerUnreachableError(QueenrightError):
     """Raised when nobody can reach a worker; says why, and the way out."""
 
 
@@ -56,7 +56,7 @@ class WorkerControl(Protocol):
             expires_at: After this moment, in seconds since the epoch, it is thrown away.
 
         Raises:
-            Unreachable: The worker is not there (any more).
+            WorkerUnreachableError: The worker is not there (any more).
         """
         ...
 
@@ -65,6 +65,6 @@ class WorkerControl(Protocol):
         Stop the worker: save what it has, free what it holds. Takes ``within`` seconds at most.
 
         Raises:
-            Unreachable: The worker is not there (any more).
+            WorkerUnreachableError: The worker is not there (any more).
         """
         ...

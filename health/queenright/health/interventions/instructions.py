@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, select
 
 from queenright.health.findings import WorkerKey
-from queenright.health.interventions.control import Delivery, Stopped, Unreachable
+from queenright.health.interventions.control import Delivery, Stopped, WorkerUnreachableError
 from queenright.health.interventions.target import Target
 from queenright.health.rows import find_body, put_row
 from queenright.health.store import Store
@@ -66,14 +66,14 @@ class Instruction(BaseModel):
     checkpoint_id: str | None = None
 
 
-class InstructionUnknown(QueenrightError):
+class InstructionNotFoundError(QueenrightError):
     """Raised for an answer to an instruction that nobody gave this worker."""
 
     def __init__(self, instruction_id: str) -> None:
         super().__init__(f"there is no instruction {instruction_id[:64]!r} for this worker")
 
 
-class InstructionOver(QueenrightError):
+class InstructionClosedError(QueenrightError):
     """Raised for an answer that comes too late, or from another incarnation."""
 
 
@@ -133,7 +133,7 @@ class Instructions:
         Queue a nudge; see ``WorkerControl.nudge``.
 
         Raises:
-            Unreachable: This incarnation has not asked lately.
+            WorkerUnreachableError: This incarnation has not asked lately.
             StoreError: It could not be stored.
         """
         await self._queue(target, "nudge", message, instruction_id, expires_at)
@@ -144,7 +144,7 @@ class Instructions:
         Ask the worker to stop and wait for its answer; see ``WorkerControl.terminate``.
 
         Raises:
-            Unreachable: This incarnation has not asked lately.
+            WorkerUnreachableError: This incarnation has not asked lately.
             StoreError: It could not be stored.
         """
         answer: asyncio.Future[Instruction] = asyncio.get_running_loop().create_future()
@@ -169,7 +169,7 @@ class Instructions:
         self, target: Target, kind: Kind, message: str, instruction_id: str, expires_at: float
     ) -> None:
         if not self.reaches(target):
-            raise Unreachable(
+            raise WorkerUnreachableError(
                 "it does not fetch instructions; give its Worker an on_nudge and an on_terminate"
             )
         queued = self._queued.setdefault(target.key, {})
@@ -232,22 +232,22 @@ class Instructions:
         Take a worker's answer. The same answer twice is one.
 
         Raises:
-            InstructionUnknown: It was never told that.
-            InstructionOver: The instruction was another incarnation's, or its time is over.
+            InstructionNotFoundError: It was never told that.
+            InstructionClosedError: The instruction was another incarnation's, or its time is over.
             StoreError: It could not be stored.
         """
         one = self._queued.get(target.key, {}).get(instruction_id)
         if one is None:
             one = await self._store.read(lambda conn: _find(conn, instruction_id))
             if one is None or (one.agent_id, one.session_id) != target.key:
-                raise InstructionUnknown(instruction_id)
+                raise InstructionNotFoundError(instruction_id)
             if one.status.value == outcome:
                 return
-            raise InstructionOver(
+            raise InstructionClosedError(
                 f"instruction {instruction_id!r} is {one.status.value}: the answer is too late"
             )
         if one.incarnation_id != target.incarnation_id:
-            raise InstructionOver(
+            raise InstructionClosedError(
                 f"instruction {instruction_id!r} was for incarnation {one.incarnation_id!r}, "
                 f"not {target.incarnation_id!r}"
             )

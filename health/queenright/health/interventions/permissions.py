@@ -17,7 +17,7 @@ from queenright.health.interventions.permission_request import (
     PermissionAnswer,
     PermissionRequest,
 )
-from queenright.health.interventions.permit import ActionRefused
+from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.record import Intervention
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.instrumentation.durations import format_duration
@@ -36,7 +36,7 @@ _TERMINAL: Final = "the person at the terminal is asked"
 _WENT_ON: Final = "the agent has gone on: its person has answered at the terminal"
 
 
-class PermissionUnknown(QueenrightError):
+class PermissionNotFoundError(QueenrightError):
     """Raised for an answer to a permission request that is not known."""
 
     def __init__(self, request_id: str) -> None:
@@ -171,16 +171,16 @@ class Permissions:
         Answer one request, for the life of the worker that asked; once.
 
         Raises:
-            PermissionUnknown: There is none of this id.
-            AgentUnknown: Its worker is not known any more.
-            ActionRefused: The answer comes too late, or nothing may be done now.
+            PermissionNotFoundError: There is none of this id.
+            AgentNotFoundError: Its worker is not known any more.
+            ActionRefusedError: The answer comes too late, or nothing may be done now.
             StoreError: It could not be written down; nothing was answered.
         """
         request, _ = self.find(request_id)
 
         def hand_over() -> None:
             if (too_late := self.find(request_id)[1]) is not None:
-                raise ActionRefused(ActionKind.ANSWER, request.agent_id, too_late)
+                raise ActionRefusedError(ActionKind.ANSWER, request.agent_id, too_late)
             self._open[request_id].answer.set_result(
                 PermissionAnswer(decision=decision, by=redact(by, 100), reason=redact(reason, 2000))
             )
@@ -199,7 +199,7 @@ class Permissions:
         Return a request, and why an answer to it comes too late; None while it waits for one.
 
         Raises:
-            PermissionUnknown: There is none of this id.
+            PermissionNotFoundError: There is none of this id.
         """
         known = self._open.get(request_id)
         if known is not None and not known.answer.done():
@@ -207,7 +207,7 @@ class Permissions:
         if known is not None:
             return known.request, "the answer comes too late; it is answered already"
         if request_id not in self._over:
-            raise PermissionUnknown(request_id)
+            raise PermissionNotFoundError(request_id)
         request, became = self._over[request_id]
         return request, f"the answer comes too late; {became}"
 

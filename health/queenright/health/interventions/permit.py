@@ -12,7 +12,7 @@ from queenright.instrumentation.errors import QueenrightError
 _RECOVERABLE = frozenset({SessionStatus.FAILED, SessionStatus.TERMINATED})
 
 
-class ActionRefused(QueenrightError):
+class ActionRefusedError(QueenrightError):
     """Raised when something must not be done to a worker; ``reason`` says why, and the way out."""
 
     def __init__(self, kind: ActionKind, agent_id: str, reason: str) -> None:
@@ -39,12 +39,12 @@ def permit(kind: ActionKind, target: Target, worker: WorkerHealth | None, *, sto
         stopped: Why nothing may be done to anybody, and the way out; None while there is no emergency stop.
 
     Raises:
-        ActionRefused: The worker is not that one any more, is rightly idle, has finished, or all acting is
-            stopped.
+        ActionRefusedError: The worker is not that one any more, is rightly idle, has finished, or all acting
+            is stopped.
     """
     reason = _objection(kind, target, worker, stopped)
     if reason is not None:
-        raise ActionRefused(kind, target.agent_id, reason)
+        raise ActionRefusedError(kind, target.agent_id, reason)
     return Permit(kind, target)
 
 

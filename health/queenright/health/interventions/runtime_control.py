@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from queenright.health.interventions.control import Delivery, Stopped, Unreachable
+from queenright.health.interventions.control import Delivery, Stopped, WorkerUnreachableError
 from queenright.health.interventions.target import Target
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.deadline import Sleep, within
 from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.nodes.inbox import Note
-from queenright.runtime.storage.files import FileUnusable
+from queenright.runtime.storage.files import UnusableFileError
 from queenright.runtime.storage.session_state import SessionStatus
-from queenright.runtime.workers import RunningWorker, WorkerRefused
+from queenright.runtime.workers import InvalidWorkerError, RunningWorker
 
 _GRACE_SECONDS: Final = 0.1
 """A run that is ending anyway need not be waited for when the time is up."""
@@ -53,7 +53,8 @@ class RuntimeControl:
         It is on the disk on return, and thrown away if it is read too late or by another incarnation.
 
         Raises:
-            Unreachable: This life of the worker is not running, is between nodes, or waits for its user.
+            WorkerUnreachableError: This life of the worker is not running, is between nodes, or waits for its
+                user.
         """
         note = Note(
             note_id=instruction_id,
@@ -63,8 +64,8 @@ class RuntimeControl:
         )
         try:
             await self._workers.tell(self._running(target), note)
-        except (WorkerRefused, OSError) as error:
-            raise Unreachable(f"worker {target} cannot be nudged: {error}") from error
+        except (InvalidWorkerError, OSError) as error:
+            raise WorkerUnreachableError(f"worker {target} cannot be nudged: {error}") from error
         return Delivery.INJECTED
 
     async def terminate(self, target: Target, reason: str, *, instruction_id: str, within: float) -> Stopped:
@@ -76,7 +77,7 @@ class RuntimeControl:
         made sure that nobody runs it.
 
         Raises:
-            Unreachable: It is another life that runs here, or another process runs it.
+            WorkerUnreachableError: It is another life that runs here, or another process runs it.
         """
         if self._workers.running(target.agent_id, target.session_id) is None:
             return await self._was_killed(target)
@@ -109,17 +110,19 @@ class RuntimeControl:
         """Make sure that nobody runs a session whose run is not at its end."""
         try:
             left = await self._workers.abandoned(target.agent_id, target.session_id, target.incarnation_id)
-        except (WorkerRefused, FileUnusable, OSError) as error:
-            raise Unreachable(f"worker {target} cannot be terminated: {error}") from error
+        except (InvalidWorkerError, UnusableFileError, OSError) as error:
+            raise WorkerUnreachableError(f"worker {target} cannot be terminated: {error}") from error
         saved = next((link.checkpoint_id for link in left.chain if link.checkpoint is not None), None)
         return Stopped(confirmed=True, checkpoint_id=saved, detail="it was not running any more")
 
     def _running(self, target: Target) -> RunningWorker:
         run = self._workers.running(target.agent_id, target.session_id)
         if run is None:
-            raise Unreachable(f"worker {target} is not running here; recover it, or look where it ran")
+            raise WorkerUnreachableError(
+                f"worker {target} is not running here; recover it, or look where it ran"
+            )
         if run.incarnation_id != target.incarnation_id:
-            raise Unreachable(
+            raise WorkerUnreachableError(
                 f"worker {target} is gone: incarnation {run.incarnation_id!r} runs in its session now; "
                 "look at it again"
             )

@@ -16,7 +16,7 @@ from queenright.health.interventions.instructions import Instruction, Instructio
 from queenright.health.interventions.ladder import Ladder, Level, Standing, foot, next_step
 from queenright.health.interventions.ledger import Ledger
 from queenright.health.interventions.permission_request import Answered, PermissionRequest
-from queenright.health.interventions.permit import ActionRefused, Permit
+from queenright.health.interventions.permit import ActionRefusedError, Permit
 from queenright.health.interventions.record import (
     OPTIONS,
     Answer,
@@ -56,7 +56,7 @@ Unless = Callable[[WorkerHealth], str | None]
 """Looks at a worker and says why it must not be acted on, or None."""
 
 
-class AgentUnknown(QueenrightError):
+class AgentNotFoundError(QueenrightError):
     """Raised when a worker is asked for that is not known."""
 
     def __init__(self, agent_id: str, session_id: str | None = None) -> None:
@@ -64,7 +64,7 @@ class AgentUnknown(QueenrightError):
         super().__init__(f"no worker {agent_id[:100]!r}{which} is known; queenright list shows who is")
 
 
-class EscalationUnknown(QueenrightError):
+class EscalationNotFoundError(QueenrightError):
     """Raised when no escalation has this id."""
 
     def __init__(self, escalation_id: str) -> None:
@@ -73,7 +73,7 @@ class EscalationUnknown(QueenrightError):
         )
 
 
-class EscalationOver(QueenrightError):
+class EscalationClosedError(QueenrightError):
     """Raised when an escalation is answered that needs no answer any more."""
 
     def __init__(self, escalation: Escalation) -> None:
@@ -267,7 +267,7 @@ class InterventionService:
                     reason=answer.reason,
                     more_time_seconds=answer.more_time_seconds,
                 )
-        except (ActionRefused, EscalationOver) as error:
+        except (ActionRefusedError, EscalationClosedError) as error:
             _log.info("the orchestrator's answer came to nothing: %s", error)
         except Exception as error:
             # Its silence is no decision: the deadline stands, and a person can still answer.
@@ -288,9 +288,9 @@ class InterventionService:
         The answer is on the disk on return; what follows from it begins at once, and does not hold this up.
 
         Raises:
-            EscalationUnknown: There is none of this id.
-            EscalationOver: It has been answered, its time is over, or the worker has got further.
-            ActionRefused: The worker must not be acted on now.
+            EscalationNotFoundError: There is none of this id.
+            EscalationClosedError: It has been answered, its time is over, or the worker has got further.
+            ActionRefusedError: The worker must not be acted on now.
             ValueError: The decision is none of the three, or the time is not above zero.
             StoreError: It could not be written down.
         """
@@ -302,12 +302,12 @@ class InterventionService:
             )
         question = await self.ledger.find_escalation(escalation_id)
         if question is None:
-            raise EscalationUnknown(escalation_id)
+            raise EscalationNotFoundError(escalation_id)
         key = question.target.key
         async with self._climber.lock(key):
             pending = self.ledger.pending.get(escalation_id)
             if pending is None:
-                raise EscalationOver(await self.ledger.find_escalation(escalation_id) or question)
+                raise EscalationClosedError(await self.ledger.find_escalation(escalation_id) or question)
             ladder, now = await self._decidable(pending, decision), self._clock()
             decided = pending.model_copy(
                 update={
@@ -341,7 +341,7 @@ class InterventionService:
         after = next_step(ladder, Standing.of(worker, self._settings), self._settings).ladder
         if ladder is None or after is None or came_down(ladder, after):
             await self._climber.come_down(key, after, "the worker got further")
-            raise ActionRefused(ActionKind.ESCALATE, question.agent_id, "it has got further since")
+            raise ActionRefusedError(ActionKind.ESCALATE, question.agent_id, "it has got further since")
         return ladder
 
     def _after(self, decided: Escalation, ladder: Ladder, now: float) -> Ladder:
@@ -384,8 +384,8 @@ class InterventionService:
             dry: It is only written down.
 
         Raises:
-            AgentUnknown: No such worker is known.
-            ActionRefused: It must not be; the refusal is written down.
+            AgentNotFoundError: No such worker is known.
+            ActionRefusedError: It must not be; the refusal is written down.
             StoreError: It could not be written down.
         """
         worker = self._find(agent_id, session_id)
@@ -424,8 +424,8 @@ class InterventionService:
         One that is well is not terminated when nobody answers.
 
         Raises:
-            AgentUnknown: No such worker is known.
-            ActionRefused: It must not be, or the orchestrator is asked already.
+            AgentNotFoundError: No such worker is known.
+            ActionRefusedError: It must not be, or the orchestrator is asked already.
             StoreError: It could not be written down.
         """
         worker = self._find(agent_id, session_id)
@@ -433,7 +433,7 @@ class InterventionService:
             known = self._ladder(worker)
             if known is not None and known.escalation_id in self.ledger.pending:
                 asked = f"the orchestrator is asked already (escalation {known.escalation_id})"
-                raise ActionRefused(ActionKind.ESCALATE, agent_id, asked)
+                raise ActionRefusedError(ActionKind.ESCALATE, agent_id, asked)
             await self._permit(ActionKind.ESCALATE, worker, by=by, reason=reason)
             self._climber.budget.spend(self._clock())
             ladder = known or foot(Standing.of(worker, self._settings))
@@ -467,8 +467,8 @@ class InterventionService:
             dry: It is only written down.
 
         Raises:
-            AgentUnknown: No such worker is known.
-            ActionRefused: It must not be; the refusal is written down.
+            AgentNotFoundError: No such worker is known.
+            ActionRefusedError: It must not be; the refusal is written down.
             StoreError: It could not be written down.
         """
         worker = self._find(agent_id, session_id)
@@ -507,8 +507,8 @@ class InterventionService:
             deliver: See ``Actions.answer``.
 
         Raises:
-            AgentUnknown: No such worker is known.
-            ActionRefused: It must not be, or the answer comes too late; the refusal is written down.
+            AgentNotFoundError: No such worker is known.
+            ActionRefusedError: It must not be, or the answer comes too late; the refusal is written down.
             StoreError: It could not be written down; nothing was answered.
         """
         worker = self._find(request.agent_id, request.session_id)
@@ -535,14 +535,14 @@ class InterventionService:
         Stop a worker that is to be started again, past the same guard as every other termination.
 
         Raises:
-            ActionRefused: It must not be, or nothing says that it has stopped.
+            ActionRefusedError: It must not be, or nothing says that it has stopped.
             StoreError: It could not be written down.
         """
         async with self._climber.lock(target.key):
             given = self._actions.permit(ActionKind.TERMINATE, target)
             done = await self._stop_it(given, target.key, by=by, reason=reason)
         if done.outcome is not Outcome.DONE:
-            raise ActionRefused(
+            raise ActionRefusedError(
                 ActionKind.RECOVER, target.agent_id, f"it may be at work still: {done.detail}"
             )
         return done
@@ -610,9 +610,9 @@ class InterventionService:
             # Whoever waited for the lock may have waited long: it is looked up anew.
             now = self._monitor.get(*target.key) or worker
             if unless is not None and (objection := unless(now)) is not None:
-                raise ActionRefused(kind, target.agent_id, objection)
+                raise ActionRefusedError(kind, target.agent_id, objection)
             return given
-        except ActionRefused as refusal:
+        except ActionRefusedError as refusal:
             await self._actions.note(
                 kind,
                 target,
@@ -635,7 +635,7 @@ class InterventionService:
     def _find(self, agent_id: str, session_id: str | None) -> WorkerHealth:
         worker = self._monitor.get(agent_id, session_id)
         if worker is None:
-            raise AgentUnknown(agent_id, session_id)
+            raise AgentNotFoundError(agent_id, session_id)
         return worker
 
 

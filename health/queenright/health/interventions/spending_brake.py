@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.approvals import Approvals
-from queenright.health.interventions.permit import ActionRefused
+from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.record import Outcome
-from queenright.health.interventions.service import AgentUnknown, InterventionService
+from queenright.health.interventions.service import AgentNotFoundError, InterventionService
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.spending import limits_reached
@@ -93,7 +93,7 @@ class SpendingBrake:
     async def _brake(self, key: WorkerKey, limits: set[str], said: str) -> None:
         try:
             is_done = await self._act(*key, said)
-        except (ActionRefused, AgentUnknown, StoreError) as error:
+        except (ActionRefusedError, AgentNotFoundError, StoreError) as error:
             _log.info("no brake for %r, session %r, though %s: %s", *key, said, error)
             return
         if is_done:

@@ -10,7 +10,7 @@ from queenright.health.interventions.target import Target
 from queenright.instrumentation.errors import QueenrightError
 
 
-class RespawnRefused(QueenrightError):
+class RespawnRefusedError(QueenrightError):
     """
     Raised when work cannot be taken up again; says why.
 
@@ -24,7 +24,7 @@ class RespawnRefused(QueenrightError):
         self.over = over
 
 
-class CheckpointRefused(RespawnRefused):
+class InvalidCheckpointError(RespawnRefusedError):
     """Raised when the checkpoint cannot be believed after all; the one before it may be."""
 
 
@@ -60,7 +60,7 @@ class Respawner(Protocol):
         Return the checkpoints of the work, newest first, each of them looked into.
 
         Raises:
-            RespawnRefused: There is nothing to take up.
+            RespawnRefusedError: There is nothing to take up.
         """
         ...
 
@@ -88,7 +88,7 @@ class Respawner(Protocol):
             may_start_over: The task or a person says so: without a checkpoint it may begin again.
 
         Raises:
-            CheckpointRefused: The checkpoint is broken; it is called again with the next one.
-            RespawnRefused: It did not go on.
+            InvalidCheckpointError: The checkpoint is broken; it is called again with the next one.
+            RespawnRefusedError: It did not go on.
         """
         ...

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from queenright.health.interventions.target import Target
-from queenright.health.recovery.respawner import CheckpointRef, Respawned, RespawnRefused
+from queenright.health.recovery.respawner import CheckpointRef, Respawned, RespawnRefusedError
 from queenright.instrumentation.identity import new_id
 from queenright.runtime.agent_runtime import AgentRuntime
-from queenright.runtime.storage.checkpoint_store import ChainLink, CheckpointBroken, CheckpointNotFound
-from queenright.runtime.storage.files import FileUnusable
+from queenright.runtime.storage.checkpoint_store import (
+    ChainLink,
+    CheckpointNotFoundError,
+    CorruptCheckpointError,
+)
+from queenright.runtime.storage.files import UnusableFileError
 from queenright.runtime.storage.session_state import SessionStatus
 from queenright.runtime.storage.session_store import SessionNotFound
-from queenright.runtime.workers import StoppedWorker, WorkerRefused
+from queenright.runtime.workers import InvalidWorkerError, StoppedWorker
 
 
 class RuntimeRespawner:
@@ -37,7 +41,7 @@ class RuntimeRespawner:
         Return the checkpoints of the run that was interrupted, newest first, each read and checked.
 
         Raises:
-            RespawnRefused: There is no such run, or it is at its end.
+            RespawnRefusedError: There is no such run, or it is at its end.
         """
         return [_ref(link) for link in (await self._stopped(target)).chain]
 
@@ -59,16 +63,16 @@ class RuntimeRespawner:
         point, with what the first was given, and what was said since is forgotten.
 
         Raises:
-            RespawnRefused: It did not go on.
+            RespawnRefusedError: It did not go on.
         """
         worker = await self._stopped(target)
         checkpoint_id = None if checkpoint is None else checkpoint.checkpoint_id
         try:
             execution = await self._workers.respawn(worker, checkpoint_id, note, self._ids())
-        except (CheckpointBroken, CheckpointNotFound) as error:
-            raise RespawnRefused(str(error)) from error
-        except WorkerRefused as refusal:
-            raise RespawnRefused(str(refusal), final=refusal.final) from refusal
+        except (CorruptCheckpointError, CheckpointNotFoundError) as error:
+            raise RespawnRefusedError(str(error)) from error
+        except InvalidWorkerError as refusal:
+            raise RespawnRefusedError(str(refusal), final=refusal.final) from refusal
         return Respawned(
             agent_id=target.agent_id, session_id=target.session_id, incarnation_id=execution.incarnation_id
         )
@@ -78,12 +82,12 @@ class RuntimeRespawner:
             stopped = await self._workers.interrupted(
                 target.agent_id, target.session_id, target.incarnation_id
             )
-        except WorkerRefused as refusal:
-            raise RespawnRefused(str(refusal), final=refusal.final, over=refusal.over) from refusal
-        except (SessionNotFound, FileUnusable) as error:
-            raise RespawnRefused(str(error), final=True) from error
+        except InvalidWorkerError as refusal:
+            raise RespawnRefusedError(str(refusal), final=refusal.final, over=refusal.over) from refusal
+        except (SessionNotFound, UnusableFileError) as error:
+            raise RespawnRefusedError(str(error), final=True) from error
         if stopped.state.status is SessionStatus.PAUSED:
-            raise RespawnRefused(
+            raise RespawnRefusedError(
                 f"session {target.session_id!r} was stopped on purpose and is paused; resume it instead",
                 final=True,
                 over=True,

@@ -17,7 +17,7 @@ from typing import Final
 
 from queenright.health.database import StoreError
 from queenright.health.findings import WorkerKey
-from queenright.health.interventions.permit import ActionRefused
+from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.record import Outcome as Done
 from queenright.health.interventions.record import read_interventions
 from queenright.health.interventions.target import ActionKind, Target
@@ -37,7 +37,7 @@ from queenright.runtime.breakers import Breakers
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock, EventType
 
-__all__ = ["Recovery", "RecoveryResult", "RecoveryService", "RecoveryStatus", "TaskUnknown"]
+__all__ = ["Recovery", "RecoveryResult", "RecoveryService", "RecoveryStatus", "TaskNotFoundError"]
 
 _STORE_SECONDS: Final = 5.0
 """A store that refuses is asked again after so long."""
@@ -49,7 +49,7 @@ _LIFE: Final = frozenset(
 _log = logging.getLogger(__name__)
 
 
-class TaskUnknown(QueenrightError):
+class TaskNotFoundError(QueenrightError):
     """Raised when a task is asked for that no worker is, or was, about."""
 
     def __init__(self, task_id: str) -> None:
@@ -225,14 +225,14 @@ class RecoveryService:
         It is somebody's word that the worker is gone: the quiet time after a start does not hold it up.
 
         Raises:
-            TaskUnknown: No worker is, or was, about it.
-            ActionRefused: All acting is stopped, or its worker is running.
+            TaskNotFoundError: No worker is, or was, about it.
+            ActionRefusedError: All acting is stopped, or its worker is running.
             StoreError: It could not be written down; nothing has changed.
         """
         target = await self._target_of(task_id)
         task_id = self._named(task_id, target)
         if held := self._held():
-            raise ActionRefused(ActionKind.RECOVER, target.agent_id, held)
+            raise ActionRefusedError(ActionKind.RECOVER, target.agent_id, held)
         worker = self._monitor.get(*target.key)
         live = self._ledger.live.get(task_id)
         settled = live is None or live.state is RecoveryState.WATCHING
@@ -240,7 +240,7 @@ class RecoveryService:
         if worker is not None and settled and runs:
             asked = await self._was_asked_to_stop(target)
             why = plan.still_runs(worker, task_id, asked=asked, settings=self._settings)
-            raise ActionRefused(ActionKind.RECOVER, target.agent_id, why)
+            raise ActionRefusedError(ActionKind.RECOVER, target.agent_id, why)
         if settled and not from_start:
             refused = await self._starter.why_not_repeated(target, task_id)
             if refused is not None:
@@ -274,7 +274,7 @@ class RecoveryService:
         Return where the recovery of a task stands.
 
         Raises:
-            TaskUnknown: No worker is, or was, about it.
+            TaskNotFoundError: No worker is, or was, about it.
         """
         history = await self._ledger.of_task(task_id)
         if not history:
@@ -755,7 +755,7 @@ class RecoveryService:
             return Target.of(max(known, key=lambda each: each.vitals.last_event).vitals)
         past = await self._ledger.of_task(task_id)
         if not past:
-            raise TaskUnknown(task_id)
+            raise TaskNotFoundError(task_id)
         return past[0].successor if past[0].new_incarnation_id else past[0].target
 
 

@@ -15,10 +15,10 @@ from queenright.health.recovery import plan
 from queenright.health.recovery.attempt import Recovery
 from queenright.health.recovery.respawner import (
     CheckpointRef,
-    CheckpointRefused,
+    InvalidCheckpointError,
     Respawned,
     Respawner,
-    RespawnRefused,
+    RespawnRefusedError,
 )
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
@@ -103,7 +103,7 @@ class Starter:
             return None
         try:
             chain = await within(START_SECONDS, _awaited(respawner.chain(target)), self._sleep)
-        except (RespawnRefused, StoreError, TimeoutError, OSError):
+        except (RespawnRefusedError, StoreError, TimeoutError, OSError):
             return None  # what is wrong is said when it is tried
         checkpoint, skipped = plan.choose(chain)
         return None if checkpoint is not None else plan.not_repeatable(task_id, skipped)
@@ -118,7 +118,7 @@ class Starter:
             return None
         try:
             chain = await within(START_SECONDS, _awaited(respawner.chain(target)), self._sleep)
-        except (RespawnRefused, StoreError, TimeoutError, OSError):
+        except (RespawnRefusedError, StoreError, TimeoutError, OSError):
             return None
         return None if chain else plan.not_repeatable(recovery.task_id, ())
 
@@ -171,7 +171,7 @@ class Starter:
             await self._stop(target, recovery.reason)
         try:
             chain = await within(START_SECONDS, _awaited(respawner.chain(target)), self._sleep)
-        except RespawnRefused as refusal:
+        except RespawnRefusedError as refusal:
             return self._refused(recovery, refusal)  # nobody tried to start it
         while True:
             checkpoint, skipped = plan.choose(chain)
@@ -192,13 +192,13 @@ class Starter:
             )
             try:
                 return await within(START_SECONDS, _awaited(work), self._sleep)
-            except CheckpointRefused as refusal:
+            except InvalidCheckpointError as refusal:
                 if checkpoint is None:
                     raise
                 chain = plan.without(chain, checkpoint, str(refusal))
 
     def _refused(self, recovery: Recovery, error: Exception) -> Dropped | NotStarted:
-        if isinstance(error, RespawnRefused):
+        if isinstance(error, RespawnRefusedError):
             return Dropped(str(error)) if error.over else NotStarted(redact(str(error)), final=error.final)
         if not isinstance(error, QueenrightError | TimeoutError | OSError):
             _log.error("the worker of task %s could not be started", recovery.task_id, exc_info=error)

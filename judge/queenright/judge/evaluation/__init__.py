@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from queenright.judge.evaluation.recorded import RunRefused, read_runs
+from queenright.judge.evaluation.recorded import InvalidRunError, read_runs
 from queenright.judge.evaluation.replay import Happened, Seen, evaluate_files, evaluate_run, events_of, replay
 from queenright.judge.evaluation.score import Score, delays, main, score
 
 __all__ = [
     "Happened",
-    "RunRefused",
+    "InvalidRunError",
     "Score",
     "Seen",
     "delays",

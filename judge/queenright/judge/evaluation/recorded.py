@@ -15,7 +15,7 @@ FORMAT: Final = 'the format is in docs/detection.md, "Records of others"'
 """Where whoever has another format finds ours."""
 
 
-class RunRefused(QueenrightError, ValueError):
+class InvalidRunError(QueenrightError, ValueError):
     """Raised for a line that is no recorded run; says where and why."""
 
 
@@ -24,7 +24,7 @@ def read_runs(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
     Yield the recorded runs of the files, in their order.
 
     Raises:
-        RunRefused: at a line that is no recorded run.
+        InvalidRunError: at a line that is no recorded run.
         OSError: for a file that cannot be read.
     """
     for path in paths:
@@ -34,7 +34,7 @@ def read_runs(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
                     if line.strip():
                         yield _parse(line, path, number)
         except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
-            raise RunRefused(f"{path} cannot be read as lines of text: {error}") from error
+            raise InvalidRunError(f"{path} cannot be read as lines of text: {error}") from error
 
 
 def _open(path: Path) -> TextIO:
@@ -48,11 +48,11 @@ def _parse(line: str, path: Path, number: int) -> dict[str, Any]:
     try:
         run = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise RunRefused(
+        raise InvalidRunError(
             f"{path}:{number} is no JSON: {error}; a recorded run is one object a line; {FORMAT}"
         ) from error
     if not isinstance(run, dict) or not isinstance(run.get("steps"), list):
-        raise RunRefused(
+        raise InvalidRunError(
             f"{path}:{number} is no recorded run: an object with a list 'steps' is needed; {FORMAT}"
         )
     return run

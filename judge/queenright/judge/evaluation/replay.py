@@ -18,7 +18,7 @@ from queenright.health.findings import Finding, FindingKind
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals import VitalSigns
 from queenright.judge.evaluation.events import Steps
-from queenright.judge.evaluation.recorded import FORMAT, RunRefused, read_runs
+from queenright.judge.evaluation.recorded import FORMAT, InvalidRunError, read_runs
 from queenright.runtime.events import AgentEvent
 
 NO_ALARM: Final = frozenset({FindingKind.ERROR_RATE})
@@ -47,14 +47,14 @@ def events_of(run: Mapping[str, Any]) -> list[Happened]:
     Return the events of a run, one a step.
 
     Raises:
-        RunRefused: if ``run`` has no list of steps, or a step is no object.
+        InvalidRunError: if ``run`` has no list of steps, or a step is no object.
     """
     recorded = run.get("steps")
     if not isinstance(recorded, list):
-        raise RunRefused(f"run {run.get('run_id')!r} has no list of steps; {FORMAT}")
+        raise InvalidRunError(f"run {run.get('run_id')!r} has no list of steps; {FORMAT}")
     for index, step in enumerate(recorded):
         if not isinstance(step, Mapping):
-            raise RunRefused(
+            raise InvalidRunError(
                 f"run {run.get('run_id')!r}: step {index} is no object but {step!r:.80}; {FORMAT}"
             )
     steps, clock = Steps(recorded), 0.0
@@ -111,7 +111,7 @@ def evaluate_run(run: Mapping[str, Any], settings: HealthSettings) -> dict[str, 
     the 0-based index of the step after which it was known.
 
     Raises:
-        RunRefused: if ``run`` has no list of steps, or a step is no object.
+        InvalidRunError: if ``run`` has no list of steps, or a step is no object.
     """
     found: list[dict[str, Any]] = []
     worst: dict[FindingKind, int] = {}
@@ -131,7 +131,7 @@ def evaluate_files(paths: Iterable[Path], settings: HealthSettings) -> Iterator[
     Yield what is found in every run of the files, in their order.
 
     Raises:
-        RunRefused: at a line that is no recorded run.
+        InvalidRunError: at a line that is no recorded run.
         OSError: for a file that cannot be read.
     """
     for run in read_runs(paths):

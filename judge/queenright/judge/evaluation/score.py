@@ -12,7 +12,7 @@ from typing import Final
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import HealthSettings
 from queenright.judge.evaluation.oracle import first_repeated_call, group_of
-from queenright.judge.evaluation.recorded import RunRefused, read_runs
+from queenright.judge.evaluation.recorded import InvalidRunError, read_runs
 from queenright.judge.evaluation.replay import evaluate_run
 
 LOOPING: Final = frozenset({FindingKind.DOOM_LOOP.value, FindingKind.ZERO_PROGRESS.value})
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
     settings = HealthSettings()
     try:
         lines, waited = score(paths, settings), delays(paths, settings)
-    except RunRefused as refused:
+    except InvalidRunError as refused:
         print(refused, file=sys.stderr)
         return 1
     print(f"{'runs':70}{'n':>6}{'any':>6}{'loop':>6}{'severe':>8}")

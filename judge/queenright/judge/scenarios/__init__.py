@@ -2,15 +2,15 @@
 
 from queenright.judge.scenarios.agreement import Agreement, agreement, kappa
 from queenright.judge.scenarios.playing import Outcome, model_maker, play, play_all
-from queenright.judge.scenarios.scenario import Label, Scenario, ScenarioRefused, load_scenarios
+from queenright.judge.scenarios.scenario import InvalidScenarioError, Label, Scenario, load_scenarios
 from queenright.judge.scenarios.score import Score, score
 
 __all__ = [
     "Agreement",
+    "InvalidScenarioError",
     "Label",
     "Outcome",
     "Scenario",
-    "ScenarioRefused",
     "Score",
     "agreement",
     "kappa",

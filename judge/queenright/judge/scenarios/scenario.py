@@ -30,7 +30,7 @@ Triage = Literal["dismiss", "intervene"]
 LEVELS: Final[tuple[str, ...]] = get_args(Level)
 
 
-class ScenarioRefused(QueenrightError, ValueError):
+class InvalidScenarioError(QueenrightError, ValueError):
     """Raised for a file that holds no scenarios: which, where in it, and what is wrong."""
 
 
@@ -119,17 +119,20 @@ def load_scenarios(folder: Path | None = None, *, only: Iterable[str] = ()) -> l
         only: Kinds or ids to keep; all if empty.
 
     Raises:
-        ScenarioRefused: A file holds something else, two scenarios have one id, or ``only`` names nothing.
+        InvalidScenarioError: A file holds something else, two scenarios have one id, or ``only`` names
+            nothing.
     """
     files = (folder or Path(str(resources.files("queenright.judge.scenarios") / "set"))).glob("*.yaml")
     found = [scenario for file in sorted(files) for scenario in _read(file)]
     ids = [scenario.id for scenario in found]
     if double := sorted({one for one in ids if ids.count(one) > 1}):
-        raise ScenarioRefused(f"two scenarios are called {double[0]!r}; an id is of one only")
+        raise InvalidScenarioError(f"two scenarios are called {double[0]!r}; an id is of one only")
     wanted = set(only)
     if strange := sorted(wanted - set(ids) - {scenario.kind for scenario in found}):
         kinds = ", ".join(sorted({scenario.kind for scenario in found}))
-        raise ScenarioRefused(f"{strange[0]!r} is neither a kind nor an id of a scenario; kinds: {kinds}")
+        raise InvalidScenarioError(
+            f"{strange[0]!r} is neither a kind nor an id of a scenario; kinds: {kinds}"
+        )
     return [s for s in found if not wanted or s.id in wanted or s.kind in wanted]
 
 
@@ -140,6 +143,6 @@ def _read(file: Path) -> tuple[Scenario, ...]:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise ScenarioRefused(f"{file}: {where}: {first['msg']}") from error
+        raise InvalidScenarioError(f"{file}: {where}: {first['msg']}") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ScenarioRefused(f"{file} cannot be read: {error}") from error
+        raise InvalidScenarioError(f"{file} cannot be read: {error}") from error

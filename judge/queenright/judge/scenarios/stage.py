@@ -56,7 +56,7 @@ _CHANGES: Final = frozenset(
 )
 
 
-class StageStuck(QueenrightError):
+class StageStuckError(QueenrightError):
     """Raised when what is on the stage comes to no rest."""
 
 
@@ -284,7 +284,7 @@ class Stage:
         Let everything come to rest: events handled, database written, models answered, runs over.
 
         Raises:
-            StageStuck: A run has done nothing for seconds, and nobody waits for the virtual clock.
+            StageStuckError: A run has done nothing for seconds, and nobody waits for the virtual clock.
         """
         quiet, poll, since = 0, 0.0, time.monotonic()
         while quiet < _QUIET_ROUNDS:
@@ -297,6 +297,6 @@ class Stage:
                 if time.monotonic() - since > _STUCK_SECONDS:
                     if self.time.next_waking() < math.inf:
                         return
-                    raise StageStuck(f"{self._running()} runs of judge and queen do not end")
+                    raise StageStuckError(f"{self._running()} runs of judge and queen do not end")
             else:
                 quiet, poll = quiet + 1, 0.0

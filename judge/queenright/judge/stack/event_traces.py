@@ -10,7 +10,7 @@ from queenright.health.event_log import event_of
 from queenright.health.store import Store, StoreError
 from queenright.health.tables import EVENTS
 from queenright.instrumentation import names
-from queenright.judge.stack.http import StackUnavailable
+from queenright.judge.stack.http import StackUnavailableError
 from queenright.judge.stack.traces import TraceSpan
 from queenright.runtime.events import AgentEvent
 
@@ -44,13 +44,13 @@ class EventTraces:
         Return what the newest events of a trace say, oldest first; none if there are none.
 
         Raises:
-            StackUnavailable: The log could not be read.
+            StackUnavailableError: The log could not be read.
         """
         wanted = trace_id.lower()
         try:
             events = await self._store.read(lambda conn: _events(conn, wanted))
         except StoreError:
-            raise StackUnavailable("the event log", "could not be read just now") from None
+            raise StackUnavailableError("the event log", "could not be read just now") from None
         return [_span(event) for event in reversed(events)]
 
 

@@ -34,15 +34,15 @@ class StackError(QueenrightError):
         self.reason = reason
 
 
-class StackUnavailable(StackError):
+class StackUnavailableError(StackError):
     """Raised when an API could not be asked, or gave no usable answer: nothing is known."""
 
 
-class QueryRefused(StackError):
+class InvalidQueryError(StackError):
     """Raised when an API says that the question is wrong; asking it again changes nothing."""
 
 
-class SelectorRefused(QueryRefused):
+class InvalidSelectorError(InvalidQueryError):
     """Raised when Prometheus says that the label matchers a person gave are wrong; ``name`` is these."""
 
 
@@ -97,8 +97,8 @@ class StackClient:
         Return the answer's JSON.
 
         Raises:
-            QueryRefused: status 400, 404 or 422, with the API's own words.
-            StackUnavailable: anything else that is no answer.
+            InvalidQueryError: status 400, 404 or 422, with the API's own words.
+            StackUnavailableError: anything else that is no answer.
         """
         import httpx
 
@@ -107,20 +107,20 @@ class StackClient:
             async with asyncio.timeout(self._timeout):
                 status, body = await self._exchange(method, f"{name}{path}", **how)
         except TimeoutError:
-            raise StackUnavailable(name, f"did not answer within {self._timeout:g} s") from None
+            raise StackUnavailableError(name, f"did not answer within {self._timeout:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             # `from None`: the chained exception carries the request, and with it the login.
             reached = not isinstance(error, httpx.ConnectError)
             reason = f"did not answer ({type(error).__name__})" if reached else "cannot be reached"
-            raise StackUnavailable(name, reason) from None
+            raise StackUnavailableError(name, reason) from None
         if status in (400, 404, 422):
-            raise QueryRefused(name, _fault(status, body))
+            raise InvalidQueryError(name, _fault(status, body))
         if status != 200:
-            raise StackUnavailable(name, _fault(status, body))
+            raise StackUnavailableError(name, _fault(status, body))
         try:
             return json.loads(body)
         except (ValueError, RecursionError):
-            raise StackUnavailable(name, "its answer is no JSON; is the address right?") from None
+            raise StackUnavailableError(name, "its answer is no JSON; is the address right?") from None
 
     async def _exchange(self, method: str, url: str, **how: Any) -> tuple[int, bytes]:
         import httpx
@@ -142,7 +142,7 @@ class StackClient:
             async for part in response.aiter_bytes():
                 body += part
                 if len(body) > MOST_BYTES:
-                    raise QueryRefused(
+                    raise InvalidQueryError(
                         address.name, f"the answer has more than {MOST_BYTES >> 20} MB; ask for less"
                     )
         return response.status_code, bytes(body)

@@ -9,10 +9,10 @@ from typing import Any, Final
 from queenright.instrumentation.identity import NAME_LIMIT, clean_name
 from queenright.judge.stack.http import (
     TIMEOUT_SECONDS,
-    QueryRefused,
+    InvalidQueryError,
     StackAddress,
     StackClient,
-    StackUnavailable,
+    StackUnavailableError,
 )
 
 _LABEL_LIMIT: Final = 2_000
@@ -55,8 +55,8 @@ class Prometheus:
         Return what a query says at one moment, by default now.
 
         Raises:
-            QueryRefused: Prometheus says what is wrong with it.
-            StackUnavailable: There is no answer.
+            InvalidQueryError: Prometheus says what is wrong with it.
+            StackUnavailableError: There is no answer.
         """
         form = {"query": promql, "timeout": f"{self._timeout:g}s"}
         if at is not None:
@@ -68,8 +68,8 @@ class Prometheus:
         Return what a query said from ``start`` to ``end``, every ``step`` seconds.
 
         Raises:
-            QueryRefused: Prometheus says what is wrong with it.
-            StackUnavailable: There is no answer.
+            InvalidQueryError: Prometheus says what is wrong with it.
+            StackUnavailableError: There is no answer.
         """
         form = {
             "query": promql,
@@ -87,22 +87,24 @@ class Prometheus:
     async def _post(self, path: str, form: Mapping[str, str]) -> Any:
         try:
             return await self._client.post(path, form)
-        except QueryRefused as refusal:
+        except InvalidQueryError as refusal:
             if not refusal.reason.startswith("404"):
                 raise
             # A Prometheus has these paths: it is another one's address, or a proxy's before it is there.
-            raise StackUnavailable(self.name, f"{refusal.reason}; is the address right?") from None
+            raise StackUnavailableError(self.name, f"{refusal.reason}; is the address right?") from None
 
     def _read(self, answer: Any) -> list[Series]:
         try:
             if answer["status"] != "success":
                 raise ValueError(str(answer["status"]))
             if answer.get("isPartial"):
-                raise StackUnavailable(self.name, "its answer is not whole: a part of its storage is away")
+                raise StackUnavailableError(
+                    self.name, "its answer is not whole: a part of its storage is away"
+                )
             data = answer["data"]
             return _READERS[data["resultType"]](data["result"])
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
-            raise StackUnavailable(
+            raise StackUnavailableError(
                 self.name, "its answer is not that of a Prometheus; is the address right?"
             ) from None
 

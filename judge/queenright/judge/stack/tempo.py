@@ -8,10 +8,10 @@ from typing import Final
 from queenright.instrumentation import names
 from queenright.judge.stack.http import (
     TIMEOUT_SECONDS,
-    QueryRefused,
+    InvalidQueryError,
     StackAddress,
     StackClient,
-    StackUnavailable,
+    StackUnavailableError,
 )
 from queenright.judge.stack.traces import TraceSpan, hexadecimal, read_otlp
 
@@ -44,14 +44,14 @@ class Tempo:
         """
         try:
             answer = await self._client.get(f"/api/traces/{trace_id}", {})
-        except QueryRefused as refusal:
+        except InvalidQueryError as refusal:
             if refusal.reason.startswith("404"):
                 return []
             raise
         try:
             return read_otlp(answer)
         except ValueError:
-            raise StackUnavailable(self.name, "its answer is no trace; is the address right?") from None
+            raise StackUnavailableError(self.name, "its answer is no trace; is the address right?") from None
 
     async def newest(self, agent: str, start: float, end: float) -> str:
         """
@@ -75,7 +75,7 @@ class Tempo:
                 for row in answer.get("traces") or ()
             ]
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise StackUnavailable(self.name, "its answer is no list of traces") from None
+            raise StackUnavailableError(self.name, "its answer is no list of traces") from None
         if not found:
             return ""
         # Leading zeros are left out of the ids in a list.

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from queenright.instrumentation import names
 from queenright.instrumentation.redaction import redact
 from queenright.judge.quoting import quote
-from queenright.judge.stack.http import QueryRefused, StackError
+from queenright.judge.stack.http import InvalidQueryError, StackError
 from queenright.judge.stack.prometheus import Prometheus, Series
 from queenright.judge.stack.promql import fault_of
 from queenright.judge.stack.traces import TRACE_ID, Traces, TraceSpan
@@ -203,7 +203,7 @@ class _Trace:
 
 def _as_tool_error(what: str, error: StackError) -> ToolError:
     """Say it to a model: where anything is, is none of its business."""
-    if isinstance(error, QueryRefused):
+    if isinstance(error, InvalidQueryError):
         return ToolError(f"{what} refused it: {error.reason}")
     return ToolUnavailable(f"{what} is not to be had: {error.reason}; go on without")
 

@@ -12,7 +12,7 @@ from typing import Final
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.instrumentation.names import MetricName, WaitingReason
-from queenright.judge.stack.http import QueryRefused, SelectorRefused, StackUnavailable
+from queenright.judge.stack.http import InvalidQueryError, InvalidSelectorError, StackUnavailableError
 from queenright.judge.stack.prometheus import Prometheus, Series
 from queenright.judge.stack.samples import Samples
 from queenright.judge.stack.targets import Targets, is_of, matchers_of, target_labels, target_of
@@ -97,7 +97,7 @@ async def prometheus_time(prometheus: Prometheus) -> float:
     """
     answer = await prometheus.query("time()")
     if len(answer) != 1 or not math.isfinite(answer[0].value):
-        raise StackUnavailable(prometheus.name, "does not say what time it is; is the address right?")
+        raise StackUnavailableError(prometheus.name, "does not say what time it is; is the address right?")
     return answer[0].value
 
 
@@ -121,7 +121,7 @@ async def find_workers(
         samples: Counts what was left out.
 
     Raises:
-        SelectorRefused: Prometheus does not understand the selector.
+        InvalidSelectorError: Prometheus does not understand the selector.
         StackError: Prometheus cannot be asked.
     """
     long, grace = settings.stall.unknown_seconds, max(settings.judge.start_grace_seconds, 1.0)
@@ -170,11 +170,11 @@ async def find_workers(
 async def _ask(prometheus: Prometheus, promql: str, now: float, selector: str) -> list[Series]:
     try:
         return await prometheus.query(promql, now)
-    except QueryRefused as refusal:
+    except InvalidQueryError as refusal:
         # Our own part of the question is well-formed. 422, but for a parser's, is of what it would take.
         if not matchers_of(selector) or not (refusal.reason.startswith("400") or "pars" in refusal.reason):
             raise
-        raise SelectorRefused(selector, _POSITION.sub("", refusal.reason)) from None
+        raise InvalidSelectorError(selector, _POSITION.sub("", refusal.reason)) from None
 
 
 def _select(metrics: Iterable[MetricName], selector: str) -> str:

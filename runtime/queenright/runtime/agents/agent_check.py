@@ -11,7 +11,7 @@ from queenright.runtime.agents.agent_parts import AgentParts
 from queenright.runtime.graphs.graph import NodeSpec
 
 
-class AgentInvalid(QueenrightError):
+class InvalidAgentError(QueenrightError):
     """Raised when an agent is to be started that cannot work; every reason is named."""
 
     def __init__(self, name: str, errors: tuple[str, ...]) -> None:

@@ -36,7 +36,7 @@ _BARE: Final = (
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-class MissingCredential(QueenrightError):
+class MissingCredentialError(QueenrightError):
     """
     Raised when a variable is needed that the environment has not.
 
@@ -99,9 +99,9 @@ def filled_in(text: str, environment: Mapping[str, str], *, wanted_by: str) -> s
     Return ``text`` with each ``${NAME}`` replaced by that variable's value.
 
     Raises:
-        MissingCredential: A variable is not set; all of them are named.
+        MissingCredentialError: A variable is not set; all of them are named.
     """
     absent = [name for name in dict.fromkeys(references(text)) if name not in environment]
     if absent:
-        raise MissingCredential(absent, wanted_by)
+        raise MissingCredentialError(absent, wanted_by)
     return _REFERENCE.sub(lambda found: environment[found[1]], text)

@@ -30,7 +30,7 @@ _ALIVE_SECONDS: Final = 5.0
 """A server that left a call without an answer has so long to answer another."""
 
 
-class McpUnavailable(QueenrightError):
+class McpUnavailableError(QueenrightError):
     """Raised when a server cannot be reached, or when there is no MCP client here."""
 
 
@@ -82,8 +82,8 @@ class McpServer:
         Return what the server offered when it was connected; connect to it if it is not.
 
         Raises:
-            McpUnavailable: It cannot be reached.
-            MissingCredential: It refers to a variable that is not set.
+            McpUnavailableError: It cannot be reached.
+            MissingCredentialError: It refers to a variable that is not set.
         """
         return (await self._connected()).tools
 
@@ -131,7 +131,7 @@ class McpServer:
     async def _connected(self) -> Connection:
         async with self._connecting:
             if self._closed:
-                raise McpUnavailable(f"The MCP server {self.name!r} is closed.")
+                raise McpUnavailableError(f"The MCP server {self.name!r} is closed.")
             if self._connection is not None and self._connection.doubted:
                 await self._look_after(self._connection)
             if self._connection is not None and self._connection.gone:
@@ -160,7 +160,7 @@ class McpServer:
             # Importing it takes about a second.
             await asyncio.to_thread(importlib.import_module, "mcp")
         except ImportError as error:
-            raise McpUnavailable(
+            raise McpUnavailableError(
                 f"The MCP server {self.name!r} needs the MCP client: pip install 'queenright[mcp]'"
             ) from error
         spec = self._spec
@@ -183,7 +183,7 @@ class McpServer:
             await connection.close()
             if not isinstance(error, Exception):
                 raise
-            raise McpUnavailable(self._unreachable(error, connection.garbage)) from None
+            raise McpUnavailableError(self._unreachable(error, connection.garbage)) from None
         return connection
 
     def _unreachable(self, error: Exception, garbage: str) -> str:
@@ -200,8 +200,8 @@ async def mcp_tools(servers: Iterable[McpServer], taken: Collection[str] = ()) -
     A tool keeps its name, unless that is in ``taken`` or two servers have it: then it is ``server__tool``.
 
     Raises:
-        McpUnavailable: A server cannot be reached.
-        MissingCredential: A server refers to a variable that is not set.
+        McpUnavailableError: A server cannot be reached.
+        MissingCredentialError: A server refers to a variable that is not set.
     """
     servers = list(servers)
     offered = await asyncio.gather(*(server.list_tools() for server in servers), return_exceptions=True)

@@ -13,7 +13,7 @@ from queenright.instrumentation.telemetry import Telemetry
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.agents.agent_check import (
     AgentInfo,
-    AgentInvalid,
+    InvalidAgentError,
     ValidationResult,
     thinks,
     unknown_names,
@@ -32,7 +32,7 @@ from queenright.runtime.llm.scripted_provider import ScriptedProvider
 from queenright.runtime.nodes.guard import GuardFactory
 from queenright.runtime.tooling.tools import Tool
 
-__all__ = ["AgentInfo", "AgentInvalid", "AgentLoadError", "AgentRunner", "ValidationResult"]
+__all__ = ["AgentInfo", "AgentLoadError", "AgentRunner", "InvalidAgentError", "ValidationResult"]
 
 
 class AgentRunner:
@@ -204,8 +204,8 @@ class AgentRunner:
         Start the agent on a runtime of its own, with its MCP servers; return the runtime. Once is enough.
 
         Raises:
-            AgentInvalid: It cannot work, by ``validate``.
-            McpUnavailable: A server cannot be reached.
+            InvalidAgentError: It cannot work, by ``validate``.
+            McpUnavailableError: A server cannot be reached.
             GraphError: Its nodes use something that is not there.
         """
         async with self._starting:
@@ -231,8 +231,8 @@ class AgentRunner:
             graph_id: What the graph is called there.
 
         Raises:
-            AgentInvalid: The agent cannot work, by ``validate``.
-            McpUnavailable: A server cannot be reached.
+            InvalidAgentError: The agent cannot work, by ``validate``.
+            McpUnavailableError: A server cannot be reached.
             GraphError: The id is taken, or its nodes use something that is not there.
         """
         graph = self.spec.graph
@@ -304,7 +304,7 @@ class AgentRunner:
             hide_variables((), [self._model], self._environment)
         result = await asyncio.to_thread(self.validate)
         if not result.ok:
-            raise AgentInvalid(self.spec.name, result.errors)
+            raise InvalidAgentError(self.spec.name, result.errors)
         parts = self._parts
         prefix = "mcp" if primary else f"mcp_{graph.id}"
         servers = [

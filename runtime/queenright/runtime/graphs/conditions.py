@@ -52,11 +52,11 @@ class ConditionError(QueenrightError):
         self.problem = problem
 
 
-class NotInMemory(ConditionError):
+class NotInMemoryError(ConditionError):
     """Raised when a condition speaks of what is not in the memory (yet)."""
 
 
-class ConditionsUnavailable(QueenrightError):
+class ConditionsUnavailableError(QueenrightError):
     """Raised when the library that evaluates conditions is not installed."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ def check(expression: str) -> None:
 
     Raises:
         ConditionError: It is not; says why.
-        ConditionsUnavailable: The library is missing.
+        ConditionsUnavailableError: The library is missing.
     """
     _simpleeval()
     _parsed(expression)
@@ -80,10 +80,10 @@ def holds(expression: str, memory: Mapping[str, Any]) -> bool:
     Return whether ``expression`` is true of ``memory``.
 
     Raises:
-        NotInMemory: It needs a name or key that is not there.
+        NotInMemoryError: It needs a name or key that is not there.
         ConditionError: It is no condition, or it compares what cannot be compared. Values of the memory
             are not in the message.
-        ConditionsUnavailable: The library is missing.
+        ConditionsUnavailableError: The library is missing.
     """
     library = _simpleeval()
     evaluator = library.EvalWithCompoundTypes(
@@ -96,15 +96,15 @@ def holds(expression: str, memory: Mapping[str, Any]) -> bool:
     try:
         return bool(evaluator.eval(expression, previously_parsed=tree))
     except (KeyError, IndexError) as error:
-        raise NotInMemory(expression, _missing(tree, error)) from None
-    except (TypeError, ZeroDivisionError, _TooMuch) as error:
+        raise NotInMemoryError(expression, _missing(tree, error)) from None
+    except (TypeError, ZeroDivisionError, _TooMuchError) as error:
         raise ConditionError(expression, str(error)) from None
     except Exception as error:
         # Its text may quote a value, and values may be secrets.
         raise ConditionError(expression, f"cannot be answered ({type(error).__name__})") from None
 
 
-class _TooMuch(Exception):
+class _TooMuchError(Exception):
     """A result would be too large."""
 
 
@@ -112,7 +112,7 @@ def _simpleeval() -> Any:
     try:
         return importlib.import_module("simpleeval")
     except ImportError as error:
-        raise ConditionsUnavailable from error
+        raise ConditionsUnavailableError from error
 
 
 @functools.lru_cache(maxsize=512)
@@ -208,7 +208,7 @@ def _numbers_only(do: Callable[[Any, Any], Any], sign: str) -> Callable[[Any, An
 
 def _add(left: Any, right: Any) -> Any:
     if hasattr(left, "__len__") and hasattr(right, "__len__") and len(left) + len(right) > 1_000_000:
-        raise _TooMuch("+ would make more than a million characters or items")
+        raise _TooMuchError("+ would make more than a million characters or items")
     return left + right
 
 

@@ -58,7 +58,7 @@ class Goal(Spec):
                 if one.expression:
                     try:
                         conditions.check(one.expression)
-                    except (conditions.ConditionError, conditions.ConditionsUnavailable) as error:
+                    except (conditions.ConditionError, conditions.ConditionsUnavailableError) as error:
                         problems.append(f"{what} {one.id!r}: {error}")
         if problems:
             raise ValueError("\n".join(f"goal {self.id!r}: {problem}" for problem in problems))
@@ -92,7 +92,7 @@ def progress(goal: Goal, memory: Mapping[str, Any], *, finished: bool) -> GoalPr
         finished: The execution has succeeded.
 
     Raises:
-        ConditionsUnavailable: There are expressions, and the library for them is missing.
+        ConditionsUnavailableError: There are expressions, and the library for them is missing.
     """
     criteria = {one.id: _state(one, memory, finished) for one in goal.success_criteria}
     met = sum(one.weight for one in goal.success_criteria if criteria[one.id] == "met")
@@ -113,7 +113,7 @@ def _state(criterion: SuccessCriterion, memory: Mapping[str, Any], finished: boo
         return "met" if finished else "unknown"
     try:
         return "met" if conditions.holds(criterion.expression, memory) else "unmet"
-    except conditions.NotInMemory:
+    except conditions.NotInMemoryError:
         return "unmet"
     except conditions.ConditionError:
         return "unknown"

@@ -103,7 +103,7 @@ def _condition_problems(edge: EdgeSpec) -> Iterator[str]:
     else:
         try:
             conditions.check(edge.expression)
-        except (conditions.ConditionError, conditions.ConditionsUnavailable) as error:
+        except (conditions.ConditionError, conditions.ConditionsUnavailableError) as error:
             yield str(error)
 
 

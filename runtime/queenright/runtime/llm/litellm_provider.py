@@ -38,11 +38,11 @@ class ProviderUnavailable(QueenrightError):
     """Raised for a model that cannot be used here; the message says what is missing."""
 
 
-class _NotStreamed(Exception):
+class _NotStreamedError(Exception):
     """The provider answers, but not in pieces."""
 
 
-class _NotForced(Exception):
+class _NotForcedError(Exception):
     """The provider answers, but does not let itself be told to call a tool."""
 
 
@@ -176,7 +176,7 @@ class LiteLlmProvider:
         if must_call and tools and self._forces:
             try:
                 return await self._answer(litellm, {**question, "tool_choice": "required"}, on_text)
-            except _NotForced:
+            except _NotForcedError:
                 pass
             reply = await self._answer(litellm, question, on_text)
             # Only now: what refused both had another reason.
@@ -202,7 +202,7 @@ class LiteLlmProvider:
         if self._streams and _has_streaming(litellm, self._name):
             try:
                 return await self._streamed(litellm, question, on_text)
-            except _NotStreamed:
+            except _NotStreamedError:
                 pass
         reply = await self._whole(litellm, question)
         # Only now: what refused both had another reason.
@@ -225,7 +225,7 @@ class LiteLlmProvider:
         ended = getattr(stream, "received_finish_reason", gathered.finish_reason)
         if not (ended or getattr(stream, "intermittent_finish_reason", None)):
             if gathered.empty and _is_json(stream):
-                raise _NotStreamed
+                raise _NotStreamedError
             raise TransientModelError(f"{self._name}: the stream was cut: it ended without a reason")
         if gathered.finish_reason == "content_filter" and gathered.empty:
             raise ModelError(f"{self._name}: the provider's content filter let nothing through")
@@ -251,9 +251,9 @@ class LiteLlmProvider:
                 return answer
         except Exception as error:
             if question.get("stream") and refuses_streams(error):
-                raise _NotStreamed from None
+                raise _NotStreamedError from None
             if "tool_choice" in question and refuses_tool_choice(error):
-                raise _NotForced from None
+                raise _NotForcedError from None
             failed = failure(self._name, error, now=self._clock())
         # Not inside `except`: what the provider said may repeat a key, and a traceback shows causes.
         raise failed
@@ -265,7 +265,7 @@ class LiteLlmProvider:
             return
         except Exception as error:
             if gathered.empty and refuses_streams(error):
-                raise _NotStreamed from None
+                raise _NotStreamedError from None
             failed = failure(self._name, error, now=self._clock())
         raise failed
 

@@ -31,7 +31,7 @@ from queenright.runtime.nodes.own_tools import ASK_USER, SET_OUTPUT, missing_key
 from queenright.runtime.nodes.reporting import Reporter, StepReport
 from queenright.runtime.nodes.tool_use import Approve, ToolUse, told_apart
 from queenright.runtime.nodes.turns import Move, assess
-from queenright.runtime.nodes.visit import Stopped, Visit
+from queenright.runtime.nodes.visit import Visit, VisitStoppedError
 from queenright.runtime.storage.conversation import Conversation
 from queenright.runtime.storage.entries import Draft, EntryKind
 from queenright.runtime.storage.files import Disk
@@ -252,7 +252,7 @@ class EventLoopNode:
                     await self._think(step)
                     await self._tools.act(visit, step)
                 await self._decide(step)
-            except Stopped as stopped:
+            except VisitStoppedError as stopped:
                 step.verdict(Verdict.ESCALATE, stopped.finding.evidence)
                 if stopped.finding.hold_seconds <= 0:
                     await self._escalate(stopped.finding)
@@ -423,7 +423,7 @@ class EventLoopNode:
             messages=visit.conversation.messages,
         )
         judgement, fault = await alone(self._judge.judge(turn))
-        if isinstance(fault, ModelError | TimeoutError | Stopped):
+        if isinstance(fault, ModelError | TimeoutError | VisitStoppedError):
             raise fault
         if judgement is None:
             raise JudgeFailed(fault or TypeError("it gave no judgement")) from fault

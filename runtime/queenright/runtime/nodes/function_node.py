@@ -110,7 +110,7 @@ def _outputs(spec: NodeSpec, value: Any) -> dict[str, Any]:
 
     Raises:
         WrongOutput: A key is missing, or a router chose a route that is not there.
-        MemoryRefused: A value is no JSON, or too large.
+        MemoryAccessError: A value is no JSON, or too large.
     """
     if spec.node_type == "router":
         if value not in spec.routes:

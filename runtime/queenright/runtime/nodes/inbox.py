@@ -17,7 +17,14 @@ from random import Random
 from typing import Any
 
 from queenright.runtime.events import Clock
-from queenright.runtime.storage.files import Disk, FileUnusable, Skipped, read_json, sync_folder, write_json
+from queenright.runtime.storage.files import (
+    Disk,
+    Skipped,
+    UnusableFileError,
+    read_json,
+    sync_folder,
+    write_json,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -134,11 +141,11 @@ class Inbox:
                 row = read_json(path)
                 content = row.get("content") if isinstance(row, dict) else None
                 if not isinstance(content, str):
-                    raise FileUnusable(path, "it is no input")
+                    raise UnusableFileError(path, "it is no input")
                 found.append(Given(id=path.stem, content=content, note=_note(row)))
             except FileNotFoundError:
                 continue
-            except FileUnusable as error:
+            except UnusableFileError as error:
                 if all(skipped.path != path for skipped in self.skipped):
                     _log.warning("left an input alone: %s", error)
                     self.skipped.append(Skipped(path, error.reason))

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from queenright.runtime.graphs.graph import NodeSpec
-from queenright.runtime.memory import MemoryRefused, check_sizes
+from queenright.runtime.memory import MemoryAccessError, check_sizes
 from queenright.runtime.tooling.tools import Tool, ToolArgumentsRefused
 
 SET_OUTPUT: Final = "set_output"
@@ -79,7 +79,7 @@ def _set_output(spec: NodeSpec) -> Tool:
             raise ToolArgumentsRefused("; ".join(wrong))
         try:
             check_sizes(outputs)
-        except MemoryRefused as error:
+        except MemoryAccessError as error:
             raise ToolArgumentsRefused(str(error)) from error
         return json.dumps(outputs, ensure_ascii=False)
 

@@ -14,7 +14,7 @@ from queenright.runtime.nodes.guard import Guard, GuardFinding
 from queenright.runtime.nodes.reporting import Reporter
 from queenright.runtime.storage.conversation import Conversation
 from queenright.runtime.storage.entries import Draft, Entry, EntryKind
-from queenright.runtime.storage.files import Disk, FileUnusable, read_json, write_json
+from queenright.runtime.storage.files import Disk, UnusableFileError, read_json, write_json
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ INTERRUPTED: Final = (
 )
 
 
-class Stopped(Exception):
+class VisitStoppedError(Exception):
     """Raised inside a turn when the guard says that the visit must end."""
 
     def __init__(self, finding: GuardFinding) -> None:
@@ -126,17 +126,17 @@ class Visit:
         Go on only if the guard lets us.
 
         Raises:
-            Stopped: It does not.
+            VisitStoppedError: It does not.
         """
         if self.stop is not None:
-            raise Stopped(self.stop)
+            raise VisitStoppedError(self.stop)
 
     def _read(self, visit_id: str) -> NodeCursor:
         try:
             cursor = NodeCursor.from_dict(read_json(self._file))
         except FileNotFoundError:
             return NodeCursor(visit_id=visit_id)
-        except (FileUnusable, ValueError) as error:
+        except (UnusableFileError, ValueError) as error:
             _log.warning("cursor of node %s is made anew from its conversation: %s", self._node_id, error)
             return NodeCursor(visit_id=visit_id)
         if cursor.visit_id != visit_id or cursor.seq > self.conversation.last_seq:

@@ -22,8 +22,8 @@ from pydantic import BaseModel, Field, ValidationError
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.events import Clock
 from queenright.runtime.storage.files import (
-    FileUnusable,
     Skipped,
+    UnusableFileError,
     json_bytes,
     read_json,
     sync_folder,
@@ -39,7 +39,7 @@ _HASH: Final = "content_hash"
 Reason = Literal["node", "pause", "terminate"]
 
 
-class CheckpointBroken(QueenrightError):
+class CorruptCheckpointError(QueenrightError):
     """Raised for a checkpoint that is there and cannot be believed."""
 
     def __init__(self, path: Path, reason: str) -> None:
@@ -50,7 +50,7 @@ class CheckpointBroken(QueenrightError):
         self.reason = reason
 
 
-class CheckpointNotFound(QueenrightError):
+class CheckpointNotFoundError(QueenrightError):
     """Raised for a checkpoint that is not in the store."""
 
     def __init__(self, checkpoint_id: str, directory: Path) -> None:
@@ -170,21 +170,21 @@ class CheckpointStore:
         Return a checkpoint if its hash is right, its ids are, and its parent is the right one or not whole.
 
         Raises:
-            CheckpointNotFound: There is none of this id.
-            CheckpointBroken: It cannot be believed.
+            CheckpointNotFoundError: There is none of this id.
+            CorruptCheckpointError: It cannot be believed.
         """
         path = self._path(checkpoint_id)
         if path is None:
-            raise CheckpointNotFound(checkpoint_id, self._directory)
+            raise CheckpointNotFoundError(checkpoint_id, self._directory)
         row = self._row(path)
         if not _is_whole(row):
-            raise CheckpointBroken(path, "its content does not have its hash")
+            raise CorruptCheckpointError(path, "its content does not have its hash")
         try:
             checkpoint = Checkpoint.model_validate(row)
         except (ValidationError, RecursionError) as error:
-            raise CheckpointBroken(path, problem(error)) from error
+            raise CorruptCheckpointError(path, problem(error)) from error
         if checkpoint.checkpoint_id != checkpoint_id:
-            raise CheckpointBroken(path, f"it is checkpoint {checkpoint.checkpoint_id!r}")
+            raise CorruptCheckpointError(path, f"it is checkpoint {checkpoint.checkpoint_id!r}")
         if checkpoint.parent_id is not None:
             self._check_parent(path, checkpoint, checkpoint.parent_id)
         return checkpoint
@@ -203,9 +203,9 @@ class CheckpointStore:
         for name in sorted(self._names(), key=_order, reverse=True):
             try:
                 links.append(ChainLink(checkpoint_id=name, checkpoint=self.load(name)))
-            except CheckpointNotFound:
+            except CheckpointNotFoundError:
                 continue
-            except CheckpointBroken as error:
+            except CorruptCheckpointError as error:
                 links.append(ChainLink(checkpoint_id=name, checkpoint=None, reason=error.reason))
         return links
 
@@ -243,32 +243,34 @@ class CheckpointStore:
         for name in sorted(self._names(), key=_order, reverse=True):
             try:
                 yield self.load(name)
-            except CheckpointNotFound:
+            except CheckpointNotFoundError:
                 continue
-            except CheckpointBroken as error:
+            except CorruptCheckpointError as error:
                 _log.warning("passed over a checkpoint: %s", error)
                 self.skipped.append(Skipped(error.path, error.reason))
 
     def _check_parent(self, path: Path, checkpoint: Checkpoint, parent_id: str) -> None:
         if not _NAME.fullmatch(parent_id) or _order(parent_id) >= _order(checkpoint.checkpoint_id):
-            raise CheckpointBroken(path, f"its parent {parent_id[:100]!r} is none")
+            raise CorruptCheckpointError(path, f"its parent {parent_id[:100]!r} is none")
         try:
             parent = self._row(self._directory / f"{parent_id}.json")
-        except (CheckpointNotFound, CheckpointBroken):
+        except (CheckpointNotFoundError, CorruptCheckpointError):
             return
         # A parent that broke says nothing against its child; another whole one in its place does.
         if _is_whole(parent) and parent[_HASH] != checkpoint.parent_hash:
-            raise CheckpointBroken(path, f"its parent {parent_id!r} is not the one that it was made after")
+            raise CorruptCheckpointError(
+                path, f"its parent {parent_id!r} is not the one that it was made after"
+            )
 
     def _row(self, path: Path) -> dict[str, Any]:
         try:
             row = read_json(path)
         except FileNotFoundError as error:
-            raise CheckpointNotFound(path.stem, self._directory) from error
-        except FileUnusable as error:
-            raise CheckpointBroken(path, error.reason) from error
+            raise CheckpointNotFoundError(path.stem, self._directory) from error
+        except UnusableFileError as error:
+            raise CorruptCheckpointError(path, error.reason) from error
         if not isinstance(row, dict) or not isinstance(row.get(_HASH), str):
-            raise CheckpointBroken(path, "it is no checkpoint")
+            raise CorruptCheckpointError(path, "it is no checkpoint")
         return row
 
     def _names(self) -> list[str]:

@@ -35,8 +35,8 @@ from queenright.runtime.storage.exchanges import (
 from queenright.runtime.storage.files import (
     ASIDE,
     Disk,
-    FileUnusable,
     Skipped,
+    UnusableFileError,
     json_bytes,
     read_json,
     sync_folder,
@@ -301,7 +301,7 @@ class Conversation:
             row = read_json(self._cleared)
         except FileNotFoundError:
             return 0
-        except FileUnusable as error:
+        except UnusableFileError as error:
             self._skip(self._cleared, error.reason)
             return 0
         through = _number(row.get("through")) if isinstance(row, Mapping) else 0
@@ -335,7 +335,7 @@ class Conversation:
                 raise
             self._skip(path, "it is a link to nothing")
             return None
-        except FileUnusable as error:
+        except UnusableFileError as error:
             self._skip(path, error.reason)
             return None
         except ValueError as error:

@@ -38,7 +38,7 @@ _THREADS: Final = 4
 _CHUNK: Final = 64 * 1024
 
 
-class FileUnusable(QueenrightError):
+class UnusableFileError(QueenrightError):
     """Raised for a file that is there and is not what it should be."""
 
     def __init__(self, path: Path, reason: str) -> None:
@@ -49,7 +49,7 @@ class FileUnusable(QueenrightError):
         self.reason = reason
 
 
-class Locked(QueenrightError):
+class FileLockedError(QueenrightError):
     """Raised when another holds a lock; ``pid`` is the holder's process if it is known."""
 
     def __init__(self, path: Path, pid: int | None) -> None:
@@ -171,18 +171,18 @@ def read_json(path: Path) -> Any:
 
     Raises:
         FileNotFoundError: There is no such file.
-        FileUnusable: It cannot be read, or is no JSON in UTF-8.
+        UnusableFileError: It cannot be read, or is no JSON in UTF-8.
     """
     try:
         return json.loads(path.read_bytes().decode("utf-8"))
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise FileUnusable(path, error.strerror or str(error)) from error
+        raise UnusableFileError(path, error.strerror or str(error)) from error
     except UnicodeDecodeError as error:
-        raise FileUnusable(path, "it is not UTF-8") from error
+        raise UnusableFileError(path, "it is not UTF-8") from error
     except (ValueError, RecursionError) as error:
-        raise FileUnusable(path, f"it is not JSON: {error}") from error
+        raise UnusableFileError(path, f"it is not JSON: {error}") from error
 
 
 def append_line(path: Path, row: Mapping[str, Any]) -> None:
@@ -216,7 +216,7 @@ def newest_lines(path: Path) -> Iterator[dict[str, Any]]:
     Reads from the end, so that the newest few of a large file cost little. No file is no lines.
 
     Raises:
-        FileUnusable: The file is there and cannot be read.
+        UnusableFileError: The file is there and cannot be read.
     """
     for _, row in lines_before(path):
         yield row
@@ -233,7 +233,7 @@ def lines_before(path: Path, before: int | None = None) -> Iterator[tuple[int, d
         before: Only lines that begin before this byte.
 
     Raises:
-        FileUnusable: The file is there and cannot be read.
+        UnusableFileError: The file is there and cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -258,7 +258,7 @@ def lines_before(path: Path, before: int | None = None) -> Iterator[tuple[int, d
     except FileNotFoundError:
         return
     except OSError as error:
-        raise FileUnusable(path, error.strerror or str(error)) from error
+        raise UnusableFileError(path, error.strerror or str(error)) from error
 
 
 @contextmanager
@@ -269,7 +269,7 @@ def locked(path: Path, *, wait: bool) -> Iterator[None]:
     It holds between threads too. The file is made and stays; its folder must be there.
 
     Raises:
-        Locked: Another holds it, and ``wait`` is false.
+        FileLockedError: Another holds it, and ``wait`` is false.
         FileNotFoundError: There is no such folder, or it was removed while waiting.
     """
     file = _lock(path, wait=wait)
@@ -293,7 +293,7 @@ class Claim:
         Take the lock on ``path``; the kernel releases it if the process is killed.
 
         Raises:
-            Locked: Another holds it.
+            FileLockedError: Another holds it.
             FileNotFoundError: There is no such folder.
         """
         file = _lock(path, wait=False)
@@ -356,7 +356,7 @@ def _lock(path: Path, *, wait: bool) -> int:
         except BlockingIOError:
             pid = _holder(file)
             os.close(file)
-            raise Locked(path, pid) from None
+            raise FileLockedError(path, pid) from None
         except BaseException:
             os.close(file)
             raise

@@ -16,7 +16,13 @@ from typing import Any, Final
 
 from pydantic import BaseModel, Field
 
-from queenright.runtime.storage.files import FileUnusable, append_line, newest_lines, read_json, write_json
+from queenright.runtime.storage.files import (
+    UnusableFileError,
+    append_line,
+    newest_lines,
+    read_json,
+    write_json,
+)
 from queenright.runtime.storage.session_state import ExecutionState
 from queenright.runtime.storage.session_store import Session
 
@@ -135,7 +141,7 @@ class RuntimeLogger:
             row = read_json(self._summary)
         except FileNotFoundError:
             return empty
-        except FileUnusable as error:
+        except UnusableFileError as error:
             _log.warning("left out a summary: %s", error)
             return empty
         if not _is_summary(row):
@@ -173,7 +179,7 @@ def _newest(path: Path, node_id: str | None, limit: int | None) -> list[dict[str
     rows = (row for row in newest_lines(path) if node_id is None or row.get("node_id") == node_id)
     try:
         return list(islice(rows, limit))[::-1]
-    except FileUnusable as error:
+    except UnusableFileError as error:
         _log.warning("left out a log: %s", error)
         return []
 

@@ -16,15 +16,15 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.identity import SessionIdRefused, check_session_id
+from queenright.instrumentation.identity import InvalidSessionIdError, check_session_id
 from queenright.runtime.events import Clock
 from queenright.runtime.graphs.specs import Identifier
 from queenright.runtime.storage.files import (
     ASIDE,
     Claim,
-    FileUnusable,
-    Locked,
+    FileLockedError,
     Skipped,
+    UnusableFileError,
     locked,
     make_folder,
     read_json,
@@ -160,7 +160,7 @@ class SessionStore:
 
         Raises:
             SessionExists: There is a session of this id.
-            SessionIdRefused: The id could not be the name of a folder.
+            InvalidSessionIdError: The id could not be the name of a folder.
         """
         now = self._clock()
         if session_id is None:
@@ -193,7 +193,7 @@ class SessionStore:
         Return a session.
 
         Raises:
-            SessionIdRefused: The id could not be the name of a folder.
+            InvalidSessionIdError: The id could not be the name of a folder.
             SessionNotFound: There is none of this id.
         """
         session = self._session(session_id)
@@ -226,9 +226,9 @@ class SessionStore:
         Return a session's state.
 
         Raises:
-            SessionIdRefused: The id could not be the name of a folder.
+            InvalidSessionIdError: The id could not be the name of a folder.
             SessionNotFound: There is none of this id.
-            FileUnusable: Its state cannot be read.
+            UnusableFileError: Its state cannot be read.
         """
         return self._read(self._session(session_id))
 
@@ -238,7 +238,7 @@ class SessionStore:
 
         Raises:
             SessionNotFound: The session was deleted.
-            FileUnusable: Its state cannot be read.
+            UnusableFileError: Its state cannot be read.
             ValueError: What ``change`` made of it is no state, or holds what is no JSON value; nothing was
                 written.
         """
@@ -268,7 +268,7 @@ class SessionStore:
                 states.append(self._read(Session(name, self._sessions / name, self._sessions / name)))
             except SessionNotFound:
                 continue
-            except FileUnusable as error:
+            except UnusableFileError as error:
                 _log.warning("left out a session: %s", error)
                 skipped.append(Skipped(error.path, error.reason))
         self.skipped = skipped
@@ -280,7 +280,7 @@ class SessionStore:
         Remove a session with all that lies in its folder.
 
         Raises:
-            SessionIdRefused: The id could not be the name of a folder.
+            InvalidSessionIdError: The id could not be the name of a folder.
             SessionNotFound: There is none of this id.
             SessionBusy: An execution writes in it.
         """
@@ -330,14 +330,14 @@ class SessionStore:
                     if lock.exists():
                         with locked(lock, wait=False):
                             pass
-            except Locked:
+            except FileLockedError:
                 return True
         return False
 
     def _session(self, session_id: str) -> Session:
         path = self._sessions / check_session_id(session_id)
         if len(session_id.encode()) > _NAME_BYTES:
-            raise SessionIdRefused(session_id)
+            raise InvalidSessionIdError(session_id)
         return Session(session_id, path, path)
 
     def _names(self) -> list[str]:
@@ -356,7 +356,7 @@ class SessionStore:
     def _take(self, session: Session, path: Path) -> Claim:
         try:
             return Claim.take(path)
-        except Locked as error:
+        except FileLockedError as error:
             raise SessionBusy(session.id, error.pid) from error
 
     def _read(self, session: Session) -> SessionState:
@@ -367,15 +367,15 @@ class SessionStore:
             raise SessionNotFound(session.id, self._sessions) from error
         version = row.get("schema_version") if isinstance(row, dict) else None
         if isinstance(version, int) and version > SCHEMA_VERSION:
-            raise FileUnusable(
+            raise UnusableFileError(
                 path, f"a newer version wrote it (schema {version}, known is {SCHEMA_VERSION})"
             )
         try:
             state = SessionState.model_validate(row)
         except (ValidationError, RecursionError) as error:
-            raise FileUnusable(path, problem(error)) from error
+            raise UnusableFileError(path, problem(error)) from error
         if state.session_id != session.id:
-            raise FileUnusable(path, f"it is the state of session {state.session_id!r}")
+            raise UnusableFileError(path, f"it is the state of session {state.session_id!r}")
         return state
 
 

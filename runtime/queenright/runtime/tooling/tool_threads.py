@@ -26,7 +26,7 @@ def left_behind() -> int:
     return sum(thread.is_alive() for thread in tuple(_left))
 
 
-class TooManyThreads(QueenrightError):
+class TooManyThreadsError(QueenrightError):
     """Raised where a session's threads are all taken by functions whose callers have given them up."""
 
 
@@ -57,11 +57,11 @@ class ToolThreads:
         Return what ``function`` returns, or raise what it raises; wait for a thread first, if all are taken.
 
         Raises:
-            TooManyThreads: All are taken by functions that nobody waits for, which may never end.
+            TooManyThreadsError: All are taken by functions that nobody waits for, which may never end.
         """
         while self._running[session_id] >= THREADS:
             if self._given_up[session_id] >= THREADS:
-                raise TooManyThreads(
+                raise TooManyThreadsError(
                     f"{THREADS} calls whose time was up are still at work in this session, "
                     f"and no more are begun before one of them ends"
                 )

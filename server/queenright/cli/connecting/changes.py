@@ -48,7 +48,7 @@ class Change:
     old: Any = None
 
 
-class Conflict(SettingsError):
+class SettingsConflictError(SettingsError):
     """
     Raised for settings that have other values already.
 
@@ -80,7 +80,7 @@ def add(
         replaced: Settings that may be replaced in any case.
 
     Raises:
-        Conflict: A setting has another value.
+        SettingsConflictError: A setting has another value.
         SettingsError: A setting is in the way that is of another type.
     """
     editor = _Editor(text, suffix)
@@ -106,7 +106,7 @@ def add(
             else:
                 conflicts[".".join(one.path)] = old
     if conflicts:
-        raise Conflict(conflicts)
+        raise SettingsConflictError(conflicts)
     return editor.text, editor.changes
 
 

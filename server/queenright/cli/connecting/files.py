@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from queenright.cli.connecting.changes import FORMATS, Change, Conflict, Item, Member, add, undo
+from queenright.cli.connecting.changes import FORMATS, Change, Item, Member, SettingsConflictError, add, undo
 from queenright.cli.connecting.errors import SettingsError
 
 
@@ -120,7 +120,7 @@ def plan_connect(
     Return what writes the wanted settings into a file.
 
     Raises:
-        Conflict: A setting has another value, and ``replace`` is not set.
+        SettingsConflictError: A setting has another value, and ``replace`` is not set.
         SettingsError: The file cannot be read, or is no document of its format.
     """
     before, known = _read(path), records.get(path)
@@ -129,7 +129,7 @@ def plan_connect(
     replaced = {change.path for change in known.changes if change.has_old} if known else set()
     try:
         text, changes = add(text, wanted, path.suffix, replace=replace, replaced=replaced)
-    except Conflict:
+    except SettingsConflictError:
         raise
     except SettingsError as error:
         raise SettingsError(f"{path}: {error}; nothing was written. `--print` prints the settings") from None

@@ -9,7 +9,7 @@ import httpx
 from pydantic import BaseModel
 
 from queenright.client.answers import no_queenright, parsed, query, refused, unanswered, values
-from queenright.client.errors import Unreachable
+from queenright.client.errors import UnreachableError
 from queenright.instrumentation.certificates import certificates
 
 M = TypeVar("M", bound=BaseModel)
@@ -60,7 +60,7 @@ class AsyncTransport:
 
     async def get(self, path: str, *, also: int | None = None, **asked: Any) -> dict[str, Any]:
         """
-        Return what is at a path, as JSON; see ``values`` for what it raises, and ``Unreachable``.
+        Return what is at a path, as JSON; see ``values`` for what it raises, and ``UnreachableError``.
 
         Args:
             path: What is asked for.
@@ -134,7 +134,9 @@ class AsyncTransport:
             answer = await self.get(path, limit=most, cursor=cursor, **asked)
             found = answer.get(name)
             if not isinstance(found, list):
-                raise Unreachable(f"{self.url} answered for {path} without {name!r}: it is no Queenright.")
+                raise UnreachableError(
+                    f"{self.url} answered for {path} without {name!r}: it is no Queenright."
+                )
             for one in found:
                 yield one
             cursor = answer.get("next")
@@ -155,8 +157,8 @@ class AsyncTransport:
             asked: What else is asked of it.
 
         Raises:
-            Refused: The service says no.
-            Unreachable: Nobody answers, or with no stream of events.
+            RequestRefusedError: The service says no.
+            UnreachableError: Nobody answers, or with no stream of events.
         """
         request = self._http.build_request(
             "GET",

@@ -50,7 +50,7 @@ class Queenright:
         sleep: Waits, seconds.
 
     Raises:
-        Misaddressed: The URL is none, or the token cannot be read.
+        InvalidAddressError: The URL is none, or the token cannot be read.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ import httpx
 
 from queenright.api.events import Event
 from queenright.client.answers import parsed, unanswered
-from queenright.client.errors import Refused, Unreachable
+from queenright.client.errors import RequestRefusedError, UnreachableError
 from queenright.client.notices import Notice
 from queenright.client.sse import Message, Reader
 from queenright.client.synchronous.transport import Transport
@@ -115,8 +115,8 @@ class EventStream:
             headers = {} if self._seen is None else {"Last-Event-ID": self._seen}
             try:
                 response = self._ask.open(self._path, headers=headers, idle=_IDLE, **self._asked)
-            except (Refused, Unreachable) as error:
-                if isinstance(error, Refused) and error.status not in _LATER:
+            except (RequestRefusedError, UnreachableError) as error:
+                if isinstance(error, RequestRefusedError) and error.status not in _LATER:
                     raise
                 if not self._wait:
                     raise
@@ -142,12 +142,14 @@ class EventStream:
                 if not self._ready:
                     self.last_event_id = self._seen
                 return
-            lost = Unreachable(f"The stream of events from {self._ask.url} has ended.")
+            lost = UnreachableError(f"The stream of events from {self._ask.url} has ended.")
         except (httpx.HTTPError, httpx.StreamError) as error:
             lost = unanswered(self._ask.url, error)
-        except (ValueError, Unreachable) as error:
+        except (ValueError, UnreachableError) as error:
             self.close()
-            raise Unreachable(f"What {self._ask.url} sends is no stream of our events: {error}") from error
+            raise UnreachableError(
+                f"What {self._ask.url} sends is no stream of our events: {error}"
+            ) from error
         self._disconnect()
         if not self._closed:
             self._told(Notice("lost", error=lost))

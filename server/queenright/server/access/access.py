@@ -17,7 +17,7 @@ from queenright.server.access.limits import RateLimit, retry_after
 from queenright.server.access.roles import Need, Role, enough_for, may
 from queenright.server.access.sessions import Sessions
 from queenright.server.access.token_file import TokenFile
-from queenright.server.access.tokens import Token, Tokens, TokensRefused, new_token
+from queenright.server.access.tokens import InvalidTokensError, Token, Tokens, new_token
 from queenright.server.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -79,14 +79,15 @@ class Access:
         See that there is somebody to let in.
 
         Raises:
-            TokensRefused: A token is needed by a port on one of these addresses, and there is no live one.
+            InvalidTokensError: A token is needed by a port on one of these addresses, and there is no live
+                one.
         """
         needed = [host for host in bound if self.required(host)]
         if needed and not self.file.now().live(self._clock()):
             why, way_out = "auth.required is true", "set auth.required to false"
             if not self._settings.auth.required:
                 why, way_out = "others than this machine reach it", "listen on 127.0.0.1"
-            raise TokensRefused(
+            raise InvalidTokensError(
                 f"nobody could ask anything: on {needed[0]} a token is needed ({why}), and there is no live "
                 f"one in {self.file.path}. Make one with `queenright token create NAME --role admin "
                 f"--tokens-file {self.file.path}`, or {way_out}"
@@ -99,7 +100,7 @@ class Access:
         Return the live token that is presented.
 
         Raises:
-            TokensRefused: The file of tokens cannot be used.
+            InvalidTokensError: The file of tokens cannot be used.
         """
         now = self._clock()
         return self._own.find(presented, now) or self.file.now().find(presented, now)
@@ -137,7 +138,7 @@ class Access:
                     return self.failed(address)
             else:
                 found = self.sessions.token(session, self.file.now()) if session else None
-        except TokensRefused:
+        except InvalidTokensError:
             return Denied(503, "the file of tokens cannot be used; the service's log says why")
         if found is not None:
             return Caller(found.role, address, found.name, found.id)
@@ -164,7 +165,7 @@ class Access:
             return True
         try:
             known = (*self._own.all, *self.file.now().live(self._clock()))
-        except TokensRefused:
+        except InvalidTokensError:
             return False
         return any(one.id == caller.token_id for one in known)
 

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.server.access.access import Access, Denied
 from queenright.server.access.caller import KEY, Caller, address_of
-from queenright.server.access.presented import TwiceSaid, bearer_of, session_of
+from queenright.server.access.presented import DuplicateTokenError, bearer_of, session_of
 from queenright.server.access.rights import need_of
 from queenright.server.access.roles import Need
 from queenright.server.problems import problem
@@ -82,7 +82,7 @@ class Guard:
     def _decide(self, scope: Scope, headers: Headers, need: Need) -> Caller | Denied:
         try:
             presented = bearer_of(headers)
-        except TwiceSaid as error:
+        except DuplicateTokenError as error:
             return Denied(400, str(error))
         session = session_of(headers) if presented is None else None
         caller = self._access.identify(

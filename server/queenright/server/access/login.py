@@ -14,7 +14,7 @@ from queenright.server.access.access import Access
 from queenright.server.access.caller import address_of
 from queenright.server.access.presented import session_of
 from queenright.server.access.sessions import COOKIE, SECONDS
-from queenright.server.access.tokens import TokensRefused
+from queenright.server.access.tokens import InvalidTokensError
 from queenright.server.console_forms import read_form
 
 _PAGES: Final = Path(__file__).parents[1] / "pages"
@@ -45,7 +45,7 @@ def add_login(app: FastAPI, access: Access) -> None:
         place = local(form.get("next", "/"))
         try:
             token = access.token(form.get("token", "").strip())
-        except TokensRefused:
+        except InvalidTokensError:
             return _page("login.html", 503, next=place, fault="The file of tokens cannot be used.")
         if token is None:
             denied = access.failed(address_of(request.scope.get("client")))

@@ -9,12 +9,12 @@ from starlette.datastructures import Headers
 
 from queenright.server.access.access import Access, Denied
 from queenright.server.access.caller import Caller, address_of
-from queenright.server.access.presented import TwiceSaid, bearer_of
+from queenright.server.access.presented import DuplicateTokenError, bearer_of
 from queenright.server.access.roles import Need
 from queenright.server.access.tokens import PREFIX
 from queenright.server.gate import foreign, misnamed, names_of
 from queenright.server.otlp.encoding import MediaType, render_status
-from queenright.server.otlp.errors import Refused
+from queenright.server.otlp.errors import RejectedRequestError
 from queenright.server.otlp.receiver import Receive, Scope, Send
 
 # gRPC's codes, which OTLP has for its errors over HTTP, too.
@@ -79,7 +79,7 @@ class OtlpGuard:
             return Denied(*refused)
         try:
             presented = bearer_of(headers)
-        except TwiceSaid as error:
+        except DuplicateTokenError as error:
             return Denied(400, str(error))
         if presented is not None and not self._required and not presented.startswith(PREFIX):
             presented = None
@@ -101,7 +101,7 @@ class OtlpGuard:
 async def _answer(denied: Denied, content_type: str, send: Send) -> None:
     try:
         media_type = MediaType.of(content_type)
-    except Refused:
+    except RejectedRequestError:
         media_type = MediaType.JSON
     body = render_status(_CODES[denied.status], denied.words, media_type)
     headers = [

@@ -11,7 +11,7 @@ from queenright.server.access.sessions import COOKIE
 _LONGEST_COOKIES: Final = 16 << 10
 
 
-class TwiceSaid(ValueError):
+class DuplicateTokenError(ValueError):
     """Raised when a request has two ``Authorization`` headers: which of them is meant?"""
 
 
@@ -20,11 +20,11 @@ def bearer_of(headers: Headers) -> str | None:
     Return the token of ``Authorization: Bearer``; None if there is no such header, or it is of another kind.
 
     Raises:
-        TwiceSaid: There is more than one.
+        DuplicateTokenError: There is more than one.
     """
     found = headers.getlist("authorization")
     if len(found) > 1:
-        raise TwiceSaid("the header Authorization comes twice; send it once")
+        raise DuplicateTokenError("the header Authorization comes twice; send it once")
     scheme, _, words = (found[0] if found else "").strip().partition(" ")
     return words.strip() if scheme.lower() == "bearer" else None
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from queenright.server.access.tokens import Tokens, TokensRefused, parse_tokens, render_tokens
+from queenright.server.access.tokens import InvalidTokensError, Tokens, parse_tokens, render_tokens
 
 _log = logging.getLogger(__name__)
 
@@ -29,13 +29,13 @@ def read_tokens(path: Path) -> Tokens:
     can write it could make a token, and so nobody but its owner may.
 
     Raises:
-        TokensRefused: It cannot be read, others can write it, or it is no such file.
+        InvalidTokensError: It cannot be read, others can write it, or it is no such file.
     """
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             if mode & _WRITABLE:
-                raise TokensRefused(
+                raise InvalidTokensError(
                     f"the file of tokens {path} can be written by others (mode {stat.S_IMODE(mode):04o}); "
                     "chmod 600 it, and look whose tokens are in it: `queenright token list`"
                 )
@@ -43,15 +43,17 @@ def read_tokens(path: Path) -> Tokens:
     except FileNotFoundError:
         return Tokens()
     except OSError as error:
-        raise TokensRefused(
+        raise InvalidTokensError(
             f"the file of tokens {path} cannot be read ({error.strerror}); let the service's user read it"
         ) from None
     if len(content) > _LONGEST:
-        raise TokensRefused(f"the file of tokens {path} is longer than {_LONGEST} bytes; it is none of ours")
+        raise InvalidTokensError(
+            f"the file of tokens {path} is longer than {_LONGEST} bytes; it is none of ours"
+        )
     try:
         return parse_tokens(content)
-    except TokensRefused as error:
-        raise TokensRefused(
+    except InvalidTokensError as error:
+        raise InvalidTokensError(
             f"the file of tokens {path} is damaged ({error}); bring it back, or move it away and make new "
             "tokens with `queenright token create`"
         ) from None
@@ -62,7 +64,7 @@ def edit_tokens(path: Path, change: Callable[[Tokens], Tokens]) -> None:
     Change the file of tokens; two at once take turns, and a kill leaves the old one or the new one.
 
     Raises:
-        TokensRefused: It cannot be read or written, or ``change`` refuses.
+        InvalidTokensError: It cannot be read or written, or ``change`` refuses.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +84,7 @@ def edit_tokens(path: Path, change: Callable[[Tokens], Tokens]) -> None:
                 os.fsync(file.fileno())
             new.replace(path)
     except OSError as error:
-        raise TokensRefused(
+        raise InvalidTokensError(
             f"the file of tokens {path} cannot be written ({error.strerror}); nothing was changed"
         ) from None
 
@@ -109,21 +111,21 @@ class TokenFile:
         self.path = path
         self._seen: _Seen | None = None
         self._known: Tokens = Tokens()
-        self._fault: TokensRefused | None = None
+        self._fault: InvalidTokensError | None = None
 
     def now(self) -> Tokens:
         """
         Return the tokens, as the file has them now.
 
         Raises:
-            TokensRefused: The file cannot be used.
+            InvalidTokensError: The file cannot be used.
         """
         seen = self._look()
         if seen != self._seen:
             self._seen = seen
             try:
                 self._known, self._fault = read_tokens(self.path), None
-            except TokensRefused as error:
+            except InvalidTokensError as error:
                 self._known, self._fault = Tokens(), error
                 _log.error("nobody with a token is let in: %s", error)
         if self._fault is not None:

@@ -13,7 +13,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.server.access.token_file import TokenFile
-from queenright.server.access.tokens import Token, Tokens, TokensRefused
+from queenright.server.access.tokens import InvalidTokensError, Token, Tokens
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class TokenWatch:
         """
         try:
             tokens = self._file.now()
-        except TokensRefused:
+        except InvalidTokensError:
             return  # the file's own words are in the service's log: nobody is let in
         if self._said is None:
             self._said = await self._said_last()

@@ -26,7 +26,7 @@ _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,39}"
 _NO_HASH: Final = "0" * 64
 
 
-class TokensRefused(QueenrightError):
+class InvalidTokensError(QueenrightError):
     """Raised when the file of tokens cannot be used, or does not hold what is needed; says the way out."""
 
 
@@ -86,10 +86,10 @@ class Tokens:
         Return these and a new one, in place of a former one of its name.
 
         Raises:
-            TokensRefused: A live one has the name.
+            InvalidTokensError: A live one has the name.
         """
         if any(one.name == token.name for one in self.live(now)):
-            raise TokensRefused(
+            raise InvalidTokensError(
                 f"there is a token {token.name!r} already; revoke it first, or choose another name, "
                 f"such as {token.name}-2 to have both for a while"
             )
@@ -100,11 +100,11 @@ class Tokens:
         Return these with one of them revoked.
 
         Raises:
-            TokensRefused: No live one has the name.
+            InvalidTokensError: No live one has the name.
         """
         names = sorted(one.name for one in self.live(now))
         if name not in names:
-            raise TokensRefused(
+            raise InvalidTokensError(
                 f"there is no live token {name!r}; there are: {', '.join(names) or 'none at all'}"
             )
         # Without its hash: it cannot be made good again by hand.
@@ -132,11 +132,11 @@ def new_token(
         expires_at: The same; None is never.
 
     Raises:
-        TokensRefused: The name is none.
+        InvalidTokensError: The name is none.
     """
     words = f"{PREFIX}{id_}_{secret}"
     if not re.fullmatch(_NAME, name):
-        raise TokensRefused(
+        raise InvalidTokensError(
             f"{name[:80]!r} is no name for a token; use letters, digits and . _ @ -, at most 40, "
             "the first a letter or a digit"
         )
@@ -154,16 +154,16 @@ def parse_tokens(text: str | bytes) -> Tokens:
     Read the file of tokens.
 
     Raises:
-        TokensRefused: It is not one; never says what stands there.
+        InvalidTokensError: It is not one; never says what stands there.
     """
     try:
         found = _File.model_validate_json(text).tokens
     except ValidationError as error:
         first = error.errors(include_input=False, include_context=False, include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise TokensRefused(f"{where}: {first['type'].replace('_', ' ')}") from None
+        raise InvalidTokensError(f"{where}: {first['type'].replace('_', ' ')}") from None
     if len({one.id for one in found}) < len(found):
-        raise TokensRefused("two tokens in it have one id")
+        raise InvalidTokensError("two tokens in it have one id")
     return Tokens(found)
 
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 from fastapi import FastAPI, HTTPException, Path, Query, Request
 from fastapi.responses import JSONResponse
 
-from queenright.instrumentation.identity import SessionIdRefused
+from queenright.instrumentation.identity import InvalidSessionIdError
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.agent_runtime import AgentRuntime, GraphError
-from queenright.runtime.agents.agent_check import AgentInvalid
+from queenright.runtime.agents.agent_check import InvalidAgentError
 from queenright.runtime.agents.agent_spec import AgentLoadError
-from queenright.runtime.agents.mcp_tools import McpUnavailable
+from queenright.runtime.agents.mcp_tools import McpUnavailableError
 from queenright.runtime.graphs.goal import Goal
 from queenright.runtime.graphs.graph import GraphSpec, NodeSpec
 from queenright.runtime.inputs import InputRefused
-from queenright.runtime.storage.checkpoint_store import CheckpointBroken, CheckpointNotFound
-from queenright.runtime.storage.files import FileUnusable
+from queenright.runtime.storage.checkpoint_store import CheckpointNotFoundError, CorruptCheckpointError
+from queenright.runtime.storage.files import UnusableFileError
 from queenright.runtime.storage.session_store import (
     Session,
     SessionBusy,
@@ -28,15 +28,15 @@ from queenright.runtime.storage.session_store import (
     SessionState,
     SessionStore,
 )
-from queenright.runtime.stream import TooManyWaiting
+from queenright.runtime.stream import TooManyWaitingError
 from queenright.server.agents.manager import (
-    AgentNotLoaded,
+    AgentAlreadyLoadedError,
+    AgentNotLoadedError,
     AgentSlot,
-    AlreadyLoaded,
-    Closing,
-    LoadTimedOut,
+    LoadTimeoutError,
+    ManagerClosingError,
 )
-from queenright.server.agents.roots import PathRefused
+from queenright.server.agents.roots import PathNotAllowedError
 from queenright.server.problems import problem
 
 if TYPE_CHECKING:
@@ -59,23 +59,23 @@ ExecutionId = Annotated[str, Path(description="A run, as starting it says it.")]
 OfGraph = Annotated[str | None, Query(description="Only of this graph.")]
 
 STATUS: Final[Mapping[type[Exception], int]] = {
-    AgentNotLoaded: 404,
-    AlreadyLoaded: 409,
-    LoadTimedOut: 503,
-    Closing: 503,
-    PathRefused: 422,
+    AgentNotLoadedError: 404,
+    AgentAlreadyLoadedError: 409,
+    LoadTimeoutError: 503,
+    ManagerClosingError: 503,
+    PathNotAllowedError: 422,
     AgentLoadError: 422,
-    AgentInvalid: 422,
-    McpUnavailable: 422,
+    InvalidAgentError: 422,
+    McpUnavailableError: 422,
     GraphError: 409,
-    TooManyWaiting: 429,
+    TooManyWaitingError: 429,
     InputRefused: 422,
-    SessionIdRefused: 422,
+    InvalidSessionIdError: 422,
     SessionNotFound: 404,
     SessionBusy: 409,
-    CheckpointNotFound: 404,
-    CheckpointBroken: 409,
-    FileUnusable: 409,
+    CheckpointNotFoundError: 404,
+    CorruptCheckpointError: 409,
+    UnusableFileError: 409,
 }
 """By what is raised, the status of the answer."""
 
@@ -181,7 +181,7 @@ def state_of(slot: AgentSlot, graph_id: str, session_id: str) -> tuple[SessionSt
     A graph that shares sessions of others is found in these, too.
 
     Raises:
-        SessionNotFound, SessionIdRefused, FileUnusable: as ``SessionStore.read_state``.
+        SessionNotFound, InvalidSessionIdError, UnusableFileError: as ``SessionStore.read_state``.
     """
     return slot.runtime.find_session(session_id, graph_id)
 

@@ -13,7 +13,7 @@ from queenright.api.loaded import Discovered
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.agents.agent_parts import SPEC_FILES
 from queenright.runtime.agents.agent_spec import AgentLoadError, read_agent_spec
-from queenright.server.agents.roots import PathRefused, Roots
+from queenright.server.agents.roots import PathNotAllowedError, Roots
 
 DEPTH: Final = 3
 """So many folders below a root agents are looked for."""
@@ -88,7 +88,7 @@ def _described(roots: Roots, folder: Path, there: list[str], loaded: bool) -> Di
             said = _said_in(folder / "agent.py")
         if problem is None:
             roots.check_files(folder)
-    except PathRefused as error:
+    except PathNotAllowedError as error:
         problem = redact(str(error), 1000)
     except AgentLoadError as error:
         problem = redact(error.reason, 1000)

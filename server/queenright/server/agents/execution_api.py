@@ -351,7 +351,7 @@ async def resumed(
     Go on with a run of a session, and say which.
 
     Raises:
-        SessionNotFound, SessionBusy, CheckpointNotFound, CheckpointBroken, GraphError: as
+        SessionNotFound, SessionBusy, CheckpointNotFoundError, CorruptCheckpointError, GraphError: as
             ``AgentRuntime.resume``.
         HTTPException: 409, the run cannot go on; 503, the disk refused.
     """

@@ -131,7 +131,7 @@ def _file(
     Return the file of a log, and whose session it is. Blocks.
 
     Raises:
-        SessionNotFound, SessionIdRefused, FileUnusable: as ``SessionStore.read_state``.
+        SessionNotFound, InvalidSessionIdError, UnusableFileError: as ``SessionStore.read_state``.
     """
     store = slot.runtime.session_store(graph_id)
     if level == "executions":

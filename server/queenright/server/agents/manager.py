@@ -41,7 +41,7 @@ _CLOSING: Final = "the service is stopping, and loads no agents"
 T = TypeVar("T")
 
 
-class AgentNotLoaded(QueenrightError):
+class AgentNotLoadedError(QueenrightError):
     """Raised when something is asked of an agent that does not run here."""
 
     def __init__(self, agent_id: str) -> None:
@@ -51,15 +51,15 @@ class AgentNotLoaded(QueenrightError):
         )
 
 
-class AlreadyLoaded(QueenrightError):
+class AgentAlreadyLoadedError(QueenrightError):
     """Raised when an agent is loaded whose name is taken."""
 
 
-class LoadTimedOut(QueenrightError):
+class LoadTimeoutError(QueenrightError):
     """Raised when an agent's code or start takes too long, or another one's code keeps it from beginning."""
 
 
-class Closing(QueenrightError):
+class ManagerClosingError(QueenrightError):
     """Raised when an agent is loaded into a service that stops."""
 
 
@@ -147,11 +147,11 @@ class AgentManager:
         Return one that is loaded.
 
         Raises:
-            AgentNotLoaded: It is not.
+            AgentNotLoadedError: It is not.
         """
         slot = self._slots.get(agent_id)
         if slot is None:
-            raise AgentNotLoaded(agent_id)
+            raise AgentNotLoadedError(agent_id)
         return slot
 
     def runtimes(self) -> Iterator[AgentRuntime]:
@@ -173,11 +173,11 @@ class AgentManager:
             model: The model to use in place of its own.
 
         Raises:
-            PathRefused: There is no such folder below the roots.
-            AgentLoadError, AgentInvalid, McpUnavailable, GraphError: What is wrong with it.
-            AlreadyLoaded: Its name is taken.
-            LoadTimedOut: Its code does not come to an end, or its MCP servers do not answer.
-            Closing: The service stops.
+            PathNotAllowedError: There is no such folder below the roots.
+            AgentLoadError, InvalidAgentError, McpUnavailableError, GraphError: What is wrong with it.
+            AgentAlreadyLoadedError: Its name is taken.
+            LoadTimeoutError: Its code does not come to an end, or its MCP servers do not answer.
+            ManagerClosingError: The service stops.
         """
         return await self._unless_closing(self._loaded(path, model))
 
@@ -186,7 +186,7 @@ class AgentManager:
         Pause what an agent does, and let it go; its sessions stay on disk.
 
         Raises:
-            AgentNotLoaded: It is not there.
+            AgentNotLoadedError: It is not there.
         """
         self.get(agent_id)
         async with self._turn_of(agent_id):
@@ -205,8 +205,8 @@ class AgentManager:
             model: The model to use in place of its own.
 
         Raises:
-            AgentNotLoaded: The other one is not there, or not any more.
-            AlreadyLoaded: It has a graph of this id, or is about to.
+            AgentNotLoadedError: The other one is not there, or not any more.
+            AgentAlreadyLoadedError: It has a graph of this id, or is about to.
             GraphError: And what ``load`` raises.
         """
         return await self._unless_closing(self._added(agent_id, path, graph_id, model))
@@ -216,7 +216,7 @@ class AgentManager:
         Pause what a graph does, and let it go; its sessions stay on disk.
 
         Raises:
-            AgentNotLoaded: There is no such agent.
+            AgentNotLoadedError: There is no such agent.
             GraphError: There is no such graph, or it is the agent's own.
         """
         async with self._turn_of(agent_id):
@@ -242,7 +242,7 @@ class AgentManager:
             *(self.unload(agent_id) for agent_id in list(self._slots)), return_exceptions=True
         )
         for error in ended:
-            if isinstance(error, Exception) and not isinstance(error, AgentNotLoaded):
+            if isinstance(error, Exception) and not isinstance(error, AgentNotLoadedError):
                 _log.error("an agent could not be stopped: %s", redact(str(error)))
 
     # -- inside ---------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ class AgentManager:
     async def _unless_closing(self, work: Coroutine[Any, Any, T]) -> T:
         if self._closing:
             work.close()
-            raise Closing(_CLOSING)
+            raise ManagerClosingError(_CLOSING)
         task = asyncio.create_task(work)
         self._underway.add(task)
         task.add_done_callback(self._underway.discard)
@@ -258,7 +258,7 @@ class AgentManager:
             return await task
         except asyncio.CancelledError:
             if self._closing:
-                raise Closing(_CLOSING) from None
+                raise ManagerClosingError(_CLOSING) from None
             raise
 
     def _turn_of(self, agent_id: str) -> asyncio.Lock:
@@ -302,7 +302,7 @@ class AgentManager:
         name = runner.spec.name
         async with self._turn_of(name):
             if (taken := self._slots.get(name)) is not None:
-                raise AlreadyLoaded(_taken(taken))
+                raise AgentAlreadyLoadedError(_taken(taken))
             self.beside.note(name, await asyncio.to_thread(sessions_beside, runner.storage))
             runtime = await self._soon(runner, runner.start())
             checked = await asyncio.to_thread(runner.validate)
@@ -327,7 +327,7 @@ class AgentManager:
         name = graph_id or runner.spec.name
         try:
             if name in slot.runtime.list_graphs() or name in slot.coming:
-                raise AlreadyLoaded(
+                raise AgentAlreadyLoadedError(
                     f"agent {agent_id!r} has a graph {name!r} already, or is about to; remove it first"
                 )
             slot.coming.add(name)
@@ -336,7 +336,7 @@ class AgentManager:
             finally:
                 slot.coming.discard(name)
             if self._slots.get(agent_id) is not slot or name not in slot.runtime.list_graphs():
-                raise AgentNotLoaded(agent_id)  # it went meanwhile
+                raise AgentNotLoadedError(agent_id)  # it went meanwhile
             slot.beside[name] = runner
         except BaseException:
             await _end(runner)
@@ -352,7 +352,7 @@ class AgentManager:
             return await within(self._load_seconds, _of(task), self._sleep, grace=_ENDING_SECONDS)
         except TimeoutError as error:
             servers = ", ".join(runner.info().mcp_servers) or "none"
-            raise LoadTimedOut(
+            raise LoadTimeoutError(
                 f"agent {runner.spec.name!r} has not started within {self._load_seconds:g} s; its MCP "
                 f"servers ({servers}) write what they do to {runner.storage / 'logs'}"
             ) from error
@@ -369,15 +369,15 @@ class AgentManager:
         """Refuse a folder before its code is run again."""
         for slot in self._slots.values():
             if slot.path == folder:
-                raise AlreadyLoaded(_taken(slot))
+                raise AgentAlreadyLoadedError(_taken(slot))
         if folder in self._coming:
-            raise AlreadyLoaded(
+            raise AgentAlreadyLoadedError(
                 f"{folder} is being loaded already; `queenright agents list` shows it once it is there"
             )
 
     def _refuse_held_up(self, folder: Path) -> None:
         if self.is_held_up:
-            raise LoadTimedOut(
+            raise LoadTimeoutError(
                 f"{folder} cannot be loaded: the code of {self._hanging[0]} is still at work, and no other "
                 "is loaded meanwhile; if it never ends, mend it and restart the service"
             )
@@ -405,7 +405,7 @@ class AgentManager:
             try:
                 return await within(self._load_seconds, self._threads.run(str(folder), work), self._sleep)
             except TimeoutError as error:
-                raise LoadTimedOut(
+                raise LoadTimeoutError(
                     f"{folder} has not been loaded within {self._load_seconds:g} s: its code does too much "
                     "when it is imported; do that where a tool is called, or when a run begins"
                 ) from error

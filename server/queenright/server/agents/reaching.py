@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from queenright.health.interventions.control import Delivery, Stopped, Unreachable
+from queenright.health.interventions.control import Delivery, Stopped, WorkerUnreachableError
 from queenright.health.interventions.runtime_control import RuntimeControl
 from queenright.health.interventions.target import Target
-from queenright.health.recovery.respawner import CheckpointRef, Respawned, RespawnRefused
+from queenright.health.recovery.respawner import CheckpointRef, Respawned, RespawnRefusedError
 from queenright.health.recovery.runtime_respawner import RuntimeRespawner
 from queenright.runtime.agent_runtime import AgentRuntime
 
@@ -33,13 +33,13 @@ class LoadedControl:
     async def nudge(
         self, target: Target, message: str, *, instruction_id: str, expires_at: float
     ) -> Delivery:
-        """Leave the nodes that are talking with a model a note; raises ``Unreachable``."""
+        """Leave the nodes that are talking with a model a note; raises ``WorkerUnreachableError``."""
         return await self._control(target).nudge(
             target, message, instruction_id=instruction_id, expires_at=expires_at
         )
 
     async def terminate(self, target: Target, reason: str, *, instruction_id: str, within: float) -> Stopped:
-        """Stop the run and save its state; raises ``Unreachable``."""
+        """Stop the run and save its state; raises ``WorkerUnreachableError``."""
         return await self._control(target).terminate(
             target, reason, instruction_id=instruction_id, within=within
         )
@@ -51,7 +51,7 @@ class LoadedControl:
     def _control(self, target: Target) -> RuntimeControl:
         found = self._of(target)
         if found is None:
-            raise Unreachable(_gone(target))
+            raise WorkerUnreachableError(_gone(target))
         return found
 
 
@@ -71,7 +71,7 @@ class LoadedRespawner:
         return self._of(target) is not None
 
     async def chain(self, target: Target) -> Sequence[CheckpointRef]:
-        """Return the checkpoints of the run that was interrupted; raises ``RespawnRefused``."""
+        """Return the checkpoints of the run that was interrupted; raises ``RespawnRefusedError``."""
         return await self._respawner(target).chain(target)
 
     async def respawn(
@@ -85,7 +85,7 @@ class LoadedRespawner:
         repeatable: bool,
         may_start_over: bool,
     ) -> Respawned:
-        """Take up the run in its session; raises ``RespawnRefused``."""
+        """Take up the run in its session; raises ``RespawnRefusedError``."""
         return await self._respawner(target).respawn(
             target,
             checkpoint,
@@ -103,7 +103,7 @@ class LoadedRespawner:
     def _respawner(self, target: Target) -> RuntimeRespawner:
         found = self._of(target)
         if found is None:
-            raise RespawnRefused(_gone(target))
+            raise RespawnRefusedError(_gone(target))
         return found
 
 

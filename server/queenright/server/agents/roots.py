@@ -12,7 +12,7 @@ from queenright.runtime.agents.agent_parts import SPEC_FILES
 from queenright.runtime.llm.litellm_provider import SCRIPTED
 
 
-class PathRefused(QueenrightError):
+class PathNotAllowedError(QueenrightError):
     """Raised for an agent that is not below the roots, or not there: which of them is not said."""
 
 
@@ -36,7 +36,7 @@ class Roots:
                 current folder.
 
         Raises:
-            PathRefused: There is none below the roots.
+            PathNotAllowedError: There is none below the roots.
         """
         path = Path(said)
         above = [] if path.is_absolute() else [*self.folders, Path.cwd()]
@@ -51,7 +51,7 @@ class Roots:
                     return folder
             except (OSError, ValueError, RuntimeError):
                 continue  # a name that no file can have, or links in a circle
-        raise PathRefused(
+        raise PathNotAllowedError(
             f"there is no agent {redact(said, 200)!r} to be loaded; agents are loaded from below "
             f"{self.said} (agents.roots), and `queenright agents discover` lists them"
         )
@@ -65,7 +65,7 @@ class Roots:
         Return the name of a model that was asked for; a script is looked for below the roots only.
 
         Raises:
-            PathRefused: It is a script somewhere else.
+            PathNotAllowedError: It is a script somewhere else.
         """
         if not name.startswith(SCRIPTED):
             return name
@@ -76,7 +76,9 @@ class Roots:
                 return f"{SCRIPTED}{path}"
         except (OSError, ValueError, RuntimeError):
             pass
-        raise PathRefused(f"there is no script {redact(script, 200)!r} in the agent's folder {folder}")
+        raise PathNotAllowedError(
+            f"there is no script {redact(script, 200)!r} in the agent's folder {folder}"
+        )
 
     @property
     def said(self) -> str:
@@ -88,7 +90,7 @@ class Roots:
         Look at all that an agent's code could import: its files and folders, and where their links lead.
 
         Raises:
-            PathRefused: One leads out of the roots.
+            PathNotAllowedError: One leads out of the roots.
             OSError: The folder cannot be read.
         """
         seen = {folder}
@@ -109,7 +111,7 @@ class Roots:
             except RuntimeError:  # in a circle
                 return None
             if not self.holds(path):
-                raise PathRefused(
+                raise PathNotAllowedError(
                     f"{entry.path} is a link that leads out of {self.said}; agents are loaded from below "
                     "these only, and so is what they import"
                 )

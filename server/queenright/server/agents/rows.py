@@ -92,7 +92,7 @@ def stats_row(slot: AgentSlot, now: float, *, sessions: int, totals: api.RunTota
 
 
 def totals_of(slot: AgentSlot) -> api.RunTotals:
-    """Return what the runs of an agent's own graph took. Blocks; raises ``FileUnusable``."""
+    """Return what the runs of an agent's own graph took. Blocks; raises ``UnusableFileError``."""
     path = slot.runtime.session_store(slot.graph_id).base / "runtime_logs" / "executions.jsonl"
     known: dict[str, dict[str, Any]] = {}
     for row in islice(newest_lines(path), _RUNS):

@@ -11,7 +11,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.runtime.storage.checkpoint_store import ChainLink, CheckpointStore
 from queenright.runtime.storage.conversation import Conversation, conversations_in
 from queenright.runtime.storage.entries import Entry
-from queenright.runtime.storage.files import FileUnusable
+from queenright.runtime.storage.files import UnusableFileError
 from queenright.runtime.storage.session_state import ExecutionState, SessionState, SessionStatus
 from queenright.runtime.storage.session_store import SessionNotFound, SessionStore
 from queenright.server.agents.asked import (
@@ -286,7 +286,7 @@ def _is_interrupted(store: SessionStore, state: SessionState) -> bool:
         if store.is_claimed(store.open(state.session_id)):
             return False
         return store.read_state(state.session_id).status is SessionStatus.ACTIVE  # it may just have ended
-    except (SessionNotFound, FileUnusable):
+    except (SessionNotFound, UnusableFileError):
         return False  # it was deleted or spoilt meanwhile
 
 

@@ -1,7 +1,7 @@
 """The OTLP receiver: what agents of any framework send becomes events."""
 
-from queenright.server.otlp.errors import Overloaded
+from queenright.server.otlp.errors import OverloadedError
 from queenright.server.otlp.forward import Forwarder
 from queenright.server.otlp.receiver import Counts, OtlpReceiver, otlp_app
 
-__all__ = ["Counts", "Forwarder", "OtlpReceiver", "Overloaded", "otlp_app"]
+__all__ = ["Counts", "Forwarder", "OtlpReceiver", "OverloadedError", "otlp_app"]

@@ -20,7 +20,7 @@ from queenright.server.telemetry.logs import read_log
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.spans import read_span
-from queenright.server.telemetry.unusable import UnusableRecord, Unused
+from queenright.server.telemetry.unusable import UnusableRecordError, Unused
 
 T = TypeVar("T")
 
@@ -30,8 +30,8 @@ def decode_spans(request: ExportTraceServiceRequest, assembler: Assembler, now: 
     Return the events that the spans of one request stand for.
 
     Raises:
-        StillStoring: a span of the request is being stored by another request.
-        Refused: it holds more than a request may.
+        StillStoringError: a span of the request is being stored by another request.
+        RejectedRequestError: it holds more than a request may.
     """
     batch = Batch()
     for _ in decoding_spans(request, assembler, now, batch):
@@ -109,7 +109,7 @@ def _decoding(
             for record in records:
                 try:
                     observation = read(record, process, scope, now)
-                except UnusableRecord as error:
+                except UnusableRecordError as error:
                     batch.reject(process, scope.name, error)
                 else:
                     if observation is None:
@@ -133,7 +133,7 @@ class _Size:
         Count a resource or a scope.
 
         Raises:
-            Refused: there are more than a request may hold (413).
+            RejectedRequestError: there are more than a request may hold (413).
         """
         self._groups += 1
         if self._groups > MAX_GROUPS:
@@ -144,7 +144,7 @@ class _Size:
         Count spans or records.
 
         Raises:
-            Refused: there are more than a request may hold (413).
+            RejectedRequestError: there are more than a request may hold (413).
         """
         self._items += count
         if self._items > MAX_ITEMS:

@@ -21,7 +21,13 @@ from queenright.server.json_limits import (
     check_json_size,
     without_lone_surrogates,
 )
-from queenright.server.otlp.errors import INVALID_ARGUMENT, Refused, malformed, too_large, too_many
+from queenright.server.otlp.errors import (
+    INVALID_ARGUMENT,
+    RejectedRequestError,
+    malformed,
+    too_large,
+    too_many,
+)
 
 M = TypeVar("M", bound=Message)
 
@@ -49,14 +55,14 @@ class MediaType(StrEnum):
         Read a ``Content-Type`` header.
 
         Raises:
-            Refused: It is neither of the two (415).
+            RejectedRequestError: It is neither of the two (415).
         """
         name = content_type.partition(";")[0].strip().lower()
         try:
             return cls(name)
         except ValueError:
             reason = f"content type {name[:100]!r} is not known here; send {cls.PROTOBUF} or {cls.JSON}"
-            raise Refused(415, INVALID_ARGUMENT, reason) from None
+            raise RejectedRequestError(415, INVALID_ARGUMENT, reason) from None
 
 
 def inflating(body: bytes, content_encoding: str, limit: int) -> Iterator[bytes]:
@@ -64,7 +70,7 @@ def inflating(body: bytes, content_encoding: str, limit: int) -> Iterator[bytes]
     Undo a ``Content-Encoding``, at most `PART` bytes a step and never more than ``limit`` in all.
 
     Raises:
-        Refused: It is unknown (415), the body is broken (400), or longer than ``limit`` (413).
+        RejectedRequestError: It is unknown (415), the body is broken (400), or longer than ``limit`` (413).
     """
     name = content_encoding.strip().lower()
     if name in ("", "identity"):
@@ -73,7 +79,7 @@ def inflating(body: bytes, content_encoding: str, limit: int) -> Iterator[bytes]
     bits = _WINDOW_BITS.get(name)
     if bits is None:
         reason = f"content encoding {name[:100]!r} is not known here; send gzip, deflate or none"
-        raise Refused(415, INVALID_ARGUMENT, reason, ((b"accept-encoding", b"gzip, deflate"),))
+        raise RejectedRequestError(415, INVALID_ARGUMENT, reason, ((b"accept-encoding", b"gzip, deflate"),))
     left, members, at = limit, 0, 0
     stream = None
     rest = b""
@@ -119,8 +125,8 @@ def check_json(body: bytes | bytearray) -> None:
     Refuse JSON that would take long to parse or become much bigger than it is; bounded work, for a thread.
 
     Raises:
-        Refused: It is longer than `MAX_JSON` bytes, or holds more than `MAX_VALUES` values (413); or it is
-            nested too deep or has a number that is too long (400).
+        RejectedRequestError: It is longer than `MAX_JSON` bytes, or holds more than `MAX_VALUES` values
+            (413); or it is nested too deep or has a number that is too long (400).
     """
     if len(body) > MAX_JSON:
         raise too_large("the body, as JSON and decompressed,", MAX_JSON)
@@ -137,7 +143,7 @@ def parse(body: bytes | bytearray, media_type: MediaType, make: Callable[[], M])
     Return the message that a body holds; an empty body is an empty message, unknown fields are ignored.
 
     Raises:
-        Refused: It holds no such message (400).
+        RejectedRequestError: It holds no such message (400).
     """
     message = make()
     if not body:

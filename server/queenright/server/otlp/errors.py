@@ -12,7 +12,7 @@ UNIMPLEMENTED = 12
 UNAVAILABLE = 14
 
 
-class Refused(QueenrightError):
+class RejectedRequestError(QueenrightError):
     """Raised when a request is answered with an error; ``status`` is HTTP's, ``code`` gRPC's."""
 
     def __init__(
@@ -24,7 +24,7 @@ class Refused(QueenrightError):
         self.headers = headers
 
 
-class Overloaded(QueenrightError):
+class OverloadedError(QueenrightError):
     """Raised by what events are handed to, when it can take no more for now."""
 
     def __init__(
@@ -34,15 +34,15 @@ class Overloaded(QueenrightError):
         self.retry_after = retry_after
 
 
-def malformed(reason: str) -> Refused:
+def malformed(reason: str) -> RejectedRequestError:
     """Return the refusal of a body that is not what its headers say."""
-    return Refused(400, INVALID_ARGUMENT, reason)
+    return RejectedRequestError(400, INVALID_ARGUMENT, reason)
 
 
-def too_large(what: str, limit: int) -> Refused:
+def too_large(what: str, limit: int) -> RejectedRequestError:
     """Return the refusal of a body that is longer than ``limit`` bytes."""
     # The rest of the body is not read, so the connection cannot be used again.
-    return Refused(
+    return RejectedRequestError(
         413,
         RESOURCE_EXHAUSTED,
         f"{what} is longer than {limit} bytes; send smaller batches (OTEL_BSP_MAX_EXPORT_BATCH_SIZE)",
@@ -50,11 +50,13 @@ def too_large(what: str, limit: int) -> Refused:
     )
 
 
-def too_many(what: str, limit: int) -> Refused:
+def too_many(what: str, limit: int) -> RejectedRequestError:
     """Return the refusal of a body that holds more of something than ``limit``."""
-    return Refused(413, RESOURCE_EXHAUSTED, f"the body holds more than {limit} {what}; send smaller batches")
+    return RejectedRequestError(
+        413, RESOURCE_EXHAUSTED, f"the body holds more than {limit} {what}; send smaller batches"
+    )
 
 
-def unavailable(reason: str, retry_after: int) -> Refused:
+def unavailable(reason: str, retry_after: int) -> RejectedRequestError:
     """Return the refusal of a request that is right but cannot be taken now; clients send it again."""
-    return Refused(503, UNAVAILABLE, reason, ((b"retry-after", str(retry_after).encode()),))
+    return RejectedRequestError(503, UNAVAILABLE, reason, ((b"retry-after", str(retry_after).encode()),))

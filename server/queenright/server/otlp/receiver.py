@@ -45,8 +45,8 @@ from queenright.server.otlp.errors import (
     DEADLINE_EXCEEDED,
     NOT_FOUND,
     UNIMPLEMENTED,
-    Overloaded,
-    Refused,
+    OverloadedError,
+    RejectedRequestError,
     malformed,
     too_large,
     unavailable,
@@ -56,7 +56,7 @@ from queenright.server.otlp.loop_share import LoopShare, Room
 from queenright.server.otlp.wire import MAX_GROUPS, PIECE, pieces_of
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import MAX_EVENTS, Batch
-from queenright.server.telemetry.duplicates import StillStoring
+from queenright.server.telemetry.duplicates import StillStoringError
 from queenright.server.telemetry.intake import Intake
 from queenright.server.telemetry.process import Process
 
@@ -120,7 +120,7 @@ class Counts:
     """When something was last accepted, in seconds since the epoch; 0 for never."""
 
 
-class _Gone(Exception):
+class _GoneError(Exception):
     """The client closed the connection in the middle of its request."""
 
 
@@ -184,16 +184,16 @@ class OtlpReceiver:
         self.counts.requests += 1
         try:
             status, extra, body, media_type = await self._answer(scope, headers, content_type, receive)
-        except Refused as refused:
+        except RejectedRequestError as refused:
             self.counts.refused += 1
             self._intake.refuse(scope["path"], refused.status, str(refused), self._clock())
             try:
                 media_type = MediaType.of(content_type)
-            except Refused:
+            except RejectedRequestError:
                 media_type = MediaType.JSON
             status, extra = refused.status, refused.headers
             body = render_status(refused.code, str(refused), media_type)
-        except _Gone:
+        except _GoneError:
             return
         start_headers = [
             (b"content-type", media_type.encode()),
@@ -209,9 +209,11 @@ class OtlpReceiver:
         path: str = scope["path"]
         signal = _SIGNALS.get(path)
         if signal is None:
-            raise Refused(404, NOT_FOUND, f"nothing is received at {path[:100]!r}; use {', '.join(_SIGNALS)}")
+            raise RejectedRequestError(
+                404, NOT_FOUND, f"nothing is received at {path[:100]!r}; use {', '.join(_SIGNALS)}"
+            )
         if scope["method"] != "POST":
-            raise Refused(405, UNIMPLEMENTED, f"{path} takes POST", ((b"allow", b"POST"),))
+            raise RejectedRequestError(405, UNIMPLEMENTED, f"{path} takes POST", ((b"allow", b"POST"),))
         media_type = MediaType.of(content_type)
         # What was only announced takes no place from what others have sent.
         held = _Held(self, self._declared_length(headers))
@@ -248,7 +250,7 @@ class OtlpReceiver:
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise _Gone
+                        raise _GoneError
                     part = message.get("body", b"")
                     size += len(part)
                     if size > self._max_body:
@@ -259,7 +261,7 @@ class OtlpReceiver:
                         return parts[0] if len(parts) == 1 else b"".join(parts)
         except TimeoutError:
             reason = f"the body did not arrive within {self._body_timeout:g} s"
-            raise Refused(408, DEADLINE_EXCEEDED, reason, ((b"connection", b"close"),)) from None
+            raise RejectedRequestError(408, DEADLINE_EXCEEDED, reason, ((b"connection", b"close"),)) from None
 
     async def _bodies(
         self, signal: _Signal, encoding: str, media_type: MediaType, raw: bytes, held: _Held
@@ -297,7 +299,7 @@ class OtlpReceiver:
         """End runs whose agent has ended, and of which nothing more has arrived in time."""
         try:
             await self._store(_SIGNALS["/v1/traces"], ExportTraceServiceRequest(), Batch())
-        except Refused:
+        except RejectedRequestError:
             logger.warning("runs that are over could not be ended now; this is tried again")
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
@@ -331,7 +333,7 @@ class OtlpReceiver:
                 self._assembler.duplicates.settle(batch.identities, stored=True)
                 self._count(signal, batch)
                 batch.clear()
-        except StillStoring as error:
+        except StillStoringError as error:
             raise unavailable(str(error), 1) from None
         finally:
             self._assembler.duplicates.settle(batch.identities, stored=False)
@@ -343,7 +345,7 @@ class OtlpReceiver:
         try:
             async with self._handed.taken(len(batch.events)):
                 await self._ingest(batch.events)
-        except Overloaded as error:
+        except OverloadedError as error:
             raise unavailable(str(error), error.retry_after) from None
         except Exception:
             # The client keeps what was not stored and sends it again, so nothing is lost.
@@ -378,7 +380,7 @@ class _Held:
         Hold more.
 
         Raises:
-            Refused: All of them hold too much (503).
+            RejectedRequestError: All of them hold too much (503).
         """
         self._check(count)
         self._receiver._in_flight += count
@@ -426,7 +428,7 @@ def otlp_app(
 
     Args:
         ingest: Takes the events of one request, in the order of their times, and returns once they are
-            durable. It may raise `Overloaded`; that, and any other exception, is answered with 503 and
+            durable. It may raise `OverloadedError`; that, and any other exception, is answered with 503 and
             ``Retry-After``, so that the client sends the request again.
         registry: Where ``queenright_ingest_spans_total`` is registered.
         assembler: Knows what was received before, from hooks too; one of its own without.

@@ -15,7 +15,7 @@ from typing import Any, Final
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
-from queenright.server.otlp.errors import Refused, malformed, too_large, too_many
+from queenright.server.otlp.errors import RejectedRequestError, malformed, too_large, too_many
 
 PIECE: Final = 256 * 1024
 """Bytes that are parsed at once: 4 ms, if they are nothing but empty messages."""
@@ -54,7 +54,7 @@ def pieces_of(body: bytes | bytearray, request: Callable[[], Message]) -> list[b
         request: Makes an empty request of its kind.
 
     Raises:
-        Refused: It is no such request (400), or holds too many or too long messages (413).
+        RejectedRequestError: It is no such request (400), or holds too many or too long messages (413).
     """
     message: Any = request().DESCRIPTOR
     for number in _CHILD:
@@ -97,7 +97,7 @@ def _varint(body: bytes | bytearray, at: int, end: int) -> tuple[int, int]:
     raise _cut_off()
 
 
-def _cut_off() -> Refused:
+def _cut_off() -> RejectedRequestError:
     return malformed("the body is no protobuf message: a field is cut off or damaged")
 
 

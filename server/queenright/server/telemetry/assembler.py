@@ -90,7 +90,7 @@ class Assembler:
         Add to ``batch`` the events that observations stand for, pausing after each.
 
         Raises:
-            StillStoring: one of the records is being stored by another request.
+            StillStoringError: one of the records is being stored by another request.
         """
         # By time, whatever scope they come from, and what lies inside another before it: a root must not
         # end a run before the records of what was done in it are there.

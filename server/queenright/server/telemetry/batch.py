@@ -11,7 +11,7 @@ from queenright.runtime.events import AgentEvent
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.runs import Run
 from queenright.server.telemetry.sources import Sources
-from queenright.server.telemetry.unusable import UnusableRecord, Unused
+from queenright.server.telemetry.unusable import UnusableRecordError, Unused
 from queenright.server.telemetry.values import number_events
 
 MAX_EVENTS: Final = 1_024
@@ -42,7 +42,7 @@ class Batch:
     _before: list[tuple[Run, bool, int]] = field(default_factory=list)
     _on_undo: list[Callable[[], None]] = field(default_factory=list)
 
-    def reject(self, process: Process, scope: str, error: UnusableRecord) -> None:
+    def reject(self, process: Process, scope: str, error: UnusableRecordError) -> None:
         """Count a record that cannot be used; the sender is told the first few reasons."""
         self.rejected += 1
         self.sources.of(process, scope).rejected[error.fault] += 1

@@ -11,9 +11,9 @@ from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 
 ReadLog = Callable[[Mapping[str, Any], Process, int], Observation | None]
-"""Of the attributes of a log record, its process, and its time in nanoseconds; raises UnusableRecord."""
+"""Of the attributes of a log record, its process, and its time in nanoseconds; raises UnusableRecordError."""
 ReadHook = Callable[[Mapping[str, Any], Process, int], Observation | None]
-"""Of the JSON of a hook call, its process, and when it arrived in nanoseconds; raises UnusableRecord."""
+"""Of the JSON of a hook call, its process, and when it arrived in nanoseconds; raises UnusableRecordError."""
 Order = Callable[[str, str, str], dict[str, Any]]
 """Of a hook's event, an instruction's kind and its message: the answer that hands it over, or nothing."""
 PermitAnswer = Callable[[str, str], dict[str, Any]]

@@ -14,7 +14,7 @@ from queenright.instrumentation.errors import QueenrightError
 WINDOW: Final = 100_000
 
 
-class StillStoring(QueenrightError):
+class StillStoringError(QueenrightError):
     """Raised when a span arrives again while its first arrival is not yet durable."""
 
     def __init__(self) -> None:
@@ -35,10 +35,10 @@ class Duplicates:
         Say whether a span was stored before.
 
         Raises:
-            StillStoring: It is being stored, and whether it will be is not known yet.
+            StillStoringError: It is being stored, and whether it will be is not known yet.
         """
         if span in self._storing:
-            raise StillStoring
+            raise StillStoringError
         return span in self._stored or span in self._before
 
     def storing(self, spans: Iterable[bytes]) -> None:

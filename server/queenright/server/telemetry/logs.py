@@ -17,7 +17,7 @@ from queenright.server.telemetry.partial_spans import read_partial_span
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.span_records import observation_of, read_span_record
 from queenright.server.telemetry.spans import UNNAMED_TOOL
-from queenright.server.telemetry.unusable import Fault, UnusableRecord
+from queenright.server.telemetry.unusable import Fault, UnusableRecordError
 from queenright.server.telemetry.values import (
     MAX_ATTRIBUTES,
     count_of,
@@ -38,10 +38,10 @@ def read_log(
     Return what a log record says, None if it is nothing; ``now`` is when it arrived.
 
     Raises:
-        UnusableRecord: it lacks what it should have, and what: the sender is told.
+        UnusableRecordError: it lacks what it should have, and what: the sender is told.
     """
     if len(record.attributes) > MAX_ATTRIBUTES:
-        raise UnusableRecord(
+        raise UnusableRecordError(
             Fault.TOO_LARGE, f"a record with {len(record.attributes)} attributes, more than {MAX_ATTRIBUTES}"
         )
     if (span := read_span_record(record)) is not None:
@@ -67,7 +67,7 @@ def read_log(
     if not agent or not session:
         fault = Fault.NO_SESSION if agent else Fault.NO_NAME
         missing = names.GEN_AI_CONVERSATION_ID if agent else names.GEN_AI_AGENT_NAME
-        raise UnusableRecord(fault, f"a {event_name} record without {missing}")
+        raise UnusableRecordError(fault, f"a {event_name} record without {missing}")
     kind, read = known
     trace_id, span_id = record.trace_id, record.span_id
     time = record.time_unix_nano or record.observed_time_unix_nano

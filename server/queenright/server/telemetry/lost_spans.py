@@ -32,7 +32,7 @@ class LostSpans:
         Return the ends whose spans have not arrived in time.
 
         Raises:
-            StillStoring: one of the spans is being stored right now.
+            StillStoringError: one of the spans is being stored right now.
         """
         ended = []
         for identity, (at, _) in self._held.items():

@@ -17,7 +17,7 @@ from queenright.server.json_limits import JsonFormatError, JsonSizeError, check_
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.spans import read_span
-from queenright.server.telemetry.unusable import Fault, UnusableRecord
+from queenright.server.telemetry.unusable import Fault, UnusableRecordError
 
 _MAX_BODY: Final = 1024 * 1024
 _MAX_VALUES: Final = 20_000
@@ -33,20 +33,20 @@ def read_partial_span(event: str, body: AnyValue, now: float) -> Observation | N
     that of the record may be another.
 
     Raises:
-        UnusableRecord: the body is no span, and why: the sender is told.
+        UnusableRecordError: the body is no span, and why: the sender is told.
     """
     if event != _HEARTBEAT:
         return None
     text = body.string_value
     if len(text) > _MAX_BODY:
-        raise UnusableRecord(Fault.TOO_LARGE, f"a partial span of more than {_MAX_BODY} characters")
+        raise UnusableRecordError(Fault.TOO_LARGE, f"a partial span of more than {_MAX_BODY} characters")
     try:
         resource, scope, span = _from_json(text) if text.startswith("{") else _from_protobuf(text)
     except (
         *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
         *(DecodeError, JsonFormatError, JsonSizeError, json_format.Error),
     ):
-        raise UnusableRecord(
+        raise UnusableRecordError(
             Fault.INVALID_SPAN, "a partial span whose body is no TracesData with a span"
         ) from None
     span.end_time_unix_nano = 0

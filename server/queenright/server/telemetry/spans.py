@@ -21,7 +21,7 @@ from queenright.server.telemetry.dialects import CLIENT_OF_SPANS, Fields, fields
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
-from queenright.server.telemetry.unusable import Fault, UnusableRecord
+from queenright.server.telemetry.unusable import Fault, UnusableRecordError
 from queenright.server.telemetry.values import (
     MAX_ATTRIBUTES,
     NO_CONTENT,
@@ -61,18 +61,18 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
     Return what a span says, None if it is nothing.
 
     Raises:
-        UnusableRecord: it is no span, and why: the sender is told.
+        UnusableRecordError: it is no span, and why: the sender is told.
     """
     trace_id, span_id = span.trace_id, span.span_id
     if len(trace_id) != 16 or len(span_id) != 8 or trace_id == NO_TRACE or span_id == NO_SPAN:
-        raise UnusableRecord(
+        raise UnusableRecordError(
             Fault.INVALID_ID,
             "a span without a valid trace id and span id "
             f"(they have {len(trace_id)} and {len(span_id)} bytes)",
         )
     attributes = span.attributes
     if len(attributes) > MAX_ATTRIBUTES:
-        raise UnusableRecord(
+        raise UnusableRecordError(
             Fault.TOO_LARGE, f"a span with {len(attributes)} attributes, more than {MAX_ATTRIBUTES}"
         )
     found = fields_of(attributes)
@@ -80,7 +80,7 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
     if "pending_parent" in found and _SPAN_ID.fullmatch(pending_parent := text_of(found["pending_parent"])):
         # It stands for its parent, which is open.
         if len(parent_id) != 8:
-            raise UnusableRecord(Fault.INVALID_ID, "a pending span without a valid parent span id")
+            raise UnusableRecordError(Fault.INVALID_ID, "a pending span without a valid parent span id")
         span_id, parent_id, flags, end = parent_id, span_id_in(pending_parent), 0, 0
     text = process.text_of
     incarnation = text(found["incarnation"]) if "incarnation" in found else ""

@@ -54,7 +54,7 @@ REMEDIES: Final[Mapping[Fault, str]] = {
 """What a sender has to change."""
 
 
-class UnusableRecord(ValueError):
+class UnusableRecordError(ValueError):
     """
     Raised for a record that cannot be used; the message is for its sender.
 

@@ -32,7 +32,7 @@ from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.permission import permission, permit_answer, quoted
 from queenright.server.telemetry.process import Process
-from queenright.server.telemetry.unusable import Fault, UnusableRecord
+from queenright.server.telemetry.unusable import Fault, UnusableRecordError
 from queenright.server.telemetry.values import count_in, folder_name, number_in, plain_text, tool_in
 
 NAME: Final = "claude-code"
@@ -62,7 +62,7 @@ def _read_log(said: Mapping[str, Any], process: Process, time: int) -> Observati
         return None
     session = process.id_in(said.get("session.id"))
     if not session:
-        raise UnusableRecord(
+        raise UnusableRecordError(
             Fault.NO_SESSION,
             "a record of Claude Code without session.id",
             remedy="set OTEL_METRICS_INCLUDE_SESSION_ID=true",
@@ -169,7 +169,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     known = _HOOKS.get(name)
     session = process.id_in(call.get("session_id"))
     if not session:
-        raise UnusableRecord(
+        raise UnusableRecordError(
             Fault.NO_SESSION,
             "a hook call of Claude Code without session_id",
             remedy="send the JSON that Claude Code gives its hooks",

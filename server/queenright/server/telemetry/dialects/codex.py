@@ -32,7 +32,7 @@ from queenright.server.telemetry.client import Client
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
-from queenright.server.telemetry.unusable import Fault, UnusableRecord
+from queenright.server.telemetry.unusable import Fault, UnusableRecordError
 from queenright.server.telemetry.values import count_in, folder_name, plain_text, tool_in
 
 NAME: Final = "codex"
@@ -70,7 +70,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         return None
     session = process.id_in(record.get("conversation.id"))
     if not session:
-        raise UnusableRecord(Fault.NO_SESSION, "a record of Codex CLI without conversation.id")
+        raise UnusableRecordError(Fault.NO_SESSION, "a record of Codex CLI without conversation.id")
     status = str(record.get("http.response.status_code") or "")
     if name == "api_request" and status.startswith("2"):
         return None
@@ -160,7 +160,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     name = str(call.get("hook_event_name") or "")
     session = process.id_in(call.get("session_id"))
     if not session:
-        raise UnusableRecord(
+        raise UnusableRecordError(
             Fault.NO_SESSION,
             "a hook call of Codex CLI without session_id",
             remedy="send the JSON that Codex CLI gives its hooks",

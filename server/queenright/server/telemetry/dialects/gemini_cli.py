@@ -36,7 +36,7 @@ from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.permission import quoted
 from queenright.server.telemetry.process import Process
-from queenright.server.telemetry.unusable import Fault, UnusableRecord
+from queenright.server.telemetry.unusable import Fault, UnusableRecordError
 from queenright.server.telemetry.values import count_in, folder_name, number_in, plain_text, tool_in
 
 NAME: Final = "gemini-cli"
@@ -82,7 +82,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         return None
     session = process.id_in(record.get("session.id"))
     if not session:
-        raise UnusableRecord(Fault.NO_SESSION, f"a {name} record of Gemini CLI without session.id")
+        raise UnusableRecordError(Fault.NO_SESSION, f"a {name} record of Gemini CLI without session.id")
     kind, is_end = _LOGS[name]
     took = count_in(record.get("duration_ms")) if is_end else 0
     tool, arguments = record.get("function_name"), record.get("function_args")
@@ -182,7 +182,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     name = str(call.get("hook_event_name") or "")
     session = process.id_in(call.get("session_id"))
     if not session:
-        raise UnusableRecord(
+        raise UnusableRecordError(
             Fault.NO_SESSION,
             "a hook call of Gemini CLI without session_id",
             remedy="send the JSON that Gemini CLI gives its hooks",

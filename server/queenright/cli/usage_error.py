@@ -5,5 +5,5 @@ from __future__ import annotations
 from queenright.instrumentation.errors import QueenrightError
 
 
-class Misuse(QueenrightError):
+class UsageError(QueenrightError):
     """Raised when the command line asks for something that makes no sense."""
