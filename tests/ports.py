@@ -7,7 +7,7 @@ import socket
 import sys
 from collections.abc import Iterator
 
-from queenright.server.sockets import free_port
+from queenright.server.ops.sockets import free_port
 
 
 @contextlib.contextmanager

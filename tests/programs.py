@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import pytest
 
-from queenright.server.programs import find_program
+from queenright.server.ops.programs import find_program
 
 Version = Literal["bundled", "newest"]
 VERSIONS: Final[tuple[Version, ...]] = ("bundled", "newest")

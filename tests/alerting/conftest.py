@@ -17,7 +17,7 @@ from queenright.alerting.settings import AlertingSettings
 from queenright.health.store import Store
 from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import AgentEvent
-from queenright.server.sockets import listen, listening, url_of
+from queenright.server.ops.sockets import listen, listening, url_of
 from tests.alerting.parts import T0, MoodyPeer
 from tests.alerting.real import RealAlertmanager, people, real_alertmanager
 from tests.programs import VERSIONS

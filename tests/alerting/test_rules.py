@@ -23,8 +23,8 @@ from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.metrics import ServiceMetrics
-from queenright.server.programs import find_program
+from queenright.server.metrics.metrics import ServiceMetrics
+from queenright.server.ops.programs import find_program
 
 FILES = sorted(rules_folder().glob("*.yml"))
 RULES = [r for f in FILES for g in yaml.safe_load(f.read_text())["groups"] for r in g["rules"]]

@@ -18,7 +18,7 @@ from queenright.health.objectives import burning_share
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.instrumentation.metrics import WorkerFamilies
-from queenright.server.metrics import ServiceMetrics
+from queenright.server.metrics.metrics import ServiceMetrics
 from tests.alerting.promtool_tests import Rule, alerts, ident, rules, seconds, told_apart
 from tests.programs import VERSIONS, run
 

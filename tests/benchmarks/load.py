@@ -36,7 +36,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from queenright.health.event_log import read_events
 from queenright.health.store import Store
-from queenright.server.sockets import free_port
+from queenright.server.ops.sockets import free_port
 from tests.benchmarks.otlp import _span
 from tests.benchmarks.row import Row
 

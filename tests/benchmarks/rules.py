@@ -27,9 +27,9 @@ import yaml
 
 from queenright.alerting.files import rules_folder
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.ops.sockets import free_port
 from queenright.server.service import Service
 from queenright.server.settings import load_settings
-from queenright.server.sockets import free_port
 from tests.benchmarks.load.fleet import JOB, Fleet
 from tests.benchmarks.load.remote_write import encoded_samples, series, write
 from tests.benchmarks.row import Row

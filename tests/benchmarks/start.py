@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from queenright.server.sockets import free_port
+from queenright.server.ops.sockets import free_port
 from tests.benchmarks.row import Row
 
 _PROGRAM = Path(sys.executable).with_name("queenright")

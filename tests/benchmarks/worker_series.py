@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.metrics import OPENMETRICS, written
-from queenright.server.worker_series import WorkerSeries
+from queenright.server.metrics.metrics import OPENMETRICS, written
+from queenright.server.metrics.worker_series import WorkerSeries
 from tests.benchmarks.row import Row
 
 _STEPS = 20

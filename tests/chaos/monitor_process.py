@@ -44,7 +44,7 @@ from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket, TicketDraft, TicketRejectedError
 from queenright.instrumentation.identity import new_id
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.rebuild import rebuild
+from queenright.server.ops.rebuild import rebuild
 
 DAY = 86_400.0
 SETTINGS = HealthSettings.model_validate(

@@ -19,7 +19,7 @@ from queenright.client import (
     UnreachableError,
 )
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.sockets import free_port
+from queenright.server.ops.sockets import free_port
 from queenright.server.up import Running, serving
 from tests.client.conftest import settings_at
 from tests.waiting import until

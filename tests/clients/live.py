@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import httpx
 
-from queenright.server.sockets import free_port
+from queenright.server.ops.sockets import free_port
 from tests.clients.clients import Client
 from tests.clients.provider import Provider
 from tests.clients.recording import RunError, run_client

@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from queenright.server.sockets import Server, listen, url_of
+from queenright.server.ops.sockets import Server, listen, url_of
 from tests.clients.clients import Client, Place
 from tests.clients.install import node_environment
 from tests.clients.provider import Provider

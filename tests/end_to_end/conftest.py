@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from queenright.alerting.recorder import Recorder
-from queenright.server.programs import find_program
+from queenright.server.ops.programs import find_program
+from queenright.server.ops.sockets import listen, listening, url_of
 from queenright.server.settings import Settings, load_settings
-from queenright.server.sockets import listen, listening, url_of
 from queenright.server.up import DEMO_DEFAULTS, Running, UpOptions, alertmanager_beside, serving, up
 from tests.isolation import environment
 

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 
 from queenright.alerting.recorder import Recorder
-from queenright.server.programs import find_program
+from queenright.server.ops.programs import find_program
+from queenright.server.ops.sockets import listen, listening, url_of
 from queenright.server.settings import Settings
-from queenright.server.sockets import listen, listening, url_of
 from queenright.server.up import UpOptions, alertmanager_beside, serving
 from tests.end_to_end.conftest import AgentProcess
 from tests.end_to_end.test_page import AND_RESOLVED, ONE_EACH, received

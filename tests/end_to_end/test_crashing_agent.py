@@ -11,8 +11,8 @@ import pytest
 
 from queenright.alerting.recorder import Message
 from queenright.health.tickets import EscalationTicket
+from queenright.server.ops.sockets import free_port
 from queenright.server.settings import Settings, load_settings
-from queenright.server.sockets import free_port
 from queenright.server.up import DEMO_DEFAULTS, Running
 from tests.end_to_end.conftest import serving_with_alertmanager
 from tests.isolation import environment

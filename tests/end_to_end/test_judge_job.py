@@ -34,8 +34,8 @@ from queenright.judge.stack.job import Look, StackJudge
 from queenright.judge.stack.prometheus import Prometheus
 from queenright.judge.stack.tempo import Tempo
 from queenright.judge.stack.tools import QUERY_METRICS, CallLimit, stack_tools
-from queenright.server.programs import find_program
-from queenright.server.sockets import free_port
+from queenright.server.ops.programs import find_program
+from queenright.server.ops.sockets import free_port
 from queenright.server.up import Running
 from tests.end_to_end.conftest import AGENTS
 from tests.judge.conftest import TalkingModel

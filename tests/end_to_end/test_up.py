@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from queenright.server.children import Child
-from queenright.server.programs import find_program
+from queenright.server.ops.children import Child
+from queenright.server.ops.programs import find_program
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from queenright.server.up import UpOptions

@@ -8,7 +8,7 @@ from queenright.health.findings import FindingKind, HealthState
 from queenright.health.rate_limits import limited_for
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.events import EventType
-from queenright.server.view import activity_of
+from queenright.server.views.view import activity_of
 from tests.health.test_detectors import worker
 
 STALL = FindingKind.STALL

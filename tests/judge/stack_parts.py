@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.parse import parse_qs
 
-from queenright.server.sockets import listen, listening, url_of
+from queenright.server.ops.sockets import listen, listening, url_of
 
 Answer = Callable[[str, dict[str, str]], tuple[int, Any]]
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from queenright.server.programs import ProgramNotFoundError, find_program
+from queenright.server.ops.programs import ProgramNotFoundError, find_program
 from queenright.server.settings import load_settings
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from queenright.server.programs import ProgramNotFoundError, find_program
+from queenright.server.ops.programs import ProgramNotFoundError, find_program
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("instrumentation", "runtime", "health", "judge", "alerting", "grafana", "server", "cli", "demo")

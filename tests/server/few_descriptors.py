@@ -16,7 +16,7 @@ from typing import Any
 
 import uvloop
 
-from queenright.server.sockets import listen, listening
+from queenright.server.ops.sockets import listen, listening
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 

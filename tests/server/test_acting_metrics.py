@@ -17,8 +17,8 @@ from queenright.health.recovery.service import RecoveryService
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.acting_metrics import BREAKER_LIMIT
-from queenright.server.metrics import ServiceMetrics
+from queenright.server.metrics.acting import BREAKER_LIMIT
+from queenright.server.metrics.metrics import ServiceMetrics
 
 STATES = ("closed", "open", "half_open")
 

@@ -15,10 +15,10 @@ from queenright.health.interventions.switch import Switch
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
-from queenright.server.acting_view import ACTED, acting, worth_a_line
 from queenright.server.settings import Settings
 from queenright.server.up import Running
-from queenright.server.view import event_line, status
+from queenright.server.views.acting import ACTED, acting, worth_a_line
+from queenright.server.views.view import event_line, status
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_status_page import page
 

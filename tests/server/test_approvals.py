@@ -17,7 +17,7 @@ from queenright.server.operator_requests import OperatorRequests
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from queenright.server.up import Running
-from queenright.server.view import status
+from queenright.server.views.view import status
 from tests.server.conftest import demo_settings
 from tests.server.test_app import ticket_on
 from tests.server.test_cli_acting import WORKER, queenright

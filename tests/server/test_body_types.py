@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from queenright.server import app as _  # noqa: F401  # every route, with its bodies
-from queenright.server.params import Body
+from queenright.server.routes.params import Body
 
 OTHERS: dict[str, list[Any]] = {
     "boolean": [0, 1, "true"],

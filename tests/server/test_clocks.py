@@ -16,8 +16,8 @@ from queenright.health.settings import HealthSettings
 from queenright.health.store import Store, StoreError
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server import acting
-from queenright.server.arrivals import Arrivals, At, Gap
-from queenright.server.rebuild import Timeline, rebuild
+from queenright.server.ops.arrivals import Arrivals, At, Gap
+from queenright.server.ops.rebuild import Timeline, rebuild
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from tests.waiting import until

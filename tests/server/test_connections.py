@@ -13,8 +13,8 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets import auto
 
-from queenright.server import connections, sockets
-from queenright.server.connections import (
+from queenright.server.middleware import connections
+from queenright.server.middleware.connections import (
     HEAD_BYTES,
     MOST_HEADERS,
     PIPELINED,
@@ -22,7 +22,8 @@ from queenright.server.connections import (
     connection_limit,
     raise_descriptor_limit,
 )
-from queenright.server.sockets import listen, listening
+from queenright.server.ops import sockets
+from queenright.server.ops.sockets import listen, listening
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
 
-from queenright.server.programs import find_program
+from queenright.server.ops.programs import find_program
 from queenright.server.up import Running
 from tests.server.conftest import looping
 from tests.server.test_app import ticket_on

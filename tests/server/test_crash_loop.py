@@ -18,7 +18,7 @@ from queenright.health.tickets import EscalationTicket, TicketStatus, TicketStat
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.service import Service
 from queenright.server.settings import Settings
-from queenright.server.ticket_timeline import timeline
+from queenright.server.views.ticket_timeline import timeline
 from tests.server.conftest import demo_settings
 from tests.waiting import until
 

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
-from queenright.server.events_api import DEFAULT_TYPES
+from queenright.server.routes.events import DEFAULT_TYPES
 from queenright.server.settings import load_settings
 from queenright.server.up import Running, serving
 from tests.server.streams import Follower

@@ -17,10 +17,10 @@ from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.access.caller import Caller
 from queenright.server.access.roles import Role
-from queenright.server.events_api import Shares
-from queenright.server.feed import Feed
-from queenright.server.feed_lines import Wanted
-from queenright.server.feed_reader import Reader
+from queenright.server.routes.events import Shares
+from queenright.server.stream.feed import Feed
+from queenright.server.stream.lines import Wanted
+from queenright.server.stream.reader import Reader
 from tests.server.streams import Block, blocks
 
 _WAITING = object()

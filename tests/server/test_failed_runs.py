@@ -17,7 +17,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.tables import EVENT_LOG_HEAD, METADATA
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.rebuild import rebuild
+from queenright.server.ops.rebuild import rebuild
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from tests.server.test_clocks import DAY, Clock, Life, T

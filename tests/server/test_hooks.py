@@ -14,13 +14,13 @@ from prometheus_client import CollectorRegistry
 
 from queenright.health.vitals import SessionStatus
 from queenright.runtime.events import AgentEvent
-from queenright.server import hooks as hooks_module
 from queenright.server.access.roles import Role
-from queenright.server.hooks import HookReceiver, with_hooks
+from queenright.server.ops.sockets import listen, listening, url_of
 from queenright.server.otlp import otlp_app
-from queenright.server.sockets import listen, listening, url_of
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.up import Running, serving
+from queenright.server.webhooks import hooks as hooks_module
+from queenright.server.webhooks.hooks import HookReceiver, with_hooks
 from tests.clients.fixtures import FOLDER, Record, load_fixture
 from tests.frameworks.matrix import settings_for
 from tests.server.access.test_service_with_tokens import guarded, token_for

@@ -17,8 +17,8 @@ from queenright.health.keyed_requests import KEPT_SECONDS, claim
 from queenright.health.store import Store
 from queenright.server.access.caller import KEY, Caller
 from queenright.server.access.roles import Role
-from queenright.server.idempotency import Idempotency
-from queenright.server.problems import add_problems
+from queenright.server.middleware.idempotency import Idempotency
+from queenright.server.routes.problems import add_problems
 
 
 class Counter:

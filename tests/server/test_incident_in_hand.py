@@ -14,8 +14,8 @@ from queenright.alerting.notification import Notification, read_active
 from queenright.health.findings import FindingKind
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.callbacks import Callbacks
 from queenright.server.service import Service
+from queenright.server.webhooks.callbacks import Callbacks
 from tests.server import test_crash_loop as crash_loop
 from tests.server.test_crash_loop import MINUTE, Clock, alerts, crash, live
 from tests.waiting import until

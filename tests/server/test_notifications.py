@@ -12,10 +12,10 @@ import pytest
 
 from queenright.alerting.recorder import Recorder
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.ops.sockets import listen, listening, url_of
 from queenright.server.settings import Settings, load_settings
-from queenright.server.sockets import listen, listening, url_of
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
-from queenright.server.view import event_line, status
+from queenright.server.views.view import event_line, status
 from tests.alerting.parts import MoodyPeer
 from tests.server.conftest import looping
 from tests.waiting import until

@@ -27,8 +27,8 @@ from queenright.health.interventions.target import ActionKind
 from queenright.health.recovery.attempt import RecoveryState
 from queenright.health.tickets import TicketStatus, Way
 from queenright.instrumentation.names import Phase, WaitingReason
-from queenright.server.api_page import pieces
-from queenright.server.openapi import REFUSED, TAGS
+from queenright.server.routes.api_page import pieces
+from queenright.server.routes.openapi import REFUSED, TAGS
 from queenright.server.up import Running, serving
 from tests.server.conftest import demo_settings, looping
 from tests.waiting import until

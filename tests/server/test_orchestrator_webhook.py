@@ -16,14 +16,14 @@ import stamina
 from pydantic import SecretStr
 
 from queenright.health.interventions.record import Answer, Escalation
-from queenright.server.orchestrator_webhook import (
+from queenright.server.up import serving
+from queenright.server.webhooks.orchestrator import (
     ATTEMPTS,
     SIGNATURE,
     OrchestratorError,
     OrchestratorWebhook,
 )
-from queenright.server.up import serving
-from queenright.server.webhook_post import TIMESTAMP
+from queenright.server.webhooks.post import TIMESTAMP
 from tests.server.conftest import demo_settings, looping
 from tests.waiting import until
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from queenright.client import Queenright
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.paging import InvalidCursorError, cursor_at, place_of
+from queenright.server.routes.pagination import InvalidCursorError, cursor_at, place_of
 from queenright.server.settings import Settings
 from queenright.server.up import Running
 from tests.server.conftest import demo_settings, looping

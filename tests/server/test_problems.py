@@ -10,7 +10,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from queenright.server.problems import add_problems
+from queenright.server.routes.problems import add_problems
 from tests.isolation import ROOT
 
 RAISING = sorted(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from queenright.server.programs import ProgramNotFoundError, find_program
+from queenright.server.ops.programs import ProgramNotFoundError, find_program
 
 
 def program(folder: Path, name: str) -> Path:

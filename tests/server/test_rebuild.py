@@ -14,7 +14,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.health.vitals import SessionStatus
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.rebuild import rebuild
+from queenright.server.ops.rebuild import rebuild
 
 SETTINGS = HealthSettings()
 START = 1_700_000_000.0

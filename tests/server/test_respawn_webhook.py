@@ -33,11 +33,11 @@ from queenright.health.recovery.respawner import (
 )
 from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.respawn_webhook import IDEMPOTENCY_KEY, RespawnWebhook
+from queenright.server.ops.sockets import free_port
 from queenright.server.settings import Settings, load_settings
-from queenright.server.sockets import free_port
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
-from queenright.server.webhook_post import ATTEMPTS, SIGNATURE, TIMESTAMP
+from queenright.server.webhooks.post import ATTEMPTS, SIGNATURE, TIMESTAMP
+from queenright.server.webhooks.respawn import IDEMPOTENCY_KEY, RespawnWebhook
 from tests.isolation import environment
 from tests.waiting import until
 

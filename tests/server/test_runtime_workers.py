@@ -18,11 +18,11 @@ from queenright.health.vitals import WORKER_EVENTS
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import ModelReply
 from queenright.runtime.llm.scripted_provider import ScriptedProvider
+from queenright.server.ops.sockets import listen, listening, url_of
 from queenright.server.service import Service
 from queenright.server.settings import Settings, load_settings
-from queenright.server.sockets import listen, listening, url_of
 from queenright.server.up import DEMO_DEFAULTS, Running, serving
-from queenright.server.view import status
+from queenright.server.views.view import status
 from tests.alerting.parts import MoodyPeer
 from tests.server.conftest import looping
 from tests.server.dying_runtime import SEARCH, search, searching

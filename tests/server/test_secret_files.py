@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from queenright.alerting.settings import AlertingSettings
-from queenright.server.secret_files import InvalidSecretError, callback_secrets, read_secret
+from queenright.server.ops.secret_files import InvalidSecretError, callback_secrets, read_secret
 from queenright.server.up import serving
-from queenright.server.webhook_post import SIGNATURE, TIMESTAMP
+from queenright.server.webhooks.post import SIGNATURE, TIMESTAMP
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_orchestrator_webhook import Orchestrator, orchestrator
 from tests.waiting import until

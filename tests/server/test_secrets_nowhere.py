@@ -23,8 +23,8 @@ from sqlalchemy import select
 from queenright.health.retention import prune
 from queenright.health.tables import AUDIT_ARCHIVE
 from queenright.instrumentation import Worker, names
+from queenright.server.ops.sockets import listen, listening, url_of
 from queenright.server.settings import Settings, load_settings
-from queenright.server.sockets import listen, listening, url_of
 from queenright.server.telemetry.dialects import ATTRIBUTES
 from queenright.server.telemetry.logs import RECORDS
 from queenright.server.telemetry.process import PROCESS_ATTRIBUTES, RESOURCE_ATTRIBUTES

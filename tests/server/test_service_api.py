@@ -16,7 +16,7 @@ from queenright.cli.run import reload_at_hangup
 from queenright.health.findings import HealthState, Severity
 from queenright.health.tables import SCHEMA_REVISION
 from queenright.health.tickets import TicketDraft
-from queenright.server.etags import is_polled, matches, tag_of
+from queenright.server.middleware.etags import is_polled, matches, tag_of
 from queenright.server.settings import HttpSettings, OtlpSettings, Settings, load_settings
 from queenright.server.up import Running, serving
 from tests.server.conftest import looping

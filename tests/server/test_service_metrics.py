@@ -10,7 +10,13 @@ from queenright.health.findings import Finding, FindingKind, HealthState, Severi
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import Loops
 from queenright.health.vitals import VitalSigns
-from queenright.server.metrics import OPENMETRICS, PROMETHEUS_TEXT, ServiceMetrics, content_type_for, written
+from queenright.server.metrics.metrics import (
+    OPENMETRICS,
+    PROMETHEUS_TEXT,
+    ServiceMetrics,
+    content_type_for,
+    written,
+)
 
 PROMETHEUS_2 = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
 PROMETHEUS_3 = (

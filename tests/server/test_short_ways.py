@@ -10,9 +10,9 @@ import pytest
 from fastapi import FastAPI
 
 from queenright.server.app import create_app
+from queenright.server.middleware.fast_routes import WAYS, ShortWays
 from queenright.server.service import Service
 from queenright.server.settings import Settings
-from queenright.server.short_ways import WAYS, ShortWays
 
 ASKED = [
     "/healthz",

@@ -7,7 +7,7 @@ import hmac
 
 from pydantic import SecretStr
 
-from queenright.server.webhook_post import SIGNATURE, TIMESTAMP, signed
+from queenright.server.webhooks.post import SIGNATURE, TIMESTAMP, signed
 
 SECRET = SecretStr("honey")
 BODY = b'{"escalation_id": "one"}'

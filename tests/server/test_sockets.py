@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from queenright.instrumentation.errors import QueenrightError
-from queenright.server.sockets import PortInUseError, free_port, listen
+from queenright.server.ops.sockets import PortInUseError, free_port, listen
 from tests.ports import reserve_port
 
 

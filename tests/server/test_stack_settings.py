@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from queenright.cli.run import shown_settings
-from queenright.server.secret_files import InvalidSecretError, stack_tokens
+from queenright.server.ops.secret_files import InvalidSecretError, stack_tokens
 from queenright.server.settings import InvalidSettingsError, load_settings
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import Page, async_playwright, expect
 
-from queenright.server.programs import find_program
+from queenright.server.ops.programs import find_program
 from queenright.server.up import Running
 from tests.server.conftest import looping
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from queenright.server.stopping import LastWords
+from queenright.server.middleware.shutdown import LastWords
 
 
 async def endless(scope: Scope, receive: Receive, send: Send) -> None:

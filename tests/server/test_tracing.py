@@ -11,9 +11,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanContext
 
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.metrics.tracing import tracer_provider
 from queenright.server.service import Service
 from queenright.server.settings import Settings
-from queenright.server.tracing import tracer_provider
 from tests.server.conftest import looping
 
 STEP_TRACE, STEP_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -24,10 +24,10 @@ from queenright.alerting.callbacks.told import dedup_key, parse_told
 from queenright.alerting.webhook import InvalidWebhookError
 from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import EventType
-from queenright.server.callbacks import Callbacks
+from queenright.server.ops.settings_files import check_files
 from queenright.server.settings import Settings
-from queenright.server.settings_files import check_files
 from queenright.server.up import Running, serving
+from queenright.server.webhooks.callbacks import Callbacks
 from tests.alerting.real import people
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import lost_ticket_on, ticket_on

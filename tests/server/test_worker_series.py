@@ -14,10 +14,10 @@ from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.metrics import AGENTS
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.metrics import ServiceMetrics
+from queenright.server.metrics.metrics import ServiceMetrics
+from queenright.server.metrics.worker_series import KEPT_SECONDS, WorkerSeries
 from queenright.server.service import Service
 from queenright.server.settings import load_settings
-from queenright.server.worker_series import KEPT_SECONDS, WorkerSeries
 
 START = 1_000_000.0
 

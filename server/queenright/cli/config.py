@@ -12,8 +12,8 @@ config = typer.Typer(help="The settings.", no_args_is_help=True)
 @config.command("check", epilog="Example: queenright config check --config queenright.yaml")
 def config_check(config: Config = None) -> None:
     """Say whether `serve` would take the settings; every fault with its path and its value."""
+    from queenright.server.ops.settings_files import check_files
     from queenright.server.settings import load_settings
-    from queenright.server.settings_files import check_files
 
     check_files(load_settings(config))
     typer.echo("The settings are valid.")

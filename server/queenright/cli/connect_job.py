@@ -22,7 +22,7 @@ from queenright.cli.connecting.errors import SettingsError
 from queenright.cli.connecting.files import Records, Update, plan_connect, plan_disconnect, write
 from queenright.cli.usage_error import UsageError
 from queenright.instrumentation.redaction import redact
-from queenright.server.secret_files import read_secret
+from queenright.server.ops.secret_files import read_secret
 
 _HIDDEN = "<token>"
 _MASKED = 1000

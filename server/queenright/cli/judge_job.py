@@ -34,8 +34,8 @@ from queenright.judge.stack.targets import is_selector
 from queenright.judge.stack.tempo import Tempo
 from queenright.judge.stack.unseen import Unseen
 from queenright.runtime.events import EventType
-from queenright.server.folders import unusable
-from queenright.server.secret_files import stack_tokens
+from queenright.server.ops.folders import unusable
+from queenright.server.ops.secret_files import stack_tokens
 from queenright.server.settings import Settings, load_settings
 
 NO_TICKET: Final = 0

@@ -25,7 +25,7 @@ from queenright.cli.rules_job import Asked, promtool_faults
 from queenright.cli.usage_error import UsageError
 from queenright.grafana.files import provisioning_folder
 from queenright.instrumentation.errors import QueenrightError
-from queenright.server.programs import find_program
+from queenright.server.ops.programs import find_program
 from queenright.server.settings import Settings
 
 _STDOUT: Final = "-"

@@ -29,7 +29,7 @@ from queenright.alerting.rules import Alert, Group, Links, Selectors, rule_files
 from queenright.cli.progress import bar
 from queenright.cli.usage_error import UsageError
 from queenright.instrumentation.errors import QueenrightError
-from queenright.server.programs import find_program
+from queenright.server.ops.programs import find_program
 from queenright.server.settings import Settings, load_settings
 
 _SIGNS: Final = {"added": "+", "removed": "-", "changed": "~", "twice": "="}
@@ -153,7 +153,7 @@ def diff(asked: Asked, files: Sequence[Path], prometheus: str | None, *, as_json
 def _loaded(settings: Settings, url: str | None) -> Any:
     """Ask a Prometheus which rules it has loaded."""
     from queenright.judge.stack.http import StackAddress, StackClient, StackError
-    from queenright.server.secret_files import stack_tokens
+    from queenright.server.ops.secret_files import stack_tokens
 
     judging = settings.judging
     token = stack_tokens(judging)[0]

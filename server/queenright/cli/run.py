@@ -16,9 +16,9 @@ import yaml
 from queenright.cli.log import Once, OnceHandler
 from queenright.cli.screen import Screen
 from queenright.instrumentation.errors import QueenrightError
-from queenright.server.connections import raise_descriptor_limit
-from queenright.server.programs import ProgramNotFoundError, find_program
-from queenright.server.reload import reload
+from queenright.server.middleware.connections import raise_descriptor_limit
+from queenright.server.ops.programs import ProgramNotFoundError, find_program
+from queenright.server.ops.reload import reload
 from queenright.server.service import Service, calm_collector, short_turns
 from queenright.server.settings import Settings
 from queenright.server.up import Running, UpOptions, serving, up

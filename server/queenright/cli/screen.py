@@ -13,8 +13,8 @@ from rich.text import Text
 
 from queenright.cli.asking import cut_front, on_one_line
 from queenright.server.up import Running, UpOptions
-from queenright.server.view import status
-from queenright.server.words import clock_time
+from queenright.server.views.view import status
+from queenright.server.views.words import clock_time
 
 _STYLE = {
     "healthy": "green",

@@ -30,10 +30,10 @@ from queenright.judge.hands import WorkerHands
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.server.agents.reaching import LoadedControl, LoadedRespawner, Runtimes
-from queenright.server.orchestrator_webhook import OrchestratorWebhook
-from queenright.server.respawn_webhook import RespawnWebhook
-from queenright.server.secret_files import orchestrators_secret, respawners_secret
+from queenright.server.ops.secret_files import orchestrators_secret, respawners_secret
 from queenright.server.settings import Settings
+from queenright.server.webhooks.orchestrator import OrchestratorWebhook
+from queenright.server.webhooks.respawn import RespawnWebhook
 
 _log = logging.getLogger(__name__)
 

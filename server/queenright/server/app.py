@@ -17,32 +17,32 @@ from queenright.server.access.guard import Guard
 from queenright.server.access.login import add_login, refusal_page
 from queenright.server.access.openapi import add_access
 from queenright.server.agents.agents_api import add_agents_themselves_api, add_loaded_agents_api
-from queenright.server.api_page import add_api_page
-from queenright.server.approvals_api import add_approvals_api
-from queenright.server.callbacks_api import add_callbacks_api
-from queenright.server.chat_api import add_chat_api
-from queenright.server.console import add_console
-from queenright.server.etags import Etags
-from queenright.server.events_api import add_events_api
-from queenright.server.gate import Gate, names_of
-from queenright.server.heads import Heads
-from queenright.server.health_api import add_health_api, health_answer
-from queenright.server.idempotency import Idempotency
-from queenright.server.idempotency import describe as describe_keys
-from queenright.server.judge_api import add_judge_api
-from queenright.server.metrics import content_type_for
-from queenright.server.openapi import describe, says, takes
-from queenright.server.paging import Cursor, Limit, json_answer, place_of
-from queenright.server.paging import page as page_of
-from queenright.server.permissions_api import add_permissions_api
-from queenright.server.problems import add_problems
+from queenright.server.console.pages import add_console
+from queenright.server.metrics.metrics import content_type_for
+from queenright.server.middleware.etags import Etags
+from queenright.server.middleware.fast_routes import add_short_ways
+from queenright.server.middleware.gate import Gate, names_of
+from queenright.server.middleware.head import Heads
+from queenright.server.middleware.idempotency import Idempotency
+from queenright.server.middleware.idempotency import describe as describe_keys
+from queenright.server.middleware.shutdown import LastWords
+from queenright.server.routes.api_page import add_api_page
+from queenright.server.routes.approvals import add_approvals_api
+from queenright.server.routes.callbacks import add_callbacks_api
+from queenright.server.routes.chat import add_chat_api
+from queenright.server.routes.events import add_events_api
+from queenright.server.routes.health import add_health_api, health_answer
+from queenright.server.routes.judge import add_judge_api
+from queenright.server.routes.openapi import describe, says, takes
+from queenright.server.routes.pagination import Cursor, Limit, json_answer, place_of
+from queenright.server.routes.pagination import page as page_of
+from queenright.server.routes.permissions import add_permissions_api
+from queenright.server.routes.problems import add_problems
+from queenright.server.routes.service import add_service_api
+from queenright.server.routes.silences import add_silences_api
+from queenright.server.routes.tickets import add_ticket_api
 from queenright.server.service import Service
-from queenright.server.service_api import add_service_api
-from queenright.server.short_ways import add_short_ways
-from queenright.server.silences_api import add_silences_api
-from queenright.server.stopping import LastWords
-from queenright.server.ticket_api import add_ticket_api
-from queenright.server.view import notification_row, status
+from queenright.server.views.view import notification_row, status
 
 _READY: Final[dict[str, Any]] = {"ready": True, "missing": []}
 _OK: Final[dict[str, Any]] = {"text/plain": {"schema": {"type": "string"}, "example": "ok\n"}}

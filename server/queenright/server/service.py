@@ -49,27 +49,27 @@ from queenright.runtime.bus import EventBus
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, Clock, EventType
 from queenright.server.acting import Acting
 from queenright.server.agents.manager import AgentManager
-from queenright.server.arrivals import Arrivals, At, Gap
-from queenright.server.callbacks import Callbacks
 from queenright.server.earlier_lives import RECENT_SECONDS, EarlierLives, find_earlier_lives
-from queenright.server.feed import SUBSCRIBER, Feed
-from queenright.server.folders import unusable
 from queenright.server.guards import health_guard, ladder_seconds
-from queenright.server.latest import Latest
-from queenright.server.latest_notifications import CHANGING, LatestNotifications
-from queenright.server.metrics import ServiceMetrics
+from queenright.server.metrics.metrics import ServiceMetrics
+from queenright.server.metrics.providers import ProviderMetrics
+from queenright.server.metrics.tracing import TRACED, EventTracer
+from queenright.server.metrics.worker_series import WorkerSeries
 from queenright.server.operator_requests import REQUESTING, OperatorRequests, find_requests
-from queenright.server.provider_metrics import ProviderMetrics
-from queenright.server.rebuild import Rebuilt, model_calls, rebuild
-from queenright.server.secret_files import callback_secrets
+from queenright.server.ops.arrivals import Arrivals, At, Gap
+from queenright.server.ops.folders import unusable
+from queenright.server.ops.rebuild import Rebuilt, model_calls, rebuild
+from queenright.server.ops.secret_files import callback_secrets
+from queenright.server.ops.settings_files import check_files
+from queenright.server.ops.step_logs import StepLogs
+from queenright.server.ops.user_stack import UserStack
 from queenright.server.settings import Settings
-from queenright.server.settings_files import check_files
-from queenright.server.step_logs import StepLogs
+from queenright.server.stream.feed import SUBSCRIBER, Feed
 from queenright.server.telemetry.intake import Intake
-from queenright.server.told_lately import ToldLately
-from queenright.server.tracing import TRACED, EventTracer
-from queenright.server.user_stack import UserStack
-from queenright.server.worker_series import WorkerSeries
+from queenright.server.views.latest import Latest
+from queenright.server.views.latest_notifications import CHANGING, LatestNotifications
+from queenright.server.views.recent_notifications import ToldLately
+from queenright.server.webhooks.callbacks import Callbacks
 
 _log = logging.getLogger(__name__)
 

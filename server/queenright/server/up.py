@@ -34,19 +34,19 @@ from queenright.server.access.access import Access
 from queenright.server.access.otlp_guard import OtlpGuard
 from queenright.server.access.token_watch import TokenWatch
 from queenright.server.app import create_app
-from queenright.server.children import Child
-from queenright.server.hooks import HookReceiver, with_hooks
+from queenright.server.metrics.tracing import tracer_provider
+from queenright.server.ops.children import Child
+from queenright.server.ops.programs import ProgramNotFoundError, find_program
+from queenright.server.ops.secret_files import InvalidSecretError
+from queenright.server.ops.sockets import free_port, listen, listening, url_of
 from queenright.server.otlp.forward import Forwarder
 from queenright.server.otlp.receiver import otlp_app
-from queenright.server.programs import ProgramNotFoundError, find_program
-from queenright.server.secret_files import InvalidSecretError
 from queenright.server.service import Service, usable
 from queenright.server.settings import AgentsSettings, Settings
-from queenright.server.sockets import free_port, listen, listening, url_of
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.pricing import load_prices
 from queenright.server.telemetry.recall import RECALLED, RECALLED_EVENTS, recall
-from queenright.server.tracing import tracer_provider
+from queenright.server.webhooks.hooks import HookReceiver, with_hooks
 
 _API: Final = "the API and the status page"
 

@@ -508,7 +508,7 @@ async def test_tokens_are_not_passed_on_with_telemetry(tmp_path: Path) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    from queenright.server.sockets import listen, listening, url_of
+    from queenright.server.ops.sockets import listen, listening, url_of
 
     with listen("127.0.0.1", 0, what="a collector", option="-") as sock:
         async with listening(collector, sock):

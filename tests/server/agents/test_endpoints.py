@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from queenright.server.events_api import DEFAULT_TYPES
+from queenright.server.routes.events import DEFAULT_TYPES
 from tests.server.agents.parts import House, guide, house
 from tests.server.streams import Follower
 

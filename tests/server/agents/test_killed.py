@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.server.sockets import free_port
+from queenright.server.ops.sockets import free_port
 from tests.server.agents.parts import guide, looper
 from tests.warm import Command
 

@@ -16,7 +16,7 @@ from queenright.server.access.caller import KEY, Caller, address_of
 from queenright.server.access.presented import DuplicateTokenError, bearer_of, session_of
 from queenright.server.access.rights import need_of
 from queenright.server.access.roles import Need
-from queenright.server.problems import problem
+from queenright.server.routes.problems import problem
 
 LOOK_AGAIN: Final = 5.0
 """Seconds after which a stream that is still open is looked at: whether its token still holds."""

@@ -15,7 +15,7 @@ from queenright.server.access.caller import address_of
 from queenright.server.access.presented import session_of
 from queenright.server.access.sessions import COOKIE, SECONDS
 from queenright.server.access.tokens import InvalidTokensError
-from queenright.server.console_forms import read_form
+from queenright.server.console.forms import read_form
 
 _PAGES: Final = Path(__file__).parents[1] / "pages"
 _HEADERS: Final = {

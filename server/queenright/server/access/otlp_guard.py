@@ -12,7 +12,7 @@ from queenright.server.access.caller import Caller, address_of
 from queenright.server.access.presented import DuplicateTokenError, bearer_of
 from queenright.server.access.roles import Need
 from queenright.server.access.tokens import PREFIX
-from queenright.server.gate import foreign, misnamed, names_of
+from queenright.server.middleware.gate import foreign, misnamed, names_of
 from queenright.server.otlp.encoding import MediaType, render_status
 from queenright.server.otlp.errors import RejectedRequestError
 from queenright.server.otlp.receiver import Receive, Scope, Send

@@ -21,11 +21,11 @@ from queenright.server.agents.logs_api import log_routes
 from queenright.server.agents.operated import operated
 from queenright.server.agents.rows import entry_row, slot_row, stats_row, streams_of, totals_of
 from queenright.server.agents.sessions_api import session_routes
-from queenright.server.openapi import says, to
-from queenright.server.paging import Cursor, Limit, as_json, page, place_of
-from queenright.server.params import AgentId, Body, By
+from queenright.server.routes.openapi import says, to
+from queenright.server.routes.pagination import Cursor, Limit, as_json, page, place_of
+from queenright.server.routes.params import AgentId, Body, By
 from queenright.server.service import Service
-from queenright.server.view import agent_row
+from queenright.server.views.view import agent_row
 
 _log = logging.getLogger(__name__)
 

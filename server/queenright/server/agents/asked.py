@@ -37,7 +37,7 @@ from queenright.server.agents.manager import (
     ManagerClosingError,
 )
 from queenright.server.agents.roots import PathNotAllowedError
-from queenright.server.problems import problem
+from queenright.server.routes.problems import problem
 
 if TYPE_CHECKING:
     from queenright.server.service import Service

@@ -31,9 +31,9 @@ from queenright.server.agents.graphs_api import goal_state
 from queenright.server.agents.manager import AgentSlot
 from queenright.server.agents.operated import What, operated
 from queenright.server.agents.rows import execution_row
-from queenright.server.openapi import says, to
-from queenright.server.paging import NO_TEXT
-from queenright.server.params import AgentId, Body
+from queenright.server.routes.openapi import says, to
+from queenright.server.routes.pagination import NO_TEXT
+from queenright.server.routes.params import AgentId, Body
 from queenright.server.service import Service
 
 LONGEST_WORDS: Final = 100_000

@@ -19,9 +19,9 @@ from queenright.server.agents.asked import GraphId, NodeId, goal_of, graph_of, n
 from queenright.server.agents.manager import AgentSlot
 from queenright.server.agents.operated import operated
 from queenright.server.agents.rows import graph_row, node_detail, node_row, streams_of
-from queenright.server.openapi import says, to
-from queenright.server.paging import Cursor, Limit, as_json, page, place_of
-from queenright.server.params import AgentId, Body, By
+from queenright.server.routes.openapi import says, to
+from queenright.server.routes.pagination import Cursor, Limit, as_json, page, place_of
+from queenright.server.routes.params import AgentId, Body, By
 from queenright.server.service import Service
 
 _log = logging.getLogger(__name__)

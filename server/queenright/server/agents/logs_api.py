@@ -22,9 +22,9 @@ from queenright.server.agents.asked import (
     state_of,
 )
 from queenright.server.agents.manager import AgentSlot
-from queenright.server.openapi import says
-from queenright.server.paging import Cursor, Limit, page, place_of
-from queenright.server.params import AgentId, one_of
+from queenright.server.routes.openapi import says
+from queenright.server.routes.pagination import Cursor, Limit, page, place_of
+from queenright.server.routes.params import AgentId, one_of
 from queenright.server.service import Service
 
 Level = Annotated[

@@ -30,9 +30,9 @@ from queenright.server.agents.asked import (
 from queenright.server.agents.execution_api import noted, resumed
 from queenright.server.agents.manager import AgentSlot
 from queenright.server.agents.operated import operated
-from queenright.server.openapi import says, to
-from queenright.server.paging import Cursor, Limit, as_json, page, place_of
-from queenright.server.params import AgentId, one_of
+from queenright.server.routes.openapi import says, to
+from queenright.server.routes.pagination import Cursor, Limit, as_json, page, place_of
+from queenright.server.routes.params import AgentId, one_of
 from queenright.server.service import Service
 
 OfStatus = Annotated[

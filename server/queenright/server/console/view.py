@@ -1,0 +1,162 @@
+"""What the console's pages show of one worker, of breakers and of recoveries, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+from queenright.health.breakers.circuit import BreakerStatus
+from queenright.health.history import HealthSnapshot
+from queenright.health.interventions.target import ActionKind
+from queenright.health.monitor import WorkerHealth
+from queenright.health.recovery.attempt import Recovery
+from queenright.runtime.events import AgentEvent
+from queenright.server.console.actions import objection
+from queenright.server.console.forms import part
+from queenright.server.service import Service
+from queenright.server.views.acting import breaker_row, recovery_row, worth_a_line
+from queenright.server.views.view import agent_row, event_line, ticket_row
+from queenright.server.views.words import ago, clock_time
+
+_A_DAY: Final = 86_400.0
+_HISTORY: Final = 40
+_LOOKED_AT: Final = 3 * _HISTORY
+"""Entries of a history; of what was done there are two, one of which is shown."""
+_SESSIONS: Final = 20
+BREAKERS: Final = 300
+"""Circuit breakers on a page; a fleet has thousands, and nearly all are closed."""
+
+_ACTS: Final = {
+    ActionKind.NUDGE: ("Nudge", "be nudged"),
+    ActionKind.ESCALATE: ("Ask the orchestrator", "be asked about"),
+    ActionKind.TERMINATE: ("Stop", "be stopped"),
+    ActionKind.RECOVER: ("Bring back", "be brought back"),
+}
+
+
+async def agent_values(service: Service, agent_id: str, session_id: str | None) -> dict[str, Any]:
+    """
+    Return what a worker's page shows.
+
+    Raises:
+        AgentNotFoundError: No such worker is known.
+        StoreError: Its history cannot be read.
+    """
+    health = await service.health.get_agent_health(agent_id, session_id)
+    worker = service.monitor.get(agent_id, health.session_id)
+    assert worker is not None  # it was there just now, and nobody had the loop since
+    now = service.clock()
+    row = agent_row(worker, now)
+    sessions = sorted(service.monitor.of_agent(agent_id), key=lambda w: w.vitals.last_event, reverse=True)
+    tickets = [one for one in service.tickets.open_tickets() if one.worker_agent_id == agent_id]
+    breakers = sorted(health.circuit_breakers, key=lambda b: (b.state.value == "closed", b.name))
+    recoveries = [one for one in service.recoveries.latest if one.agent_id == agent_id]
+    acts = _acts(service, worker)
+    history = await service.health.get_health_history(agent_id, _A_DAY, limit=_LOOKED_AT)
+    events = [_event(one, agent_id) for one in reversed(history)]
+    return {
+        "agent": row,
+        "now": clock_time(now),
+        "up_for": ago(health.metrics.uptime_seconds),
+        "heartbeat": _ago(health.last_heartbeat, now),
+        "checkpoint": _ago(health.last_checkpoint, now),
+        "interventions": health.metrics.intervention_count,
+        "signals": [signal.to_dict() for signal in health.signals],
+        "acts": acts,
+        "sessions": [_session(one, now) for one in sessions[:_SESSIONS]],
+        "sessions_more": max(0, len(sessions) - _SESSIONS),
+        "tickets": [ticket_row(one, now) for one in tickets],
+        "permissions": [one for one in service.permissions.open_requests() if one.agent_id == agent_id],
+        "breakers": [breaker_row(one, now) for one in breakers[:_SESSIONS]],
+        "breakers_more": max(0, len(breakers) - _SESSIONS),
+        "recoveries": [recovery_row(one, now) for one in recoveries[:5]],
+        "history": [event_line(one, brief=True) for one in events if worth_a_line(one)][:_HISTORY],
+        "dashboard": _dashboard(service.settings.alerting.dashboard_url, agent_id, health.session_id),
+    }
+
+
+def breakers_values(service: Service, name: str) -> dict[str, Any]:
+    """Return what the breakers' page shows: all, or those with ``name`` in theirs."""
+    known: Sequence[BreakerStatus] = service.breakers.all()
+    wanted = [one for one in known if one.name == name] or [
+        one for one in known if name.casefold() in one.name.casefold()
+    ]
+    shown, now = wanted[:BREAKERS], service.clock()
+    return {
+        "name": name,
+        "troubled": [breaker_row(one, now) for one in shown if _troubled(one) or one.name == name],
+        "well": [breaker_row(one, now) for one in shown if not _troubled(one) and one.name != name],
+        "more": max(0, len(wanted) - BREAKERS),
+        "known": len(known),
+        "not_closed": sum(one.state.value != "closed" for one in known),
+    }
+
+
+def _troubled(one: BreakerStatus) -> bool:
+    return one.state.value != "closed" or one.failures > 0
+
+
+def recoveries_values(service: Service, found: Sequence[Recovery]) -> dict[str, Any]:
+    """Return what the recoveries' page shows."""
+    now = service.clock()
+    limits = service.settings.health_monitoring.recovery
+    return {
+        "rows": [recovery_row(one, now) | {"by": one.by, "from": one.from_checkpoint or ""} for one in found],
+        "per_task": limits.max_attempts_per_task,
+        "per_hour": limits.max_attempts_per_hour,
+    }
+
+
+def _acts(service: Service, worker: WorkerHealth) -> list[Mapping[str, Any]]:
+    """Return what can be done to a worker: where, and why not, if it cannot now."""
+    v = worker.vitals
+    who = f"agent={part(v.agent_id)}&session={part(v.session_id)}"
+    kinds = [ActionKind.RECOVER] if v.ended else [ActionKind.NUDGE, ActionKind.ESCALATE, ActionKind.TERMINATE]
+    return [
+        {
+            "label": _ACTS[kind][0],
+            "href": f"/act/{kind.value}?{who}",
+            "danger": kind is ActionKind.TERMINATE,
+            "quiet": kind is ActionKind.ESCALATE,
+            "passive": _ACTS[kind][1],
+            "refused": objection(service, kind, worker),
+        }
+        for kind in kinds
+    ]
+
+
+def _session(worker: WorkerHealth, now: float) -> dict[str, Any]:
+    v = worker.vitals
+    return {
+        "session_id": v.session_id,
+        "task_id": v.task_id or v.session_id,
+        "state": worker.state.value,
+        "ended": v.ended,
+        "outcome": v.status.value if v.ended else "",
+        "steps": v.steps_total,
+        "began": f"{ago(now - v.started_at)} ago",
+        "heard": f"{ago(now - v.last_event)} ago",
+    }
+
+
+def _event(entry: HealthSnapshot, agent_id: str) -> AgentEvent:
+    return AgentEvent(
+        type=entry.type,
+        time=entry.time,
+        agent_id=agent_id,
+        session_id=entry.session_id,
+        incarnation_id=entry.incarnation_id,
+        data=entry.data,
+    )
+
+
+def _ago(moment: float | None, now: float) -> str:
+    return f"{ago(now - moment)} ago" if moment else "-"
+
+
+def _dashboard(template: str, agent_id: str, session_id: str) -> str:
+    """Return the address of a worker's dashboard; empty if it needs more than a worker."""
+    if "{ticket_id}" in template or "{trace_id}" in template:
+        return ""
+    return template.format(agent=quote(agent_id, safe=""), session_id=quote(session_id, safe=""))

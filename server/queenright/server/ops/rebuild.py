@@ -1,0 +1,570 @@
+"""
+Knowing the workers again after a start, from the event log: as they were when the service was there last.
+
+The log is in the order in which events came, with the clocks of those who wrote them. They are timed
+anew as they were when they came, so far as that can be known: by the notes in ``arrivals``, by the service's
+own events, and by the start. No clock of a worker moves that of another.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    SQLColumnExpression,
+    bindparam,
+    case,
+    func,
+    select,
+    union_all,
+)
+
+from queenright.health.event_log import event_of
+from queenright.health.findings import WorkerKey
+from queenright.health.monitor import INTRODUCES, FailedRuns, HealthMonitor, as_terminated
+from queenright.health.settings import HealthSettings
+from queenright.health.tables import EVENTS, TICKETS
+from queenright.health.told import TELLING, Told
+from queenright.health.vital_work import WORK_HANDLERS
+from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.ops.arrivals import At, Gap, Note
+
+_log = logging.getLogger(__name__)
+
+_PAGE: Final = 1000
+_SLACK: Final = 2.0
+"""The service lives for so long, at most, without writing it down."""
+
+_OWN: Final = tuple(sorted(kind.value for kind in EventType if kind not in WORKER_EVENTS))
+_NOT_OF_SESSIONS: Final = frozenset(
+    {
+        EventType.AGENT_HEARTBEAT,
+        EventType.CIRCUIT_BREAKER_STATE_CHANGED,
+        EventType.CLIENT_OUTPUT_DELTA,
+        EventType.LLM_TEXT_DELTA,
+    }
+)
+"""Of the time before, these tell nothing that lasts, or are not a session's."""
+
+_STEPS: Final = 25
+_MOST_STEPS: Final = 1000
+"""So many steps of a session are read of the time before, at most: nobody counts further back."""
+
+_BEFORE: Final = {
+    **dict.fromkeys((WORKER_EVENTS | ABOUT_WORKERS) - _NOT_OF_SESSIONS, 1),
+    **dict.fromkeys(TELLING, 10),
+    EventType.TOOL_CALL_COMPLETED: 20,
+    EventType.LLM_CALL_COMPLETED: 6,
+    EventType.OUTPUT_REPORTED: 3,
+    EventType.RESOURCE_REPORTED: 16,
+    EventType.BREAKER_REPORTED: 64,
+    EventType.MCP_SERVER_CHANGED: 64,
+    EventType.STEP_COMPLETED: _STEPS,
+}
+"""Of a session that began before what is read again: so many of each type, the last ones."""
+
+_MOST_RUNS: Final = 1000
+"""So many failed runs of an agent are counted of the time before, at most."""
+
+_OF_RUNS: Final = (
+    EventType.EXECUTION_STARTED,
+    EventType.EXECUTION_FAILED,
+    EventType.EXECUTION_COMPLETED,
+    EventType.AGENT_TERMINATED,
+    EventType.TICKET_RESOLVED,
+)
+"""What is read to count them."""
+
+_RUN_ENDS: Final = (EventType.EXECUTION_FAILED, EventType.EXECUTION_COMPLETED)
+_WORK: Final = (
+    EventType.NODE_LOOP_STARTED.value,
+    EventType.NODE_LOOP_COMPLETED.value,
+    EventType.EDGE_TRAVERSED.value,
+    EventType.GOAL_PROGRESS.value,
+    EventType.CHECKPOINT_SAVED.value,
+    EventType.OUTPUT_REPORTED.value,
+    *sorted(kind.value for kind in WORK_HANDLERS),
+)
+"""What begins another execution in a session whose last one has ended."""
+
+_BEFORE_RUNS: Final = dict.fromkeys(_OF_RUNS[:4], 3)
+"""Of a session whose start is not among these: so many of each type from before, the last ones."""
+
+_TOGETHER: Final = 100
+"""So many sessions of one agent are looked for in one statement."""
+
+_DEPTH: Final = 5000
+"""So many of an agent's events of one type are gone through for one of its sessions, at most."""
+
+_FREQUENT_DEPTH: Final = 1000
+_FREQUENT: Final = frozenset(
+    {
+        EventType.EDGE_TRAVERSED,
+        EventType.LLM_CALL_COMPLETED,
+        EventType.LLM_CALL_STARTED,
+        EventType.STEP_COMPLETED,
+        EventType.STEP_STARTED,
+        EventType.TOOL_CALL_COMPLETED,
+        EventType.TOOL_CALL_STARTED,
+    }
+)
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """What was found in the log."""
+
+    events: int = 0
+    lived: float | None = None
+    """Until when the service was there, so far as the log and the notes say."""
+    last_id: str = ""
+    """The last event in the log."""
+    told: dict[WorkerKey, Told] = field(default_factory=dict)
+
+
+class Timeline:
+    """
+    When each row of the log came, at the latest: never later than a moment that is known of a later row.
+
+    Args:
+        moments: Rows, and times at which they were in the log, by row; between two ``gaps`` they rise.
+        gaps: Rows, and what came after them before the next one.
+        end: The latest time that is possible.
+    """
+
+    def __init__(
+        self, moments: Iterable[tuple[int, float]], gaps: Iterable[tuple[int, Gap]], end: float
+    ) -> None:
+        self._gaps = deque(sorted(gaps, key=lambda entry: entry[0]))
+        known = sorted([*moments, *((seq, gap.start) for seq, gap in self._gaps)])
+        self._moments = deque(_bounded(known, [(seq, gap.start) for seq, gap in self._gaps], end))
+        self._end = end
+        self.now = 0.0
+        """The time of the row that was looked at last."""
+        self.reached = 0.0
+        """Before this it cannot have come."""
+
+    def gaps_before(self, seq: int) -> Iterator[Gap]:
+        """Yield what lies before a row and after those before it."""
+        while self._gaps and self._gaps[0][0] < seq:
+            after, gap = self._gaps.popleft()
+            self._reach(after)
+            yield gap
+            self.now = self.reached = gap.end
+
+    def at(self, seq: int, time: float) -> float:
+        """Return by which time of ours an event is to be taken in, that its author timed ``time``."""
+        if self._reach(seq):
+            self.now = max(self.now, self.reached)
+            return self.now
+        latest = self._moments[0][1] if self._moments else self._end
+        self.now = max(self.now, self.reached, min(time, latest))
+        return self.now
+
+    def _reach(self, seq: int) -> bool:
+        """Leave behind what is known of the rows up to ``seq``; return whether anything is of that one."""
+        exact = False
+        while self._moments and self._moments[0][0] <= seq:
+            last, self.reached = self._moments.popleft()
+            exact = exact or last == seq
+        return exact
+
+
+def _bounded(
+    moments: Sequence[tuple[int, float]], gaps: Sequence[tuple[int, float]], end: float
+) -> list[tuple[int, float]]:
+    """Lower every moment to those after it, up to a gap: what came before cannot have come later."""
+    bounded, left = list[tuple[int, float]](), list(gaps)
+    for seq, time in reversed(moments):
+        while left and seq <= left[-1][0]:
+            end = left.pop()[1]
+        end = min(end, time)
+        bounded.append((seq, end))
+    return bounded[::-1]
+
+
+def rebuild(
+    conn: Connection,
+    monitor: HealthMonitor,
+    *,
+    since: float,
+    now: float,
+    notes: Sequence[Note] = (),
+    lived: float | None = None,
+) -> Rebuilt:
+    """
+    Let a new monitor know the workers as the service knew them when it was there last.
+
+    Args:
+        conn: A connection that sees one state of the log.
+        monitor: Is told every event since ``since``, and of sessions that began before, what came before.
+        since: From when on the log is read.
+        now: When this is.
+        notes: What is known of when events came.
+        lived: Until when the service is known to have lived.
+    """
+    found = Rebuilt(last_id=conn.execute(_LAST_ID).scalar() or "")
+    in_window = (EVENTS.c.time >= since, EVENTS.c.time <= now)
+    first = conn.execute(select(func.min(EVENTS.c.seq)).where(*in_window)).scalar()
+    moments = [
+        (row.seq, min(row.time, now))
+        for row in conn.execute(
+            select(EVENTS.c.seq, EVENTS.c.time).where(*in_window, EVENTS.c.type.in_(_OWN))
+        )
+    ]
+    if lived is not None:
+        lived = min(now, max(lived, max((time for _, time in moments), default=0.0)))
+    end = now if lived is None else min(now, lived + _SLACK)
+    noted, gaps = _placed(conn, notes)
+    timeline = Timeline([*moments, *noted], gaps, end)
+    if first is None:
+        first = (conn.execute(select(func.max(EVENTS.c.seq))).scalar() or 0) + 1
+    stopped = _ends_of_terminated(conn)
+    monitor.recall_failed_runs(_failed_runs(conn, first, monitor.settings, stopped))
+    for agent, sessions in _begun_before(conn, first).items():
+        for start in range(0, len(sessions), _TOGETHER):
+            for _, events in _earlier(conn, agent, sessions[start : start + _TOGETHER], first):
+                at = 0.0
+                for event in events:
+                    at = max(at, min(event.time, since))
+                    _take(monitor, found, event, at, counts_runs=False)
+    for seq, event in _rows(conn, first):
+        for gap in timeline.gaps_before(seq):
+            _pass(monitor, gap)
+        at = timeline.at(seq, event.time)
+        if max(event.time, timeline.reached) >= since:
+            _take(monitor, found, as_terminated(event) if seq in stopped else event, at)
+            found.events += 1
+    for gap in timeline.gaps_before(2**62):
+        _pass(monitor, gap)
+    found.lived = min(now, max(lived or 0.0, timeline.now)) or conn.execute(_NEWEST, {"now": now}).scalar()
+    if found.lived is not None:
+        monitor.sweep(found.lived)  # a silence that had been found is found again
+        monitor.advance(found.lived)
+    for worker in monitor.workers():
+        told = found.told.get(worker.key)
+        if told is not None and told.since is not None and told.state is worker.state:
+            worker.state_since = told.since
+    return found
+
+
+def _take(
+    monitor: HealthMonitor, found: Rebuilt, event: AgentEvent, at: float, *, counts_runs: bool = True
+) -> None:
+    if event.type in TELLING:
+        found.told.setdefault((event.agent_id, event.session_id), Told()).take(event)
+    try:
+        monitor.recall(event, at, counts_runs=counts_runs)
+    except Exception:
+        _log.exception("an event of %r in the log could not be looked at: %s", event.agent_id, event.type)
+
+
+def _pass(monitor: HealthMonitor, gap: Gap) -> None:
+    if gap.kind == "away":
+        monitor.was_away(gap.start, gap.end)
+    else:
+        monitor.sweep(gap.start)
+        monitor.clock_jumped(gap.end)
+
+
+# -- reading ----------------------------------------------------------------------------------------
+
+_HASHED: Final = tuple(column for column in EVENTS.columns if column.name != "hash")
+_NEWEST: Final = select(func.max(EVENTS.c.time)).where(EVENTS.c.time <= bindparam("now"))
+_MODEL_CALLS: Final = 20_000
+_LAST_ID: Final = select(EVENTS.c.id).order_by(EVENTS.c.seq.desc()).limit(1)
+
+
+def _rows(conn: Connection, first: int) -> Iterator[tuple[int, AgentEvent]]:
+    after = first - 1
+    while rows := conn.execute(
+        select(*_HASHED).where(EVENTS.c.seq > after).order_by(EVENTS.c.seq).limit(_PAGE)
+    ).all():
+        after = rows[-1].seq
+        yield from _events(rows)
+
+
+def model_calls(conn: Connection, since: float) -> list[AgentEvent]:
+    """Return the calls of models that ended since a time, in seconds since the epoch, oldest first."""
+    query = (
+        select(*_HASHED)
+        .where(EVENTS.c.type == EventType.LLM_CALL_COMPLETED.value, EVENTS.c.time >= since)
+        .order_by(EVENTS.c.seq.desc())
+        .limit(_MODEL_CALLS)
+    )
+    return [event for _, event in _events(reversed(conn.execute(query).all()))]
+
+
+def _events(rows: Iterable[Row[Any]]) -> Iterator[tuple[int, AgentEvent]]:
+    for row in rows:
+        event = event_of(row)
+        if event is not None:
+            yield row.seq, event
+
+
+def _placed(conn: Connection, notes: Sequence[Note]) -> tuple[list[tuple[int, float]], list[tuple[int, Gap]]]:
+    """Return the notes by the rows that they are about; what is about none, or out of order, is left out."""
+    ids = [note.event_id for note in notes if isinstance(note, At)]
+    rows: dict[str, int] = {}
+    for start in range(0, len(ids), _PAGE):
+        query = select(EVENTS.c.id, EVENTS.c.seq).where(EVENTS.c.id.in_(ids[start : start + _PAGE]))
+        rows.update((row.id, row.seq) for row in conn.execute(query))
+    moments, gaps, last = list[tuple[int, float]](), list[tuple[int, Gap]](), 0
+    for note in notes:
+        if isinstance(note, Gap):
+            gaps.append((last, note))
+        elif (seq := rows.get(note.event_id, 0)) > last:
+            moments.append((seq, note.time))
+            last = seq
+    return moments, gaps
+
+
+def _begun_before(conn: Connection, first: int) -> dict[str, list[str]]:
+    """Return, by agent, the sessions of which the log from ``first`` on does not have the start."""
+    kind: SQLColumnExpression[str] = EVENTS.c.type
+    started = func.min(_if(kind == EventType.EXECUTION_STARTED.value))
+    worked = func.min(_if(kind != EventType.AGENT_HEARTBEAT.value))
+    query = (
+        select(EVENTS.c.agent_id, EVENTS.c.session_id, started, worked)
+        # With the text added, the planner reads by sequence number.
+        .where(EVENTS.c.seq >= first, (kind + "").in_([one.value for one in WORKER_EVENTS | INTRODUCES]))
+        .group_by(EVENTS.c.agent_id, EVENTS.c.session_id)
+    )
+    seen = {(row[0], row[1]): row[2] is not None and row[2] == row[3] for row in conn.execute(query)}
+    open_tickets = select(TICKETS.c.agent_id, TICKETS.c.session_id).where(TICKETS.c.closed_at.is_(None))
+    seen |= {key: False for row in conn.execute(open_tickets) if (key := (row[0], row[1])) not in seen}
+    partly: dict[str, list[str]] = {}
+    for (agent, session), whole in seen.items():
+        if not whole:
+            partly.setdefault(agent, []).append(session)
+    return partly
+
+
+def _if(condition: ColumnElement[bool]) -> ColumnElement[Any]:
+    return case((condition, EVENTS.c.seq))
+
+
+def _earlier(
+    conn: Connection, agent: str, sessions: Sequence[str], first: int
+) -> Iterator[tuple[str, list[AgentEvent]]]:
+    """Yield what is left to know of an agent's sessions before row ``first``, each in order."""
+    seqs = _last_of_each(conn, agent, sessions, first, _BEFORE)
+    events = _read(conn, [seq for found in seqs.values() for seq in found])
+    longer = [session for session, found in seqs.items() if _counts_on([events.get(seq) for seq in found])]
+    if longer:
+        steps = {EventType.STEP_COMPLETED: _MOST_STEPS}
+        for session, found in _last_of_each(conn, agent, longer, first, steps).items():
+            more = _read(conn, [seq for seq in found if seq not in events])
+            events |= more
+            seqs[session] = [*seqs[session], *more]
+    for session, found in seqs.items():
+        yield session, [events[seq] for seq in sorted(found) if seq in events]
+
+
+def _counts_on(found: Sequence[AgentEvent | None]) -> bool:
+    """Return whether bad steps may reach further back than what was read."""
+    steps = [event for event in found if event is not None and event.type is EventType.STEP_COMPLETED]
+    return len(steps) == _STEPS and not any(step.data.get("verdict") == "ACCEPT" for step in steps)
+
+
+def _ends_of_terminated(conn: Connection) -> set[int]:
+    """
+    Return the rows in which runs that the service stopped told their end, before or after it was noted.
+
+    While the service is there, the monitor takes them for the end of what is being stopped.
+    """
+    terminated = EventType.AGENT_TERMINATED.value
+    ends = {EventType.EXECUTION_COMPLETED.value, EventType.EXECUTION_FAILED.value}
+    of_runs = [terminated, EventType.EXECUTION_STARTED.value, *ends]
+    row = (EVENTS.c.seq, EVENTS.c.type, EVENTS.c.session_id, EVENTS.c.incarnation_id)
+    agents = select(EVENTS.c.agent_id).where(EVENTS.c.type == terminated).distinct()
+    found = set[int]()
+    for (agent,) in conn.execute(agents).all():
+        told: dict[tuple[str, str], set[int]] = {}
+        stopped = set[tuple[str, str]]()
+        query = select(*row).where(EVENTS.c.agent_id == agent, EVENTS.c.type.in_(of_runs))
+        for seq, kind, *run in conn.execute(query.order_by(EVENTS.c.seq)):
+            key = (run[0], run[1])
+            if kind in ends:
+                told.setdefault(key, set()).add(seq)
+            elif kind == terminated:
+                stopped.add(key)
+            if key in stopped:
+                found |= told.pop(key, set())
+            if kind == EventType.EXECUTION_STARTED.value:
+                stopped.discard(key)
+                told.pop(key, None)
+    return found
+
+
+def _failed_runs(
+    conn: Connection, first: int, settings: HealthSettings, stopped: Collection[int]
+) -> dict[str, FailedRuns]:
+    """Return, by agent, how many runs had failed in a row before row ``first``."""
+    failed = (
+        select(EVENTS.c.agent_id)
+        .where(EVENTS.c.type == EventType.EXECUTION_FAILED.value, EVENTS.c.seq < first)
+        .distinct()
+    )
+    found = {}
+    for (agent,) in conn.execute(failed).all():
+        # Counted by whoever counts them while they end.
+        monitor, at = HealthMonitor(settings), 0.0
+        for seq, event in _since_completed(conn, agent, first, stopped).items():
+            at = max(at, event.time)
+            monitor.recall(as_terminated(event) if seq in stopped else event, at)
+        runs = monitor.failed_runs(agent)
+        if agent and runs.count:
+            found[agent] = runs
+    return found
+
+
+def _since_completed(
+    conn: Connection, agent: str, first: int, stopped: Collection[int]
+) -> dict[int, AgentEvent]:
+    """
+    Return how an agent's runs began and ended since one completed, and what people said of its tickets.
+
+    With them comes what is needed to see that an end is told again: how their sessions began and ended
+    before, and work between two equal ends.
+    """
+    of_agent = (EVENTS.c.agent_id == agent, EVENTS.c.seq < first)
+    after = _last_completed(conn, agent, first, stopped)
+    seqs: list[int] = []
+    for kind in _OF_RUNS:
+        query = (
+            select(EVENTS.c.seq)
+            .where(*of_agent, EVENTS.c.type == kind.value, EVENTS.c.seq >= after)
+            .order_by(EVENTS.c.seq.desc())
+            .limit(_MOST_RUNS)
+        )
+        seqs += conn.execute(query).scalars()
+    events = dict(sorted(_read(conn, seqs).items()))
+    started, begun_before = set[str](), dict[str, None]()
+    for event in events.values():
+        if event.type is EventType.EXECUTION_STARTED:
+            started.add(event.session_id)
+        elif event.type is not EventType.TICKET_RESOLVED and event.session_id not in started:
+            begun_before[event.session_id] = None
+    sessions, oldest = list(begun_before), min(events, default=first)
+    for start in range(0, len(sessions), _TOGETHER):
+        some = sessions[start : start + _TOGETHER]
+        for found in _last_of_each(conn, agent, some, oldest, _BEFORE_RUNS).values():
+            events |= _read(conn, found)
+    return dict(sorted((events | _work_between_equal_ends(conn, agent, events)).items()))
+
+
+def _last_completed(conn: Connection, agent: str, first: int, stopped: Collection[int]) -> int:
+    """Return the row in which the last run of an agent completed that tells no earlier end again, or 0."""
+    completed = (
+        select(EVENTS.c.seq, EVENTS.c.session_id)
+        .where(
+            EVENTS.c.agent_id == agent,
+            EVENTS.c.seq < first,
+            EVENTS.c.type == EventType.EXECUTION_COMPLETED.value,
+        )
+        .order_by(EVENTS.c.seq.desc())
+        .limit(_MOST_RUNS)
+    )
+    for seq, session in conn.execute(completed).all():
+        if seq in stopped:
+            continue
+        start, end = EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED
+        begun = max(_last_of_each(conn, agent, [session], seq, {start: 1})[session], default=0)
+        # Without a start, the look back must be bounded; with one, it is short.
+        if begun:
+            ended = _last_between(conn, agent, session, [end.value], begun, seq) or 0
+        else:
+            ended = max(_last_of_each(conn, agent, [session], seq, {end: 1})[session], default=0)
+        if begun >= ended or _last_between(conn, agent, session, _WORK, ended, seq) is not None:
+            return int(seq)
+    return 0
+
+
+def _work_between_equal_ends(
+    conn: Connection, agent: str, events: Mapping[int, AgentEvent]
+) -> dict[int, AgentEvent]:
+    """Return, of sessions that told the same end twice without a start between, work that was between."""
+    last: dict[str, tuple[int, EventType]] = {}
+    work: list[int] = []
+    for seq, event in sorted(events.items()):
+        if event.type is EventType.TICKET_RESOLVED:
+            continue
+        before, kind = last.get(event.session_id, (0, None))
+        if kind is event.type and kind in _RUN_ENDS:
+            found = _last_between(conn, agent, event.session_id, _WORK, before, seq)
+            work += [] if found is None else [found]
+        last[event.session_id] = (seq, event.type)
+    return _read(conn, work)
+
+
+def _last_between(
+    conn: Connection, agent: str, session: str, kinds: Sequence[str], after: int, before: int
+) -> int | None:
+    """Return the last row of a session between two rows that is of one of these types."""
+    query = select(func.max(EVENTS.c.seq)).where(
+        EVENTS.c.agent_id == agent,
+        EVENTS.c.type.in_(kinds),
+        EVENTS.c.seq > after,
+        EVENTS.c.seq < before,
+        EVENTS.c.session_id == session,
+    )
+    return conn.execute(query).scalar()
+
+
+def _last_of_each(
+    conn: Connection, agent: str, sessions: Sequence[str], first: int, wanted: Mapping[EventType, int]
+) -> dict[str, list[int]]:
+    """Return by session the rows of the last events of each type, so many as are wanted."""
+    rows = conn.execute(
+        _look_back(tuple(wanted.items()), len(sessions)),
+        {"agent_id": agent, "sessions": list(sessions), "first": first},
+    )
+    left = {(session, kind.value): most for session in sessions for kind, most in wanted.items()}
+    found: dict[str, list[int]] = {session: [] for session in sessions}
+    for row in rows:
+        if left[row.session_id, row.type] > 0:
+            left[row.session_id, row.type] -= 1
+            found[row.session_id].append(row.seq)
+    return found
+
+
+@functools.lru_cache(maxsize=2 * _TOGETHER)
+def _look_back(wanted: tuple[tuple[EventType, int], ...], sessions: int) -> Any:
+    """One look a type: the index on agent and type is in the order of the log within each."""
+    looks = []
+    for kind, most in wanted:
+        depth = (_FREQUENT_DEPTH if kind in _FREQUENT else _DEPTH) + 200 * sessions + most
+        of_agent = (
+            select(EVENTS.c.seq, EVENTS.c.type, EVENTS.c.session_id)
+            .where(EVENTS.c.agent_id == bindparam("agent_id"), EVENTS.c.type == kind.value)
+            .where(EVENTS.c.seq < bindparam("first"))
+            .order_by(EVENTS.c.seq.desc())
+            .limit(depth)
+            .subquery()
+        )
+        look = (
+            select(of_agent)
+            .where(of_agent.c.session_id.in_(bindparam("sessions", expanding=True)))
+            .order_by(of_agent.c.seq.desc())
+            .limit(most if sessions == 1 else 4 * most * sessions)
+        )
+        looks.append(select(look.subquery()))
+    return union_all(*looks)
+
+
+def _read(conn: Connection, seqs: Sequence[int]) -> dict[int, AgentEvent]:
+    found: dict[int, AgentEvent] = {}
+    for start in range(0, len(seqs), _PAGE):
+        query = select(*_HASHED).where(EVENTS.c.seq.in_(seqs[start : start + _PAGE]))
+        found.update(_events(conn.execute(query)))
+    return found

@@ -1,0 +1,137 @@
+"""
+Settings that are read again while the service runs.
+
+What can be exchanged is what is looked up at each use, in one place: thresholds, deadlines of tickets,
+retention, and the links in messages. Of the rest, what has changed is named and waits for a restart: half
+of a setting in force would be worse than none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from queenright.instrumentation.errors import QueenrightError
+from queenright.server.ops.settings_files import check_files
+from queenright.server.service import Service
+from queenright.server.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+RELOADABLE: Final = (
+    "alerting.dashboard_url",
+    "alerting.runbook_url",
+    "alerting.trace_url",
+    "health_monitoring.bands",
+    "health_monitoring.detectors",
+    "health_monitoring.health_check",
+    "health_monitoring.heartbeat",
+    "health_monitoring.retention",
+    "health_monitoring.stall",
+    "health_monitoring.tickets",
+)
+"""Paths of what is exchanged, with everything below them."""
+
+_NOT: Final = frozenset({"health_monitoring.health_check.error_window"})
+"""How far back each worker's memory reaches: it was made so long when the worker came."""
+
+
+class NoSettingsFileError(QueenrightError):
+    """Raised when the settings came from nowhere that could be read again."""
+
+    def __init__(self) -> None:
+        super().__init__("these settings were handed over by a program, and cannot be read again; restart it")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What reading the settings again came to: paths of settings."""
+
+    applied: tuple[str, ...]
+    needs_restart: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as it is answered."""
+        return {
+            "applied": list(self.applied),
+            "needs_restart": list(self.needs_restart),
+            "unchanged": not (self.applied or self.needs_restart),
+        }
+
+    def __str__(self) -> str:
+        """Say it in a line, for the log."""
+        if not (self.applied or self.needs_restart):
+            return "the settings are as they were"
+        parts = (("applied", self.applied), ("in force after a restart", self.needs_restart))
+        return "; ".join(f"{what}: {', '.join(paths)}" for what, paths in parts if paths)
+
+
+async def reload(service: Service) -> Outcome:
+    """
+    Read the settings of a service again, and apply what can be exchanged.
+
+    Raises:
+        NoSettingsFileError: They were not read from anywhere.
+        InvalidSettingsError, InvalidSecretError, ModelUnavailableError, InvalidPromptError: They have a
+            fault; nothing has changed.
+    """
+    before = service.settings_read
+    if before is None:
+        raise NoSettingsFileError
+    after = await asyncio.to_thread(_read_again, before)
+    changed = sorted(_differences(before, after))
+    applied = tuple(path for path in changed if _can_be_exchanged(path))
+    # What waits for a restart is named each time, until there was one.
+    service.settings_read = _with(before, after, applied)
+    if applied:
+        await service.exchange(_with(service.settings, after, applied))
+    outcome = Outcome(applied, tuple(path for path in changed if path not in applied))
+    _log.info("settings read again: %s", outcome)
+    return outcome
+
+
+def _read_again(before: Settings) -> Settings:
+    after = before.read_again()
+    if after is None:
+        raise NoSettingsFileError
+    check_files(after)
+    return after
+
+
+def _can_be_exchanged(path: str) -> bool:
+    below = any(path == one or path.startswith(f"{one}.") for one in RELOADABLE)
+    return below and path not in _NOT
+
+
+def _differences(before: BaseModel, after: BaseModel, where: str = "") -> Iterator[str]:
+    """Yield the paths of what is not the same: of a block, those of its fields."""
+    for name in type(before).model_fields:
+        old, new = getattr(before, name), getattr(after, name)
+        path = f"{where}{name}"
+        if isinstance(old, BaseModel) and isinstance(new, BaseModel):
+            yield from _differences(old, new, f"{path}.")
+        elif old != new:
+            yield path
+
+
+def _with(settings: Settings, after: Settings, paths: tuple[str, ...]) -> Settings:
+    """Return settings with what another one says at these paths."""
+    found: BaseModel = settings
+    for path in paths:
+        found = _exchanged(found, after, path.split("."))
+    assert isinstance(found, Settings)
+    return found
+
+
+def _exchanged(block: BaseModel, after: BaseModel, path: list[str]) -> BaseModel:
+    name, *rest = path
+    new = getattr(after, name)
+    if rest:
+        new = _exchanged(getattr(block, name), new, rest)
+    update: Mapping[str, Any] = {name: new}
+    return block.model_copy(update=update)

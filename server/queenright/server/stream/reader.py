@@ -1,0 +1,167 @@
+"""One reader of the feed: its place in the log, and the pieces of text that wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from queenright.health.event_log import Place
+from queenright.server.stream.lines import Taken, Wanted
+
+if TYPE_CHECKING:
+    from queenright.server.stream.feed import Feed
+
+_PIECE: Final = 65_536
+"""Bytes that are read at once: what a slow reader makes wait in memory is about this much."""
+
+LOST: Final = (
+    "events after this one were let go of by age (health_monitoring.retention); "
+    "the stream goes on with the oldest that is there"
+)
+
+
+class Reader:
+    """
+    Reads the feed from a place on. Made by ``Feed.open``.
+
+    Whoever passes on what it reads says around it when it begins and has ended to send (``sending``,
+    ``sent``), and how it can be cut off meanwhile (``on_cut``).
+    """
+
+    def __init__(self, feed: Feed, wanted: Wanted, after: Place, *, capacity: int) -> None:
+        self._feed = feed
+        self.wanted = wanted
+        self.place = after.seq
+        self._passing: deque[tuple[int, bytes]] = deque()
+        """Pieces of text, each with the sequence number after which it came."""
+        self._capacity = capacity
+        self._dropped = 0
+        self._waiting: asyncio.Future[None] | None = None
+        self._alive = False
+        self._ended = False
+        self.on_cut: Callable[[], None] | None = None
+        self.sending_since: float | None = None
+        self.sent_at = feed.clock()
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits to be woken."""
+        return self._waiting is not None
+
+    # -- for the feed ---------------------------------------------------------------------------
+
+    def offer(self, after: int, text: bytes) -> int:
+        """Let a piece of text wait; return how many were dropped for it."""
+        dropped = 0
+        if len(self._passing) >= self._capacity:
+            self._passing.popleft()
+            dropped = 1
+        self._passing.append((after, text))
+        self._dropped += dropped
+        return dropped
+
+    def wake(self) -> None:
+        """Let it look again."""
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def say_alive(self) -> None:
+        """Let it say that the stream is there, although nothing happens."""
+        self._alive = True
+        self.wake()
+
+    def end(self) -> None:
+        """Let ``read`` return None from now on."""
+        self._ended = True
+        self.wake()
+
+    def cut(self) -> None:
+        """Cut off who takes nothing."""
+        self._ended = True
+        on_cut, self.on_cut = self.on_cut, None  # once: it takes some turns of the loop
+        if on_cut is not None:
+            on_cut()
+
+    # -- for whoever passes it on ---------------------------------------------------------------
+
+    def close(self) -> None:
+        """Read no more."""
+        self.end()
+        self._feed.leave(self)
+
+    def sending(self) -> None:
+        """Say that what was read is being sent."""
+        self.sending_since = self._feed.clock()
+
+    def sent(self) -> None:
+        """Say that it was taken."""
+        self.sending_since = None
+        self.sent_at = self._feed.clock()
+
+    async def read(self) -> bytes | None:
+        """
+        Return what comes next, as soon as there is something; None at the end of the stream.
+
+        Raises:
+            StoreError: It had to be read from the database, which refused.
+        """
+        while not self._ended:
+            piece = b""
+            if self.place < self._feed.told:
+                taken = await self._feed.take(self.wanted, self.place, _PIECE)
+                self.place = taken.through
+                piece = (reset(LOST) if taken.lost else b"") + self._merged(taken)
+            elif self._passing and self._passing[0][0] <= self.place:
+                piece = self._merged(Taken(self.place))
+            elif self._alive:
+                piece = self._keep_alive()
+            else:
+                await self._wait()
+            if piece:
+                self._alive = False
+                return piece
+        return None
+
+    async def _wait(self) -> None:
+        self._waiting = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
+
+    def _merged(self, taken: Taken) -> bytes:
+        """Return events of the log, and between them the pieces of text that came between them."""
+        if not self._passing or self._passing[0][0] > taken.through:
+            return taken.joined
+        parts = [self._said_dropped()]
+        for seq, text in taken.parts:
+            while self._passing and self._passing[0][0] < seq:
+                parts.append(self._passing.popleft()[1])
+            parts.append(text)
+        while self._passing and self._passing[0][0] <= taken.through:
+            parts.append(self._passing.popleft()[1])
+        return b"".join(parts)
+
+    def _said_dropped(self) -> bytes:
+        count, self._dropped = self._dropped, 0
+        return b'event: dropped\ndata: {"count":%d}\n\n' % count if count else b""
+
+    def _keep_alive(self) -> bytes:
+        head = self._feed.head
+        # All before was looked at: who comes back need not look again.
+        known = head.event_id if head.seq == self.place else ""
+        return b": still here\n" + at(known) + b"\n"
+
+
+def at(event_id: str) -> bytes:
+    """Return the line that says from where one can go on."""
+    return f"id: {event_id}\n".encode() if event_id and event_id.isprintable() else b""
+
+
+def reset(reason: str) -> bytes:
+    """Return the block that says that something may be missing before what follows, and why."""
+    return b"event: reset\ndata: %b\n\n" % orjson.dumps({"reason": reason})

@@ -1,0 +1,39 @@
+"""The latest notifications, and events after which there may be new ones."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from queenright.alerting.notification import HandedOver, handed_over
+from queenright.health.store import Store
+from queenright.runtime.events import Clock, EventType
+from queenright.server.views.latest import Latest
+
+CHANGING: Final = frozenset(
+    {
+        EventType.WORKER_ESCALATION_TICKET,
+        EventType.QUEEN_INTERVENTION_REQUESTED,
+        EventType.TICKET_REESCALATED,
+        EventType.TICKET_UNACKNOWLEDGED,
+        EventType.TICKET_RESOLVED,
+        EventType.NOTIFICATION_DELIVERED,
+        EventType.NOTIFICATION_FAILED,
+    }
+)
+"""Events after which there may be something new in the outbox; an end that no peer need be told has none."""
+
+
+class LatestNotifications(Latest[HandedOver]):
+    """
+    The newest notifications and what became of them.
+
+    Args:
+        store: Where they are.
+        clock: Seconds since the epoch.
+        limit: How many are kept.
+    """
+
+    def __init__(self, store: Store, *, clock: Clock, limit: int = 50) -> None:
+        super().__init__(
+            lambda: store.read(lambda conn: handed_over(conn, limit, now=clock())), what="notifications"
+        )

@@ -1,0 +1,159 @@
+"""The respawner behind a URL: workers in other processes are started again by whoever started them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, SecretStr, StringConstraints, ValidationError
+
+from queenright.health.interventions.target import Target
+from queenright.health.recovery.respawner import (
+    CheckpointRef,
+    InvalidCheckpointError,
+    Respawned,
+    Respawner,
+    RespawnRefusedError,
+)
+from queenright.health.store import Store
+from queenright.runtime.events import EventType
+from queenright.server.webhooks.post import WebhookPost, WebhookPostError, json_object
+
+_log = logging.getLogger(__name__)
+
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+_CONFLICT: Final = 409
+_PATIENCE: Final = 40.0
+"""A worker has a minute to be started; what is posted again after that comes too late."""
+_LONGEST_CHAIN: Final = 50
+
+
+class _NewLife(BaseModel):
+    """Who goes on, as far as that is known when the worker is about to be started."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    session_id: Annotated[str, StringConstraints(max_length=200)] = ""
+    incarnation_id: Annotated[str, StringConstraints(max_length=200)] = ""
+
+
+class RespawnWebhook:
+    """
+    The ``Respawner`` of workers that our own runtime does not know.
+
+    Args:
+        url: Where it is asked for. No message, log or repr of ours repeats it: it may hold a token.
+        store: Its event log has the checkpoints that workers reported.
+        ours: Starts workers itself, whom nobody else is asked for.
+        secret: What posts are signed with, in ``X-Queenright-Signature``; see ``webhook_post.signed``.
+        timeout: Seconds that one answer may take.
+    """
+
+    def __init__(
+        self,
+        url: SecretStr,
+        store: Store,
+        *,
+        ours: Respawner | None = None,
+        secret: SecretStr | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        self._webhook = WebhookPost(
+            url, what="the respawner", secret=secret, timeout=timeout, patience=_PATIENCE
+        )
+        self._store = store
+        self._ours = ours
+
+    def __repr__(self) -> str:
+        return f"RespawnWebhook({self._webhook.host!r})"
+
+    def reaches(self, target: Target) -> bool:
+        """Return whether the worker is none of our own runtime's."""
+        return self._ours is None or not self._ours.reaches(target)
+
+    async def chain(self, target: Target) -> Sequence[CheckpointRef]:
+        """
+        Return the checkpoints that the worker told of in this session, newest first.
+
+        Whether they can be believed only whoever keeps them can say, when asked to go on from one.
+
+        Raises:
+            StoreError: The event log cannot be read.
+        """
+        told = await self._store.history(
+            types={EventType.CHECKPOINT_SAVED, EventType.AGENT_TERMINATED},
+            filter_agent=target.agent_id,
+            session_id=target.session_id,
+            limit=10 * _LONGEST_CHAIN,
+        )
+        newest: dict[str, float] = {}
+        for event in sorted(told, key=lambda event: event.time, reverse=True):
+            checkpoint_id = event.data.get("checkpoint_id")
+            if isinstance(checkpoint_id, str) and checkpoint_id:
+                newest.setdefault(checkpoint_id, event.time)
+        return [
+            CheckpointRef(checkpoint_id=checkpoint_id, created_at=at, valid=True)
+            for checkpoint_id, at in list(newest.items())[:_LONGEST_CHAIN]
+        ]
+
+    async def respawn(
+        self,
+        target: Target,
+        checkpoint: CheckpointRef | None,
+        *,
+        task_id: str,
+        attempt: int,
+        note: str,
+        repeatable: bool,
+        may_start_over: bool,
+    ) -> Respawned:
+        """
+        Ask for the worker to be started again; it will be when this returns.
+
+        The session stays the same unless the answer says otherwise; the incarnation is empty unless it does.
+
+        Raises:
+            InvalidCheckpointError: The checkpoint is broken; another may not be.
+            RespawnRefusedError: It will not be started.
+        """
+        asked = {
+            "type": "respawn_requested",
+            "task_id": task_id,
+            "agent_id": target.agent_id,
+            "session_id": target.session_id,
+            "incarnation_id": target.incarnation_id,
+            "checkpoint_id": None if checkpoint is None else checkpoint.checkpoint_id,
+            "attempt": attempt,
+        }
+        about = {"note": note, "repeatable": repeatable, "may_start_over": may_start_over}
+        # Of who and from where: the same request, sent again, starts nobody a second time.
+        key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:32]
+        try:
+            answer = await self._webhook.post(asked | about, {IDEMPOTENCY_KEY: key})
+        except WebhookPostError as failure:
+            if checkpoint is not None and failure.status == _CONFLICT:
+                broken = json_object(failure.answer).get("broken_checkpoint")
+                if broken == checkpoint.checkpoint_id:
+                    raise InvalidCheckpointError(f"checkpoint {broken} is broken: {failure}") from None
+            raise RespawnRefusedError(str(failure), final=not failure.passing) from None
+        life = self._life(answer)
+        return Respawned(
+            agent_id=target.agent_id,
+            session_id=life.session_id or target.session_id,
+            incarnation_id=life.incarnation_id,
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._webhook.close()
+
+    def _life(self, answer: bytes) -> _NewLife:
+        """Return what an answer says of the new life; the worker will be started whatever it says."""
+        try:
+            return _NewLife.model_validate(json_object(answer))
+        except ValidationError:
+            _log.warning("%s", self._webhook.failure("it named no session and incarnation that can be used"))
+            return _NewLife()
