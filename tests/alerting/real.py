@@ -15,7 +15,7 @@ from queenright.alerting.config import TOLD_PATH, WEBHOOK_PATH, render_alertmana
 from queenright.alerting.files import templates_folder
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.recorder import Receive, Recorder, Send
-from queenright.server.ops.children import Child
+from queenright.server.ops.child_processes import Child
 from queenright.server.ops.sockets import free_port, listen, listening, url_of
 from tests.programs import program
 from tests.waiting import until

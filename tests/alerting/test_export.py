@@ -42,7 +42,7 @@ from queenright.alerting.settings import AlertingSettings
 from queenright.cli.main import app
 from queenright.grafana.files import dashboards_folder, provisioning_folder
 from queenright.health.settings import HealthSettings, Stall
-from queenright.server.ops.children import Child
+from queenright.server.ops.child_processes import Child
 from queenright.server.ops.sockets import free_port
 from tests.programs import VERSIONS, program, run
 from tests.unpacked import unpack

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from queenright.alerting.alertmanager import AlertmanagerClient, AlertsRejectedError, PostedAlert
-from queenright.alerting.callbacks.told import parse_told
+from queenright.alerting.callbacks.alertmanager import parse_notification
 from queenright.alerting.config import TOLD_PATH
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.recorder import Message
@@ -246,7 +246,7 @@ async def test_webhook_about_a_crowd_is_within_the_limits_of_the_service(
     for body in told:
         assert len(body) <= MAX_BODY
         check_json_size(body, MAX_VALUES)
-        read = parse_told(body)
+        read = parse_notification(body)
         assert len(read.alerts) == 100
         assert read.truncated == 500
 

@@ -21,7 +21,7 @@ from queenright.cli.main import app
 from queenright.health.objectives import burning_share
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
-from queenright.server.ops.children import Child
+from queenright.server.ops.child_processes import Child
 from queenright.server.settings import Settings
 from tests.ports import reserve_port
 from tests.programs import program, run

@@ -12,9 +12,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Connection
 
-from queenright.alerting import told_book
+from queenright.alerting import notification_ledger
 from queenright.alerting.alertmanager import AlertmanagerClient
-from queenright.alerting.callbacks.told import dedup_key
+from queenright.alerting.callbacks.alertmanager import dedup_key
 from queenright.alerting.notification import alert_key
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.recorder import Message
@@ -131,7 +131,7 @@ async def test_agent_that_crashes_and_starts_anew_is_one_incident_with_a_count(
     alerts = [("ticket-1", alert_key(page["alerts"][0]["labels"]), "firing")]
     key = dedup_key(page["groupKey"])
     await store.transact(lambda conn: _known(conn, range(1, 9)))
-    await store.transact(lambda conn: told_book.note(conn, "pagerduty", key, alerts, time.time()))
+    await store.transact(lambda conn: notification_ledger.note(conn, "pagerduty", key, alerts, time.time()))
     for session in range(2, 9):
         await line.write(session, follows=[f"ticket-{session - 1}"])
     await line.flush("marker-1")
@@ -140,7 +140,7 @@ async def test_agent_that_crashes_and_starts_anew_is_one_incident_with_a_count(
     assert len(ours) == 2
     # Whoever was told of the incident was told of them all.
     tickets = [f"ticket-{n}" for n in range(1, 9)]
-    told = await store.read(lambda conn: told_book.told_of(conn, tickets))
+    told = await store.read(lambda conn: notification_ledger.told_of(conn, tickets))
     assert {name: [one.receiver for one in some] for name, some in told.items()} == {
         name: ["pagerduty"] for name in tickets
     }

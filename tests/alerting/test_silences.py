@@ -18,7 +18,7 @@ from queenright.alerting.alertmanager import (
     PostedAlert,
     SilenceNotFoundError,
 )
-from queenright.alerting.callbacks.told import dedup_key, parse_told
+from queenright.alerting.callbacks.alertmanager import dedup_key, parse_notification
 from queenright.alerting.notification import alert_key, enqueue
 from queenright.alerting.settings import AlertingSettings
 from queenright.alerting.silence_watch import NoPeerError, NothingToSilenceError, SilenceWatch
@@ -158,7 +158,7 @@ async def test_what_pagerduty_knows_a_group_by_is_the_hash_of_its_key(
 
     said = alertmanager.people.told[0]
     assert incidents[0].body["dedup_key"] == dedup_key(said["groupKey"])
-    message = parse_told(json.dumps(said).encode())
+    message = parse_notification(json.dumps(said).encode())
     assert (message.receiver, message.dedup_key) == ("slack-and-pagerduty", dedup_key(said["groupKey"]))
     [alert] = message.alerts
     assert (alert.ticket_id, alert.alert_key, alert.status) == ("ticket-1", alert_key(ours), "firing")

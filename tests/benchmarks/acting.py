@@ -20,7 +20,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import ModelReply
 from queenright.runtime.llm.scripted_provider import ScriptedProvider
-from queenright.server.service import Service, calm_collector
+from queenright.server.service import Service, tune_garbage_collector
 from queenright.server.settings import load_settings
 from tests.benchmarks.row import Row
 
@@ -31,7 +31,7 @@ CONCURRENT = 100
 
 def run() -> list[Row]:
     """Measure everything here; takes about two minutes."""
-    calm_collector()
+    tune_garbage_collector()
     return [row for workers in FLEETS for row in asyncio.run(_with(workers))]
 
 

@@ -18,7 +18,7 @@ from queenright.alerting.recorder import Recorder
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent
-from queenright.server.ops.children import Child
+from queenright.server.ops.child_processes import Child
 from queenright.server.ops.programs import ProgramNotFoundError, find_program
 from queenright.server.ops.sockets import free_port, listen, listening, url_of
 from tests.alerting.parts import ticket

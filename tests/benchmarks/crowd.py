@@ -21,7 +21,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from queenright.alerting.recorder import Message
 from queenright.instrumentation import names
-from queenright.server.service import calm_collector, short_turns
+from queenright.server.service import shorten_switch_interval, tune_garbage_collector
 from queenright.server.settings import load_settings
 from queenright.server.up import UpOptions, up
 from tests.benchmarks.row import Row
@@ -39,8 +39,8 @@ _NANO = 1_000_000_000
 
 def run() -> list[Row]:
     """Measure one crowd with the rules as judge and queen, and the real Alertmanager."""
-    calm_collector()
-    short_turns()
+    tune_garbage_collector()
+    shorten_switch_interval()
     return asyncio.run(_crowd())
 
 

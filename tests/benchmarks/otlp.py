@@ -196,9 +196,9 @@ async def _whole_path(folder: Path) -> AsyncIterator[Ingest]:
     from queenright.health.monitor import HealthMonitor
     from queenright.health.settings import HealthSettings
     from queenright.health.store import Store
-    from queenright.server.service import calm_collector
+    from queenright.server.service import tune_garbage_collector
 
-    calm_collector()
+    tune_garbage_collector()
     store = Store.open(f"sqlite:///{folder / 'bench.db'}")
     monitor = HealthMonitor(HealthSettings())
 

@@ -23,7 +23,7 @@ from typing import Any
 from queenright.alerting.config import render_alertmanager
 from queenright.alerting.files import templates_folder
 from queenright.alerting.recorder import Message, Recorder
-from queenright.server.ops.children import Child
+from queenright.server.ops.child_processes import Child
 from queenright.server.ops.programs import find_program
 from queenright.server.ops.sockets import free_port, listen, listening, url_of
 from queenright.server.settings import Settings, load_settings

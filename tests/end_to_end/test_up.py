@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from queenright.server.ops.children import Child
+from queenright.server.ops.child_processes import Child
 from queenright.server.ops.programs import find_program
 from queenright.server.service import Service
 from queenright.server.settings import Settings

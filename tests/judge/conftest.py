@@ -17,9 +17,9 @@ from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket
 from queenright.judge.chat import DoneTo
-from queenright.judge.colony import JudgeAndQueen
-from queenright.judge.hands import Hands
+from queenright.judge.judge_and_queen import JudgeAndQueen
 from queenright.judge.orchestrator import Decide
+from queenright.judge.queen_actions import QueenActions
 from queenright.judge.rules import RulesModel
 from queenright.judge.settings import JudgeSettings
 from queenright.runtime.bus import EventBus
@@ -106,7 +106,7 @@ class Hive:
         self.given_models = True
         """False: those that the settings name."""
         self.decide: Decide | None = None
-        self.hands: Hands | None = None
+        self.hands: QueenActions | None = None
         self.done_to: DoneTo | None = None
         self.looks: Sequence[Tool] = ()
         self.running = False

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from queenright.judge import chat_rules
 from queenright.judge.chat_rules import ACKNOWLEDGE, Asked, Order
-from queenright.judge.hands import NUDGE, REQUEST_TERMINATION
+from queenright.judge.queen_actions import NUDGE, REQUEST_TERMINATION
 from queenright.judge.quoting import quote
 from queenright.runtime.llm.model import Message, ModelError, ModelReply, ToolCall
 

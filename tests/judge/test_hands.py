@@ -15,11 +15,11 @@ from queenright.health.interventions.control import Delivery
 from queenright.health.settings import HealthSettings, Termination
 from queenright.health.store import Store
 from queenright.health.tickets import EscalationTicket, TicketStatus
-from queenright.judge.hands import (
+from queenright.judge.queen_actions import (
     LONGEST_NUDGE,
     NUDGE,
     REQUEST_TERMINATION,
-    WorkerHands,
+    WorkerActions,
     acting_tools,
 )
 from queenright.judge.quoting import unquote
@@ -54,7 +54,7 @@ class Garden(Acting):
             publish=self.publish,
             ids=self.ids,
         )
-        self.queen = WorkerHands(
+        self.queen = WorkerActions(
             lambda: self.service,
             self.approvals,
             monitor=self.monitor,
@@ -397,7 +397,7 @@ class LateHands:
     """Hands that are there once the store is."""
 
     def __init__(self) -> None:
-        self.real: WorkerHands | None = None
+        self.real: WorkerActions | None = None
 
     async def nudge(self, ticket: EscalationTicket, message: str, *, ordered_by: str = "") -> str:
         assert self.real is not None
@@ -439,7 +439,7 @@ async def test_triage_may_ask_for_an_end_and_tell_the_operator_in_one_visit(bees
         clock=bees.time,
         publish=bees.bus.fan_out,
     )
-    hands.real = WorkerHands(nobody, approvals, monitor=bees.monitor, settings=Termination())  # type: ignore[arg-type]
+    hands.real = WorkerActions(nobody, approvals, monitor=bees.monitor, settings=Termination())  # type: ignore[arg-type]
 
     await bees.begin()
     await bees.bad_steps(16)

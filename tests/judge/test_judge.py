@@ -8,8 +8,8 @@ import pytest
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets import TicketStatus
 from queenright.instrumentation import names
-from queenright.judge.colony import JudgeAndQueen
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH
+from queenright.judge.judge_and_queen import JudgeAndQueen
 from queenright.judge.quoting import unquote
 from queenright.judge.rules import EMIT, SUMMARY
 from queenright.runtime.events import EventType

@@ -2,16 +2,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.judge.patience import WINDOW, Patience
+from queenright.judge.model_backoff import WINDOW, ModelBackoff
 from tests.judge.conftest import FakeTime
 
 FAILED, ANSWERED = True, False
 
 
-def after(calls: list[bool], *, every: float = 60.0, failures: int = 3) -> tuple[Patience, FakeTime, int]:
+def after(calls: list[bool], *, every: float = 60.0, failures: int = 3) -> tuple[ModelBackoff, FakeTime, int]:
     """Return what calls come to until the first rest, and how many were made."""
     time = FakeTime()
-    patience = Patience(failures, 300, time)
+    patience = ModelBackoff(failures, 300, time)
     for count, failed in enumerate(calls):
         if patience.lost:
             return patience, time, count

@@ -30,7 +30,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.summary import summarise
 from queenright.health.ticket_rules import reasons
 from queenright.health.tickets import EscalationTicket, TicketStatus
-from queenright.judge.hands import Hands, WorkerHands
+from queenright.judge.queen_actions import QueenActions, WorkerActions
 from queenright.judge.quoting import harmless
 from queenright.judge.stack.http import StackAddress
 from queenright.judge.stack.prometheus import Prometheus
@@ -73,10 +73,10 @@ class WatchedHands:
         self.asked: list[tuple[str, str]] = []
         self.orders: list[tuple[str, str]] = []
         """Whose order it was carried out as, and in which words."""
-        self._hands: Hands | None = None
+        self._hands: QueenActions | None = None
 
     @property
-    def hands(self) -> Hands:
+    def hands(self) -> QueenActions:
         if self._hands is None:
             hive = self._hive
             approvals = Approvals(
@@ -89,7 +89,7 @@ class WatchedHands:
                 publish=hive.bus.fan_out,
             )
             settings = hive.settings.intervention.termination
-            self._hands = WorkerHands(
+            self._hands = WorkerActions(
                 lambda: self.reached, approvals, monitor=hive.monitor, settings=settings
             )
         return self._hands

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from pydantic import SecretStr
 
-from queenright.alerting.callbacks.told import dedup_key
+from queenright.alerting.callbacks.alertmanager import dedup_key
 from queenright.alerting.notification import Notification, read_active
 from queenright.health.findings import FindingKind
 from queenright.health.tickets import EscalationTicket, TicketStatus

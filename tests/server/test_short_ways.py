@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from queenright.server.app import create_app
-from queenright.server.middleware.fast_routes import WAYS, ShortWays
+from queenright.server.middleware.fast_routes import WAYS, FastRoutes
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 
@@ -59,7 +59,7 @@ async def _answers(app: FastAPI) -> list[tuple[int, bytes, list[tuple[str, str]]
 async def test_a_short_way_leads_to_the_same_answer(app: FastAPI) -> None:
     short = await _answers(app)
     ways = app.router.middleware_stack
-    assert isinstance(ways, ShortWays)
+    assert isinstance(ways, FastRoutes)
     app.router.middleware_stack = app.router.app
 
     assert short == await _answers(app)
@@ -68,5 +68,5 @@ async def test_a_short_way_leads_to_the_same_answer(app: FastAPI) -> None:
 
 async def test_every_short_way_has_its_route(app: FastAPI) -> None:
     ways = app.router.middleware_stack
-    assert isinstance(ways, ShortWays)
+    assert isinstance(ways, FastRoutes)
     assert set(ways.known) == set(WAYS)

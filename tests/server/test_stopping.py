@@ -8,7 +8,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from queenright.server.middleware.shutdown import LastWords
+from queenright.server.middleware.shutdown import ShutdownMiddleware
 
 
 async def endless(scope: Scope, receive: Receive, send: Send) -> None:
@@ -16,7 +16,7 @@ async def endless(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def cut_short(*, stopping: bool) -> httpx.Response:
-    transport = httpx.ASGITransport(LastWords(endless, stopping=lambda: stopping))
+    transport = httpx.ASGITransport(ShutdownMiddleware(endless, stopping=lambda: stopping))
     async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
         asked = asyncio.create_task(http.get("/"))
         await asyncio.sleep(0)

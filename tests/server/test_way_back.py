@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
+from queenright.alerting.callbacks.alertmanager import dedup_key, parse_notification
 from queenright.alerting.callbacks.pagerduty import InvalidEventError, read_event
 from queenright.alerting.callbacks.signatures import InvalidSignatureError, check_pagerduty, check_slack
 from queenright.alerting.callbacks.slack import InvalidInteractionError, post_reply, read_click, reply
-from queenright.alerting.callbacks.told import dedup_key, parse_told
 from queenright.alerting.webhook import InvalidWebhookError
 from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import EventType
@@ -586,7 +586,7 @@ def test_no_bytes_make_a_reader_fail_in_any_other_way(body: bytes, one: str, oth
     for read, refusal in (
         (read_click, InvalidInteractionError),
         (read_event, InvalidEventError),
-        (parse_told, InvalidWebhookError),
+        (parse_notification, InvalidWebhookError),
     ):
         with pytest.raises(refusal):
             read(body)

@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.record import Answer, Escalation
-from queenright.judge.colony import JudgeAndQueen
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH
+from queenright.judge.judge_and_queen import JudgeAndQueen
 from queenright.judge.orchestrator import ESCALATION_RECEIVER
 from queenright.judge.queen import QUEEN_GRAPH, TICKET_RECEIVER
 from queenright.judge.rules import DECIDE, EMIT, NOTIFY, RulesModel

@@ -11,7 +11,7 @@ from typing import Any, Final
 import httpx
 
 from queenright.runtime.events import AgentEvent
-from queenright.server.ops.children import Child
+from queenright.server.ops.child_processes import Child
 from tests.clients.fixtures import FOLDER, load_fixture
 from tests.story.breakers import break_and_mend
 from tests.story.graphs import begin_graphs

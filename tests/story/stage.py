@@ -13,7 +13,7 @@ from queenright.alerting.config import render_prometheus
 from queenright.alerting.files import rules_folder
 from queenright.alerting.recorder import Recorder
 from queenright.instrumentation import serve_metrics
-from queenright.server.ops.children import Child
+from queenright.server.ops.child_processes import Child
 from queenright.server.ops.sockets import free_port, listen, listening, url_of
 from queenright.server.settings import Settings
 from queenright.server.up import Running, UpOptions, alertmanager_beside, serving

@@ -120,8 +120,8 @@ async def settled(app: QueenrightApp, pilot: Pilot[None], there: Callable[[], ob
 
 def seldom(look: Callable[[], object]) -> Callable[[], bool]:
     """Look four times a second: a screen is drawn no more often, and to read it takes longer than to wait."""
-    looks = count()
-    return lambda: next(looks) % 12 == 0 and bool(look())
+    styles = count()
+    return lambda: next(styles) % 12 == 0 and bool(look())
 
 
 def text_of(app: QueenrightApp) -> str:

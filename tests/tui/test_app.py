@@ -16,7 +16,7 @@ from queenright.api.status import FeedLine
 from queenright.client.notices import Notice as StreamNotice
 from queenright.tui.app import QueenrightApp
 from queenright.tui.link import Link
-from queenright.tui.screens.ask import Confirm
+from queenright.tui.screens.dialogs import Confirm
 from queenright.tui.screens.fleet import SHOWN, FleetScreen
 from queenright.tui.screens.queen import QueenScreen
 from queenright.tui.screens.talk import TalkScreen

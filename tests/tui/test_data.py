@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.tui import looks
+from queenright.tui import styles
 from queenright.tui.belonging import Belonging
 from queenright.tui.commands import COMMANDS, Command, InvalidCommandError, help_lines, parse, words_of
-from queenright.tui.conversation import Conversation, beside
+from queenright.tui.conversation import Conversation, background_notice
+from queenright.tui.event_lines import feed_line, work_line
 from queenright.tui.fleet import Fleet
 from queenright.tui.notices import Notices
-from queenright.tui.past import before
 from queenright.tui.shared import notice_of
 from queenright.tui.story import Story, bad_steps
-from queenright.tui.told import feed_line, work_line
+from queenright.tui.transcript import before
 from queenright.tui.values import Before, Breaker, Moment, Said, Ticket, Worker
 from queenright.tui.words import ago, amount, clipped, plain, spark
 from tests.tui.canned import BREAKERS, HAPPENED, HISTORY, NODES, NOW, SAID, STREAM, TICKETS, WORKERS, event
@@ -142,7 +142,7 @@ def test_bad_steps_before_the_first_verdict_that_is_known_count(
 
 
 def test_history_of_states_shows_the_worst_of_each_span_by_height() -> None:
-    drawn = looks.history([(10, "healthy"), (22, "stuck"), (23, "healthy")], 0, 40, 4)
+    drawn = styles.history([(10, "healthy"), (22, "stuck"), (23, "healthy")], 0, 40, 4)
 
     assert drawn.plain == "·▁▅▁" or drawn.plain == "▁▁▅▁"
 
@@ -192,7 +192,7 @@ def test_a_graph_in_the_background_is_told_of_beside_the_talk(kind: str, title: 
 
     talk.see(told)
 
-    said = beside(told, agent_id="bee", active=False)
+    said = background_notice(told, agent_id="bee", active=False)
     assert said is not None
     assert said.title == title
     assert talk.said == []
@@ -203,7 +203,7 @@ def test_what_another_graph_does_else_is_silent_and_switching_is_seen() -> None:
 
     paused = moment("execution_paused", graph_id="other")
     talk.see(paused)
-    assert beside(paused, agent_id="bee", active=False) is None
+    assert background_notice(paused, agent_id="bee", active=False) is None
     talk.switch("other", NOW)
     talk.see(delta("Now I speak.", graph="other"))
 

@@ -19,7 +19,7 @@ from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.tui.app import QueenrightApp
 from queenright.tui.link import Link
-from queenright.tui.screens.ask import Ask, Confirm, Help
+from queenright.tui.screens.dialogs import Ask, Confirm, Help
 from queenright.tui.screens.fleet import FleetScreen
 from queenright.tui.screens.queen import QueenScreen
 from queenright.tui.screens.talk import TalkScreen
@@ -56,10 +56,10 @@ async def terminal(home: House, by: str = "ada") -> AsyncIterator[tuple[Queenrig
 
 async def shows(app: QueenrightApp, text: str) -> None:
     """Wait until a text is on the screen."""
-    looks = itertools.count()
+    styles = itertools.count()
     try:
         # The screen is drawn a few times a second, and to read it takes longer than to wait for it.
-        await until(lambda: next(looks) % 12 == 0 and text in text_of(app), text)
+        await until(lambda: next(styles) % 12 == 0 and text in text_of(app), text)
     except BaseException:
         print(text_of(app))
         raise

@@ -44,8 +44,8 @@ from queenright.alerting.alert import (
     outside_severity,
     times_brought_up,
 )
+from queenright.alerting.notification_ledger import DeliveredNotification, told_of
 from queenright.alerting.settings import AlertingSettings
-from queenright.alerting.told_book import ToldTo, told_of
 from queenright.health.findings import FindingKind
 from queenright.health.tables import OUTBOX, OUTBOX_DELIVERIES, TICKETS
 from queenright.health.ticket_table import find_ticket
@@ -202,7 +202,7 @@ class HandedOver:
     """Whether it still holds, or some peer that was told of it is still to be told of its end."""
     peers: tuple[Handover, ...]
     """By peer, the firing alert before its end; a peer that has not answered yet is not among them."""
-    told: tuple[ToldTo, ...] = ()
+    told: tuple[DeliveredNotification, ...] = ()
     """Which receivers Alertmanager says it has told."""
 
 
@@ -570,7 +570,7 @@ def handed_over(
 
 
 def _handed_over(
-    row: Row[Any], peers: tuple[Handover, ...], told: Iterable[ToldTo], now: float
+    row: Row[Any], peers: tuple[Handover, ...], told: Iterable[DeliveredNotification], now: float
 ) -> HandedOver:
     holds = _holds(row.ends_at, row.updated_at, now)
     return HandedOver(

@@ -36,10 +36,10 @@ from queenright.judge.chat_log import (
     session_of,
 )
 from queenright.judge.chat_tools import ChatTools, Talk
-from queenright.judge.hands import Hands
 from queenright.judge.metrics import FallbackReason
 from queenright.judge.prompting import load_prompt
 from queenright.judge.queen import QUEEN_GRAPH
+from queenright.judge.queen_actions import QueenActions
 from queenright.judge.settings import ModelSettings
 from queenright.runtime.agent_runtime import AgentRuntime, GraphError
 from queenright.runtime.bus import EventBus
@@ -117,7 +117,7 @@ class OperatorChat:
         model: ModelSettings,
         clock: Clock,
         done_to: DoneTo | None = None,
-        hands: Hands | None = None,
+        hands: QueenActions | None = None,
         looks: Sequence[Tool] = (),
         replaced: Callable[[], FallbackReason | None] = lambda: None,
     ) -> None:

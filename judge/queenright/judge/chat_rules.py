@@ -14,7 +14,7 @@ from shlex import quote
 from typing import Any, Final
 
 from queenright.judge import chat_topics
-from queenright.judge.hands import LONGEST_NUDGE, LONGEST_REASON, NUDGE, REQUEST_TERMINATION
+from queenright.judge.queen_actions import LONGEST_NUDGE, LONGEST_REASON, NUDGE, REQUEST_TERMINATION
 from queenright.judge.quoting import unquote
 from queenright.runtime.llm.model import Message, ModelError, ModelReply, ToolCall
 

@@ -14,8 +14,8 @@ from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket, TicketError, Way
 from queenright.judge.chat_case import Question
 from queenright.judge.chat_rules import ACKNOWLEDGE, Asked, Order, order
-from queenright.judge.hands import NUDGE, REQUEST_TERMINATION, Hands, acting_tools
 from queenright.judge.monitoring_tools import SummaryArguments, shown, summary_tool
+from queenright.judge.queen_actions import NUDGE, REQUEST_TERMINATION, QueenActions, acting_tools
 from queenright.runtime.events import Clock
 from queenright.runtime.tooling.tools import Tool, ToolError
 
@@ -85,7 +85,7 @@ class ChatTools:
     """
 
     def __init__(
-        self, *, tickets: TicketService, monitor: HealthMonitor, clock: Clock, hands: Hands | None
+        self, *, tickets: TicketService, monitor: HealthMonitor, clock: Clock, hands: QueenActions | None
     ) -> None:
         self._tickets = tickets
         self._monitor = monitor
@@ -131,10 +131,10 @@ class ChatTools:
                 raise ToolError(str(refused)) from refused
             return f"Noted: {by} has it in hand."
 
-    def _acting(self, hands: Hands) -> list[Tool]:
+    def _acting(self, hands: QueenActions) -> list[Tool]:
         return [self._held_to_its_ticket(tool, hands) for tool in acting_tools(hands, self._open_ticket)]
 
-    def _held_to_its_ticket(self, tool: Tool, hands: Hands) -> Tool:
+    def _held_to_its_ticket(self, tool: Tool, hands: QueenActions) -> Tool:
         """Return a tool that acts, for the ticket that is talked about only, where that is ordered."""
 
         async def run(given: Any, *, session_id: str) -> Any:

@@ -14,7 +14,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.judge.budget import Budget, Held, Spent
 from queenright.judge.estimate import Cost, estimate
 from queenright.judge.metrics import FallbackReason, JudgeMetrics, ModelRole
-from queenright.judge.patience import Patience
+from queenright.judge.model_backoff import ModelBackoff
 from queenright.judge.rules import DECIDE, DISMISS, EMIT, NOTIFY, SUMMARY
 from queenright.judge.settings import ModelSettings
 from queenright.runtime.deadline import Sleep, within
@@ -38,7 +38,7 @@ class Metered:
     A model whose answers are counted: time, tokens, dollars.
 
     Without ``stand_in`` it is asked whatever comes. With it, the stand-in answers in its place where the
-    budget is spent, and from one failure too many (``Patience``) until a rest is over. A failure before
+    budget is spent, and from one failure too many (``ModelBackoff``) until a rest is over. A failure before
     that is raised: it is no verdict, and the next check asks again. An answer whose calls are all refused,
     and a visit that ends without a decision, are failures too.
 
@@ -79,7 +79,7 @@ class Metered:
         self._stand_in = stand_in
         self._monotonic = monotonic
         self._sleep = sleep
-        self._patience = Patience(settings.rules_after_failures, settings.rules_for_seconds, monotonic)
+        self._patience = ModelBackoff(settings.rules_after_failures, settings.rules_for_seconds, monotonic)
         self._said = _OnceAWindow(monotonic)
 
     @property

@@ -23,12 +23,12 @@ from queenright.health.tickets import EscalationTicket, TicketError, TicketStatu
 from queenright.instrumentation import names
 from queenright.judge import policy, wording
 from queenright.judge.desk import WorkerDesk
-from queenright.judge.hands import Hands, acting_tools
 from queenright.judge.messages import triage_message
 from queenright.judge.metrics import JudgeMetrics, TriageDecision
 from queenright.judge.monitoring_tools import NotifyArguments, notify_tool, open_ticket, urgency_of
 from queenright.judge.node import desk_node
 from queenright.judge.prompting import queen_prompt
+from queenright.judge.queen_actions import QueenActions, acting_tools
 from queenright.judge.rules import DISMISS, NOTIFY, SUMMARY
 from queenright.judge.settings import RULES, ModelSettings
 from queenright.judge.tracing import child_of
@@ -121,7 +121,7 @@ class Queen:
         metrics: JudgeMetrics,
         tracer: Tracer,
         retry: Callable[[str], None],
-        hands: Hands | None = None,
+        hands: QueenActions | None = None,
         looks: Sequence[Tool] = (),
         answering: Callable[[], str],
         no_decision: Callable[[str], None],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queenright.cli.asking import (
+from queenright.cli.service_command import (
     LOCAL,
     WHO,
     By,

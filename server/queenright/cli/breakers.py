@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from queenright.cli import names
-from queenright.cli.asking import (
+from queenright.cli.service_command import (
     LOCAL,
     WHO,
     By,

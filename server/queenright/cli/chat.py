@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 import typer
 
 from queenright.cli import names
-from queenright.cli.asking import LOCAL, WHO, By, Json, TokenFile, Url, connect, values
+from queenright.cli.service_command import LOCAL, WHO, By, Json, TokenFile, Url, connect, values
 from queenright.cli.ticket_ids import find_ticket
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from queenright.cli.asking import LOCAL, TokenFile, Url
 from queenright.cli.hook import CLIENTS, LONGEST_WAIT, OTLP_URL, pass_on
 from queenright.cli.options import path
+from queenright.cli.service_command import LOCAL, TokenFile, Url
 
 Client = StrEnum("Client", {name: name for name in CLIENTS})  # type: ignore[misc]  # made of the names
 

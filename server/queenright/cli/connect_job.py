@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 import typer
 
 from queenright.api import Telemetry
-from queenright.cli.asking import connect as ask
-from queenright.cli.asking import login, on_one_line
 from queenright.cli.connect import Scope
 from queenright.cli.connecting.changes import FORMATS, Item, Member, SettingsConflictError, add
 from queenright.cli.connecting.clients import CLIENTS, Client, Service
 from queenright.cli.connecting.errors import SettingsError
 from queenright.cli.connecting.files import Records, Update, plan_connect, plan_disconnect, write
+from queenright.cli.service_command import connect as ask
+from queenright.cli.service_command import login, on_one_line
 from queenright.cli.usage_error import UsageError
 from queenright.instrumentation.redaction import redact
 from queenright.server.ops.secret_files import read_secret

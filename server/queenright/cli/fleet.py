@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from queenright.cli.asking import (
+from queenright.cli.service_command import (
     LOCAL,
     Json,
     TokenFile,

@@ -20,7 +20,7 @@ from pydantic import SecretStr
 from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.settings import AlertingSettings
-from queenright.cli.stopping import SIGNALS
+from queenright.cli.signals import SIGNALS
 from queenright.health.tickets import EscalationTicket, iso
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.identity import clean_name
@@ -30,9 +30,9 @@ from queenright.judge.settings import JudgeSettings, ModelSettings
 from queenright.judge.stack.http import InvalidSelectorError, StackAddress, StackUnavailableError
 from queenright.judge.stack.job import Look, StackJudge, undecided
 from queenright.judge.stack.prometheus import Prometheus
+from queenright.judge.stack.stale_tickets import Unseen
 from queenright.judge.stack.targets import is_selector
 from queenright.judge.stack.tempo import Tempo
-from queenright.judge.stack.unseen import Unseen
 from queenright.runtime.events import EventType
 from queenright.server.ops.folders import unusable
 from queenright.server.ops.secret_files import stack_tokens

@@ -19,7 +19,7 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.server.middleware.connections import raise_descriptor_limit
 from queenright.server.ops.programs import ProgramNotFoundError, find_program
 from queenright.server.ops.reload import reload
-from queenright.server.service import Service, calm_collector, short_turns
+from queenright.server.service import Service, shorten_switch_interval, tune_garbage_collector
 from queenright.server.settings import Settings
 from queenright.server.up import Running, UpOptions, serving, up
 
@@ -83,8 +83,8 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
     import uvloop
 
     raise_descriptor_limit()
-    calm_collector()
-    short_turns()
+    tune_garbage_collector()
+    shorten_switch_interval()
     uvloop.run(main)
 
 

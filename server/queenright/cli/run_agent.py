@@ -13,9 +13,9 @@ from typing import Any, TextIO
 
 from queenright.cli.conversation import Answers, Progress
 from queenright.cli.ending import Ending
-from queenright.cli.outlet import calm_streams, lost, take_stdout
 from queenright.cli.run_options import RunOptions, read_input
-from queenright.cli.stopping import Stopping
+from queenright.cli.signals import Stopping
+from queenright.cli.streams import guard_streams, lost, take_stdout
 from queenright.cli.usage_error import UsageError
 from queenright.health.breakers import BreakerRegistry, report_change
 from queenright.instrumentation.errors import QueenrightError
@@ -46,7 +46,7 @@ def run_agent(options: RunOptions) -> int:
         raise QueenrightError("Windows is not supported; run it in WSL or in a container.")
     options.check()
     given = read_input(options.input_text)
-    calm_streams()
+    guard_streams()
     results = take_stdout() if options.as_json else sys.stdout
     _log_to_stderr()
     health = load_settings(options.config).health_monitoring

@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from queenright.cli.asking import cut_front, on_one_line
+from queenright.cli.service_command import cut_front, on_one_line
 from queenright.server.up import Running, UpOptions
 from queenright.server.views.view import status
 from queenright.server.views.words import clock_time

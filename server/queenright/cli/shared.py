@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from queenright.api import Incident, Provider
-from queenright.cli.asking import LOCAL, Json, TokenFile, Url, connect, cut, tell_all
+from queenright.cli.service_command import LOCAL, Json, TokenFile, Url, connect, cut, tell_all
 from queenright.instrumentation.durations import format_duration
 
 All = Annotated[bool, typer.Option("--all", help="Closed ones of the last seven days too.")]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from queenright.cli.outlet import calm_streams
+from queenright.cli.streams import guard_streams
 from queenright.cli.talk import Talk, at_terminal
 from queenright.health.breakers import BreakerRegistry, report_change
 from queenright.instrumentation.errors import QueenrightError
@@ -76,7 +76,7 @@ def quiet_logs() -> None:
     """Let only warnings through to stderr, and nothing of a service that nobody spoke of."""
     if sys.platform == "win32":
         raise QueenrightError("Windows is not supported; run it in WSL or in a container.")
-    calm_streams()
+    guard_streams()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     if ENDPOINT_ENV not in os.environ:
         logging.getLogger("queenright.instrumentation").setLevel(logging.ERROR)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import typer
 
 from queenright.api import Telemetry, TelemetrySource
-from queenright.cli.asking import LOCAL, Json, TokenFile, Url, connect, on_one_line, tell
+from queenright.cli.service_command import LOCAL, Json, TokenFile, Url, connect, on_one_line, tell
 
 
 def telemetry(as_json: Json = False, url: Url = LOCAL, token_file: TokenFile = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from queenright.cli.asking import named
+from queenright.cli.service_command import named
 from queenright.instrumentation.errors import QueenrightError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import typer
 
-from queenright.cli.asking import LOCAL, WHO, By, TokenFile, Url, login
 from queenright.cli.run_options import RunOptions
+from queenright.cli.service_command import LOCAL, WHO, By, TokenFile, Url, login
 from queenright.cli.usage_error import UsageError
 
 _FAULTS = 20

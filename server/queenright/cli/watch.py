@@ -26,9 +26,9 @@ from rich.table import Table
 from rich.text import Text
 
 from queenright.api.agents import AgentRow
-from queenright.cli.asking import on_one_line, values
 from queenright.cli.fleet import in_trouble
-from queenright.cli.outlet import calm_streams
+from queenright.cli.service_command import on_one_line, values
+from queenright.cli.streams import guard_streams
 from queenright.client import AsyncQueenright
 from queenright.client.errors import UnreachableError
 from queenright.client.notices import Notice
@@ -62,7 +62,7 @@ def run_watch(url: str, token_file: Path | None, *, wide: bool, as_json: bool) -
     Raises:
         QueenrightError: Nobody answers at the beginning, or the answer is no.
     """
-    calm_streams()
+    guard_streams()
     with contextlib.ExitStack() as stack:
         view: View
         if as_json or not sys.stdout.isatty():

@@ -25,11 +25,11 @@ from queenright.health.recovery.service import RecoveryService
 from queenright.health.service import HealthMonitoringService
 from queenright.health.store import Store, StoreError
 from queenright.instrumentation.identity import new_id
-from queenright.judge.colony import JudgeAndQueen
-from queenright.judge.hands import WorkerHands
+from queenright.judge.judge_and_queen import JudgeAndQueen
+from queenright.judge.queen_actions import WorkerActions
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, Clock, EventType
-from queenright.server.agents.reaching import LoadedControl, LoadedRespawner, Runtimes
+from queenright.server.agents.control import LoadedControl, LoadedRespawner, Runtimes
 from queenright.server.ops.secret_files import orchestrators_secret, respawners_secret
 from queenright.server.settings import Settings
 from queenright.server.webhooks.orchestrator import OrchestratorWebhook
@@ -109,7 +109,7 @@ class Acting:
             answer=lambda *what, **how: self.interventions.answer_permission(*what, **how),
             clock=clock,
         )
-        self.hands = WorkerHands(
+        self.hands = WorkerActions(
             lambda: self.interventions, self.approvals, monitor=monitor, settings=termination
         )
         """What the queen may do to workers."""

@@ -22,10 +22,10 @@ from queenright.server.metrics.metrics import content_type_for
 from queenright.server.middleware.etags import Etags
 from queenright.server.middleware.fast_routes import add_short_ways
 from queenright.server.middleware.gate import Gate, names_of
-from queenright.server.middleware.head import Heads
+from queenright.server.middleware.head import HeadMiddleware
 from queenright.server.middleware.idempotency import Idempotency
 from queenright.server.middleware.idempotency import describe as describe_keys
-from queenright.server.middleware.shutdown import LastWords
+from queenright.server.middleware.shutdown import ShutdownMiddleware
 from queenright.server.routes.api_page import add_api_page
 from queenright.server.routes.approvals import add_approvals_api
 from queenright.server.routes.callbacks import add_callbacks_api
@@ -101,8 +101,8 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     access = access or Access(settings, clock=service.clock)
     app.add_middleware(Guard, access=access, bound=bound, page=refusal_page)
     app.add_middleware(Gate, names=names)
-    app.add_middleware(Heads)
-    app.add_middleware(LastWords, stopping=service.stopping.is_set)
+    app.add_middleware(HeadMiddleware)
+    app.add_middleware(ShutdownMiddleware, stopping=service.stopping.is_set)
     add_problems(app)
     add_loaded_agents_api(app, service)
     add_health_api(app, service)

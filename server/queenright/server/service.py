@@ -31,6 +31,7 @@ from queenright.alerting.silence_watch import SilenceWatch
 from queenright.health.findings import Finding, WorkerKey
 from queenright.health.interventions.approvals_record import Approval
 from queenright.health.interventions.spending_brake import SpendingBrake
+from queenright.health.logged_health import LoggedHealth, missing_health_events
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.provider_traffic import WINDOW, ProviderTraffic
 from queenright.health.retention import Retention
@@ -39,11 +40,10 @@ from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
 from queenright.health.ticket_table import find_ticket, recent_tickets
 from queenright.health.tickets import EscalationTicket
-from queenright.health.told import Told, unsaid
 from queenright.health.vitals import WORKER_EVENTS
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
-from queenright.judge.colony import JudgeAndQueen
+from queenright.judge.judge_and_queen import JudgeAndQueen
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, Clock, EventType
@@ -68,7 +68,7 @@ from queenright.server.stream.feed import SUBSCRIBER, Feed
 from queenright.server.telemetry.intake import Intake
 from queenright.server.views.latest import Latest
 from queenright.server.views.latest_notifications import CHANGING, LatestNotifications
-from queenright.server.views.recent_notifications import ToldLately
+from queenright.server.views.recent_notifications import RecentNotifications
 from queenright.server.webhooks.callbacks import Callbacks
 
 _log = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ def usable(storage: Path) -> None:
         )
 
 
-def calm_collector() -> None:
+def tune_garbage_collector() -> None:
     """
     Let the garbage collector look less often, and never at what is there for good. Once a process.
 
@@ -155,7 +155,7 @@ def calm_collector() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-def short_turns() -> None:
+def shorten_switch_interval() -> None:
     """
     Let threads take turns after half a millisecond, not five. Once a process.
 
@@ -210,7 +210,7 @@ class Service:
         """Workers that tell of themselves, by OTLP or on the bus: their step logs tell nothing new."""
         self._reading_step_log = False
         self._replayed: dict[WorkerKey, float] = {}
-        self._told: dict[WorkerKey, Told] = {}
+        self._told: dict[WorkerKey, LoggedHealth] = {}
         self._arrivals = Arrivals(settings.storage / "arrivals")
         self._away = 0.0
 
@@ -297,7 +297,9 @@ class Service:
         self.callbacks = Callbacks(
             self.store, self.tickets, slack=slack, pagerduty=pagerduty, clock=self.clock
         )
-        self.told = ToldLately(self.store, lambda: [ticket.ticket_id for ticket in self.shown_tickets()])
+        self.told = RecentNotifications(
+            self.store, lambda: [ticket.ticket_id for ticket in self.shown_tickets()]
+        )
         self._stack = UserStack(settings.judging, self.store, self.clock)
         guards = health_guard(health, hold_seconds=ladder_seconds(health))
         self.judging = JudgeAndQueen(
@@ -728,7 +730,7 @@ class Service:
         """Let the log say how workers are where it does not: the service may have been killed before that."""
         now = self.clock()
         for health in self.monitor.workers():
-            self._said += unsaid(health, self._told.get(health.key) or Told(), now)
+            self._said += missing_health_events(health, self._told.get(health.key) or LoggedHealth(), now)
         self._told = {}
         if self._said:
             self._something_to_say.set()

@@ -35,7 +35,7 @@ from queenright.server.access.otlp_guard import OtlpGuard
 from queenright.server.access.token_watch import TokenWatch
 from queenright.server.app import create_app
 from queenright.server.metrics.tracing import tracer_provider
-from queenright.server.ops.children import Child
+from queenright.server.ops.child_processes import Child
 from queenright.server.ops.programs import ProgramNotFoundError, find_program
 from queenright.server.ops.secret_files import InvalidSecretError
 from queenright.server.ops.sockets import free_port, listen, listening, url_of
@@ -162,7 +162,7 @@ async def serving(
         stack.enter_context(contextlib.closing(otlp_socket))
         settings = _links_lead_here(settings, url_of(api_socket))
         access = Access(settings)
-        access.refuse_nobody(*(sock.getsockname()[0] for sock in (api_socket, otlp_socket)))
+        access.require_live_token(*(sock.getsockname()[0] for sock in (api_socket, otlp_socket)))
         service = await stack.enter_async_context(
             _service(settings, registry, url_of(otlp_socket), hold_outbox)
         )

@@ -17,12 +17,12 @@ from textual.events import Event, Key
 from queenright.client.errors import RequestRefusedError, UnreachableError
 from queenright.client.notices import Notice as StreamNotice
 from queenright.instrumentation.errors import QueenrightError
-from queenright.tui.conversation import beside
+from queenright.tui.conversation import background_notice
 from queenright.tui.fleet import LISTS
 from queenright.tui.link import Link
 from queenright.tui.notices import STAYS
-from queenright.tui.screens.ask import Deliberate, Help
 from queenright.tui.screens.base import Base, DismissNotice, Failed, OpenQueen, OpenTalk, OpenWorker
+from queenright.tui.screens.dialogs import Deliberate, Help
 from queenright.tui.screens.fleet import FleetScreen
 from queenright.tui.screens.queen import QueenScreen
 from queenright.tui.screens.talk import TalkScreen
@@ -226,7 +226,7 @@ class QueenrightApp(App[None]):
         is_active = event.graph_id == active
         if is_active and (looked_at or agent.agent_id not in self.shared.talked):
             return
-        said = beside(event, agent_id=agent.agent_id, active=is_active)
+        said = background_notice(event, agent_id=agent.agent_id, active=is_active)
         if said is not None:
             notice = self.shared.notices.add(said.kind, said.title, said.text, agent_id=agent.agent_id)
             self._goes_by_itself(notice.number)

@@ -9,7 +9,7 @@ from queenright.tui.words import plain
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class BackgroundNotice:
     """What a graph in the background wants one to know: a kind of ``looks``, a title and a text."""
 
     kind: str
@@ -115,7 +115,7 @@ class Conversation:
         self._speaking = False
 
 
-def beside(event: Moment, *, agent_id: str, active: bool) -> Beside | None:
+def background_notice(event: Moment, *, agent_id: str, active: bool) -> BackgroundNotice | None:
     """
     Return what a graph that nobody looks at wants one to know; None for nothing.
 
@@ -129,10 +129,10 @@ def beside(event: Moment, *, agent_id: str, active: bool) -> Beside | None:
         case "client_input_requested":
             question = plain(event.data.get("question") or "It asks for input.")
             way = f"/talk {agent_id}" if active else f"/talk {agent_id}, /graph {event.graph_id}"
-            return Beside("act", f"{name} asks", f"{question}\n{way} to answer")
+            return BackgroundNotice("act", f"{name} asks", f"{question}\n{way} to answer")
         case "execution_failed":
             error = plain(event.data.get("error") or event.data.get("error_type") or "no reason said")
-            return Beside("failing", f"{name} failed", error)
+            return BackgroundNotice("failing", f"{name} failed", error)
         case "execution_completed":
-            return Beside("healthy", f"{name} is done", "Its run is complete.")
+            return BackgroundNotice("healthy", f"{name} is done", "Its run is complete.")
     return None

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from queenright.tui.told import WORK, Line, feed_line
+from queenright.tui.event_lines import WORK, Line, feed_line
 from queenright.tui.values import WORST_FIRST, Breaker, Loaded, Moment, Ticket, Worker
 
 BUCKET: Final = 5.0

@@ -12,8 +12,8 @@ from pydantic import BaseModel
 from queenright.client import AsyncQueenright
 from queenright.client.errors import RequestRefusedError
 from queenright.client.notices import Notice
-from queenright.tui.past import before
-from queenright.tui.told import FEED, WORK, Line
+from queenright.tui.event_lines import FEED, WORK, Line
+from queenright.tui.transcript import before
 from queenright.tui.values import Before, Breaker, Graph, Loaded, Moment, Row, Said, Ticket, Worker
 
 _TICKETS: Final = 200

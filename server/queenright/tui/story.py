@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from queenright.tui.told import Line, feed_line, work_line
+from queenright.tui.event_lines import Line, feed_line, work_line
 from queenright.tui.values import Moment, Row, Worker
 
 _LINES: Final = 1_000

@@ -538,4 +538,4 @@ def test_service_that_would_refuse_everybody_says_why(
     tmp_path: Path, *, required: bool, host: str, why: str
 ) -> None:
     with pytest.raises(InvalidTokensError, match=why):
-        Access(guarded(tmp_path, required=required)).refuse_nobody(host)
+        Access(guarded(tmp_path, required=required)).require_live_token(host)

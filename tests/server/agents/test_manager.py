@@ -12,7 +12,7 @@ import pytest
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.agents.agent_spec import AgentLoadError
 from queenright.runtime.bus import EventBus
-from queenright.server.agents.beside import KEPT
+from queenright.server.agents.companion_sessions import KEPT
 from queenright.server.agents.manager import (
     AgentAlreadyLoadedError,
     AgentManager,

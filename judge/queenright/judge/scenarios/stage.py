@@ -27,9 +27,9 @@ from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket
 from queenright.instrumentation.errors import QueenrightError
-from queenright.judge.colony import JudgeAndQueen
 from queenright.judge.coverage import reason_for_ticket
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH
+from queenright.judge.judge_and_queen import JudgeAndQueen
 from queenright.judge.queen import QUEEN_GRAPH, TICKET_RECEIVER
 from queenright.judge.scenarios.script import Action, Actor, Happening, HostSleeps, Passes, Says
 from queenright.judge.scenarios.virtual_time import VirtualTime

@@ -28,26 +28,26 @@ from queenright.health.ticket_rules import reasons
 from queenright.health.ticket_service import OnChange, TicketService
 from queenright.health.tickets import EscalationTicket, TicketError, TicketStatus
 from queenright.judge import policy
-from queenright.judge.colony import JudgeAndQueen
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH
+from queenright.judge.judge_and_queen import JudgeAndQueen
 from queenright.judge.queen import QUEEN_GRAPH, TICKET_RECEIVER
 from queenright.judge.settings import RULES, JudgeSettings
 from queenright.judge.stack.http import StackError
 from queenright.judge.stack.prometheus import Prometheus
 from queenright.judge.stack.reading import health_of, over
 from queenright.judge.stack.samples import Samples
+from queenright.judge.stack.stale_tickets import (
+    DOUBTFUL,
+    DOWN_LATELY,
+    SIGNS_OF_LIFE,
+    StaleTickets,
+    Unseen,
+    explain_stale,
+)
 from queenright.judge.stack.targets import ask_again
 from queenright.judge.stack.tempo import Tempo
 from queenright.judge.stack.tools import stack_tools
 from queenright.judge.stack.traces import TraceSpan
-from queenright.judge.stack.unseen import (
-    DOUBTFUL,
-    DOWN_LATELY,
-    SIGNS_OF_LIFE,
-    Unseen,
-    UnseenTickets,
-    why_unseen,
-)
 from queenright.judge.stack.workers import Sighting, find_workers, prometheus_time
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import Clock
@@ -149,7 +149,7 @@ class StackJudge:
         self._selector = selector
         self._gone = frozenset(gone)
         self._samples = Samples()
-        self._unseen = UnseenTickets(storage / "unseen.json")
+        self._unseen = StaleTickets(storage / "unseen.json")
         self._registry = registry or CollectorRegistry()
         self._tracer = tracer or get_tracer("queenright")
         self._on_change = on_change
@@ -275,7 +275,7 @@ class StackJudge:
         targets = {ticket.worker_session_id for ticket in left}
         told = await ask_again(self._prometheus, targets, SIGNS_OF_LIFE, self._selector, now)
         for ticket in left:
-            if why := why_unseen(ticket.worker_agent_id, ticket.worker_session_id, told):
+            if why := explain_stale(ticket.worker_agent_id, ticket.worker_session_id, told):
                 unseen[ticket.ticket_id] = why
         return unseen
 

@@ -21,11 +21,11 @@ from queenright.runtime.deadline import Sleep, alone, within
 from queenright.runtime.events import Clock, EventType
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.llm.model import LLMProvider, Message, ModelError, ModelReply, ToolSpec
-from queenright.runtime.nodes.asking import ask
 from queenright.runtime.nodes.cursor import NodeCursor
 from queenright.runtime.nodes.digest import digest
 from queenright.runtime.nodes.guard import Guard, GuardFinding
 from queenright.runtime.nodes.inbox import Inbox, Note
+from queenright.runtime.nodes.model_request import ask
 from queenright.runtime.nodes.node_judge import JudgeFailed, Judgement, NodeJudge, Turn
 from queenright.runtime.nodes.own_tools import ASK_USER, SET_OUTPUT, missing_keys
 from queenright.runtime.nodes.reporting import Reporter, StepReport

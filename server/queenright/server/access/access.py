@@ -74,7 +74,7 @@ class Access:
         """Return whether nobody is let in without a token by a port that listens on this address."""
         return self._settings.auth.required or not loopback(bound)
 
-    def refuse_nobody(self, *bound: str) -> None:
+    def require_live_token(self, *bound: str) -> None:
         """
         See that there is somebody to let in.
 

@@ -13,12 +13,12 @@ from pydantic import Field
 from queenright.api import loaded as api
 from queenright.instrumentation.redaction import redact
 from queenright.server.access.caller import who
-from queenright.server.agents.asked import TAG, OfGraph, add_refusals, graph_of, on_disk
 from queenright.server.agents.discovery import discover
 from queenright.server.agents.execution_api import execution_routes
 from queenright.server.agents.graphs_api import graph_routes
 from queenright.server.agents.logs_api import log_routes
-from queenright.server.agents.operated import operated
+from queenright.server.agents.operator_log import log_operator_action
+from queenright.server.agents.requests import TAG, OfGraph, add_refusals, graph_of, on_disk
 from queenright.server.agents.rows import entry_row, slot_row, stats_row, streams_of, totals_of
 from queenright.server.agents.sessions_api import session_routes
 from queenright.server.routes.openapi import says, to
@@ -119,7 +119,7 @@ def _routes(service: Service) -> APIRouter:
     async def load(body: Load, request: Request, response: Response) -> api.AgentSlot:
         """Load an agent and start it: its timers and events begin to count. Its code runs in the service."""
         slot = await agents.load(body.path, model=body.model)
-        await operated(
+        await log_operator_action(
             service, request, "load", slot.id, by=body.by, graph_id=slot.graph_id, detail=str(slot.path)
         )
         _log.info("agent %r was loaded from %s by %s", slot.id, slot.path, redact(who(request, body.by), 200))
@@ -208,7 +208,7 @@ def _themselves(service: Service) -> APIRouter:
         """Unload an agent: its runs are paused and can be resumed later; its sessions stay on disk."""
         await agents.unload(agent_id)
         await service.acting.recovery.drop_waiting(agent_id, "its agent was unloaded")
-        await operated(service, request, "unload", agent_id, by=by)
+        await log_operator_action(service, request, "unload", agent_id, by=by)
         _log.info("agent %r was unloaded by %s", agent_id, redact(who(request, by), 200))
         return Response(status_code=204)
 

@@ -18,7 +18,10 @@ from queenright.runtime.agent_runtime import GraphError
 from queenright.runtime.execution import Execution
 from queenright.runtime.graphs.graph import GraphSpec
 from queenright.runtime.storage.session_store import SessionNotFound
-from queenright.server.agents.asked import (
+from queenright.server.agents.graphs_api import goal_state
+from queenright.server.agents.manager import AgentSlot
+from queenright.server.agents.operator_log import What, log_operator_action
+from queenright.server.agents.requests import (
     ExecutionId,
     OfGraph,
     entry_of,
@@ -27,9 +30,6 @@ from queenright.server.agents.asked import (
     state_of,
     storage_fault,
 )
-from queenright.server.agents.graphs_api import goal_state
-from queenright.server.agents.manager import AgentSlot
-from queenright.server.agents.operated import What, operated
 from queenright.server.agents.rows import execution_row
 from queenright.server.routes.openapi import says, to
 from queenright.server.routes.pagination import NO_TEXT
@@ -230,7 +230,7 @@ def _starting(router: APIRouter, service: Service) -> None:
             and given.graph_id in (None, run.graph_id)
         ]
         stopped = [run.id for run in meant if await slot.runtime.pause_execution(run.id, run.graph_id)]
-        await operated(
+        await log_operator_action(
             service,
             request,
             "stop",
@@ -330,8 +330,8 @@ def _looking(router: APIRouter, service: Service) -> None:
 async def noted(
     service: Service, request: Request, what: What, agent_id: str, answer: A, *, detail: str
 ) -> A:
-    """Note what somebody did with an agent, and give back what is answered; see ``operated``."""
-    await operated(
+    """Note what somebody did with an agent, and give back what is answered; see ``log_operator_action``."""
+    await log_operator_action(
         service,
         request,
         what,

@@ -15,9 +15,9 @@ from queenright.instrumentation.redaction import redact
 from queenright.runtime.graphs.graph import GraphSpec, NodeSpec
 from queenright.runtime.storage.runtime_logger import RuntimeLogger
 from queenright.server.access.caller import who
-from queenright.server.agents.asked import GraphId, NodeId, goal_of, graph_of, node_of, on_disk, seen_in
 from queenright.server.agents.manager import AgentSlot
-from queenright.server.agents.operated import operated
+from queenright.server.agents.operator_log import log_operator_action
+from queenright.server.agents.requests import GraphId, NodeId, goal_of, graph_of, node_of, on_disk, seen_in
 from queenright.server.agents.rows import graph_row, node_detail, node_row, streams_of
 from queenright.server.routes.openapi import says, to
 from queenright.server.routes.pagination import Cursor, Limit, as_json, page, place_of
@@ -174,7 +174,9 @@ def _graphs(router: APIRouter, service: Service) -> None:
     async def add(agent_id: AgentId, body: AddGraph, request: Request, response: Response) -> api.GraphRow:
         """Load another agent as one more graph of this one: on its bus, with sessions of its own."""
         name = await agents.add_graph(agent_id, body.path, graph_id=body.graph_id, model=body.model)
-        await operated(service, request, "add_graph", agent_id, by=body.by, graph_id=name, detail=body.path)
+        await log_operator_action(
+            service, request, "add_graph", agent_id, by=body.by, graph_id=name, detail=body.path
+        )
         _log.info("graph %r was added to %r by %s", name, agent_id, redact(who(request, body.by), 200))
         response.headers["Location"] = f"/api/agents/{agent_id}/graphs/{name}"
         return graph_row(agents.get(agent_id), name)
@@ -193,7 +195,7 @@ def _graphs(router: APIRouter, service: Service) -> None:
         """Unload a graph that runs beside an agent's own: its runs are paused, its sessions stay on disk."""
         graph_of(agents.get(agent_id), graph_id)
         await agents.remove_graph(agent_id, graph_id)
-        await operated(service, request, "remove_graph", agent_id, graph_id=graph_id)
+        await log_operator_action(service, request, "remove_graph", agent_id, graph_id=graph_id)
         return Response(status_code=204)
 
     @router.get(
@@ -212,7 +214,9 @@ def _graphs(router: APIRouter, service: Service) -> None:
         """Let what a user says go to another graph."""
         slot = agents.get(agent_id)
         slot.runtime.active_graph_id = graph_of(slot, body.graph_id).id
-        await operated(service, request, "switch_graph", agent_id, graph_id=slot.runtime.active_graph_id)
+        await log_operator_action(
+            service, request, "switch_graph", agent_id, graph_id=slot.runtime.active_graph_id
+        )
         return api.ActiveGraph(graph_id=slot.runtime.active_graph_id)
 
 

@@ -10,7 +10,8 @@ from fastapi import APIRouter, Query, Response
 
 from queenright.api import loaded as api
 from queenright.runtime.storage.files import lines_before
-from queenright.server.agents.asked import (
+from queenright.server.agents.manager import AgentSlot
+from queenright.server.agents.requests import (
     GraphId,
     NodeId,
     OfGraph,
@@ -21,7 +22,6 @@ from queenright.server.agents.asked import (
     seen_in,
     state_of,
 )
-from queenright.server.agents.manager import AgentSlot
 from queenright.server.routes.openapi import says
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, one_of

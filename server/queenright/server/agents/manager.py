@@ -25,7 +25,7 @@ from queenright.runtime.deadline import Sleep, within
 from queenright.runtime.events import Clock
 from queenright.runtime.nodes.guard import GuardFactory
 from queenright.runtime.tooling.tool_threads import ToolThreads
-from queenright.server.agents.beside import Beside, sessions_beside
+from queenright.server.agents.companion_sessions import CompanionSessions, list_companion_sessions
 from queenright.server.agents.roots import Roots
 
 _log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class AgentManager:
         load_seconds: float = LOAD_SECONDS,
     ) -> None:
         self.roots = Roots(roots)
-        self.beside = Beside()
+        self.beside = CompanionSessions()
         """Sessions of the graphs that run beside them."""
         self._bus = bus
         self._storage = storage
@@ -303,7 +303,7 @@ class AgentManager:
         async with self._turn_of(name):
             if (taken := self._slots.get(name)) is not None:
                 raise AgentAlreadyLoadedError(_taken(taken))
-            self.beside.note(name, await asyncio.to_thread(sessions_beside, runner.storage))
+            self.beside.note(name, await asyncio.to_thread(list_companion_sessions, runner.storage))
             runtime = await self._soon(runner, runner.start())
             checked = await asyncio.to_thread(runner.validate)
             slot = self._slots[name] = AgentSlot(

@@ -12,8 +12,8 @@ from queenright.runtime.execution import Execution
 from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.storage.files import newest_lines
 from queenright.runtime.stream import ExecutionStream
-from queenright.server.agents.asked import graph_of, masked
 from queenright.server.agents.manager import AgentSlot
+from queenright.server.agents.requests import graph_of, masked
 
 _RUNS: Final = 10_000
 """So many runs that ended count in the totals, the newest."""

@@ -14,7 +14,10 @@ from queenright.runtime.storage.entries import Entry
 from queenright.runtime.storage.files import UnusableFileError
 from queenright.runtime.storage.session_state import ExecutionState, SessionState, SessionStatus
 from queenright.runtime.storage.session_store import SessionNotFound, SessionStore
-from queenright.server.agents.asked import (
+from queenright.server.agents.execution_api import noted, resumed
+from queenright.server.agents.manager import AgentSlot
+from queenright.server.agents.operator_log import log_operator_action
+from queenright.server.agents.requests import (
     CheckpointId,
     GraphId,
     OfGraph,
@@ -27,9 +30,6 @@ from queenright.server.agents.asked import (
     state_of,
     storage_fault,
 )
-from queenright.server.agents.execution_api import noted, resumed
-from queenright.server.agents.manager import AgentSlot
-from queenright.server.agents.operated import operated
 from queenright.server.routes.openapi import says, to
 from queenright.server.routes.pagination import Cursor, Limit, as_json, page, place_of
 from queenright.server.routes.params import AgentId, one_of
@@ -221,7 +221,9 @@ def _sessions(router: APIRouter, service: Service) -> None:
             await slot.runtime.delete_session(session_id, graph)
         except OSError as error:
             raise storage_fault(error) from error
-        await operated(service, request, "delete_session", agent_id, graph_id=graph, session_id=session_id)
+        await log_operator_action(
+            service, request, "delete_session", agent_id, graph_id=graph, session_id=session_id
+        )
         return Response(status_code=204)
 
     @router.get(

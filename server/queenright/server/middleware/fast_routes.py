@@ -40,7 +40,7 @@ Answer = Callable[[Scope, str], Response | None]
 """Answers a request without a query, of which the worker's name is given too; None: the ordinary way."""
 
 
-class ShortWays:
+class FastRoutes:
     """
     Stands before the router of an app, within what turns errors into answers.
 
@@ -77,7 +77,7 @@ class ShortWays:
 
 def add_short_ways(app: FastAPI, answers: Mapping[str, Answer]) -> None:
     """Put short ways before the router of an app that has all its routes."""
-    app.router.middleware_stack = ShortWays(app, answers)
+    app.router.middleware_stack = FastRoutes(app, answers)
 
 
 def _only_route_of(app: FastAPI, way: str) -> ASGIApp | None:

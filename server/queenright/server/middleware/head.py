@@ -8,7 +8,7 @@ _STREAMS = ("/events", "/live")
 """How paths end that are answered for as long as somebody listens: of these there is no head."""
 
 
-class Heads:
+class HeadMiddleware:
     """
     ASGI middleware: a HEAD is a GET for all that is behind it, and no body comes back.
 

@@ -11,7 +11,7 @@ from queenright.server.access.headers import dress
 from queenright.server.routes.problems import problem
 
 
-class LastWords:
+class ShutdownMiddleware:
     """
     ASGI middleware: while the service stops, a request that is cancelled is answered 503, and no fault.
 

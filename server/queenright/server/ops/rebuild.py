@@ -29,10 +29,10 @@ from sqlalchemy import (
 
 from queenright.health.event_log import event_of
 from queenright.health.findings import WorkerKey
+from queenright.health.logged_health import TELLING, LoggedHealth
 from queenright.health.monitor import INTRODUCES, FailedRuns, HealthMonitor, as_terminated
 from queenright.health.settings import HealthSettings
 from queenright.health.tables import EVENTS, TICKETS
-from queenright.health.told import TELLING, Told
 from queenright.health.vital_work import WORK_HANDLERS
 from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS
 from queenright.runtime.events import AgentEvent, EventType
@@ -128,7 +128,7 @@ class Rebuilt:
     """Until when the service was there, so far as the log and the notes say."""
     last_id: str = ""
     """The last event in the log."""
-    told: dict[WorkerKey, Told] = field(default_factory=dict)
+    told: dict[WorkerKey, LoggedHealth] = field(default_factory=dict)
 
 
 class Timeline:
@@ -261,7 +261,7 @@ def _take(
     monitor: HealthMonitor, found: Rebuilt, event: AgentEvent, at: float, *, counts_runs: bool = True
 ) -> None:
     if event.type in TELLING:
-        found.told.setdefault((event.agent_id, event.session_id), Told()).take(event)
+        found.told.setdefault((event.agent_id, event.session_id), LoggedHealth()).take(event)
     try:
         monitor.recall(event, at, counts_runs=counts_runs)
     except Exception:

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import ConfigDict, Field
 
 from queenright import api
-from queenright.alerting.told_book import told_of
+from queenright.alerting.notification_ledger import told_of
 from queenright.api.operations import Timeline
 from queenright.health.findings import Severity
 from queenright.health.tickets import (

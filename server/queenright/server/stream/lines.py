@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from queenright.health.event_log import log_begins, read_span
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.agents.beside import Beside
+from queenright.server.agents.companion_sessions import CompanionSessions
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Wanted:
 
     types: frozenset[EventType] | None = None
     agent: str | None = None
-    beside: Beside | None = None
+    beside: CompanionSessions | None = None
     """With the agent, the graphs that run beside it."""
 
     def matches(self, event: AgentEvent) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from queenright.alerting.told_book import ToldTo, told_of
+from queenright.alerting.notification_ledger import DeliveredNotification, told_of
 from queenright.health.store import Store
 from queenright.server.views.latest import Latest
 
 
-class ToldLately(Latest[ToldTo]):
+class RecentNotifications(Latest[DeliveredNotification]):
     """
     What Alertmanager says it told people of open tickets.
 
@@ -24,11 +24,11 @@ class ToldLately(Latest[ToldTo]):
         self._store = store
         self._tickets = tickets
 
-    def of(self, ticket_id: str) -> list[ToldTo]:
+    def of(self, ticket_id: str) -> list[DeliveredNotification]:
         """Return who was told of an open ticket, the latest first."""
         return [one for one in self.latest if one.ticket_id == ticket_id]
 
-    async def _read(self) -> list[ToldTo]:
+    async def _read(self) -> list[DeliveredNotification]:
         ids = self._tickets()
         if not ids:
             return []
@@ -36,7 +36,7 @@ class ToldLately(Latest[ToldTo]):
         return [one for some in found.values() for one in some]
 
 
-def told_rows(told: Iterable[ToldTo]) -> list[dict[str, Any]]:
+def told_rows(told: Iterable[DeliveredNotification]) -> list[dict[str, Any]]:
     """
     Return who was told, as JSON values: one row a receiver, and one for the end; the latest first.
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from queenright.alerting.told_book import ToldTo, told_of
+from queenright.alerting.notification_ledger import DeliveredNotification, told_of
 from queenright.health.audit_page import read_page
 from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import AgentEvent, EventType
@@ -104,7 +104,7 @@ def _joined(ticket: EscalationTicket) -> list[dict[str, Any]]:
     ]
 
 
-def _told(told: Iterable[ToldTo]) -> list[dict[str, Any]]:
+def _told(told: Iterable[DeliveredNotification]) -> list[dict[str, Any]]:
     what = {"firing": "told of it", "resolved": "told of its end"}
     return [
         {

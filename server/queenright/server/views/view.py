@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from queenright.alerting.notification import HandedOver
+from queenright.alerting.notification_ledger import DeliveredNotification
 from queenright.alerting.silences import Silenced
-from queenright.alerting.told_book import ToldTo
 from queenright.health.findings import Finding, HealthState, worst
 from queenright.health.incidents import Incident, incidents_of
 from queenright.health.interventions.ladder import Ladder, Standing, Step, next_step
@@ -115,7 +115,11 @@ def _finding_row(finding: Finding) -> dict[str, Any]:
 
 
 def ticket_row(
-    ticket: EscalationTicket, now: float, *, silenced: Silenced | None = None, told: Iterable[ToldTo] = ()
+    ticket: EscalationTicket,
+    now: float,
+    *,
+    silenced: Silenced | None = None,
+    told: Iterable[DeliveredNotification] = (),
 ) -> dict[str, Any]:
     """
     Return one ticket with all its fields, its age in words, and what came of telling people.

@@ -16,12 +16,12 @@ from typing import Any, Final
 
 from pydantic import SecretStr
 
-from queenright.alerting import told_book
+from queenright.alerting import notification_ledger
+from queenright.alerting.callbacks.alertmanager import parse_notification
+from queenright.alerting.callbacks.deduplication import answered, remember
 from queenright.alerting.callbacks.pagerduty import OLDEST, SOONEST, Happened, IncidentEvent, read_event
-from queenright.alerting.callbacks.seen import answered, remember
 from queenright.alerting.callbacks.signatures import check_pagerduty, check_slack
 from queenright.alerting.callbacks.slack import ACKNOWLEDGE, Click, read_click, reply
-from queenright.alerting.callbacks.told import parse_told
 from queenright.alerting.notification import read_held
 from queenright.health.store import Store, StoreError
 from queenright.health.ticket_service import TicketService
@@ -97,7 +97,7 @@ class Callbacks:
             InvalidWebhookError: It is no webhook of Alertmanager.
             StoreError: It could not be noted; Alertmanager posts it again.
         """
-        said, now = parse_told(body), self._clock()
+        said, now = parse_notification(body), self._clock()
         if said.truncated:
             _log.warning(
                 "%s was told of %d alerts more than Alertmanager names: their tickets do not show it",
@@ -110,7 +110,7 @@ class Callbacks:
         if not alerts:
             return 0
         return await self._store.transact(
-            lambda conn: told_book.note(conn, said.receiver, said.dedup_key, alerts, now)
+            lambda conn: notification_ledger.note(conn, said.receiver, said.dedup_key, alerts, now)
         )
 
     # -- Slack --------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ class Callbacks:
             return _did("nothing: no person resolved it")
         told: set[str] = set()
         if _DEDUP_KEY.fullmatch(event.dedup_key):
-            told = await self._store.read(lambda conn: told_book.tickets_of(conn, event.dedup_key))
+            told = await self._store.read(lambda conn: notification_ledger.tickets_of(conn, event.dedup_key))
         if not told:
             return _did(
                 "nothing: the incident is of no ticket that is known here. Alertmanager must post what it "

@@ -16,7 +16,7 @@ from textual.widgets import Footer, Input
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.tui.commands import Command, parse, words_of
-from queenright.tui.screens.ask import Help
+from queenright.tui.screens.dialogs import Help
 from queenright.tui.shared import Shared
 from queenright.tui.values import Moment, Ticket
 from queenright.tui.widgets.bars import Brief, TopLine

@@ -12,8 +12,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import ContentSwitcher, DataTable, Static
 
-from queenright.tui import looks
-from queenright.tui.screens import doing
+from queenright.tui import styles
+from queenright.tui.screens import actions
 from queenright.tui.screens.base import Base, OpenQueen, OpenWorker
 from queenright.tui.values import Breaker, Ticket, Worker
 from queenright.tui.widgets.lines import Lines
@@ -150,25 +150,25 @@ class FleetScreen(Base):
                 count += f", the worst {SHOWN}"
             chosen = name == self.tab
             said = f"[{number} {name.title()}{count}]" if chosen else f" {number} {name.title()}{count} "
-            words.append(said, style="bold" if chosen else looks.DIM).append(" ")
+            words.append(said, style="bold" if chosen else styles.DIM).append(" ")
         return words
 
     def _worker(self, one: Worker, now: float, room: int) -> tuple[Text, ...]:
         pulse = self.shared.fleet.pulse(one.agent_id, now, _ACTIVITY)
-        state = looks.word(self.shared.fleet.standing(one))
+        state = styles.word(self.shared.fleet.standing(one))
         # Where there is no room for a sentence, the name of the finding says more.
         why = ", ".join(one.findings) if room < _SENTENCE and one.findings else one.reason
         return (
             state,
             Text(ago(now - one.state_since)),
             Text(clipped(one.agent_id, 19)),
-            Text(one.session_id[-_SESSION:], style=looks.DIM),
-            Text("" if one.ended else spark(pulse, _ACTIVITY), style=looks.colour("low")),
+            Text(one.session_id[-_SESSION:], style=styles.DIM),
+            Text("" if one.ended else spark(pulse, _ACTIVITY), style=styles.colour("low")),
             Text(clipped(one.doing, 13)),
             Text(f"{one.steps:>5}"),
-            Text(f"{one.bad_steps:>3}", style=looks.colour("stuck") if one.bad_steps >= _BAD else ""),
+            Text(f"{one.bad_steps:>3}", style=styles.colour("stuck") if one.bad_steps >= _BAD else ""),
             Text(f"{amount(one.tokens):>6}"),
-            Text(clipped(why, room), style=looks.DIM),
+            Text(clipped(why, room), style=styles.DIM),
         )
 
     # -- what can be done -----------------------------------------------------------------------
@@ -203,29 +203,29 @@ class FleetScreen(Base):
     def action_nudge(self) -> None:
         """Nudge the worker that the cursor is on."""
         if (worker := self.worker) is not None:
-            doing.nudge(self, worker)
+            actions.nudge(self, worker)
 
     def action_terminate(self) -> None:
         """Stop the worker that the cursor is on, once that is confirmed."""
         if (worker := self.worker) is not None:
-            doing.terminate(self, worker)
+            actions.terminate(self, worker)
 
     def action_acknowledge(self) -> None:
         """Take the ticket that the cursor is on, once that is confirmed."""
         if (ticket := self.ticket()) is not None:
-            doing.acknowledge(self, ticket)
+            actions.acknowledge(self, ticket)
 
     def action_reset(self) -> None:
         """Close the circuit breaker that the cursor is on, once that is confirmed."""
         name = self.query_one("#breakers", Listing).chosen
         if name:
-            doing.reset(self, name)
+            actions.reset(self, name)
 
 
 def _ticket(one: Ticket, now: float, room: int) -> tuple[Text, ...]:
-    over = "" if one.live else looks.DIM
+    over = "" if one.live else styles.DIM
     status = one.status.replace("_", " ")
-    severity = looks.word(one.severity) if one.live else Text(f"  {one.severity}", style=over)
+    severity = styles.word(one.severity) if one.live else Text(f"  {one.severity}", style=over)
     return (
         severity,
         Text(clipped(one.agent_id, 19), style=over),
@@ -233,22 +233,24 @@ def _ticket(one: Ticket, now: float, room: int) -> tuple[Text, ...]:
         Text(ago(now - one.first_seen), style=over),
         Text(f"{one.occurrences:>4}", style=over),
         Text(clipped(one.kind.replace("_", " "), 16), style=over),
-        Text(clipped(one.cause, room), style=over or looks.DIM),
+        Text(clipped(one.cause, room), style=over or styles.DIM),
     )
 
 
 def _detail(one: Ticket | None) -> Group | Text:
     if one is None:
-        return looks.styled("No ticket has been written.", looks.DIM)
+        return styles.styled("No ticket has been written.", styles.DIM)
     rows: Sequence[tuple[str, str]] = (
         ("Cause", one.cause),
         ("Seen", one.evidence),
         ("To do", one.suggested),
         ("Taken", f"by {one.acknowledged_by}" if one.acknowledged_by else ""),
     )
-    head = Text.assemble(looks.word(one.severity), "  ", (one.agent_id, "bold"), f"  {one.session_id}")
+    head = Text.assemble(styles.word(one.severity), "  ", (one.agent_id, "bold"), f"  {one.session_id}")
     said = [
-        Text.assemble((f"{name:<7}", looks.DIM), " ".join(plain(text).split())) for name, text in rows if text
+        Text.assemble((f"{name:<7}", styles.DIM), " ".join(plain(text).split()))
+        for name, text in rows
+        if text
     ]
     return Group(head, *said)
 
@@ -257,8 +259,8 @@ def _breaker(one: Breaker, now: float, room: int) -> tuple[Text, ...]:
     probe = "" if one.half_open_at is None or one.state != "open" else one.half_open_at - now
     when = f"; probed in {ago(probe)}" if isinstance(probe, float) and probe > 0 else ""
     return (
-        looks.word(one.state),
+        styles.word(one.state),
         Text(clipped(one.name, 40)),
         Text(f"{one.failures}/{one.threshold}"),
-        Text(clipped((one.reason or "as new") + when, room), style=looks.DIM),
+        Text(clipped((one.reason or "as new") + when, room), style=styles.DIM),
     )

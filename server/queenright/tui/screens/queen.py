@@ -11,7 +11,7 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Input, Static
 
 from queenright.instrumentation.errors import QueenrightError
-from queenright.tui import looks
+from queenright.tui import styles
 from queenright.tui.screens.following import Following
 from queenright.tui.shared import Shared
 from queenright.tui.values import Said, Ticket
@@ -70,8 +70,8 @@ class QueenScreen(Following):
         await super().draw()
         now, ticket = self.shared.clock(), self.ticket() or self._ticket
         about = Text.assemble(
-            ("♛ Queen  ", f"bold {looks.colour('queen')}"),
-            looks.word(ticket.severity),
+            ("♛ Queen  ", f"bold {styles.colour('queen')}"),
+            styles.word(ticket.severity),
             f" · {ago(now - ticket.first_seen)}",
             f" · {ticket.kind}".replace("_", " ") if self.size.width >= _WIDE else "",
             f" · {ticket.status}".replace("_", " "),
@@ -89,9 +89,9 @@ class QueenScreen(Following):
         worker = self.worker
         line = Text(f"{clipped(self.agent_id, 24)} ", style="bold", no_wrap=True, overflow="ellipsis")
         if worker is None:
-            return line.append("is not known", style=looks.DIM)
-        state = looks.word(worker.outcome or worker.state)
-        return line.append_text(state).append(f" {worker.doing}", style=looks.DIM)
+            return line.append("is not known", style=styles.DIM)
+        state = styles.word(worker.outcome or worker.state)
+        return line.append_text(state).append(f" {worker.doing}", style=styles.DIM)
 
     def words(self, text: str) -> None:
         """Ask her."""

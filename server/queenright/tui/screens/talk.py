@@ -13,7 +13,7 @@ from textual.widgets import Input, Static
 
 from queenright.client.notices import Notice
 from queenright.instrumentation.errors import QueenrightError
-from queenright.tui import looks
+from queenright.tui import styles
 from queenright.tui.commands import Command
 from queenright.tui.conversation import Conversation
 from queenright.tui.graph_picture import data_lines, graph_lines
@@ -77,11 +77,11 @@ class TalkScreen(Base):
         line = Text(f" {clipped(self.agent_id, 30)} ", style="bold", no_wrap=True, overflow="ellipsis")
         worker = self.shared.fleet.worker(self.agent_id)
         if worker is not None:
-            line.append_text(looks.word(worker.outcome or worker.state)).append("  ")
+            line.append_text(styles.word(worker.outcome or worker.state)).append("  ")
         for one in self._graphs:
             chosen = one.graph_id == self.conversation.active
             said = f"[{one.graph_id}]" if chosen else f" {one.graph_id} "
-            line.append(said, style="bold" if chosen else looks.DIM)
+            line.append(said, style="bold" if chosen else styles.DIM)
         return line
 
     # -- what is typed --------------------------------------------------------------------------

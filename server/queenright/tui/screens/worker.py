@@ -11,8 +11,8 @@ from textual.binding import BindingType
 from textual.widgets import Static
 
 from queenright.instrumentation.money import money
-from queenright.tui import looks
-from queenright.tui.screens import doing
+from queenright.tui import styles
+from queenright.tui.screens import actions
 from queenright.tui.screens.base import OpenTalk
 from queenright.tui.screens.following import Following
 from queenright.tui.values import Ticket, Worker
@@ -64,7 +64,7 @@ class WorkerScreen(Following):
         worker = self.worker
         vitals = self.query_one("#vitals", Static)
         if worker is None:
-            vitals.update(looks.styled(f"No worker {self.agent_id!r} is known.", looks.DIM))
+            vitals.update(styles.styled(f"No worker {self.agent_id!r} is known.", styles.DIM))
         else:
             vitals.update(self._vitals(worker, vitals.content_size.width or 78))
         self.query_one(Lines).show(self.story.lines)
@@ -74,9 +74,9 @@ class WorkerScreen(Following):
         state = self.shared.fleet.standing(one)
         head = Text.assemble(
             (f"{clipped(one.agent_id, 30)}  ", "bold"),
-            looks.word(state),
+            styles.word(state),
             f" for {ago(now - one.state_since)}",
-            (f"  {clipped(one.session_id, 30)}", looks.DIM),
+            (f"  {clipped(one.session_id, 30)}", styles.DIM),
             no_wrap=True,
             overflow="ellipsis",
         )
@@ -102,7 +102,7 @@ class WorkerScreen(Following):
         ticket = self.ticket()
         if ticket is not None and ticket.live:
             text = f" ticket, {ticket.status.replace('_', ' ')}: {ticket.cause}"
-            rows.append(Text.assemble(looks.word(ticket.severity), text, no_wrap=True, overflow="ellipsis"))
+            rows.append(Text.assemble(styles.word(ticket.severity), text, no_wrap=True, overflow="ellipsis"))
         return Group(*rows)
 
     def _sparks(self, width: int) -> Text:
@@ -115,15 +115,15 @@ class WorkerScreen(Following):
         states = self.story.states
         since = max(now - _HOUR, states[0][0] if states else now - _HOUR)
         line = self._row(("States", ""))
-        line.append_text(looks.history(states, since, now, max(width - 26, 10)))
-        line.append(f" since {clock_time(since)}", style=looks.DIM)
+        line.append_text(styles.history(states, since, now, max(width - 26, 10)))
+        line.append(f" since {clock_time(since)}", style=styles.DIM)
         return line
 
     @staticmethod
     def _row(*pairs: tuple[str, str]) -> Text:
         line = Text(no_wrap=True, overflow="ellipsis")
         for name, value in pairs:
-            line.append(f"{name} ", style=looks.DIM).append(f"{value}  ")
+            line.append(f"{name} ", style=styles.DIM).append(f"{value}  ")
         line.right_crop(1)
         return line
 
@@ -132,17 +132,17 @@ class WorkerScreen(Following):
     def action_nudge(self) -> None:
         """Nudge it."""
         if self.worker is not None:
-            doing.nudge(self, self.worker)
+            actions.nudge(self, self.worker)
 
     def action_terminate(self) -> None:
         """Stop it, once that is confirmed."""
         if self.worker is not None:
-            doing.terminate(self, self.worker)
+            actions.terminate(self, self.worker)
 
     def action_acknowledge(self) -> None:
         """Take its ticket."""
         if (ticket := self.ticket()) is not None:
-            doing.acknowledge(self, ticket)
+            actions.acknowledge(self, ticket)
 
     def action_talk(self) -> None:
         """Talk with it, if it is loaded in the service."""

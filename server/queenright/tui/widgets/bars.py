@@ -8,7 +8,7 @@ from rich.text import Text
 from textual.widgets import Static
 
 from queenright.tui.fleet import Fleet
-from queenright.tui.looks import DIM, colour, sign, styled
+from queenright.tui.styles import DIM, colour, sign, styled
 from queenright.tui.words import clipped
 
 _WIDE: Final = 100

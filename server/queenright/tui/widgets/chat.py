@@ -10,7 +10,7 @@ from rich.text import Text
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
-from queenright.tui.looks import DIM, colour, styled
+from queenright.tui.styles import DIM, colour, styled
 from queenright.tui.values import Said
 from queenright.tui.words import clock_time, plain
 

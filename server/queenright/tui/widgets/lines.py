@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from textual import events
 from textual.widgets import RichLog
 
-from queenright.tui.looks import line
-from queenright.tui.told import Line
+from queenright.tui.event_lines import Line
+from queenright.tui.styles import line
 
 
 class Lines(RichLog):

@@ -11,8 +11,8 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from queenright.tui.looks import DIM, colour, sign, styled
 from queenright.tui.notices import Notice, Notices
+from queenright.tui.styles import DIM, colour, sign, styled
 from queenright.tui.words import clipped
 
 _TEXT = 220

@@ -27,7 +27,7 @@ _TOLD_OF_OTHERS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldTo:
+class DeliveredNotification:
     """That a receiver was told of an alert, or of its end. Times in seconds since the epoch."""
 
     ticket_id: str
@@ -77,13 +77,13 @@ def note(
     return len(told)
 
 
-def told_of(conn: Connection, tickets: Collection[str]) -> dict[str, list[ToldTo]]:
+def told_of(conn: Connection, tickets: Collection[str]) -> dict[str, list[DeliveredNotification]]:
     """
     Return who was told of tickets, the latest first; those that nobody was told of are left out.
 
     Of several tickets that hold one alert, Alertmanager names one; who was told of it was told of all.
     """
-    found: dict[str, list[ToldTo]] = {}
+    found: dict[str, list[DeliveredNotification]] = {}
     for some in _parts(tickets):
         for row in conn.execute(select(TOLD).where(TOLD.c.ticket_id.in_(some))):
             found.setdefault(row.ticket_id, []).append(_told_to(row, row.ticket_id))
@@ -112,8 +112,8 @@ def _parts(values: Collection[Any]) -> Iterator[list[Any]]:
         yield every[start : start + _AT_ONCE]
 
 
-def _told_to(row: Row[Any], ticket_id: str) -> ToldTo:
-    return ToldTo(
+def _told_to(row: Row[Any], ticket_id: str) -> DeliveredNotification:
+    return DeliveredNotification(
         ticket_id=ticket_id,
         receiver=row.receiver,
         status=row.status,

@@ -7,7 +7,7 @@ from typing import Final
 
 from rich.text import Text
 
-from queenright.tui.told import Line
+from queenright.tui.event_lines import Line
 
 DIM: Final = "#8e94a3"
 """What is beside the point."""

@@ -40,7 +40,7 @@ class Outlet(io.FileIO):
             return view.nbytes
 
 
-def calm_streams() -> None:
+def guard_streams() -> None:
     """Let ``print`` and all else that writes to stdout and stderr go on when nobody reads them any more."""
     for number, name in ((1, "stdout"), (2, "stderr")):
         stream: TextIO | None = getattr(sys, name)

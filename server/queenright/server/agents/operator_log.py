@@ -32,7 +32,7 @@ What = Literal[
 ]
 
 
-async def operated(
+async def log_operator_action(
     service: Service,
     request: Request,
     what: What,

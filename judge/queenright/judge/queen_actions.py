@@ -62,7 +62,7 @@ class TerminationArguments(BaseModel):
     )
 
 
-class Hands(Protocol):
+class QueenActions(Protocol):
     """
     Does things to the worker that a ticket is about.
 
@@ -80,7 +80,7 @@ class Hands(Protocol):
         ...
 
 
-def acting_tools(hands: Hands, about: Callable[[str], EscalationTicket]) -> list[Tool]:
+def acting_tools(hands: QueenActions, about: Callable[[str], EscalationTicket]) -> list[Tool]:
     """
     Return the tools that do something to a worker.
 
@@ -114,7 +114,7 @@ def acting_tools(hands: Hands, about: Callable[[str], EscalationTicket]) -> list
 # -- the hands of the service ---------------------------------------------------------------------
 
 
-class Does(Protocol):
+class WorkerInterventions(Protocol):
     """Of the intervention service, what the hands use: both past its permit, limits and record."""
 
     def nudge(
@@ -144,7 +144,7 @@ class Does(Protocol):
         ...
 
 
-class WorkerHands:
+class WorkerActions:
     """
     Hands that reach the workers which the service watches.
 
@@ -157,7 +157,7 @@ class WorkerHands:
 
     def __init__(
         self,
-        does: Callable[[], Does],
+        does: Callable[[], WorkerInterventions],
         approvals: Approvals,
         *,
         monitor: HealthMonitor,

@@ -15,7 +15,7 @@ _TIMES: Final = 2
 _MOST: Final = 1_000
 
 
-class Patience:
+class ModelBackoff:
     """
     Counts failures. After too many the model is given a rest, and after the rest one more try.
 

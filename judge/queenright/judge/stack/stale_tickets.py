@@ -45,7 +45,7 @@ class Unseen:
         return now - self.since >= TOLD_AFTER
 
 
-def why_unseen(agent: str, target: str, told: Iterable[Series]) -> str:
+def explain_stale(agent: str, target: str, told: Iterable[Series]) -> str:
     """
     Return why a worker is not seen, empty if it is seen to have ended.
 
@@ -69,7 +69,7 @@ def why_unseen(agent: str, target: str, told: Iterable[Series]) -> str:
     return "" if up else DOWN
 
 
-class UnseenTickets:
+class StaleTickets:
     """
     Remembers since when tickets are not seen, from look to look.
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from queenright.tui.screens.ask import Ask, Confirm
 from queenright.tui.screens.base import Base
+from queenright.tui.screens.dialogs import Ask, Confirm
 from queenright.tui.values import Ticket, Worker
 
 

@@ -16,7 +16,7 @@ from queenright.judge.quoting import harmless
 from queenright.runtime.llm.model import LLMProvider, Message, ModelReply, OnText, ToolSpec
 
 
-class Discreet:
+class RedactingModel:
     """A model whose answers are masked. Their pieces are not told: half of a secret cannot be recognised."""
 
     def __init__(self, model: LLMProvider) -> None:

@@ -20,14 +20,14 @@ from queenright.health.ticket_service import TicketService
 from queenright.judge.budget import BUDGET_FILE, Budget
 from queenright.judge.chat import OPERATOR_CHAT, DoneTo, OperatorChat
 from queenright.judge.desk import by_node
-from queenright.judge.discretion import Discreet
-from queenright.judge.hands import Hands
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH, HealthJudge
 from queenright.judge.metered import Metered
 from queenright.judge.metrics import FallbackReason, JudgeMetrics
 from queenright.judge.models import load_model
 from queenright.judge.orchestrator import DECISION_NODE, ESCALATION_RECEIVER, Decide, Orchestrator
 from queenright.judge.queen import QUEEN_GRAPH, TICKET_RECEIVER, TRIAGE_NODE, Queen
+from queenright.judge.queen_actions import QueenActions
+from queenright.judge.redacting_model import RedactingModel
 from queenright.judge.settings import RULES, JudgeSettings
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.breakers import Breakers
@@ -95,7 +95,7 @@ class JudgeAndQueen:
         guards: GuardFactory | None = None,
         breakers: Breakers | None = None,
         decide: Decide | None = None,
-        hands: Hands | None = None,
+        hands: QueenActions | None = None,
         looks: Sequence[Tool] = (),
         done_to: DoneTo | None = None,
     ) -> None:
@@ -178,11 +178,11 @@ class JudgeAndQueen:
             )
         self.runtime.add_graph(
             self._judge.graph(),
-            model=Discreet(judges),
+            model=RedactingModel(judges),
             tools=self._judge.tools(),
             entries={HEALTH_CHECK: self._judge.check},
         )
-        self._add_queen(Discreet(queens))
+        self._add_queen(RedactingModel(queens))
 
     def _add_queen(self, model: LLMProvider) -> None:
         nodes = [self._queen.node(), self.chat.node()]

@@ -23,7 +23,7 @@ KEPT: Final = 10_000
 _BEGIN: Final = frozenset({EventType.EXECUTION_STARTED, EventType.EXECUTION_RESUMED})
 
 
-class Beside:
+class CompanionSessions:
     """Sessions of graphs that run beside loaded agents, by agent. Belongs to its event loop."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Beside:
                 self.note(agent_id, [event.session_id])
 
 
-def sessions_beside(storage: Path) -> list[str]:
+def list_companion_sessions(storage: Path) -> list[str]:
     """Return the sessions of graphs beside an agent that are on its disk, oldest first. Blocks."""
     found: list[str] = []
     for folder in storage.glob("graphs/*/sessions"):

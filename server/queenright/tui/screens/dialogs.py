@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from queenright.tui.commands import help_lines
-from queenright.tui.looks import DIM, colour, styled
+from queenright.tui.styles import DIM, colour, styled
 
 QUIET_SECONDS: Final = 0.03
 """Keys that follow each other faster are of one burst: nobody types so fast, a paste and a script do."""

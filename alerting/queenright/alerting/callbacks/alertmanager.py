@@ -21,7 +21,7 @@ from queenright.instrumentation.faults import explain_fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldAlert:
+class NotifiedAlert:
     """One alert of a message to people."""
 
     ticket_id: str
@@ -36,7 +36,7 @@ class Message:
 
     receiver: str
     dedup_key: str
-    alerts: tuple[ToldAlert, ...]
+    alerts: tuple[NotifiedAlert, ...]
     """Those about tickets."""
     truncated: int = 0
     """How many alerts of the message Alertmanager does not name here."""
@@ -71,7 +71,7 @@ def dedup_key(group_key: str) -> str:
     return hashlib.sha256(group_key.encode()).hexdigest()
 
 
-def parse_told(body: bytes) -> Message:
+def parse_notification(body: bytes) -> Message:
     """
     Read what Alertmanager posts when it has told a receiver.
 
@@ -88,7 +88,9 @@ def parse_told(body: bytes) -> Message:
         receiver=person(webhook.receiver, otherwise="somebody"),
         dedup_key=dedup_key(webhook.group_key),
         alerts=tuple(
-            ToldAlert(ticket_id=one.annotations.ticket_id, alert_key=alert_key(one.labels), status=one.status)
+            NotifiedAlert(
+                ticket_id=one.annotations.ticket_id, alert_key=alert_key(one.labels), status=one.status
+            )
             for one in webhook.alerts
             if one.annotations.ticket_id
         ),

@@ -17,7 +17,7 @@ TELLING: Final = frozenset(
 
 
 @dataclass(slots=True)
-class Told:
+class LoggedHealth:
     """State and findings of one worker as the log has them; brought up to date event by event."""
 
     state: HealthState = HealthState.HEALTHY
@@ -42,7 +42,7 @@ class Told:
                 }
 
 
-def unsaid(worker: WorkerHealth, told: Told, now: float) -> list[AgentEvent]:
+def missing_health_events(worker: WorkerHealth, told: LoggedHealth, now: float) -> list[AgentEvent]:
     """
     Return what has to be said for the log to say how a worker is.
 
