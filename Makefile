@@ -59,7 +59,7 @@ check: .venv/.dev programs ## Everything that is checked beside the tests; the A
 	$(IN_MEMORY) $(BIN)/python -m tests.fuzz
 
 bench: .venv/.dev programs ## Measure, and print a table with the budgets
-	@$(BIN)/python -m tests.benchmarks
+	@$(BIN)/python -m tools.benchmarks
 
 requirements: .venv/.dev ## Resolve requirements/*.txt anew from pyproject.toml; UPGRADE=1 takes newer versions
 	$(COMPILE) --extra server --extra llm --extra mcp --extra postgres --extra tui --group dev -o requirements/dev.txt

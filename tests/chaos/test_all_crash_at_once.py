@@ -13,9 +13,9 @@ from queenright.health.recovery.table import newest
 from queenright.health.store import Store
 from queenright.health.ticket_table import ticket_history
 from queenright.runtime.events import AgentEvent, EventType
-from tests.simulation.faults import FaultKind
-from tests.simulation.fleet import Fleet, Odds
-from tests.simulation.gaps import Gaps
+from tools.simulation.faults import FaultKind
+from tools.simulation.fleet import Fleet, Odds
+from tools.simulation.gaps import Gaps
 
 WORKERS = 50
 QUIET = Odds(faults_per_worker_day=0, sleeps_per_week=0, crashes_once_more=0, beyond_help=0, does_not_start=0)

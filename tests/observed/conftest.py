@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.story.told import Story, told_story
+from tools.story.told import Story, told_story
 
 _HERE: Final = Path(__file__).parent
 _open: list[contextlib.ExitStack] = []

@@ -14,8 +14,8 @@ from queenright.grafana.states import STATES, state_rank
 from queenright.health.findings import HealthState
 from queenright.instrumentation import names
 from tests.grafana.shown import NAMES, Dashboard, load, panels
-from tests.pictures.answers import Window, in_whole_bars
-from tests.story.told import Story
+from tools.pictures.answers import Window, in_whole_bars
+from tools.story.told import Story
 
 WINDOW = "10s"
 """Longer than four scrapes of a second."""

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from tests.grafana.shown import NAMES, load, panels
-from tests.pictures.__main__ import write
-from tests.pictures.units import written
-from tests.story.told import Story
+from tools.pictures.__main__ import write
+from tools.pictures.units import written
+from tools.story.told import Story
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 DRAWN = ("agent", "cost")

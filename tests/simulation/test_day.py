@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.simulation.day import day, spread, summed
+from tools.simulation.day import day, spread, summed
 
 
 async def test_a_hundred_workers_that_are_well_cost_no_call_of_the_model(tmp_path: Path) -> None:

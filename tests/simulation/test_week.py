@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.__main__ import simulate
-from tests.simulation.faults import FaultKind
+from tools.simulation.__main__ import simulate
+from tools.simulation.faults import FaultKind
 
 DAYS = 7
 WORKERS = 28

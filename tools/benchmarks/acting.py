@@ -1,0 +1,195 @@
+"""
+What operators and agents wait for, in the real service with many workers known.
+
+A health query, a heartbeat made durable, a nudge in a worker's context, a state that changes, and the loop
+while everybody is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+from queenright.health.heartbeat import Heartbeat
+from queenright.health.interventions.target import Target
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.llm.model import ModelReply
+from queenright.runtime.llm.scripted_provider import ScriptedProvider
+from queenright.server.service import Service, tune_garbage_collector
+from queenright.server.settings import load_settings
+from tools.benchmarks.row import Row
+
+FLEETS = (10_000, 100_000)
+BREAKERS = 5_000
+CONCURRENT = 100
+
+
+def run() -> list[Row]:
+    """Measure everything here; takes about two minutes."""
+    tune_garbage_collector()
+    return [row for workers in FLEETS for row in asyncio.run(_with(workers))]
+
+
+async def _with(workers: int) -> list[Row]:
+    with TemporaryDirectory() as folder:
+        settings = load_settings(storage=Path(folder), health_monitoring={"intervention": {"enabled": False}})
+        service = Service(settings)
+        await service.start()
+        try:
+            _populate(service, workers)
+            rows = [
+                await _health(service, workers),
+                await _heartbeat(service, workers),
+                await _together(service, workers),
+                *await _nudge(service, workers),
+                await _transition(service, workers),
+                await _pause(service, workers),
+            ]
+        finally:
+            await service.stop()
+        return rows
+
+
+def _populate(service: Service, workers: int) -> None:
+    now = service.clock()
+    for n in range(workers):
+        started = {"start_records": True, "heartbeat_interval": 300}
+        service.monitor.apply(_event(n, EventType.EXECUTION_STARTED, now, **started), now)
+    for n in range(BREAKERS):
+        service.breakers.get("tool_execution", f"agent-{n}", "search")
+
+
+def _event(worker: int, type_: EventType, now: float, **data: object) -> AgentEvent:
+    return AgentEvent(
+        type=type_,
+        time=now,
+        agent_id=f"agent-{worker}",
+        session_id=f"session-{worker}",
+        incarnation_id="one",
+        node_id="work",
+        data=data,
+    )
+
+
+async def _times(work: Callable[[int], Awaitable[object]], workers: Sequence[int]) -> list[float]:
+    times = []
+    for worker in workers:
+        began = time.perf_counter()
+        await work(worker)
+        times.append((time.perf_counter() - began) * 1e3)
+        await asyncio.sleep(0)
+    return sorted(times)
+
+
+def _row(what: str, workers: int, times: Sequence[float], budget: float) -> Row:
+    p99 = times[int(0.99 * (len(times) - 1))]
+    return Row(
+        f"{what}, {workers:,} workers: median / p99 of {len(times)}",
+        f"{times[len(times) // 2]:.2f} / {p99:.2f} ms",
+        f"p99 ≤ {budget:g} ms",
+        p99 <= budget,
+    )
+
+
+async def _health(service: Service, workers: int) -> Row:
+    random = Random(1)
+    asked = [random.randrange(workers) for _ in range(1_000)]
+    times = await _times(lambda n: service.health.get_agent_health(f"agent-{n}"), asked)
+    return _row(f"health of one worker ({BREAKERS:,} breakers known)", workers, times, 20)
+
+
+def _beat(worker: int) -> Heartbeat:
+    return Heartbeat(agent_id=f"agent-{worker}", session_id=f"session-{worker}", phase="llm", token_count=7)
+
+
+async def _heartbeat(service: Service, workers: int) -> Row:
+    times = await _times(lambda n: service.health.record_heartbeat(_beat(n)), range(1_000))
+    return _row("heartbeat taken in, durable", workers, times, 5)
+
+
+async def _together(service: Service, workers: int) -> Row:
+    """A hundred monitors at once, each beats and asks."""
+
+    async def one(worker: int) -> float:
+        began = time.perf_counter()
+        await service.health.record_heartbeat(_beat(worker))
+        await service.health.get_agent_health(f"agent-{worker}")
+        return (time.perf_counter() - began) * 1e3
+
+    times = [
+        taken
+        for start in range(0, 1_000, CONCURRENT)
+        for taken in await asyncio.gather(*(one(n) for n in range(start, start + CONCURRENT)))
+    ]
+    return _row(f"heartbeat and health query, {CONCURRENT} at once", workers, sorted(times), 100)
+
+
+async def _nudge(service: Service, workers: int) -> list[Row]:
+    async def thinks(*_: object) -> ModelReply:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    graph = GraphSpec(
+        id="hive",
+        nodes=(NodeSpec(id="think", system_prompt="Think.", model_timeout_seconds=600),),
+        entry_points=(EntryPointSpec(id="start", node_id="think"),),
+    )
+    service.runtime.add_graph(graph, model=ScriptedProvider([thinks]), agent_id="bee")
+    with service.bus.expect(EventType.LLM_CALL_STARTED, filter_agent="bee") as thinking:
+        await service.runtime.trigger("start", {"message": "go"}, graph_id="hive")
+        await thinking.within(30)
+    injected = await _times(lambda _: service.health.send_nudge("bee", "Get on."), range(100))
+    target = Target(agent_id="agent-1", session_id="session-1", incarnation_id="one")
+    await service.instructions.pull(target, 0)
+    queued = await _times(lambda _: service.health.send_nudge("agent-1", "Get on."), range(100))
+    return [
+        _row("nudge injected on the runtime", workers, injected, 50),
+        _row("nudge queued for who fetches it", workers, queued, 50),
+    ]
+
+
+async def _transition(service: Service, workers: int) -> Row:
+    """From the call that makes it a loop, until whoever subscribed hears that the worker is stuck."""
+
+    async def loops(worker: int) -> None:
+        call = {"tool": "search", "args_hash": "a", "result_hash": "b", "outcome": "ok"}
+        agent = f"agent-{worker}"
+        with service.bus.expect(EventType.HEALTH_STATE_CHANGED, filter_agent=agent) as changed:
+            now = service.clock()
+            await service.ingest(
+                [_event(worker, EventType.TOOL_CALL_COMPLETED, now, **call, turn=turn) for turn in range(3)]
+            )
+            await changed.within(30)
+
+    times = await _times(loops, range(2_000, 2_200))
+    return _row("state changed, durable and told", workers, times, 1_000)
+
+
+async def _pause(service: Service, workers: int) -> Row:
+    """How long the loop's thread worked without a break, while everybody was looked at."""
+    longest, done = 0.0, False
+
+    async def watch() -> None:
+        nonlocal longest
+        before = time.thread_time()
+        while not done:
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            longest, before = max(longest, now - before), now
+
+    watching = asyncio.create_task(watch())
+    await asyncio.sleep(0)
+    await service._sweep_everybody()
+    done = True
+    await watching
+    return Row(
+        f"a sweep over {workers:,} workers: longest pause of the loop, CPU",
+        f"{longest * 1e3:.1f} ms",
+        "≤ 50 ms",
+        longest <= 0.05,
+    )

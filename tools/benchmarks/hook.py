@@ -1,0 +1,58 @@
+"""How long a coding agent waits for `queenright hook`: the whole process, answered and unanswered."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+from tools.benchmarks.row import Row
+from tools.benchmarks.start import children_time, serve
+
+_PROGRAM = Path(sys.executable).with_name("queenright")
+_TIMES = 41
+_BUDGET = 0.060
+_CALL = (
+    b'{"hook_event_name": "PostToolUse", "session_id": "s-1", "cwd": "/home/ada/honey", "tool_name": "Bash",'
+    b' "tool_use_id": "t-1", "tool_input": {"command": "ls"}, "tool_response": {"stdout": "notes.txt"}}'
+)
+
+
+def run() -> list[Row]:
+    """
+    Measure the process on a warm disk, in turns with a Python that does nothing: medians.
+
+    What counts is wall clock. Processor time, beside it, depends less on what else the machine does.
+    """
+    bare = [sys.executable, "-c", "pass"]
+    with serve() as service:
+        answered = _measure([str(_PROGRAM), "hook", "claude-code", "--otlp-url", service.otlp], bare)
+    away = _measure([str(_PROGRAM), "hook", "codex", "--otlp-url", "http://127.0.0.1:1"], bare)
+    return [
+        _row("queenright hook, answered by the service", *answered),
+        _row("queenright hook, the service is away", *away),
+    ]
+
+
+def _row(name: str, wall: float, processor: float, bare: float) -> Row:
+    own = f"{processor * 1000:.0f} ms of processor, Python alone {bare * 1000:.0f} ms"
+    return Row(name, f"{wall * 1000:.0f} ms ({own})", f"{_BUDGET * 1000:.0f} ms", wall <= _BUDGET)
+
+
+def _measure(command: list[str], bare: list[str]) -> tuple[float, float, float]:
+    """Return wall clock and processor time of a command, and wall clock of the other, in seconds."""
+    walls, processors, others = [], [], []
+    for _ in range(_TIMES):
+        wall, processor = _run(command)
+        walls.append(wall)
+        processors.append(processor)
+        others.append(_run(bare)[0])
+    return median(walls), median(processors), median(others)
+
+
+def _run(command: list[str]) -> tuple[float, float]:
+    began, before = time.perf_counter(), children_time()
+    subprocess.run(command, input=_CALL, stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - began, children_time() - before

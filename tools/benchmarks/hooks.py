@@ -1,0 +1,164 @@
+"""
+How long a coding agent waits for the answer to a hook call: 1,000 sessions, over HTTP, stored before it.
+
+The service is a process of its own (``queenright serve``). Each session makes a call every five seconds, the
+begin and the end of a tool in turns, on connections that stay open. Calls are sent when they are due, and
+their time is counted from then. Beside each goes a call that is answered without being looked at: what HTTP
+and this machine cost by themselves. ``HOOKS_SECONDS`` changes how long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import uvloop
+
+from tools.benchmarks.row import Row
+from tools.benchmarks.start import Service, serve
+
+SESSIONS: Final = 1_000
+SECONDS: Final = float(os.environ.get("HOOKS_SECONDS", "30"))
+RATE: Final = 200
+"""Calls a second."""
+CONNECTIONS: Final = 32
+_WARM_UP: Final = 5.0
+_IDLE: Final = 3.0
+"""The server closes a connection that is idle for five."""
+_BUDGET: Final = 0.010
+_HOOK: Final = "/hooks/claude-code?user=ada&host=laptop"
+_PLAIN: Final = "/hooks/plain"
+"""Nobody's path: it is answered with 404, after the same server, guard and connection."""
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+def run() -> list[Row]:
+    """Measure both kinds of call in one run."""
+    with serve() as service:
+        hooks, plain, processor = uvloop.run(_load(service))
+    return [
+        Row(
+            f"hook call answered, {SESSIONS} sessions, {RATE} a second: p99",
+            f"{_at(hooks, 0.99) * 1000:.1f} ms (median {_at(hooks, 0.5) * 1000:.1f} ms, "
+            f"{processor * 1000:.2f} ms of processor)",
+            f"{_BUDGET * 1000:.0f} ms",
+            _at(hooks, 0.99) <= _BUDGET,
+        ),
+        Row(
+            "beside it, a call that is answered without being looked at: p99",
+            f"{_at(plain, 0.99) * 1000:.1f} ms (median {_at(plain, 0.5) * 1000:.1f} ms)",
+            "-",
+            True,
+        ),
+    ]
+
+
+def _at(taken: list[float], share: float) -> float:
+    return sorted(taken)[min(len(taken) - 1, int(share * len(taken)))]
+
+
+async def _load(service: Service) -> tuple[list[float], list[float], float]:
+    """Return the seconds of each hook call and each plain one, and the processor time of a hook call."""
+    address = urlsplit(service.otlp)
+    pool: asyncio.Queue[_Connection] = asyncio.Queue()
+    for _ in range(CONNECTIONS):
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        pool.put_nowait(_Connection(reader, writer))
+    for number in range(SESSIONS):
+        for name in ("SessionStart", "UserPromptSubmit"):
+            await _send(pool, _HOOK, _call(number, name, ""), time.perf_counter(), [])
+    work = _work()
+    await _phase(pool, work, _WARM_UP, is_hook=True, is_plain=True)
+    idle = _cpu(service.pid)
+    await asyncio.sleep(_IDLE)
+    idle = (_cpu(service.pid) - idle) / _IDLE
+    before = _cpu(service.pid)
+    only_plain = await _phase(pool, work, _IDLE, is_hook=False, is_plain=True)
+    of_plain = (_cpu(service.pid) - before - _IDLE * idle) / len(only_plain[1])
+    before, began = _cpu(service.pid), time.perf_counter()
+    hooks, plain = await _phase(pool, work, SECONDS, is_hook=True, is_plain=True)
+    used = _cpu(service.pid) - before - (time.perf_counter() - began) * idle
+    while not pool.empty():
+        pool.get_nowait().writer.close()
+    return hooks, plain, (used - len(plain) * of_plain) / len(hooks)
+
+
+async def _phase(
+    pool: asyncio.Queue[_Connection], work: Iterator[bytes], seconds: float, *, is_hook: bool, is_plain: bool
+) -> tuple[list[float], list[float]]:
+    hooks, plain = list[float](), list[float]()
+    began = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for number in range(int(seconds * RATE)):
+            due = began + number / RATE
+            await asyncio.sleep(due - time.perf_counter())
+            body = next(work) if is_hook else b"{}"
+            if is_hook:
+                group.create_task(_send(pool, _HOOK, body, due, hooks))
+            if is_plain:
+                half = due + 0.5 / RATE
+                await asyncio.sleep(half - time.perf_counter())
+                group.create_task(_send(pool, _PLAIN, body, half, plain))
+    return hooks, plain
+
+
+class _Connection:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def post(self, path: str, body: bytes) -> int:
+        """Send a request and return the status of its answer, which is read whole."""
+        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        self.writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        answer = (await self.reader.readuntil(b"\r\n\r\n")).lower()
+        length = answer.split(b"content-length: ")[1].split(b"\r\n")[0]
+        await self.reader.readexactly(int(length))
+        return int(answer.split(b" ")[1])
+
+
+async def _send(
+    pool: asyncio.Queue[_Connection], path: str, body: bytes, due: float, taken: list[float]
+) -> None:
+    connection = await pool.get()
+    status = await connection.post(path, body)
+    taken.append(time.perf_counter() - due)
+    pool.put_nowait(connection)
+    if status != (200 if path == _HOOK else 404):
+        raise RuntimeError(f"{path} was answered with {status}")
+
+
+def _work() -> Iterator[bytes]:
+    """Yield the calls of all sessions, one session after the other, round after round."""
+    turn = 0
+    while True:
+        for number in range(SESSIONS):
+            yield _call(number, "PostToolUse" if turn % 2 else "PreToolUse", f"t-{turn // 2}")
+        turn += 1
+
+
+def _call(session: int, name: str, tool: str) -> bytes:
+    call: dict[str, Any] = {
+        "session_id": f"session-{session}",
+        "transcript_path": f"/home/ada/.claude/projects/honey/session-{session}.jsonl",
+        "cwd": f"/home/ada/honey-{session}",
+        "permission_mode": "default",
+        "hook_event_name": name,
+    }
+    if tool:
+        call |= {"tool_name": "Bash", "tool_use_id": tool, "tool_input": {"command": f"cat notes-{tool}.txt"}}
+    if name == "PostToolUse":
+        call |= {"tool_response": {"stdout": "a line of notes\n" * 120, "stderr": "", "interrupted": False}}
+        call["duration_ms"] = 20
+    return json.dumps(call).encode()
+
+
+def _cpu(pid: int) -> float:
+    """Return the processor time, in seconds, of a process that runs."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS

@@ -1,0 +1,159 @@
+"""
+What watching costs the agent: a step against three raw OpenTelemetry spans, and the metrics alone.
+
+Both sides are measured in turns in the same process and hand their spans to an exporter that throws them
+away: the raw side through the SDK's batch processor, ours through our own delivery. The cost to the agent is
+the CPU time of its own thread; the second row has that of all threads until everything is delivered, where
+both sides encode what they send.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk._logs import ReadableLogRecord
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from prometheus_client import CollectorRegistry
+
+from queenright.instrumentation import Telemetry, Worker
+from queenright.instrumentation.delivery import Sent
+from queenright.instrumentation.dropped import Signal
+from queenright.instrumentation.metrics import WorkerFamilies
+from queenright.instrumentation.otlp import SCOPE
+from tools.benchmarks.row import Row
+
+ROUNDS = 41
+STEPS = 100
+RESOURCE = Resource({})
+ATTRIBUTES: dict[str, str | int | float] = {
+    "gen_ai.agent.name": "deep_research_agent",
+    "gen_ai.conversation.id": "0198c0de-0000-7000-8000-000000000001",
+    "queenright.incarnation.id": "0198c0de-0000-7000-8000-000000000002",
+    "queenright.node.id": "researcher",
+    "queenright.step.index": 7,
+    "gen_ai.operation.name": "execute_tool",
+    "gen_ai.tool.name": "search",
+    "queenright.tool.timeout": 30.0,
+}
+
+
+class Nowhere(SpanExporter):
+    """Encodes spans and throws them away."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        encode_spans(spans).SerializePartialToString()
+        return SpanExportResult.SUCCESS
+
+
+class NowhereToo:
+    """The same, for our own delivery."""
+
+    def send(self, signal: Signal, batch: Sequence[Any]) -> Sent:
+        if signal == "spans":
+            encode_spans([span.readable(RESOURCE, SCOPE) for span in batch]).SerializePartialToString()
+        else:
+            records = [ReadableLogRecord(record.to_log_record(), RESOURCE, SCOPE) for record in batch]
+            encode_logs(records).SerializePartialToString()
+        return Sent.DONE
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def run() -> list[Row]:
+    """Measure both."""
+    with tempfile.TemporaryDirectory() as storage:
+        return [*_step_against_spans(storage), _metrics_alone()]
+
+
+def _step_against_spans(storage: str) -> list[Row]:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(
+        BatchSpanProcessor(Nowhere(), max_queue_size=100_000, schedule_delay_millis=500)
+    )
+    tracer = provider.get_tracer("raw")
+    telemetry = Telemetry(connect=NowhereToo, capacity=100_000)
+    arguments = {"q": "hive", "limit": 10}
+
+    def raw() -> None:
+        with (
+            tracer.start_as_current_span("step researcher", attributes=ATTRIBUTES),
+            tracer.start_as_current_span("chat model", attributes=ATTRIBUTES),
+        ):
+            pass
+        with tracer.start_as_current_span("execute_tool search", attributes=ATTRIBUTES):
+            pass
+
+    registry = CollectorRegistry()
+    with Worker("deep_research_agent", telemetry=telemetry, registry=registry, storage=storage) as worker:
+
+        def ours() -> None:
+            with worker.step("researcher") as step:
+                with step.llm("model", "provider") as llm:
+                    llm.usage(120, 30)
+                with step.tool("search", arguments, timeout=30.0) as call:
+                    call.result("three results, none of them new")
+                step.verdict("CONTINUE")
+
+        rounds = [
+            (cpu_seconds(raw, provider.force_flush), cpu_seconds(ours, telemetry.flush))
+            for _ in range(ROUNDS)
+        ]
+    telemetry.close()
+    provider.shutdown()
+    thread, process = ([(raw[n], ours[n]) for raw, ours in rounds] for n in (0, 1))
+    return [
+        compared("a step against 3 raw spans: the agent's thread", 1.5, thread),
+        compared("the same: all threads, with start records and encoding", None, process),
+    ]
+
+
+def compared(name: str, budget: float | None, rounds: Sequence[tuple[float, float]]) -> Row:
+    """Return the row of two sides that were measured in turns: raw spans first."""
+    ratio = statistics.median(ours / raw for raw, ours in rounds)
+    raw, ours = (statistics.median(side) * 1e6 for side in zip(*rounds, strict=True))
+    measured = f"{ratio:.2f} x ({ours:.0f} µs / {raw:.0f} µs)"
+    return Row(name, measured, f"≤ {budget} x" if budget else "none", budget is None or ratio <= budget)
+
+
+def _metrics_alone() -> Row:
+    series = WorkerFamilies.of(CollectorRegistry()).acquire("deep_research_agent")
+    exemplar = {"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736"}
+
+    def metrics() -> None:
+        now = time.time()
+        for _ in range(6):  # begin and end of step, model call and tool call
+            series.activity(now)
+        series.used("model", 120, 30)
+        series.tool_ended("search", "ok", 0.2, exemplar)
+        series.step_ended("researcher", "retry", 1.2, exemplar)
+        series.bad_steps(1, 3)
+        series.progress(now)
+
+    seconds = statistics.median(cpu_seconds(metrics)[0] for _ in range(ROUNDS))
+    return Row("all metrics of a step", f"{seconds * 1e6:.1f} µs", "≤ 10 µs", seconds <= 10e-6)
+
+
+def cpu_seconds(what: Callable[[], None], deliver: Callable[[], object] = bool) -> tuple[float, float]:
+    """Return the CPU seconds of one call: of this thread, and of all threads until all is delivered."""
+    gc.collect()
+    thread, process = time.thread_time(), time.process_time()
+    for _ in range(STEPS):
+        what()
+    thread = time.thread_time() - thread
+    deliver()
+    return thread / STEPS, (time.process_time() - process) / STEPS
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(row)

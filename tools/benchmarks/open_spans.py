@@ -1,0 +1,71 @@
+"""
+What watching open spans costs the agent: start and end of a span with `watch_spans`' processor, and without.
+
+Both sides are measured in turns in the same process. Each has the SDK's batch processor with an exporter that
+encodes and throws away; one has our processor as well, whose thread looks at the open spans meanwhile. The
+cost to the agent is the CPU time of its own thread; the second row has that of all threads.
+"""
+
+from __future__ import annotations
+
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Tracer
+
+from queenright.instrumentation.delivery import Delivery
+from queenright.instrumentation.open_spans import OpenSpans
+from tools.benchmarks.instrumentation import ATTRIBUTES, Nowhere, NowhereToo, compared, cpu_seconds
+from tools.benchmarks.row import Row
+
+ROUNDS = 41
+
+
+def run() -> list[Row]:
+    """Measure spans as agents have them, and the cheapest there are."""
+    return [*_measure("3 spans of 8 attributes", ATTRIBUTES), *_measure("3 spans without attributes", {})]
+
+
+def _measure(name: str, attributes: dict[str, str | int | float]) -> list[Row]:
+    raw, watched = _provider(), _provider()
+    watched.add_span_processor(OpenSpans(Delivery(NowhereToo)))
+    # The run that the spans are part of: it is reported, and every tick looks at it.
+    agent = watched.get_tracer("agent").start_span("invoke_agent bee")
+    first, second = raw.get_tracer("raw"), watched.get_tracer("watched")
+    rounds = [
+        (
+            cpu_seconds(lambda: _spans(first, attributes), raw.force_flush),
+            cpu_seconds(lambda: _spans(second, attributes), watched.force_flush),
+        )
+        for _ in range(ROUNDS)
+    ]
+    agent.end()
+    for provider in (raw, watched):
+        provider.shutdown()
+    thread, process = ([(raw[n], watched[n]) for raw, watched in rounds] for n in (0, 1))
+    return [
+        compared(f"{name}, watched against raw: the agent's thread", 1.3, thread),
+        compared("the same: all threads, with encoding", None, process),
+    ]
+
+
+def _provider() -> TracerProvider:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(
+        BatchSpanProcessor(Nowhere(), max_queue_size=100_000, schedule_delay_millis=500)
+    )
+    return provider
+
+
+def _spans(tracer: Tracer, attributes: dict[str, str | int | float]) -> None:
+    with (
+        tracer.start_as_current_span("agent run", attributes=attributes),
+        tracer.start_as_current_span("chat model", attributes=attributes),
+    ):
+        pass
+    with tracer.start_as_current_span("execute_tool search", attributes=attributes):
+        pass
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(row)

@@ -1,0 +1,305 @@
+"""
+OTLP: spans and log records a second, decoded alone and from HTTP request to durable answer.
+
+The spans are of our own instrumentation, the log records of Claude Code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import socket
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import uvicorn
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from prometheus_client import CollectorRegistry
+
+from queenright.instrumentation import names
+from queenright.runtime.events import AgentEvent
+from queenright.server.otlp import otlp_app
+from queenright.server.otlp.decode import decode_logs, decode_spans
+from queenright.server.otlp.receiver import Ingest
+from queenright.server.telemetry.assembler import Assembler
+from queenright.server.telemetry.batch import Batch
+from tools.benchmarks.row import Row
+
+_SPANS = 40_000
+_BUDGET = 20_000
+_AGENTS = 200
+_CLIENTS = 4
+_HEAD = "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-protobuf\r\n"
+_TRACES, _LOGS = "/v1/traces", "/v1/logs"
+_TURN = (
+    "api_request",
+    "hook_execution_start",
+    "tool_decision",
+    "hook_execution_complete",
+    "hook_execution_start",
+    "tool_result",
+    "hook_execution_complete",
+)
+"""What Claude Code logs of one turn of its model with one tool call, while its hooks call a service."""
+_NANO = 1_000_000_000
+
+
+def _text(key: str, value: str) -> KeyValue:
+    return KeyValue(key=key, value=AnyValue(string_value=value))
+
+
+def _number(key: str, value: int) -> KeyValue:
+    return KeyValue(key=key, value=AnyValue(int_value=value))
+
+
+def _span(n: int, agents: int = _AGENTS) -> Span:
+    """Return the nth span of a fleet of workers: a chat, a tool call and a step by turns, 9 attributes."""
+    agent, turn = n // 3 % agents, n // 3 // agents
+    start = int(time.time() * _NANO) - 60 * _NANO
+    trace_id = (agent + 1).to_bytes(16, "big")
+    span = Span(
+        trace_id=trace_id,
+        span_id=(n + 1).to_bytes(8, "big"),
+        parent_span_id=(2**40 + n // 3).to_bytes(8, "big"),
+        start_time_unix_nano=start + n,
+        end_time_unix_nano=start + n + 1_000_000,
+        status=Status(),
+    )
+    span.attributes.extend(
+        [
+            _text(names.GEN_AI_AGENT_NAME, f"agent-{agent}"),
+            _text(names.GEN_AI_CONVERSATION_ID, f"session-{agent}"),
+            _text(names.INCARNATION_ID, f"incarnation-{agent}"),
+            _text(names.NODE_ID, "research"),
+        ]
+    )
+    match n % 3:
+        case 0:
+            span.name = "chat model"
+            span.attributes.extend(
+                [
+                    _text(names.GEN_AI_OPERATION_NAME, "chat"),
+                    _text(names.GEN_AI_PROVIDER_NAME, "provider"),
+                    _text(names.GEN_AI_REQUEST_MODEL, "model"),
+                    _number(names.GEN_AI_USAGE_INPUT_TOKENS, 1200),
+                    _number(names.GEN_AI_USAGE_OUTPUT_TOKENS, 80),
+                ]
+            )
+        case 1:
+            span.name = "execute_tool search"
+            span.attributes.extend(
+                [
+                    _text(names.GEN_AI_OPERATION_NAME, "execute_tool"),
+                    _text(names.GEN_AI_TOOL_NAME, "search"),
+                    _text(names.GEN_AI_TOOL_CALL_ID, f"call-{n}"),
+                    _text(names.TOOL_ARGUMENTS_HASH, f"{turn:016x}"),
+                    _text(names.TOOL_RESULT_HASH, f"{turn:016x}"),
+                ]
+            )
+        case _:
+            span.name = "step research"
+            span.attributes.extend(
+                [
+                    _number(names.STEP_INDEX, turn),
+                    _text(names.STEP_VERDICT, "ACCEPT" if turn % 4 == 0 else "CONTINUE"),
+                    _text(names.GRAPH_ID, "research"),
+                    _text("service.version", "1.0"),
+                    _text("deployment.environment.name", "bench"),
+                ]
+            )
+    return span
+
+
+def _requests(batch: int) -> list[bytes]:
+    requests: list[bytes] = []
+    for first in range(0, _SPANS, batch):
+        request = ExportTraceServiceRequest()
+        resource = request.resource_spans.add()
+        resource.resource.attributes.append(_text(names.SERVICE_NAME, "fleet"))
+        resource.resource.attributes.append(_text(names.SERVICE_INSTANCE_ID, "fleet-1"))
+        resource.scope_spans.add().spans.extend(_span(n) for n in range(first, min(first + batch, _SPANS)))
+        requests.append(request.SerializeToString())
+    return requests
+
+
+def _record(n: int) -> LogRecord:
+    """Return the nth record of coding agents, each at its turn of the model."""
+    agent, turn = n // len(_TURN) % _AGENTS, n // len(_TURN) // _AGENTS
+    moment = int(time.time() * _NANO) - 60 * _NANO + n
+    record = LogRecord(time_unix_nano=moment, observed_time_unix_nano=moment)
+    name = _TURN[n % len(_TURN)]
+    record.body.string_value = f"claude_code.{name}"
+    texts = {
+        "user.id": f"user-{agent}",
+        "session.id": f"session-{agent}",
+        "terminal.type": "xterm",
+        "event.name": name,
+        "prompt.id": f"prompt-{agent}-{turn}",
+    }
+    if name == "api_request":
+        texts |= {"model": "model", "cost_usd": "0.0123", "duration_ms": "1200"}
+        texts |= {"input_tokens": "1200", "output_tokens": "80", "cache_read_tokens": "900"}
+    elif name.startswith("tool"):
+        texts |= {"tool_name": "Bash", "tool_use_id": f"call-{agent}-{turn}", "decision": "accept"}
+    else:
+        texts |= {"hook_event": "PreToolUse", "hook_name": "PreToolUse:Bash", "num_hooks": "1"}
+    if name == "tool_result":
+        texts |= {"success": "true", "duration_ms": "40", "tool_result_size_bytes": "2000"}
+    record.attributes.extend(_text(key, value) for key, value in texts.items())
+    record.attributes.append(_number("event.sequence", n))
+    return record
+
+
+def _log_requests(batch: int) -> list[bytes]:
+    requests: list[bytes] = []
+    for first in range(0, _SPANS, batch):
+        request = ExportLogsServiceRequest()
+        resource = request.resource_logs.add()
+        resource.resource.attributes.append(_text(names.SERVICE_NAME, "claude-code"))
+        scope = resource.scope_logs.add()
+        scope.scope.name = "com.anthropic.claude_code.events"
+        scope.log_records.extend(_record(n) for n in range(first, min(first + batch, _SPANS)))
+        requests.append(request.SerializeToString())
+    return requests
+
+
+def _decode_alone(decode: Callable[[bytes, Assembler], Batch], bodies: list[bytes]) -> float:
+    memory = Assembler()
+    started = time.process_time()
+    for body in bodies:
+        decode(body, memory)
+    return _SPANS / (time.process_time() - started)
+
+
+def _decode_spans(body: bytes, memory: Assembler) -> Batch:
+    return decode_spans(ExportTraceServiceRequest.FromString(body), memory, time.time())
+
+
+def _decode_logs(body: bytes, memory: Assembler) -> Batch:
+    return decode_logs(ExportLogsServiceRequest.FromString(body), memory, time.time())
+
+
+async def _no_op(_: list[AgentEvent]) -> None:
+    return None
+
+
+@contextlib.asynccontextmanager
+async def _whole_path(folder: Path) -> AsyncIterator[Ingest]:
+    """Yield what the service does with events: the durable log, then vital signs and findings."""
+    from queenright.health.monitor import HealthMonitor
+    from queenright.health.settings import HealthSettings
+    from queenright.health.store import Store
+    from queenright.server.service import tune_garbage_collector
+
+    tune_garbage_collector()
+    store = Store.open(f"sqlite:///{folder / 'bench.db'}")
+    monitor = HealthMonitor(HealthSettings())
+
+    async def ingest(events: list[AgentEvent]) -> None:
+        await store.append(events)
+        now = time.time()
+        found = [said for event in events for said in monitor.apply(event, now)]
+        if found:
+            await store.append(found)
+
+    try:
+        yield ingest
+    finally:
+        await store.close()
+
+
+async def _over_http(path: str, bodies: list[bytes], ingest: Ingest) -> float:
+    """Return the spans a second of this process's CPU, all its threads; the clients are another process."""
+    app = otlp_app(ingest, registry=CollectorRegistry())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", ws="none")
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started:  # noqa: ASYNC110  # uvicorn has no event for it
+            await asyncio.sleep(0.01)
+        clients = multiprocessing.get_context("spawn").Process(
+            target=_send_all, args=(listener.getsockname()[1], path, bodies)
+        )
+        clients.start()
+        while not app.counts.requests:  # noqa: ASYNC110  # the clients are another process
+            await asyncio.sleep(0.001)
+        began = time.process_time()
+        await asyncio.to_thread(clients.join)
+        rate = _SPANS / (time.process_time() - began)
+        server.should_exit = True
+        await serving
+    taken = app.counts.accepted + app.counts.ignored
+    if taken != _SPANS:
+        raise RuntimeError(f"{taken} of {_SPANS} spans or records were accepted")
+    return rate
+
+
+def _send_all(port: int, path: str, bodies: list[bytes]) -> None:
+    async def send() -> None:
+        queue = iter(bodies)
+        await asyncio.gather(*(_client(port, path, queue) for _ in range(_CLIENTS)))
+
+    asyncio.run(send())
+
+
+async def _client(port: int, path: str, bodies: Iterator[bytes]) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = _HEAD.format(path=path).encode()
+    for body in bodies:
+        writer.write(head + f"content-length: {len(body)}\r\n\r\n".encode() + body)
+        status = await reader.readline()
+        if b" 200 " not in status:
+            raise RuntimeError(f"answered with {status!r}")
+        length = 0
+        while (line := await reader.readline()) != b"\r\n":
+            name, _, value = line.partition(b":")
+            if name == b"content-length":
+                length = int(value)
+        await reader.readexactly(length)
+    writer.close()
+    await writer.wait_closed()
+
+
+def _row(name: str, rate: float, budget: int) -> Row:
+    return Row(name, f"{rate:,.0f}/s", f">= {budget:,}/s", rate >= budget)
+
+
+async def _to_nothing(path: str, bodies: list[bytes]) -> float:
+    return await _over_http(path, bodies, _no_op)
+
+
+async def _store_and_judge(path: str, bodies: list[bytes]) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        async with _whole_path(Path(folder)) as ingest:
+            return await _over_http(path, bodies, ingest)
+
+
+def run() -> list[Row]:
+    """Measure spans, then log records, each a second of one core."""
+    rows = []
+    for what, path, requests, decode in (
+        ("spans", _TRACES, _requests, _decode_spans),
+        ("log records", _LOGS, _log_requests, _decode_logs),
+    ):
+        rate = _decode_alone(decode, requests(512))
+        rows.append(_row(f"{what} decoded alone, batches of 512", rate, 2 * _BUDGET))
+        for label, over_http in (
+            ("over HTTP to a no-op", _to_nothing),
+            ("over HTTP to durable log, vital signs, findings", _store_and_judge),
+        ):
+            for batch in (100, 512):
+                rate = asyncio.run(over_http(path, requests(batch)))
+                rows.append(_row(f"{what} {label}, batches of {batch}", rate, _BUDGET))
+    return rows
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(row)

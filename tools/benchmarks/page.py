@@ -1,0 +1,147 @@
+"""From a stall to Slack through the real Alertmanager; the page of metrics; the start of the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from queenright.instrumentation import Worker
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.service import Service
+from queenright.server.settings import load_settings
+from queenright.server.up import DEMO_DEFAULTS, UpOptions, up
+from tools.benchmarks.row import Row
+
+STALL_SECONDS = 5.0
+GROUP_WAIT = 1.0
+AGENTS = 20
+WORKERS = 10_000
+
+
+def run() -> list[Row]:
+    """Measure all four."""
+    return [*asyncio.run(_stall_to_slack()), *asyncio.run(_metrics_page()), _help(), _first_page()]
+
+
+async def _stall_to_slack() -> list[Row]:
+    stall = dict.fromkeys(("idle_seconds", "llm_seconds", "tool_seconds", "unknown_seconds"), STALL_SECONDS)
+    # Each is to be a page of its own: a storm would be one message.
+    each = {"storm": {"workers": 10 * AGENTS}}
+    health = DEMO_DEFAULTS["health_monitoring"] | {"stall": stall, "intervention": each}
+    with tempfile.TemporaryDirectory() as folder:
+        settings = load_settings(
+            defaults={"health_monitoring": health}, storage=Path(folder), http={"port": 0}, otlp={"port": 0}
+        )
+        options = UpOptions(demo=False, prometheus_port=0, alertmanager_port=0, receiver_port=0)
+        async with up(settings, options, say=lambda line: None) as running:
+            recorder = running.service.recorder
+            assert recorder is not None
+            assert running.alertmanager_url, "the alertmanager program is needed"
+            stop = threading.Event()
+            threads = [
+                threading.Thread(target=_hangs, args=(f"agent-{n:02}", running.otlp_url, n / 4, stop))
+                for n in range(AGENTS)
+            ]
+            for thread in threads:
+                thread.start()
+            crossed: dict[str, float] = {}
+            deadline = time.monotonic() + 60
+            while len(_paged(recorder.received)) < AGENTS and time.monotonic() < deadline:
+                for worker in running.service.workers():
+                    since = min((f.since for f in worker.findings if f.kind.value == "stall"), default=None)
+                    if since is not None:
+                        crossed.setdefault(worker.vitals.agent_id, since + STALL_SECONDS)
+                await asyncio.sleep(0.01)
+            stop.set()
+            paged = _paged(recorder.received)
+            for thread in threads:
+                await asyncio.to_thread(thread.join)
+    delays = sorted(paged[agent] - crossed[agent] - GROUP_WAIT for agent in paged if agent in crossed)
+    if len(delays) < AGENTS:
+        return [
+            Row("stall -> Slack", f"only {len(delays)} of {AGENTS} arrived", "p99 <= 5 s + group_wait", False)
+        ]
+    measured = f"median {statistics.median(delays):.2f} s, worst of {AGENTS} {delays[-1]:.2f} s"
+    return [Row("stall threshold -> Slack, less group_wait", measured, "p99 <= 5 s", delays[-1] <= 5)]
+
+
+def _hangs(agent: str, endpoint: str, after: float, stop: threading.Event) -> None:
+    """Work for five seconds, beyond the start grace, then hang in a tool."""
+    with Worker(agent, endpoint=endpoint, registry=CollectorRegistry()) as worker:
+        for n in range(10):
+            with worker.step("work") as step:
+                step.verdict("ACCEPT")
+            stop.wait(0.5 + after / 10 if n < 9 else 0)
+        with worker.step("work") as step, step.tool("dig"):
+            stop.wait()
+
+
+def _paged(received: object) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for message in received:  # type: ignore[attr-defined]  # the recorder's deque
+        if message.channel == "slack" and message.status == "firing":
+            found.setdefault(message.title.split()[0], message.time)
+    return found
+
+
+async def _metrics_page() -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        service = Service(load_settings(storage=Path(folder)))
+        await service.start()
+        now = time.time()
+        started = [
+            AgentEvent(type=EventType.EXECUTION_STARTED, time=now, agent_id=f"agent-{n}", session_id=f"s{n}")
+            for n in range(WORKERS)
+        ]
+        await service.ingest(started)
+        times, size = [], 0
+        for n in range(10):
+            began = time.perf_counter()
+            size = len(await service.metrics.render(now=now + 10 * n))
+            times.append(time.perf_counter() - began)
+        await service.stop()
+    slowest = max(times)
+    measured = f"{slowest * 1e3:.0f} ms, {size / 1e6:.2f} MB"
+    ok = slowest <= 0.1 and size <= 1e6
+    return [Row(f"/metrics with {WORKERS:,} workers", measured, "<= 100 ms, <= 1 MB", ok)]
+
+
+def _help() -> Row:
+    program = Path(sys.executable).with_name("queenright")
+    times = []
+    for _ in range(7):
+        began = time.perf_counter()
+        subprocess.run([program, "--help"], stdout=subprocess.DEVNULL, check=True)
+        times.append(time.perf_counter() - began)
+    median = statistics.median(times)
+    return Row("queenright --help", f"{median:.2f} s", "<= 0.3 s", median <= 0.3)
+
+
+def _first_page() -> Row:
+    """`queenright up` on a warm machine, from the command to the demo's first page."""
+    ports = ["--port=0", "--otlp-port=0", "--prometheus-port=0", "--alertmanager-port=0", "--receiver-port=0"]
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            [Path(sys.executable).with_name("queenright"), "up", f"--storage={folder}/storage", *ports],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "slack got firing" in line:
+                break
+        took = time.perf_counter() - began
+        process.terminate()
+        process.stdout.read()
+        process.wait()
+    return Row("queenright up -> first page", f"{took:.1f} s", "<= 10 s", took <= 10)

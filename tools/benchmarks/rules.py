@@ -1,0 +1,318 @@
+"""
+All rules on a real Prometheus that holds 10,000 agents and the service beside them.
+
+What the longest windows reach back to is written first (remote write): a rule over six hours that finds two
+minutes costs nothing, and says nothing. Windows of a day and more ask for single series only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import yaml
+
+from queenright.alerting.files import rules_folder
+from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.ops.sockets import free_port
+from queenright.server.service import Service
+from queenright.server.settings import load_settings
+from tests.programs import NEWEST, program
+from tools.benchmarks.load.fleet import JOB, Fleet
+from tools.benchmarks.load.remote_write import encoded_samples, series, write
+from tools.benchmarks.row import Row
+
+AGENTS: Final = int(os.environ.get("BENCH_AGENTS", "10000"))
+INTERVAL: Final = 15.0
+EVALUATIONS: Final = 12
+SETTLE: Final = 2
+"""So many evaluations are let pass first: the first ones read what was written a moment ago."""
+LONGEST_HISTORY: Final = 6 * 3600
+SLOW_RULE: Final = 1.0
+"""Seconds past which a rule is named."""
+_UNIT: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+_WINDOW: Final = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{[^}]*\})?(?:\[|\s+offset\s+)(\d+)([smhd])")
+
+CONFIG: Final = """
+global: {{scrape_interval: {interval}s, evaluation_interval: {interval}s}}
+rule_files: {rules}
+scrape_configs:
+  - job_name: queenright
+    metrics_path: /service
+    static_configs: [{{targets: ["127.0.0.1:{port}"], labels: {{instance: queenright}}}}]
+  - job_name: {job}
+    static_configs: {targets}
+"""
+
+
+def run() -> list[Row]:
+    """Measure in the bundled version, and in the newest if it is there."""
+    versions = ["bundled"] + ["newest"] * (NEWEST / "prometheus").is_file()
+    if chosen := os.environ.get("BENCH_VERSION"):
+        versions = [chosen]
+    with _exposed(Fleet(AGENTS)) as (fleet, port):
+        return [row for version in versions for row in _measure(version, fleet, port)]
+
+
+def _measure(version: str, fleet: Fleet, port: int) -> list[Row]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with _prometheus(version, folder, fleet, port) as client:
+            written = _history(client, fleet)
+            _configure(folder, fleet, port, rules=True)
+            client.post("/-/reload").raise_for_status()
+            durations, slowest = _watch(client)
+            metrics = _own_metrics(client)
+    groups = {group: (statistics.median(times), max(times)) for group, times in durations.items()}
+    together = sum(worst for _, worst in groups.values())
+    held = f"{metrics['prometheus_tsdb_head_series']:,.0f} series"
+    memory = f"{metrics['process_resident_memory_bytes'] / 1e9:.1f} GB"
+    title = f"rules, Prometheus {version}"
+    holds = f"{held}, {written / 1e6:.0f} M samples before, {memory}"
+    rows = [Row(f"{title}: {AGENTS:,} agents", holds, "", True)]
+    for group, (median, worst) in sorted(groups.items()):
+        measured = f"median {median * 1e3:.0f} ms, worst {worst * 1e3:.0f} ms"
+        rows.append(Row(f"{title}: {group}", measured, "<= 5 s", worst <= 5))
+    for took, rule in slowest[:3]:
+        rows.append(Row(f"{title}: slow", f"{rule} {took * 1e3:.0f} ms", "<= 1 s", took <= SLOW_RULE))
+    share = together / INTERVAL
+    rows.append(Row(f"{title}: share of the interval", f"{share:.0%}", "<= 50 %", share <= 0.5))
+    return rows
+
+
+# -- what is scraped ----------------------------------------------------------------------------
+
+
+@contextmanager
+def _exposed(fleet: Fleet) -> Iterator[tuple[Fleet, int]]:
+    """Serve the fleet's pages and those of a real service that knows as many agents."""
+    page = _service_page()
+
+    class Pages(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = page if self.path == "/service" else fleet.page(int(self.path.rpartition("/")[2]))
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            """Say nothing of each request."""
+
+    port = free_port("127.0.0.1", 0, what="the fleet", option="")
+    server = ThreadingHTTPServer(("127.0.0.1", port), Pages)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield fleet, port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _service_page() -> bytes:
+    async def rendered() -> bytes:
+        with tempfile.TemporaryDirectory() as folder:
+            service = Service(load_settings(storage=Path(folder)))
+            await service.start()
+            started = [
+                AgentEvent(
+                    type=EventType.EXECUTION_STARTED,
+                    time=time.time(),
+                    agent_id=f"agent-{n:05}",
+                    session_id="s",
+                )
+                for n in range(AGENTS)
+            ]
+            await service.ingest(started)
+            page = await service.metrics.render()
+            await service.stop()
+            return page
+
+    return asyncio.run(rendered())
+
+
+# -- Prometheus ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def _prometheus(version: str, folder: Path, fleet: Fleet, port: int) -> Iterator[httpx.Client]:
+    _configure(folder, fleet, port, rules=False)
+    listen = f"127.0.0.1:{free_port('127.0.0.1', 0, what='Prometheus', option='')}"
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                program("prometheus", version),
+                f"--config.file={folder / 'prometheus.yml'}",
+                f"--storage.tsdb.path={folder / 'data'}",
+                # A history of six hours is taken beside what is scraped only while both fit into the head.
+                "--storage.tsdb.min-block-duration=1d",
+                "--storage.tsdb.max-block-duration=1d",
+                "--web.enable-remote-write-receiver",
+                "--web.enable-lifecycle",
+                f"--web.listen-address={listen}",
+            ],
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            with httpx.Client(base_url=f"http://{listen}", timeout=120, trust_env=False) as client:
+                _ready(client, process, folder / "log")
+                yield client
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _configure(folder: Path, fleet: Fleet, port: int, *, rules: bool) -> None:
+    targets = [
+        {
+            "targets": [f"127.0.0.1:{port}"],
+            "labels": {"instance": f"process-{number:02}", "__metrics_path__": f"/agents/{number}"},
+        }
+        for number in range(fleet.processes)
+    ]
+    text = CONFIG.format(
+        interval=int(INTERVAL),
+        rules=[str(path) for path in sorted(rules_folder().glob("*.yml"))] if rules else [],
+        port=port,
+        job=JOB,
+        targets=targets if rules else [],
+    )
+    (folder / "prometheus.yml").write_text(text)
+
+
+def _ready(client: httpx.Client, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            if client.get("/-/ready").status_code == 200:
+                return
+        except httpx.TransportError:
+            pass  # not listening yet
+        time.sleep(0.2)
+    raise RuntimeError(f"Prometheus does not become ready:\n{log.read_text()[-2000:]}")
+
+
+# -- the past -----------------------------------------------------------------------------------
+
+
+def _history(client: httpx.Client, fleet: Fleet) -> int:
+    """Write what the rules' windows reach back to; return the number of samples."""
+    now, written = time.time(), 0
+    reach = windows()
+    steps = _own_intervals()
+    for one in fleet.series:
+        if not (seconds := reach.get(one.name, 0)):
+            continue
+        past = [(at, one.at(at)) for at in _moments(now, seconds)]
+        samples = encoded_samples(past)
+        labels = {"__name__": one.name, **dict(one.labels)}
+        _write_all(client, fleet, labels, samples)
+        written += len(past) * fleet.agents
+    for name, seconds in reach.items():
+        # Recorded for each worker, and looked back on for hours: the dearest there is.
+        if name.startswith("agent_instance:"):
+            past = [(at, 10.0) for at in _moments(now, seconds, steps.get(name, INTERVAL))]
+            _write_all(client, fleet, {"__name__": name}, encoded_samples(past))
+            written += len(past) * fleet.agents
+    return written
+
+
+def _moments(now: float, seconds: float, step: float = INTERVAL) -> list[float]:
+    count = int(min(seconds, LONGEST_HISTORY) / step)
+    return [now - step * back for back in range(count, 0, -1)]
+
+
+def _own_intervals() -> dict[str, float]:
+    """Return for each recording of a group with an interval of its own that interval, in seconds."""
+    groups = [
+        group
+        for path in rules_folder().glob("*.yml")
+        for group in yaml.safe_load(path.read_text())["groups"]
+        if "interval" in group
+    ]
+    return {
+        rule["record"]: int(group["interval"][:-1]) * _UNIT[group["interval"][-1]]
+        for group in groups
+        for rule in group["rules"]
+    }
+
+
+def _write_all(client: httpx.Client, fleet: Fleet, labels: dict[str, str], samples: bytes) -> None:
+    batch: list[bytes] = []
+    for agent, instance in fleet.named():
+        batch.append(series({**labels, "agent": agent, "job": JOB, "instance": instance}, samples))
+        if len(batch) * len(samples) > 4e6:
+            write(client, batch)
+            batch = []
+    if batch:
+        write(client, batch)
+
+
+def windows() -> dict[str, float]:
+    """Return for each metric how far the rules look back on it, in seconds."""
+    found: dict[str, float] = defaultdict(float)
+    for path in rules_folder().glob("*.yml"):
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            for rule in group["rules"]:
+                asked = re.findall(
+                    r"([a-zA-Z_:][\w:]*)(?:\{[^}]*\})?(?:\[|\s+offset\s+)(\d+)([smhd])", rule["expr"]
+                )
+                for name, number, unit in asked:
+                    found[name] = max(found[name], int(number) * _UNIT[unit])
+    return found
+
+
+# -- what it costs ------------------------------------------------------------------------------
+
+
+def _watch(client: httpx.Client) -> tuple[dict[str, list[float]], list[tuple[float, str]]]:
+    """Return how long each group took, each time, and the rules by their worst time."""
+    times: dict[str, list[float]] = defaultdict(list)
+    seen: dict[str, str] = {}
+    rules: dict[str, float] = defaultdict(float)
+    began = time.monotonic()
+    while time.monotonic() - began < INTERVAL * (SETTLE + EVALUATIONS + 2):
+        for group in client.get("/api/v1/rules").json()["data"]["groups"]:
+            if group["lastEvaluation"] == seen.get(group["name"]) or not _evaluated(group):
+                continue
+            seen[group["name"]] = group["lastEvaluation"]
+            times[group["name"]].append(group["evaluationTime"])
+            if len(times[group["name"]]) > SETTLE:
+                for rule in group["rules"]:
+                    told = f"{rule['name']} {rule.get('labels', {}).get('window', '')}".strip()
+                    rules[told] = max(rules[told], rule["evaluationTime"])
+                    if rule.get("lastError"):
+                        raise RuntimeError(f"{rule['name']}: {rule['lastError']}")
+        time.sleep(1)
+    # A group with an interval of its own is evaluated once or twice meanwhile.
+    kept = {group: took[SETTLE:] or took[-1:] for group, took in times.items()}
+    return kept, sorted(((took, rule) for rule, took in rules.items()), reverse=True)
+
+
+def _evaluated(group: dict[str, Any]) -> bool:
+    return not group["lastEvaluation"].startswith("0001")
+
+
+def _own_metrics(client: httpx.Client) -> dict[str, float]:
+    lines = client.get("/metrics").text.splitlines()
+    wanted = ("prometheus_tsdb_head_series", "process_resident_memory_bytes")
+    pairs = (line.rsplit(" ", 1) for line in lines if line.startswith(wanted))
+    return {name: float(value) for name, value in pairs}

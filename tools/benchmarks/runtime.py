@@ -1,0 +1,156 @@
+"""The runtime under load for two minutes: 200 worker sessions at a time, and what that leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from queenright.health.settings import HealthSettings
+from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.bus import EventBus
+from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
+from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolCall, ToolSpec
+from queenright.runtime.storage.session_store import SessionStatus
+from queenright.runtime.tooling.tools import Tool
+from queenright.server.guards import health_guard
+from tools.benchmarks.row import Row
+
+SESSIONS = 200
+SECONDS = float(os.environ.get("QUEENRIGHT_SOAK_SECONDS", "120"))
+_TURNS = 3
+_FLAT = 0.05
+"""So much more memory in the second half than in the first is still called flat."""
+
+
+class _Look(BaseModel):
+    n: int
+
+
+class _Worker:
+    """A model that looks a few times and then says what it saw; it takes its time, as models do."""
+
+    name = "worker"
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
+    ) -> ModelReply:
+        await asyncio.sleep(1.0)
+        looked = sum(m.role == "tool" for m in messages)
+        if looked >= 2 * _TURNS:
+            arguments = json.dumps({"seen": str(looked)})
+            return ModelReply(tool_calls=(ToolCall(f"c{looked}", "set_output", arguments),))
+        calls = (ToolCall(f"c{looked + i}", "look", json.dumps({"n": looked + i})) for i in range(2))
+        return ModelReply(text="looking", tool_calls=tuple(calls), input_tokens=100, output_tokens=10)
+
+
+async def _look(given: _Look) -> str:
+    await asyncio.sleep(0.05)
+    return f"saw {given.n}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What the process holds."""
+
+    at: float
+    tasks: int
+    handles: int
+    memory: int
+
+    @classmethod
+    def now(cls, since: float) -> _Use:
+        gc.collect()
+        rss = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        handles = len(os.listdir("/proc/self/fd"))
+        return cls(time.perf_counter() - since, len(asyncio.all_tasks()), handles, rss)
+
+
+async def _soak(storage: Path) -> tuple[list[_Use], int, int]:
+    runtime = AgentRuntime(bus=EventBus(), storage=storage, guards=health_guard(HealthSettings()))
+    spec = GraphSpec(
+        id="soak",
+        nodes=(
+            NodeSpec(id="look", system_prompt="Look.", tools=("look",), output_keys=("seen",)),
+            NodeSpec(
+                id="count", node_type="function", function="count", input_keys=("seen",), output_keys=("n",)
+            ),
+        ),
+        edges=(EdgeSpec(source="look", target="count"),),
+        entry_points=(EntryPointSpec(id="start", node_id="look", max_concurrent=SESSIONS),),
+    )
+    runtime.add_graph(
+        spec,
+        model=_Worker(),
+        tools=[Tool("look", "Look.", _Look, _look)],
+        functions={"count": lambda seen: int(seen)},
+        agent_id="worker",
+        primary=True,
+    )
+    await runtime.start()
+    since = time.perf_counter()
+    idle = _Use.now(since)
+    done = failed = 0
+    uses = [idle]
+
+    async def keep_running() -> None:
+        nonlocal done, failed
+        while time.perf_counter() - since < SECONDS:
+            result = await runtime.wait(await runtime.trigger("start", {"message": "go"}))
+            done += 1
+            failed += result.status is not SessionStatus.COMPLETED
+
+    async def watch() -> None:
+        while time.perf_counter() - since < SECONDS:
+            await asyncio.sleep(SECONDS / 12)
+            uses.append(_Use.now(since))
+
+    await asyncio.gather(watch(), *(keep_running() for _ in range(SESSIONS)))
+    await runtime.stop()
+    await asyncio.sleep(0.5)
+    uses.append(_Use.now(since))
+    return uses, done, failed
+
+
+def run() -> list[Row]:
+    """Measure; takes two minutes (``QUEENRIGHT_SOAK_SECONDS``)."""
+    if not Path("/proc/self/statm").exists():
+        return [Row("runtime: soak", "needs /proc", "", ok=True)]
+    with tempfile.TemporaryDirectory() as folder:
+        uses, done, failed = asyncio.run(_soak(Path(folder)))
+    idle, *during, after = uses
+    half = len(during) // 2
+    first = max(use.memory for use in during[1:half])
+    second = max(use.memory for use in during[half:])
+    grown = second / first - 1
+    name = f"runtime: {SESSIONS} sessions for {SECONDS:g} s"
+    tasks = max(use.tasks for use in during)
+    return [
+        Row(f"{name}: runs, failed", f"{done:,} ({done / SECONDS:.0f}/s), {failed}", "0 failed", failed == 0),
+        Row(
+            f"{name}: tasks idle, at most, after",
+            f"{idle.tasks}, {tasks}, {after.tasks}",
+            "as before",
+            after.tasks <= idle.tasks,
+        ),
+        Row(
+            f"{name}: file handles idle, at most, after",
+            f"{idle.handles}, {max(use.handles for use in during)}, {after.handles}",
+            "as before",
+            after.handles <= idle.handles + 1,
+        ),
+        Row(
+            f"{name}: memory, first and second half",
+            f"{first / 2**20:.0f} MB, {second / 2**20:.0f} MB ({grown:+.1%})",
+            f"≤ {_FLAT:+.0%}",
+            grown <= _FLAT,
+        ),
+    ]

@@ -1,0 +1,109 @@
+"""How long the command line takes to begin: help of all, of one command, and asking a service."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from queenright.server.ops.sockets import free_port
+from tools.benchmarks.row import Row
+
+_PROGRAM = Path(sys.executable).with_name("queenright")
+_TIMES = 15
+_BUDGET = 0.3
+_CPU_BUDGET = 0.5
+_ASKING = (("list",), ("tickets",), ("breakers",))
+
+
+def run() -> list[Row]:
+    """
+    Measure each as a process of its own, on a warm disk: the median.
+
+    Help is wall clock; what asks a service is processor time, as the service's own is not the command's.
+    """
+    with serve() as service:
+        words = [(*asked, "--url", service.url) for asked in _ASKING]
+        asking = [_cpu_row(f"queenright {' '.join(one[:-2])}", one) for one in words]
+    return [
+        _row("queenright --help", ("--help",), {}),
+        _row("queenright tickets --help", ("tickets", "--help"), {}),
+        _row("a key press that is completed", (), {"_QUEENRIGHT_LINE": "queenright ti"}),
+        *asking,
+    ]
+
+
+def _row(name: str, words: tuple[str, ...], env: dict[str, str]) -> Row:
+    taken = []
+    for _ in range(_TIMES):
+        began = time.perf_counter()
+        subprocess.run([_PROGRAM, *words], env=os.environ | env, stdout=subprocess.DEVNULL, check=True)
+        taken.append(time.perf_counter() - began)
+    seconds = median(taken)
+    return Row(name, f"{seconds:.2f} s", f"{_BUDGET} s", seconds <= _BUDGET)
+
+
+def _cpu_row(name: str, words: tuple[str, ...]) -> Row:
+    taken = []
+    for _ in range(_TIMES):
+        before = children_time()
+        subprocess.run([_PROGRAM, *words], stdout=subprocess.DEVNULL, check=True)
+        taken.append(children_time() - before)
+    seconds = median(taken)
+    return Row(f"{name}, processor", f"{seconds:.2f} s", f"{_CPU_BUDGET} s", seconds <= _CPU_BUDGET)
+
+
+def children_time() -> float:
+    """Return the processor time, in seconds, of the processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+class Service(NamedTuple):
+    """A service that runs: where its API and its telemetry port are, and its process."""
+
+    url: str
+    otlp: str
+    pid: int
+
+
+@contextmanager
+def serve() -> Iterator[Service]:
+    """Run a service that knows of nobody."""
+    port, otlp = (
+        free_port("127.0.0.1", 0, what="the benchmark", option=name) for name in ("--port", "--otlp-port")
+    )
+    url = f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["serve", "--storage", folder, "--port", str(port), "--otlp-port", str(otlp)]
+        service = subprocess.Popen(
+            [_PROGRAM, *words], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            _wait_for(f"{url}/healthz")
+            yield Service(url, f"http://127.0.0.1:{otlp}", service.pid)
+        finally:
+            service.terminate()
+            service.wait()
+
+
+def _wait_for(url: str) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+            return
+        except urllib.error.URLError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)

@@ -1,0 +1,99 @@
+"""The story, told: played once in a process of its own, then asked for as long as the block is open."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+
+@dataclass(frozen=True)
+class Story:
+    """
+    Where the programs of the story are reached, which still run, and when it was.
+
+    ``since`` and ``until`` are in seconds since the epoch: by ``until`` all of it has happened.
+    """
+
+    prometheus: httpx.Client
+    """Its base URL ends in ``/api/v1``."""
+    prometheus_url: str
+    service_url: str
+    alertmanager_url: str
+    since: float
+    until: float
+
+    def query(self, expr: str, *, at: float | None = None) -> list[dict[str, Any]]:
+        """Return the series of an instant query, at the end of the story unless said otherwise."""
+        asked = {"query": expr, "time": str(self.until if at is None else at)}
+        answer = self.prometheus.get("/query", params=asked).json()
+        if answer["status"] != "success":
+            raise AssertionError(f"{expr}: {answer['error']}")
+        found = answer["data"]["result"]
+        return found if isinstance(found, list) and answer["data"]["resultType"] == "vector" else [found]
+
+    def range(self, expr: str, *, step: float = 1) -> list[dict[str, Any]]:
+        """Return the series of a range query over the whole story, ``step`` seconds apart."""
+        asked = {"query": expr, "start": str(self.since), "end": str(self.until), "step": str(step)}
+        answer = self.prometheus.get("/query_range", params=asked).json()
+        if answer["status"] != "success":
+            raise AssertionError(f"{expr}: {answer['error']}")
+        result: list[dict[str, Any]] = answer["data"]["result"]
+        return result
+
+    def exemplars(self, selector: str) -> list[dict[str, Any]]:
+        """Return the series with exemplars that a selector matches."""
+        asked = {"query": selector, "start": str(self.since), "end": str(self.until)}
+        result: list[dict[str, Any]] = self.prometheus.get("/query_exemplars", params=asked).json()["data"]
+        return result
+
+
+@contextlib.contextmanager
+def told_story(folder: Path) -> Iterator[Story]:
+    """
+    Play the story in ``folder``, half a minute or so, and let it be asked until the block is left.
+
+    Raises:
+        AssertionError: It did not come to its end; says what the process printed.
+    """
+    log = folder / "story.log"
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "tools.story", str(folder)],
+            cwd=Path(__file__).parents[2],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        if not line:
+            process.wait(30)
+            raise AssertionError(f"the story did not come to its end:\n{log.read_text('utf-8')[-6000:]}")
+        where = json.loads(line)
+        with httpx.Client(base_url=where["prometheus"], trust_env=False, timeout=30) as client:
+            yield Story(
+                prometheus=client,
+                prometheus_url=where["prometheus"].removesuffix("/api/v1"),
+                service_url=where["service_url"],
+                alertmanager_url=where["alertmanager"],
+                since=where["since"],
+                until=where["until"],
+            )
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
