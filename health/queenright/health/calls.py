@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
 
 LONGEST_CYCLE: Final = 4
 """The longest cycle that is looked for; a loop is over when this many calls were not part of it."""
@@ -41,8 +40,7 @@ def _pair_of(tool: str, args: str, result: str | None, *, failed: bool) -> bytes
     return (_FAILED if failed else _KNOWN) + digest(tool, args, result)[1:]
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(NamedTuple):
     """
     A repeat that is going on.
 
@@ -108,9 +106,8 @@ class RecentCalls:
 
         It may be more than what a repeat says that is going on: cheap to ask, before one looks.
         """
-        if not self._live:
-            return 0
-        return max(max(self._chains[-self._live :]), max(self._alike[-self._live :]))
+        # A chain is never longer than the calls alike: it leaves out those made again after a change.
+        return max(self._alike[-self._live :]) if self._live else 0
 
     def add(
         self, tool: str, args: str, result: str | None, turn: object, at: float, *, failed: bool = False
@@ -178,54 +175,35 @@ class RecentCalls:
 
     def repeats(self) -> list[Repeat]:
         """Return the repeats among the newest calls, one for each different call, newest first."""
-        found: list[Repeat] = []
-        size = len(self)
-        seen: set[bytes] = set()
+        pairs = memoryview(self._pairs).cast("Q").tolist()
+        found: dict[int, Repeat] = {}
+        size = len(pairs)
         for index in range(size - 1, size - 1 - self._live, -1):
-            if self._alike[index] < 2:
-                continue
-            pair = bytes(self._pair(index))
-            if pair not in seen:
-                seen.add(pair)
-                found.append(self._repeat(index, pair))
-        return found
+            if self._alike[index] > 1 and pairs[index] not in found:
+                found[pairs[index]] = self._repeat(pairs, index)
+        return list(found.values())
 
-    def _repeat(self, index: int, pair: bytes) -> Repeat:
-        run = 1
-        while run <= index and self._pair(index - run) == pair:
+    def _repeat(self, pairs: list[int], index: int) -> Repeat:
+        pair, run = pairs[index], 0
+        for other in reversed(pairs[: index + 1]):
+            if other != pair:
+                break
             run += 1
-        start = max(0, index + 1 - self._window)
-        first = next(i for i in range(start, index + 1) if self._pair(i) == pair)
-        in_window = self._chains[index] - self._chains[first] + 1
-        period, cycles = (1, run) if run > 1 else self._cycle(index)
+        first = pairs.index(pair, max(0, index + 1 - self._window))
+        period, cycles = (1, run) if run > 1 else _cycle(pairs, index)
+        kind = self._pairs[index * _SIZE : index * _SIZE + 1]
         return Repeat(
             tool=self._tools[index - len(self)],
             times=self._chains[index],
             run=run,
-            in_window=in_window,
+            in_window=self._chains[index] - self._chains[first] + 1,
             at_all=self._alike[index] - self._alike[first] + 1,
             period=period,
             cycles=cycles,
             since=self._first[index],
-            blind=pair.startswith(_BLIND),
-            failed=pair.startswith(_FAILED),
+            blind=kind == _BLIND,
+            failed=kind == _FAILED,
         )
-
-    def _cycle(self, index: int) -> tuple[int, int]:
-        """Return the period and the number of the cycles that end at ``index``; (1, 1) if it is in none."""
-        for period in range(2, LONGEST_CYCLE + 1):
-            length = 0
-            while index - length - period >= 0 and self._pair(index - length) == self._pair(
-                index - length - period
-            ):
-                length += 1
-            cycles = 1 + length // period
-            if cycles > 1:
-                return period, cycles
-        return 1, 1
-
-    def _pair(self, index: int) -> bytearray:
-        return self._pairs[index * _SIZE : index * _SIZE + _SIZE]
 
     def _find(self, pair: bytes, start: int) -> int:
         """Return the newest entry at or after ``start`` that is ``pair``, or -1."""
@@ -233,3 +211,15 @@ class RecentCalls:
         while found >= 0 and found % _SIZE:
             found = self._pairs.rfind(pair, start * _SIZE, found + _SIZE - 1)
         return found // _SIZE if found >= 0 else -1
+
+
+def _cycle(pairs: list[int], index: int) -> tuple[int, int]:
+    """Return the period and the number of the cycles that end at ``index``; (1, 1) if it is in none."""
+    for period in range(2, LONGEST_CYCLE + 1):
+        length = 0
+        while length <= index - period and pairs[index - length] == pairs[index - length - period]:
+            length += 1
+        cycles = 1 + length // period
+        if cycles > 1:
+            return period, cycles
+    return 1, 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 from queenright.health.calls import Repeat
@@ -70,15 +71,19 @@ def detect_shadow(v: VitalSigns, settings: HealthSettings, now: float) -> list[F
 def _found(
     v: VitalSigns, settings: HealthSettings, now: float, asked: frozenset[FindingKind]
 ) -> list[Finding]:
-    if not asked:
-        return []
     found = []
-    for kind, detector in DETECTORS.items() if v.ended_at is None else _AFTER_THE_END:
-        if kind in asked:
-            finding = detector(v, settings, now)
-            if finding is not None:
-                found.append(finding)
+    for detector in _detectors_of(asked, v.ended_at is not None):
+        finding = detector(v, settings, now)
+        if finding is not None:
+            found.append(finding)
     return found
+
+
+@lru_cache(256)
+def _detectors_of(kinds: frozenset[FindingKind], has_ended: bool) -> tuple[Detector, ...]:
+    """Return the detectors of these kinds, for a session that runs or has ended."""
+    candidates = _AFTER_THE_END if has_ended else DETECTORS.items()
+    return tuple(detector for kind, detector in candidates if kind in kinds)
 
 
 def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
@@ -90,7 +95,7 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
         or v.fruitless >= loops.fruitless_calls
         or v.refused_changes >= loops.refused_changes
         or v.idle_turns >= loops.idle_turns
-        or _polls_for_long(v, settings)
+        or (v.polls > 0 and _polls_for_long(v, settings))
         or (v.told >= loops.told_calls and v.told_known >= loops.told_known_share * v.told)
         or v.streak >= loops.error_streak
         or v.failed_calls >= settings.bands.warning

@@ -1,0 +1,74 @@
+"""What one recorded step costs: vital signs and detectors, by replay."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from queenright.health.settings import HealthSettings
+from queenright.judge.evaluation import read_runs
+from queenright.judge.evaluation.replay import events_of, replay
+from tools.benchmarks.row import Row
+
+_BUDGET_US: Final = 10.0
+_ROUNDS: Final = 7
+_SYNTHETIC_RUNS: Final = 200
+_SYNTHETIC_TURNS: Final = 40
+
+
+def run() -> list[Row]:
+    folder = os.environ.get("QUEENRIGHT_TRACES")
+    rows = [
+        _row("healthy coding runs, made up", [_synthetic_run(loops=False)] * _SYNTHETIC_RUNS),
+        _row("runs in a loop, made up", [_synthetic_run(loops=True)] * _SYNTHETIC_RUNS),
+    ]
+    if folder:
+        runs = list(read_runs(sorted(Path(folder).glob("*.jsonl.gz"))))
+        rows.append(_row("recorded runs of QUEENRIGHT_TRACES", runs))
+        rows += [
+            _row(f"of these {dataset}", [one for one in runs if one.get("dataset") == dataset])
+            for dataset in sorted({str(one.get("dataset")) for one in runs})
+        ]
+    return rows
+
+
+def _row(what: str, runs: Iterable[Mapping[str, Any]]) -> Row:
+    settings = HealthSettings()
+    recorded = [events_of(one) for one in runs]
+    steps, best = sum(map(len, recorded)), float("inf")
+    for _ in range(_ROUNDS):
+        began = time.process_time()
+        for events in recorded:
+            for _seen in replay(events, settings):
+                pass
+        best = min(best, time.process_time() - began)
+    cost = best / steps * 1e6
+    return Row(
+        f"detection: CPU of one step, {what} ({steps:,} steps), best of {_ROUNDS}",
+        f"{cost:.1f} µs",
+        f"≤ {_BUDGET_US:.0f} µs",
+        cost <= _BUDGET_US,
+    )
+
+
+def _synthetic_run(*, loops: bool) -> dict[str, Any]:
+    """Return a run of a coding agent: a turn of the model and a tool call, in turns."""
+    steps: list[dict[str, Any]] = []
+    for turn in range(_SYNTHETIC_TURNS):
+        n = 0 if loops else turn
+        at = 20.0 * turn
+        steps.append({"kind": "llm", "name": "m", "t": at, "tokens": {"in": 900 + 50 * turn, "out": 80}})
+        steps.append(
+            {
+                "kind": "tool",
+                "name": "bash",
+                "t": at + 2.0,
+                "turn": turn,
+                "args": {"command": f"grep -n item_{n} src/module_{n}.py"},
+                "result_excerpt": f"{n}: item_{n} = {n * 7}",
+            }
+        )
+    return {"dataset": "made up", "run_id": str(loops), "steps": steps}
