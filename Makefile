@@ -1,6 +1,6 @@
 # GNU make 3.81 and later (macOS ships that one). Each target sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help up demo llm test test-slow check bench clean requirements programs
+.PHONY: help up demo compose llm test test-slow check bench clean requirements programs
 
 BIN := .venv/bin
 PROVIDE := .ci/provide.py
@@ -34,6 +34,11 @@ up: .venv/.$(UP_GROUP) ## Run everything on this machine, with demo agents to wa
 	@$(BIN)/queenright up $(ARGS)
 
 demo: up ## The same as up
+
+compose: .venv/.run ## Prepare secrets and tokens, then run everything in containers: docker compose
+	@$(BIN)/python compose/prepare.py
+	@if docker compose version >/dev/null 2>&1; then docker compose up --build --detach --wait; \
+	else echo "Docker Compose was not found: install it, then run 'docker compose up --build --detach --wait' here."; fi
 
 llm: .venv/.llm ## Install litellm, for models other than the built-in rules (queenright run --model)
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from queenright.server.access.tokens import parse_tokens
 from queenright.server.ops.programs import ProgramNotFoundError, find_program
 from queenright.server.settings import load_settings
 
@@ -26,9 +27,29 @@ WITHOUT_HEALTH_CHECK = {"tempo", "otel-collector", "tempo-volume"}
 
 
 @pytest.fixture(scope="module")
-def compose() -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return what `make compose` prepares, in a folder of its own."""
+    folder = tmp_path_factory.mktemp("compose") / "secrets"
+    prepared(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compose(secrets: Path) -> dict[str, Any]:
+    text = COMPOSE.read_text().replace("./compose/secrets/", f"{secrets}/")
+    loaded: dict[str, Any] = yaml.safe_load(text)
     return loaded
+
+
+def prepared(folder: Path) -> str:
+    command: list[str | Path] = [sys.executable, ROOT / "compose" / "prepare.py", "--folder", folder]
+    return subprocess.run(command, text=True, capture_output=True, check=True).stdout
+
+
+def receivers(folder: Path) -> dict[str, set[str]]:
+    """Return the configurations of each receiver that Alertmanager is given."""
+    loaded = yaml.safe_load((folder / "alertmanager.yml").read_text())
+    return {one["name"]: set(one) - {"name"} for one in loaded["receivers"]}
 
 
 def program(name: str) -> Path:
@@ -42,7 +63,7 @@ def mounts(service: dict[str, Any]) -> Iterator[tuple[Path, str]]:
     """Yield the files and folders of the checkout that a service sees, and where."""
     for volume in service.get("volumes", ()):
         source, target, *_ = volume.split(":")
-        if source.startswith("."):
+        if source.startswith((".", "/")):
             yield ROOT / source, target
 
 
@@ -127,9 +148,9 @@ def test_the_image_is_built_from_files_that_are_sent_to_the_builder() -> None:
 
 
 def test_the_services_settings_are_accepted(compose: dict[str, Any]) -> None:
-    [file] = [source for source, _ in mounts(compose["services"]["queenright"])]
+    files = {target: source for source, target in mounts(compose["services"]["queenright"])}
 
-    settings = load_settings(file)
+    settings = load_settings(files["/etc/queenright/queenright.yaml"])
 
     assert settings.alerting.alertmanager_urls == ("http://alertmanager:9093",)
     trace_url = settings.alerting.trace_url.format(trace_id="abc")
@@ -144,6 +165,48 @@ def test_hosts_in_the_configurations_are_services_and_their_ports(compose: dict[
 
     assert hosts
     assert hosts <= set(compose["services"])
+
+
+def test_prepare_creates_tokens_that_the_service_accepts(compose: dict[str, Any], secrets: Path) -> None:
+    files = {target: source for source, target in mounts(compose["services"]["queenright"])}
+    settings = load_settings(files["/etc/queenright/queenright.yaml"])
+
+    tokens = parse_tokens(files[str(settings.auth.tokens_file)].read_text())
+
+    found = [
+        tokens.find((secrets / name).read_text(), time.time()) for name in ("queenright_token", "admin_token")
+    ]
+    assert [token and token.role for token in found] == ["reporter", "admin"]
+
+
+def test_prepare_leaves_out_receivers_without_a_secret(secrets: Path) -> None:
+    assert {name: keys for name, keys in receivers(secrets).items() if keys} == {"judge": {"webhook_configs"}}
+
+
+def test_prepare_keeps_secrets_and_turns_their_receivers_on(tmp_path: Path) -> None:
+    folder = tmp_path / "secrets"
+    prepared(folder)
+    before = {file.name: file.read_text() for file in folder.iterdir() if file.name != "alertmanager.yml"}
+    for name, value in (("slack_api_url", "https://slack.test/x"), ("deadman_url", "https://check.test/y")):
+        (folder / name).unlink()
+        (folder / name).write_text(value)
+        before[name] = value
+
+    output = prepared(folder)
+
+    assert {file.name: file.read_text() for file in folder.iterdir() if file.name in before} == before
+    assert receivers(folder)["slack"] == {"slack_configs", "webhook_configs"}
+    assert receivers(folder)["pagerduty"] == set()
+    assert receivers(folder)["deadman"] == {"webhook_configs"}
+    assert "slack.test" not in output
+    checked(program("amtool"), "check-config", folder / "alertmanager.yml")
+
+
+def test_deadman_check_does_not_point_at_what_it_watches(tmp_path: Path) -> None:
+    config = (ROOT / "alerting" / "alertmanager" / "alertmanager.yml").read_text()
+    deadman = next(one for one in yaml.safe_load(config)["receivers"] if one["name"] == "deadman")
+
+    assert "queenright:8420" not in str(deadman)
 
 
 def test_prometheus_accepts_its_configuration(compose: dict[str, Any], tmp_path: Path) -> None:

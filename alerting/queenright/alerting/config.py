@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+import yaml
+
 from queenright.alerting.files import alertmanager_folder, prometheus_folder
 
 _MARK: Final = re.compile(r"@([A-Z_]+)@")
@@ -114,6 +116,35 @@ def render_alertmanager(
             "FLEET_GROUP_WAIT": fleet_group_wait,
         },
     )
+
+
+def without_receivers(
+    config: str, *, slack: bool = False, pagerduty: bool = False, deadman: bool = False
+) -> str:
+    """
+    Return an ``alertmanager.yml`` without the channels that are not set up, which would fail each delivery.
+
+    Routes stay. A receiver that is left with nobody to notify does not report to Queenright either: its
+    tickets would say that somebody was notified.
+
+    Args:
+        config: What ``render_alertmanager`` returned.
+        slack: Leave out Slack.
+        pagerduty: Leave out PagerDuty.
+        deadman: Leave out the dead-man check.
+    """
+    loaded = yaml.safe_load(config)
+    if slack:
+        del loaded["global"]["slack_api_url_file"]
+    for receiver in loaded["receivers"]:
+        notifies = {"slack_configs", "pagerduty_configs"} & receiver.keys()
+        for is_off, key in ((slack, "slack_configs"), (pagerduty, "pagerduty_configs")):
+            if is_off:
+                receiver.pop(key, None)
+        has_nobody = notifies and not {"slack_configs", "pagerduty_configs"} & receiver.keys()
+        if has_nobody or (deadman and receiver["name"] == "deadman"):
+            receiver.pop("webhook_configs", None)
+    return config.partition("\n")[0] + "\n" + yaml.safe_dump(loaded, sort_keys=False, width=120)
 
 
 def render_prometheus(

@@ -1,0 +1,117 @@
+"""
+Prepare what ``docker-compose.yml`` mounts: secrets, tokens and Alertmanager's configuration.
+
+``make compose`` runs it. Everything lies in ``compose/secrets/``. What is there already is kept, so that it
+can be run again: after a secret was put in place, or to see what is still off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from queenright.alerting.config import render_alertmanager, without_receivers
+
+SECRETS: Final = Path(__file__).parent / "secrets"
+CONSOLE: Final = "http://127.0.0.1:8420"
+_IN_CONTAINERS: Final = Path("/run/secrets")
+_TOKENS: Final = {"queenright_token": ("stack", "reporter", "never"), "admin_token": ("admin", "admin", "1y")}
+_RECEIVERS: Final = {
+    "slack_api_url": "Slack: the URL of an incoming webhook",
+    "pagerduty_routing_key": "PagerDuty: an integration key of the Events API v2",
+    "deadman_url": "Dead-man check: a URL outside of this machine that expects a ping every minute",
+}
+
+
+def prepare(folder: Path) -> list[str]:
+    """
+    Write what is missing, and return the receivers that are on.
+
+    Raises:
+        SystemExit: A secret cannot be used; says which, and the way out.
+    """
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if not (folder / "grafana_admin_password").exists():
+        _write(folder / "grafana_admin_password", secrets.token_urlsafe(24))
+    for name in _RECEIVERS:
+        if not (folder / name).exists():
+            _write(folder / name, "")
+    _create_tokens(folder)
+    on = [name for name in _RECEIVERS if _read(folder / name)]
+    deadman_url = _read(folder / "deadman_url")
+    for name in ("slack_api_url", "deadman_url"):
+        url = urlsplit(_read(folder / name))
+        if name in on and not (url.scheme in ("http", "https") and url.hostname):
+            sys.exit(f"{folder / name} does not hold a URL; write one into it, or empty the file")
+    config = render_alertmanager(
+        service_url="http://queenright:8420",
+        slack_api_url_file=_IN_CONTAINERS / "slack_api_url",
+        pagerduty_routing_key_file=_IN_CONTAINERS / "pagerduty_routing_key",
+        deadman_url=deadman_url or "http://127.0.0.1/",
+        templates=Path("/etc/alertmanager/templates"),
+        token_file=_IN_CONTAINERS / "queenright_token",
+        header="# Written by `make compose`; changes here are lost.",
+    )
+    _write(
+        folder / "alertmanager.yml",
+        without_receivers(
+            config,
+            slack="slack_api_url" not in on,
+            pagerduty="pagerduty_routing_key" not in on,
+            deadman=not deadman_url,
+        ),
+    )
+    return on
+
+
+def main() -> int:
+    """Prepare the folder and say what is on."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=SECRETS, help="default: %(default)s")
+    folder = parser.parse_args().folder
+    on = prepare(folder)
+    print(f"Prepared {folder}.")
+    for name, what in _RECEIVERS.items():
+        state = "on " if name in on else "off"
+        print(f"  {state}  {what} ({folder / name})")
+    print("To turn one on: write its value into its file, run `make compose` again.")
+    print(f"Console: {CONSOLE}, sign in with the token in {folder / 'admin_token'}.")
+    print(f"Grafana: http://127.0.0.1:3000, user admin, password in {folder / 'grafana_admin_password'}.")
+    return 0
+
+
+def _create_tokens(folder: Path) -> None:
+    for file, (name, role, expires) in _TOKENS.items():
+        if (folder / file).exists() and (folder / "tokens.json").exists():
+            continue
+        command = [str(Path(sys.executable).with_name("queenright")), "token", "create", name]
+        command += ["--role", role, "--expires", expires, "--tokens-file", str(folder / "tokens.json")]
+        created = subprocess.run(command, text=True, capture_output=True, check=False)
+        if created.returncode != 0:
+            # The file of hashes knows a token whose own file is gone.
+            sys.exit(
+                f"{created.stderr.strip()}\nThe token of {folder / file} cannot be read back: "
+                f"delete {folder / 'tokens.json'} and run `make compose` again."
+            )
+        _write(folder / file, created.stdout.strip())
+    (folder / "tokens.json").chmod(0o444)
+
+
+def _read(file: Path) -> str:
+    return file.read_text(encoding="utf-8").strip()
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a file that the containers' users can read; the folder's mode keeps others on the machine out."""
+    file.unlink(missing_ok=True)
+    file.write_text(text, encoding="utf-8")
+    file.chmod(0o444)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
