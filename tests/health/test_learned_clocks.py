@@ -172,3 +172,20 @@ def test_in_a_tool_that_usually_takes_long_no_checkpoint_is_expected(mode: str, 
 
     found = script.finding(FindingKind.CHECKPOINT_STALE)
     assert (found is not None) is stale
+
+
+@pytest.mark.parametrize("usual_seconds", [5.0, 40.0])
+def test_one_hang_does_not_make_hangs_usual(usual_seconds: float) -> None:
+    """B98: the longest of all does not move the limit."""
+    clocks, settings = LearnedClocks(), LearnedClockSettings(mode="on")
+    for _ in range(60):
+        clocks.learn("tool:build", usual_seconds)
+    before = clocks.limit("tool:build", 600.0, settings)
+
+    clocks.learn("tool:build", 3_600.0)
+
+    after = clocks.limit("tool:build", 600.0, settings)
+    assert before is not None
+    assert after is not None
+    assert after.limit == before.limit
+    assert after.usual == before.usual <= 2 * usual_seconds

@@ -498,7 +498,7 @@ def detect_token_burn(v: VitalSigns, settings: HealthSettings, now: float) -> Fi
         kind=FindingKind.TOKEN_BURN,
         severity=Severity.MEDIUM,
         evidence=f"{v.tokens_since_gain:,} tokens since it last changed anything; "
-        f"usually that takes at most {usual.usual * TOKENS_COUNTED_AS:,.0f}",
+        f"usually that takes {usual.usual * TOKENS_COUNTED_AS:,.0f}",
         since=v.gained_at,
     )
 

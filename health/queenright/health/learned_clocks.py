@@ -20,7 +20,7 @@ _SHORTEST: Final = 1.0
 _BOUNDS: Final = tuple(2 ** (step / 2) for step in range(33))
 """Durations are counted up to these bounds, in seconds: half an octave each, from one second to 18 hours."""
 _MOST: Final = 255
-_USUAL: Final = 0.95
+_USUAL: Final = 0.5
 _SELDOM_LONGER: Final = 0.99
 _MARGIN: Final = 3.0
 """A call is suspect when it takes so many times as long as 99 of 100 do."""
@@ -32,7 +32,7 @@ class Learned(NamedTuple):
     limit: float
     configured: float
     usual: float
-    """Nineteen of twenty took no longer."""
+    """Half took no longer."""
     calls: int
     """How many of the last were timed, some hundreds at most."""
 
@@ -41,9 +41,9 @@ class Usual(NamedTuple):
     """What is usual of something, in the unit in which it was noted."""
 
     usual: float
-    """Nineteen of twenty were no more."""
+    """Half were no more."""
     seldom_more: float
-    """Ninety-nine of a hundred were no more."""
+    """Ninety-nine of a hundred were no more, the largest left out: one hang is not usual."""
     times: int
 
 
@@ -73,7 +73,9 @@ class LearnedClocks:
         counts = self._counts.get(what)
         if counts is None or (timed := sum(counts)) < calls:
             return None
-        return Usual(_quantile(counts, _USUAL), _quantile(counts, _SELDOM_LONGER), timed)
+        return Usual(
+            _quantile(counts, _USUAL * timed), _quantile(counts, _SELDOM_LONGER * (timed - 1)), timed
+        )
 
     def limit(self, what: str, configured: float, settings: LearnedClockSettings) -> Learned | None:
         """Return the limit for something, within the bounds of the settings; None if too little is known."""
@@ -85,9 +87,9 @@ class LearnedClocks:
         return Learned(bounded, configured, known.usual, known.times)
 
 
-def _quantile(counts: bytearray, share: float) -> float:
-    """Return the bound that so large a share of what was counted does not exceed."""
-    wanted, seen = share * sum(counts), 0
+def _quantile(counts: bytearray, wanted: float) -> float:
+    """Return the bound that so many of what was counted do not exceed."""
+    seen = 0
     for bound, count in zip(_BOUNDS, counts, strict=True):
         seen += count
         if seen >= wanted:
