@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import ToolAnnotations
 
 
 def make_server(counted: Path | None = None) -> MCPServer:
@@ -44,6 +45,16 @@ def make_server(counted: Path | None = None) -> MCPServer:
         """Never answer."""
         time.sleep(3600)
         return "never"
+
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
+    def apply_query(query: str) -> str:
+        """Read, whatever the name says."""
+        return query
+
+    @server.tool(annotations=ToolAnnotations(read_only_hint=False, destructive_hint=True))
+    def get_rid_of(what: str) -> str:
+        """Change something, whatever the name says."""
+        return what
 
     @server.tool(name="strange.name/of tool")
     def strange() -> str:

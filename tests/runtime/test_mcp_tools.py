@@ -105,6 +105,14 @@ async def test_a_name_that_few_providers_take_is_made_plain_and_still_reaches_it
         assert await call(tools, "strange_name_of_tool") == ToolResult("strange")
 
 
+async def test_annotations_of_a_server_tell_what_its_tools_do(tmp_path: Path) -> None:
+    """They are better than a guess from the name; without them the name counts."""
+    async with closing(over_stdio(tmp_path)) as tools:
+        effects = {name: tool.effect for name in tools.names if (tool := tools.get(name))}
+
+    assert (effects["apply_query"], effects["get_rid_of"], effects["add"]) == ("reads", "changes", "")
+
+
 async def test_what_a_tool_refuses_is_an_error_answer(tmp_path: Path) -> None:
     async with closing(over_stdio(tmp_path)) as tools:
         refused = await call(tools, "refuse", why="it is late")

@@ -10,7 +10,7 @@ from opentelemetry.context import Context, attach
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_context
 
 from queenright.instrumentation import names
-from queenright.instrumentation.effects import effect_facts
+from queenright.instrumentation.effects import Effect, effect_facts
 from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
 from queenright.instrumentation.harmless import harmless, report
 from queenright.instrumentation.names import Operation, Phase, ToolOutcome, Verdict
@@ -152,7 +152,13 @@ class Step(_Block):
         self._was: Token[Step | None] | None = None
 
     def tool(
-        self, name: str, arguments: object = None, *, timeout: float | None = None, call_id: str = ""
+        self,
+        name: str,
+        arguments: object = None,
+        *,
+        timeout: float | None = None,
+        call_id: str = "",
+        effect: str = "",
     ) -> ToolCall:
         """
         Return a block around one call of a tool.
@@ -162,8 +168,10 @@ class Step(_Block):
             arguments: What it is called with; only their fingerprint leaves the process, by default.
             timeout: Seconds that the call may take, if it has a limit; silence within it is no stall.
             call_id: The id that the model gave the call.
+            effect: ``reads``, ``changes``, ``waits`` or ``submits``, where the tool says it itself; by
+                default it is worked out from the name and the arguments.
         """
-        return ToolCall(self, name, arguments, timeout, call_id)
+        return ToolCall(self, name, arguments, timeout, call_id, effect)
 
     def llm(self, model: str, provider: str = "") -> LlmCall:
         """Return a block around one call of a model."""
@@ -244,7 +252,9 @@ class ToolCall(_Block):
         "tool",
     )
 
-    def __init__(self, step: Step, tool: str, arguments: object, timeout: float | None, call_id: str) -> None:
+    def __init__(
+        self, step: Step, tool: str, arguments: object, timeout: float | None, call_id: str, effect: str = ""
+    ) -> None:
         super().__init__(step._run)
         self.tool = _name(tool)
         self._step = step
@@ -254,7 +264,7 @@ class ToolCall(_Block):
             self._timeout = float(timeout) if timeout is not None else None
         self._call_id = _name(call_id)
         self.arguments_hash = ""
-        self.effect = ""
+        self.effect = effect if effect in Effect else ""
         self.result_hash = ""
         self.outcome = ToolOutcome.OK
         self._failure: BaseException | None = None
@@ -274,7 +284,7 @@ class ToolCall(_Block):
     def _begin(self, now: float) -> None:
         run, step = self._run, self._step
         self.arguments_hash = fingerprint(self._arguments)
-        self.effect = effect_facts(self.tool, self._arguments).get("effect", "")
+        self.effect = self.effect or effect_facts(self.tool, self._arguments).get("effect", "")
         attributes = self._attributes = {
             **step._attributes,
             names.GEN_AI_OPERATION_NAME: Operation.EXECUTE_TOOL.value,

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from queenright.instrumentation.effects import Effect
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import hide, hide_named, redact
 from queenright.runtime.agents.credentials import filled_in
@@ -21,7 +22,7 @@ from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailable, j
 
 if TYPE_CHECKING:
     import mcp
-    from mcp_types import CallToolResult
+    from mcp_types import CallToolResult, ToolAnnotations
 
 _log = logging.getLogger(__name__)
 
@@ -231,7 +232,17 @@ def _tool(server: McpServer, offered: mcp.Tool, name: str) -> Tool:
         arguments=offered.input_schema,
         run=run,
         timeout_seconds=server.timeout_seconds,
+        effect=_effect_of(offered.annotations),
     )
+
+
+def _effect_of(annotations: ToolAnnotations | None) -> str:
+    """Return what a server says that a tool does; a hint of it, and better than a guess from its name."""
+    if annotations is None:
+        return ""
+    if annotations.read_only_hint is not None:
+        return (Effect.READS if annotations.read_only_hint else Effect.CHANGES).value
+    return Effect.CHANGES.value if annotations.destructive_hint else ""
 
 
 def _plain(name: str) -> str:

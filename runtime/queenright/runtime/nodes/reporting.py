@@ -223,10 +223,15 @@ class StepReport(_Report):
         return LlmReport(self._reporter, self._node_id, self._block.llm(model), client_facing)
 
     def tool(
-        self, name: str, arguments: str = "", call_id: str = "", timeout: float | None = None
+        self,
+        name: str,
+        arguments: str = "",
+        call_id: str = "",
+        timeout: float | None = None,
+        effect: str = "",
     ) -> ToolReport:
         """Return a block around one call of a tool; see ``Step.tool``."""
-        block = self._block.tool(name, arguments, timeout=timeout, call_id=call_id)
+        block = self._block.tool(name, arguments, timeout=timeout, call_id=call_id, effect=effect)
         # As whoever reads the step log tells the calls of one turn.
         turn = f"{self._node_id}:{self.index}"
         return ToolReport(self._reporter, self._node_id, block, call_id, timeout, turn)

@@ -104,7 +104,8 @@ class ToolUse:
         if tool is not None and call.name not in self._own:
             seconds = tool.timeout_seconds or self._seconds
         refusal = await self._refusal(call) if seconds is not None else None
-        async with step.tool(call.name, call.arguments, call.id, seconds) as report:
+        declared = tool.effect if tool is not None else ""
+        async with step.tool(call.name, call.arguments, call.id, seconds, declared) as report:
             if refusal is not None:
                 told = f"error: {call.name} was not run: {refusal}. Do something else, or ask."
                 result = ToolResult(told, failed=True, error=refusal)

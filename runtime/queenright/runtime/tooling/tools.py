@@ -93,6 +93,7 @@ class Tool:
         timeout_seconds: How long a call may take, if the tool knows; else the node's limit holds.
         threaded: Call ``run``, a plain function that takes its time, in a thread.
         context: Which of ``CONTEXT_PARAMETERS`` are given to ``run``, as keyword arguments.
+        effect: What a call does (``reads``, ``changes``), if the tool says so; else its name tells.
     """
 
     name: str
@@ -102,6 +103,7 @@ class Tool:
     timeout_seconds: float | None = None
     threaded: bool = False
     context: tuple[str, ...] = ()
+    effect: str = ""
 
     @property
     def spec(self) -> ToolSpec:
