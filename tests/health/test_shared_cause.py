@@ -61,6 +61,52 @@ def test_an_mcp_server_is_shared_and_a_tool_of_ones_own_is_not(tool: str, cause:
     assert shared_cause(script.health, seen, lambda: [script.health], SETTINGS, script.now) == cause
 
 
+def answered(**data: str) -> WorkerScript:
+    script = worker()
+    script.event(EventType.LLM_CALL_COMPLETED, {"output_tokens": 5, **data})
+    return script
+
+
+@pytest.mark.parametrize(
+    ("error", "failing_workers", "answered_workers", "cause"),
+    [
+        ("overloaded", 1, 0, "provider:anthropic"),
+        ("overloaded", 1, 30, ""),
+        ("overloaded", 3, 30, "provider:anthropic"),
+        ("authentication_error", 1, 0, ""),
+        ("authentication_error", 2, 0, ""),
+        ("authentication_error", 3, 30, "provider:anthropic"),
+        ("invalid_request_error", 1, 30, ""),
+    ],
+)
+def test_provider_is_shared_unless_the_trouble_is_the_callers_own(
+    error: str, failing_workers: int, answered_workers: int, cause: str
+) -> None:
+    """B104: a wrong key of one worker's own is no incident of the provider's."""
+    called = {"provider": "anthropic", "model": "claude"}
+    scripts = [failing(**called, error_type=error) for _ in range(failing_workers)]
+    scripts += [answered(**called) for _ in range(answered_workers)]
+    scripts.append(failing(provider="openai", error_type=error))
+    mine = scripts[0]
+    seen = mine.finding(PROVIDER)
+
+    assert seen is not None
+    fleet = [script.health for script in scripts]
+    assert shared_cause(mine.health, seen, lambda: fleet, SETTINGS, mine.now) == cause
+
+
+def test_equal_errors_in_shells_of_several_workers_share_no_cause() -> None:
+    scripts = [worker() for _ in range(4)]
+    for script in scripts:
+        for n in range(5):
+            script.call("Bash", args=f"{n}", result=f"{n}", outcome="error", error_type="KeyError")
+    seen = scripts[0].finding(STREAK)
+
+    assert seen is not None
+    fleet = [script.health for script in scripts]
+    assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == ""
+
+
 async def test_forty_workers_of_one_provider_have_tickets_of_one_group(groups: Hive) -> None:
     """B104: from the first on, however slowly they come; and a loop of one's own is outside of it."""
     shared = []
