@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from queenright.health.findings import FindingKind, HealthState
@@ -10,8 +12,10 @@ from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.events import EventType
 from queenright.server.views.view import activity_of
 from tests.health.test_detectors import worker
+from tests.health.worker_script import WorkerScript
 
 STALL = FindingKind.STALL
+NOON = datetime(2026, 11, 25, 12, tzinfo=UTC).timestamp()
 
 
 @pytest.mark.parametrize(
@@ -26,19 +30,36 @@ STALL = FindingKind.STALL
         ("429 rate_limit_error", None),
         ("Rate limit reached, try again later", None),
         ("Rate limit: retry after 99999999 s", None),
+        ("429 Too Many Requests\nretry-after-ms: 1500", 1.5),
+        ('{"error": {"code": 429, "details": [{"@type": "RetryInfo", "retryDelay": "34s"}]}}', 34),
+        ('{\\"status\\": \\"RESOURCE_EXHAUSTED\\", \\"retryDelay\\": \\"34.5s\\"}', 34.5),
+        ("429 rate limit, x-ratelimit-reset-tokens: 6m0s", 360),
+        ("429 rate limit, x-ratelimit-remaining-tokens: 0", None),
+        ("RateLimitError: retry-after: Wed, 25 Nov 2026 12:00:30 GMT", 30),
+        ("429, anthropic-ratelimit-requests-reset: 2026-11-25T12:05:00Z", 300),
+        ("Claude AI usage limit reached|1795608900", 900),
+        ("429 rate limit, x-ratelimit-reset: 1795608060", 60),
+        ("You've hit your limit \u00b7 resets 3pm (Europe/Berlin)", 7_200),
+        ("You've hit your limit \u00b7 resets 1:30pm (UTC)", 5_400),
+        ("You have hit your usage limit. Try again in 3 hours 4 minutes.", 11_040),
+        ("Rate limit exceeded. Please wait for 10 seconds.", 10),
+        ("You've hit your usage limit. Try again in 2 days.", None),
+        ("Usage limit reached, try again in 3 days 4 hours", None),
+        ("ThrottlingException: Too many tokens, please wait before trying again.", None),
+        ("rate limit of 30 requests per 60 seconds exceeded", None),
         ("Connection refused, try again in 20s", None),
         ("", None),
     ],
 )
 def test_the_end_of_a_limit_is_read_from_what_is_said(said: str, wait: float | None) -> None:
-    assert limited_for({"error_type": "error", "error": said}) == wait
+    assert limited_for({"error_type": "error", "error": said}, NOON) == wait
 
 
 def test_a_field_says_it_better_than_words() -> None:
     data = {"error_type": "RateLimitError", "error": "try again in 20s", "retry_after": 45.0}
 
-    assert limited_for(data) == 45
-    assert limited_for(data | {"error_type": "APIError", "error": "server error"}) is None
+    assert limited_for(data, NOON) == 45
+    assert limited_for(data | {"error_type": "APIError", "error": "server error"}, NOON) is None
 
 
 def test_rate_limited_until_then_is_a_wait_and_no_failure() -> None:
@@ -70,3 +91,46 @@ def test_work_that_goes_on_ends_the_wait_at_once() -> None:
     assert (script.health.vitals.waiting, script.health.vitals.limited_until) == (None, None)
     script.silence(240)
     assert script.finding(STALL) is not None
+
+
+def refuse(script: WorkerScript, seconds: int, *, again: float) -> None:
+    """Let a provider refuse a call every few seconds, each time with a time to try again."""
+    for _ in range(seconds // 20):
+        script.event(EventType.LLM_CALL_STARTED)
+        script.event(
+            EventType.LLM_CALL_COMPLETED,
+            {"error_type": "RateLimitError", "error": f"try again in {again}s"},
+        )
+        script.silence(20)
+
+
+def test_limits_that_never_end_as_promised_are_a_provider_failure() -> None:
+    """B105: after a quarter of an hour of times that pass in vain it is no wait."""
+    script = worker()
+    refuse(script, 14 * 60, again=1)
+    before = script.finding(FindingKind.PROVIDER_FAILURE)
+    refuse(script, 5 * 60, again=1)
+
+    assert before is None
+    assert script.finding(FindingKind.PROVIDER_FAILURE) is not None
+
+
+def test_limit_that_was_promised_to_last_is_no_failure_while_it_does() -> None:
+    """B105: a client that asks too early is refused again, and that breaks no promise."""
+    script = worker()
+    for left in range(3_600, 0, -60):
+        script.event(EventType.LLM_CALL_STARTED)
+        script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "429", "error": f"try again in {left}s"})
+        script.silence(59)
+
+    assert script.kinds() == set()
+
+
+def test_answer_ends_what_was_promised() -> None:
+    script = worker()
+    for _ in range(4):
+        refuse(script, 10 * 60, again=1)
+        script.event(EventType.LLM_CALL_STARTED)
+        script.event(EventType.LLM_CALL_COMPLETED, {"output_tokens": 10})
+
+    assert script.finding(FindingKind.PROVIDER_FAILURE) is None

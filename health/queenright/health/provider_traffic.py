@@ -120,7 +120,7 @@ class ProviderTraffic:
                 traffic.limited_until = None
             return call
         traffic.last_failure = max(traffic.last_failure or 0.0, at)
-        if (wait := limited_for(data)) is not None:
+        if (wait := limited_for(data, at)) is not None:
             traffic.limited_until = max(traffic.limited_until or 0.0, at + wait)
         return call
 

@@ -4,35 +4,119 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 from queenright.health.vital_facts import seconds
 
 _LONGEST: Final = 86_400.0
-"""Seconds: a limit that lasts longer is no wait any more but a failure."""
+"""Seconds: a limit that lasts longer is a failure, not a wait."""
 _HEAD: Final = 2_000
+_EARLIEST_EPOCH: Final = 1e9
+
 _LIMITED: Final = re.compile(
-    r"\b429\b|rate.?limit|too many requests|resource.?exhausted|quota|overloaded", re.IGNORECASE
-)
-_AGAIN: Final = re.compile(
-    r"(?:try(?:ing)? again|retry(?:ing)?(?:.?after)?|resets?)\"?\s*(?:in|after|:|=)?\s*\"?"
-    r"(?=\d)(?:(?P<h>\d{1,2})\s*h(?:ours?)?\s*)?(?:(?P<m>\d{1,3})\s*m(?:in(?:ute)?s?)?(?![a-z])\s*)?"
-    r"(?:(?P<s>\d{1,6}(?:\.\d{1,6})?)\s*(?P<unit>ms|s\b|secs?\b|seconds?\b|(?![\d.:hm-])))?",
+    r"\b429\b|(?:rate|usage|request|token|hit your|session|weekly).{0,12}limit|too many requests"
+    r"|resource.?exhausted|quota|overloaded|throttl",
     re.IGNORECASE,
 )
+_SEPARATOR: Final = r"(?:\\?[\"'])?\s*[:=]?\s*(?:\\?[\"'])?"
+_UNIT: Final = r"(?:ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)"
+_PART: Final = rf"\d{{1,9}}(?:\.\d{{1,9}})?\s*{_UNIT}(?![a-z])"
+_DURATION: Final = re.compile(rf"(\d{{1,9}}(?:\.\d{{1,9}})?)\s*({_UNIT})(?![a-z])", re.IGNORECASE)
+_ISO: Final = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)"
+_HTTP_DATE: Final = r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT"
+
+# In this order: what says when to call again, then what says when a limit resets.
+_FIELDS: Final = (
+    re.compile(rf"retry-?_?after-?_?ms{_SEPARATOR}(?P<ms>\d{{1,9}}(?:\.\d{{1,9}})?)", re.IGNORECASE),
+    re.compile(
+        rf"retry[-_ ]?(?:after|delay)(?:[-_ ]?seconds?)?{_SEPARATOR}"
+        rf"(?:(?P<parts>{_PART}(?:,?\s*(?:and\s*)?{_PART})*)|(?P<date>{_HTTP_DATE}|{_ISO})"
+        r"|(?P<bare>\d{1,9}(?:\.\d{1,9})?)(?![\d:.\w]))",
+        re.IGNORECASE,
+    ),
+    re.compile(
+        r"(?:try(?:ing)? again|retry(?:ing)?|resets?|available(?: again)?|wait|reset[-_a-z]*)"
+        rf"{_SEPARATOR}(?:in|after|for|at|on)?\s*(?:about\s*)?"
+        rf"(?:(?P<parts>{_PART}(?:,?\s*(?:and\s*)?{_PART})*)|(?P<date>{_HTTP_DATE}|{_ISO})|(?P<epoch>1\d{{9}}(?:\d{{3}})?)\b"
+        r"|(?P<hour>\d{1,2})(?::(?P<minute>\d\d))?\s*(?P<half>[ap])\.?m\b\.?(?:\s*\((?P<zone>[A-Za-z_]+(?:/[A-Za-z_]+)*)\))?)",
+        re.IGNORECASE,
+    ),
+    re.compile(r"\|(?P<epoch>1\d{9})\b"),
+)
+_UNIT_SECONDS: Final = {"ms": 0.001, "mi": 60.0, "m": 60.0, "s": 1.0, "h": 3_600.0, "d": 86_400.0}
 
 
-def limited_for(data: Mapping[str, Any]) -> float | None:
+def limited_for(data: Mapping[str, Any], at: float) -> float | None:
     """
     Return for how many seconds a failed call says that its model must be left alone; None if it does not.
 
-    That is the field ``retry_after``, else what the words of a rate limit say ("try again in 1m30s").
+    That is the field ``retry_after``, else what the text of a rate limit says: ``try again in 1m30s``,
+    ``"retryDelay": "34s"``, ``retry-after: Wed, 21 Oct 2026 07:28:00 GMT``, ``resets 3pm (Europe/Berlin)``,
+    ``usage limit reached|1774051200``. A clock time without a zone is this machine's. None for longer than
+    a day.
+
+    Args:
+        data: Of the event: ``error_type``, ``error``, ``retry_after`` in seconds.
+        at: When the call failed, in seconds since the epoch.
     """
     text = f"{data.get('error_type') or ''} {str(data.get('error') or '')[:_HEAD]}"
     if _LIMITED.search(text) is None:
         return None
-    told = seconds(data.get("retry_after"))
-    if told is None and (found := _AGAIN.search(text)) is not None:
-        hours, minutes, rest = (float(found[name] or 0) for name in ("h", "m", "s"))
-        told = 3_600 * hours + 60 * minutes + (rest / 1_000 if found["unit"] == "ms" else rest)
-    return told if told and told <= _LONGEST else None
+    wait = seconds(data.get("retry_after"))
+    if wait is None:
+        wait = next((found for field in _FIELDS if (found := _first_wait(field, text, at)) is not None), None)
+    return wait if wait is not None and 0 < wait <= _LONGEST else None
+
+
+def _first_wait(field: re.Pattern[str], text: str, at: float) -> float | None:
+    for found in field.finditer(text):
+        wait = _wait(found.groupdict(), at)
+        if wait is not None:
+            return wait
+    return None
+
+
+def _wait(found: Mapping[str, str | None], at: float) -> float | None:
+    """Return the seconds that one match stands for; None if they cannot be told."""
+    if parts := found.get("parts"):
+        return sum(float(number) * _seconds_of(unit) for number, unit in _DURATION.findall(parts))
+    if bare := found.get("bare"):
+        number = float(bare)
+        return number - at if number > _EARLIEST_EPOCH else number
+    if ms := found.get("ms"):
+        return float(ms) / 1_000
+    if epoch := found.get("epoch"):
+        return (float(epoch) / 1_000 if len(epoch) > 10 else float(epoch)) - at
+    if date := found.get("date"):
+        try:
+            moment = (
+                parsedate_to_datetime(date)
+                if date.endswith("GMT")
+                else datetime.fromisoformat(date.replace("Z", "+00:00"))
+            )
+        except ValueError:
+            return None
+        return moment.timestamp() - at
+    return _until_clock_time(found, at)
+
+
+def _seconds_of(unit: str) -> float:
+    unit = unit.lower()
+    return _UNIT_SECONDS.get("ms" if unit.startswith(("ms", "mil")) else unit[0], 1.0)
+
+
+def _until_clock_time(found: Mapping[str, str | None], at: float) -> float | None:
+    hour, minute = int(found.get("hour") or 0), int(found.get("minute") or 0)
+    if not 1 <= hour <= 12 or minute > 59:
+        return None
+    try:
+        zone = ZoneInfo(found["zone"]) if found.get("zone") else None
+    except (KeyError, ValueError, OSError):
+        zone = None
+    now = datetime.fromtimestamp(at, zone) if zone else datetime.fromtimestamp(at).astimezone()
+    hour = hour % 12 + (12 if (found.get("half") or "").lower() == "p" else 0)
+    then = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+    return (then if then > now else then + timedelta(days=1)).timestamp() - at

@@ -39,18 +39,26 @@ def context_is_full(error: str) -> bool:
     return _CONTEXT_FULL.search(error) is not None
 
 
-# A connection that was aborted is the network's fault.
 _CALLED_OFF: Final = re.compile(
-    r"(?<!connection )\babort(?:ed|error)?\b|\bcancell?ed(?:error)?\b|\binterrupted by (?:the )?user"
-    r"|KeyboardInterrupt|UserAbortError",
+    r"\b(?:\w*UserAbortError|AbortError|CancelledError|KeyboardInterrupt|OperationCanceledException|turn_aborted"
+    r"|user_interrupt(?:ed)?)\b|\binterrupted by (?:the )?user|\b(?:aborted|cancell?ed) by (?:the )?user"
+    r"|\b(?:request|response|operation|run|turn|query|generation) (?:was |has been )?(?:aborted|cancell?ed)\b"
+    r"|^\W*(?:\w+[: ])?\W*(?:aborted|cancell?ed|interrupted)\b",
+    re.IGNORECASE,
+)
+# What a provider, a proxy or the network did; 499 is a client that closed its request.
+_FAILED_REMOTELY: Final = re.compile(
+    r"\b(?:4(?!99)\d\d|5\d\d)\b|\bupstream\b|\btime(?:d )?-?out|by (?:the )?(?:peer|server|remote|host)\b"
+    r"|\bconnection\b|\bgateway\b|\bstream (?:was )?(?:aborted|cancell?ed)|\boverloaded\b",
     re.IGNORECASE,
 )
 _CALLED_OFF_HEAD: Final = 400
 
 
 def was_called_off(error: str) -> bool:
-    """Return whether an LLM call ended because somebody on this side stopped it."""
-    return _CALLED_OFF.search(error, 0, _CALLED_OFF_HEAD) is not None
+    """Return whether a call ended because somebody on the agent's side stopped it."""
+    is_stopped = _CALLED_OFF.search(error, 0, _CALLED_OFF_HEAD) is not None
+    return is_stopped and _FAILED_REMOTELY.search(error, 0, _CALLED_OFF_HEAD) is None
 
 
 # What secrets are written in: a cut within such a word may have left the half of one.

@@ -22,6 +22,7 @@ from queenright.health.vital_facts import (
     was_called_off,
 )
 from queenright.instrumentation.effects import Effect, asks_user, effect_of_tool, is_edit
+from queenright.instrumentation.error_class import class_of_error
 from queenright.instrumentation.fingerprint import NOTHING_NEW
 from queenright.instrumentation.names import Phase, ToolOutcome, Verdict
 from queenright.runtime.events import AgentEvent, EventType
@@ -36,6 +37,8 @@ _OPEN_TOOLS: Final = 64
 _POLL_SECONDS: Final = 60.0
 """Who makes the same call again after a pause as long as this waits for something."""
 _SPIKE_OVER: Final = 0.75
+UNCLASSED: Final = "error"
+"""The class of a failure that says nothing of itself: two of them need not be the same failure."""
 
 _NOTHING_NEW: Final = digest("result", NOTHING_NEW)
 
@@ -128,8 +131,8 @@ def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float
         kind = name(data.get("error_type") or "error")
         if was_called_off(f"{kind} {data.get('error') or ''}"):
             return  # by a person, or by the agent itself: the provider is not to blame
-        if not is_late and (wait := limited_for(data)) is not None:
-            v.wait_for_limit(at, at + wait)
+        wait = None if is_late else limited_for(data, at)
+        if wait is not None and v.wait_for_limit(at, at + wait):
             return
         if v.llm_errors == 0:
             v.llm_error_since = at
@@ -141,6 +144,7 @@ def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float
         return
     if not is_late or at >= v.llm_error_since:
         v.llm_errors = 0
+        v.end_refusals()
     received = _count_tokens(v, data, at)
     if is_late:
         return
@@ -288,7 +292,7 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
         if result is not None and not failed and v.is_new(digest("result", tool, result)):
             v.progressed(at)
         return
-    error = (name(data.get("error_type") or data.get("outcome")) or "error") if failed else ""
+    error = _failure_class(data) if failed else ""
     if failed:
         _count_failed_call(v, turn, at)
     if effect == Effect.WAITS:
@@ -296,6 +300,12 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     else:
         _weigh_call(v, tool, args, result, effect, error, turn, pause, at)
     _count_streak(v, tool, error, turn, at)
+
+
+def _failure_class(data: Mapping[str, Any]) -> str:
+    """Return the class of a failed call's error, ``UNCLASSED`` if nothing tells it from other errors."""
+    reported = name(data.get("error_type") or data.get("outcome"))
+    return name(class_of_error(reported, str(data.get("error") or ""))) or UNCLASSED
 
 
 def _turn_beside(v: VitalSigns, began: float, at: float) -> float:
@@ -376,7 +386,7 @@ def _weigh_change(v: VitalSigns, tool: str, seen: Seen | None, error: str, turn:
             v.gained(at)
         if v.calls is not None and seen is Seen.NEVER:
             v.calls.changed()
-    elif is_edit(tool) and (turn is None or turn != v._refused_turn):
+    elif error != UNCLASSED and is_edit(tool) and (turn is None or turn != v._refused_turn):
         if v.refused_changes == 0 or error != v.refused_error:
             v.refused_changes, v.refused_since, v.refused_error = 0, at, error
         v.refused_changes += 1
@@ -451,7 +461,9 @@ def _count_streak(v: VitalSigns, tool: str, error: str, turn: object, at: float)
     if not error:
         v.streak = 0
         return
-    if v.streak and tool == v.streak_tool and error == v.streak_error:
+    if error == UNCLASSED:
+        v.streak, v.streak_tool, v.streak_error = 0, tool, error  # it may be another one each time
+    elif v.streak and tool == v.streak_tool and error == v.streak_error:
         if turn is None or turn != v._streak_turn:
             v.streak += 1
     else:

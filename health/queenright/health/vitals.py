@@ -60,6 +60,8 @@ _CLOCKS: Final = (
     "waiting_since",
     "tokens_from",
     "limited_until",
+    "promised_until",
+    "broken_since",
     "polls_since",
     "_answered",
     "_tool_ended",
@@ -141,6 +143,8 @@ class VitalSigns:
         "beat",
         "breakers",
         "breakers_since",
+        "broken_promises",
+        "broken_since",
         "calls",
         "calls_since_gain",
         "clock_base",
@@ -197,6 +201,7 @@ class VitalSigns:
         "polls",
         "polls_since",
         "progress_from",
+        "promised_until",
         "provider",
         "question",
         "recovered_at",
@@ -322,6 +327,11 @@ class VitalSigns:
         self.waiting_since: float | None = None
         self.limited_until: float | None = None
         """When the rate limit ends that it waits for."""
+        self.promised_until: float | None = None
+        """When the last refusal said that the limit ends; None once a call was answered."""
+        self.broken_promises = 0
+        """Refusals in a row after the time that the one before had named."""
+        self.broken_since: float | None = None
         self.question = ""
         """What a person is asked, its secrets masked; empty while nobody is."""
         self.steps_total = 0
@@ -698,6 +708,7 @@ class VitalSigns:
         self.begin_visit()
         self.consecutive_failures = 0
         self.llm_errors = 0
+        self.end_refusals()
         self.streak = 0
         self.stale_calls = self.stale_tries = self.fruitless = self.polls = 0
         self.idle_turns = self.refused_changes = self.calls_since_gain = self.tokens_since_gain = 0
@@ -752,10 +763,29 @@ class VitalSigns:
             self.waiting = reason
             self.waiting_since = at
 
-    def wait_for_limit(self, at: float, until: float) -> None:
-        """Note that its model must be left alone until then; silence counts from then on."""
+    def wait_for_limit(self, at: float, until: float) -> bool:
+        """
+        Wait until the rate limit ends; silence counts from then on.
+
+        Return False if calls have been refused for long although the times that were named had passed:
+        that is a failure of the provider.
+        """
+        if self.promised_until is not None and at >= self.promised_until:
+            self.broken_promises += 1
+            if self.broken_since is None:
+                self.broken_since = at
+        self.promised_until = until
+        is_broken = self.broken_promises >= self._loops.provider_failures
+        if is_broken and at - (self.broken_since or at) >= self.settings.health_check.no_tool_call_seconds:
+            return False
         self.begin_wait(WaitingReason.BACKOFF, at)
         self.limited_until = self.clock_base = max(until, self.clock_base)
+        return True
+
+    def end_refusals(self) -> None:
+        """Note that a model has answered: no limit holds any more."""
+        self.promised_until = self.broken_since = None
+        self.broken_promises = 0
 
     def end_wait(self, at: float) -> None:
         """Note that the worker waits no longer; silence counts from here."""

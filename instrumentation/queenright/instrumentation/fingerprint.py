@@ -39,6 +39,7 @@ _MAX_TEXT: Final = _JSON_LIMIT
 
 _SEARCHED_FOR_ARGUMENTS: Final = 65_536
 """A longer result says more than its arguments."""
+_SEARCHED_FOR_FAILURE: Final = 4_096
 _MOST_TEXTS: Final = 16
 _SHORTEST_SENTENCE: Final = 16
 """A tool that answers with a shorter text than this that it was given may have checked or looked it up."""
@@ -104,7 +105,15 @@ _KEYED = re.compile(r"""[:=]\s?(?:\\?["'])?[a-zA-Z_.:+-]{0,64}+\d[\w.:+-]*""")
 _LAST_WORD = re.compile(r"[A-Za-z][\w-]*\Z")
 _WORD = re.compile(r"[^\W_]")
 _POSITION = re.compile(
-    r"(?i:(?<=\bline )|(?<=\blines )|(?<=\bcolumn ))\d+|(?<=[\w)]:)\d+(?=[:,)\s]|\Z)|(?<=[(,])\d+(?=[,)])"
+    r"(?i:(?<=\bline )|(?<=\blines )|(?<=\bcolumn )|(?<=\brow )|(?<=\bcol )|(?<=\bline)|(?<=\bL))\d+"
+    r"|(?<=[\w)]:)\d+(?=[:,)\s]|\Z)|(?<=[(,])\d+(?=[,)])"
+)
+# A tool that does not report its failure may still return what a failure looks like.
+_FAILURE_SHAPE = re.compile(
+    r"Traceback \(most recent call last\)|^\s*File \"[^\"\n]+\", line \d"
+    r"|^\S+?:\d+(?::\d+)?: (?:fatal )?error\b|^\s+at .+[:(]\d+(?::\d+)?\)?$|\bpanicked at "
+    r"|^Exception in thread |^\S+\(\d+(?:,\d+)?\): error\b|^error(?:\[E\d+\])?: .*\n\s*--> ",
+    re.MULTILINE,
 )
 # Where none of these is, no id can be.
 _TRIGGER = re.compile(r"\d|[_-][A-Za-z]{16}")
@@ -130,8 +139,9 @@ def result_fingerprint(result: object, arguments: object = None, *, failed: bool
     Return the fingerprint of what a tool call returned: of what it says that its arguments did not.
 
     Texts of the arguments are left out of it, so that two searches that find nothing for other words say the
-    same, and what only repeats a sentence of them says nothing: that is ``NOTHING_NEW``. Of an error the
-    numbers of lines and columns are left out too. Never raises.
+    same, and what only repeats a sentence of them says nothing: that is ``NOTHING_NEW``. Of an error, also
+    one that only looks like it (a traceback, a compiler's message), the numbers of lines and columns are left
+    out too. Never raises.
 
     Args:
         result: What came back: text or any value.
@@ -152,7 +162,7 @@ def result_fingerprint(result: object, arguments: object = None, *, failed: bool
             repeats = repeats or len(text) >= _SHORTEST_SENTENCE
         if repeats and _WORD.search(canonical) is None:
             return NOTHING_NEW
-    if failed:
+    if failed or _FAILURE_SHAPE.search(canonical, 0, _SEARCHED_FOR_FAILURE) is not None:
         canonical = _POSITION.sub("#", canonical)
     return _digest(canonical)
 

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from queenright.instrumentation.effects import effect_of, is_shell
+from queenright.instrumentation.effects import effect_of
+from queenright.instrumentation.error_class import error_class, is_refused_by_shell
 from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -22,9 +23,8 @@ _CUT: Final = 400
 """Texts of recorded runs are cut to this many characters; a longer one has a mark in it and is a part."""
 
 _EXCERPT: Final = 500
-_CLASS_LIMIT: Final = 80
 _SEARCHED: Final = 4_000
-"""Characters, from the end, in which the name of an error is looked for."""
+"""Characters in which a provider's failure is looked for."""
 
 _USER_KINDS: Final = frozenset({"user", "human", "user_message", "prompt"})
 
@@ -50,20 +50,7 @@ _NO_ANSWER: Final = re.compile(
     r"|Internal Server Error|You exceeded your current quota|Error code: [45]\d\d\b"
     r"|(?:Error )?(?:429|50[0234]|529)\b)"
 )
-_NAMED: Final = re.compile(r"\b[A-Za-z_][\w.]*(?:Error|Exception|Timeout)\b")
-_TELLING: Final = re.compile(
-    r"error|exception|fail|fatal|denied|invalid|not found|no such|cannot|unable", re.I
-)
-# What a shell says of a command that it cannot run; the words around it are those of the command.
-_SHELL_SAID: Final = re.compile(
-    r"command not found|syntax error near unexpected token|unexpected EOF while looking for matching"
-    r"|is not recognized as an internal or external command|unexpected end of file"
-)
 _SHORT_RESULT: Final = 400
-_SENTENCE_END: Final = re.compile(r"(?<=[\w~)\]'\"])[.;!?] ")
-_SHORTEST_SAID: Final = 3
-# What differs between two errors of one class: names in quotes, paths, numbers.
-_PARTICULAR: Final = re.compile(r"""(['"`]).*?\1|\S*[/\\]\S*|\b\w*\d\w*\b""")
 
 
 class Steps:
@@ -111,8 +98,8 @@ class Steps:
         args, args_hash = _parsed(said), _word(step.get("args_hash")) or None
         if self._is_whole(name, said, args_hash, "args"):
             args_hash = fingerprint(args)
-        if not failed and isinstance(result, str) and len(result) < _SHORT_RESULT and is_shell(name):
-            failed = _SHELL_SAID.search(result) is not None
+        if not failed and isinstance(result, str) and len(result) < _SHORT_RESULT:
+            failed = is_refused_by_shell(result)
         data: dict[str, Any] = {
             "tool": name,
             "turn": turn,
@@ -141,40 +128,6 @@ class Steps:
             return value is not None
         told = _word(recorded)
         return bool(value) and (not told or (len(value) <= _CUT and (what, name, value) not in self._parts))
-
-
-def error_class(text: str, args: object = None) -> str:
-    """
-    Return what kind of error a text tells of: its name, or its words without what is particular to it.
-
-    Of words the first sentence counts, without what it repeats of the call's arguments: tools say again
-    what they were asked for, and then what might be meant.
-    """
-    text = text[-_SEARCHED:]
-    if shell_said := _SHELL_SAID.search(text):
-        return shell_said[0]
-    named = _NAMED.findall(text)
-    if named:
-        return str(named[-1])[:_CLASS_LIMIT]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if _TELLING.search(line)]
-    line = (telling or lines or [""])[-1]
-    for said in _said(args):
-        line = line.replace(said, "~")
-    line = _SENTENCE_END.split(line, maxsplit=1)[0]
-    return _PARTICULAR.sub("~", line[:_CUT])[:_CLASS_LIMIT] or "error"
-
-
-def _said(args: object) -> list[str]:
-    """Return the texts that a call's arguments consist of, the longest first."""
-    if isinstance(args, str) and args[:1] == "{":
-        try:
-            args = json.loads(args)
-        except (ValueError, RecursionError):
-            return []  # cut
-    values = args.values() if isinstance(args, Mapping) else [args]
-    texts = [value for value in values if isinstance(value, str) and len(value) >= _SHORTEST_SAID]
-    return sorted(texts, key=len, reverse=True)
 
 
 def _llm_event(step: Mapping[str, Any], at: float) -> AgentEvent:

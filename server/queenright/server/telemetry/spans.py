@@ -13,6 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from queenright.instrumentation.conventions import CONTENT_EVENTS, fill_template, named_in
 from queenright.instrumentation.effects import effect_facts
+from queenright.instrumentation.error_class import SHELL_REFUSED, is_refused_by_shell
 from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import SPAN_STEP, ToolOutcome, Verdict
@@ -46,6 +47,7 @@ _METHOD: Final = re.compile(r"(.{1,200})\._\w{1,100}")
 _INNER_METHOD: Final = re.compile(r".{1,200}\._[^\W_]\w{0,100}")
 """What a span is called after a method that only other methods of the same thing call."""
 _LONGEST_METADATA: Final = 16_384
+_SHORT_RESULT: Final = 400
 _IS_REMOTE: Final = 0x200
 _ERROR: Final = Status.STATUS_CODE_ERROR
 _ENTRY_KINDS: Final = frozenset({Span.SPAN_KIND_SERVER, Span.SPAN_KIND_CONSUMER})
@@ -206,6 +208,12 @@ def _tool(observation: Observation, name: str, found: Fields) -> None:
         return
     arguments, result = content_of(found.get("arguments")), content_of(found.get("result"))
     data["args_hash"] = text_of(found.get("arguments_hash")) or _hash(arguments)
+    if data["outcome"] == ToolOutcome.OK.value and _is_refused(result):
+        data |= {
+            "outcome": ToolOutcome.ERROR.value,
+            "error_type": SHELL_REFUSED,
+            "error": redact(str(result)),
+        }
     failed = data["outcome"] != ToolOutcome.OK.value
     data["result_hash"] = text_of(found.get("result_hash"))
     if not data["result_hash"]:
@@ -223,6 +231,11 @@ def _tool(observation: Observation, name: str, found: Fields) -> None:
     if data["args_hash"] == NO_CONTENT and data["result_hash"] is None:
         data["args_hash"] = None  # nothing of the call was recorded
     _add_duration(observation)
+
+
+def _is_refused(result: Any) -> bool:
+    """Return whether a short result is a shell's that could not run the command, whatever the span says."""
+    return isinstance(result, str) and len(result) <= _SHORT_RESULT and is_refused_by_shell(result)
 
 
 def _hash(content: Any) -> str | None:

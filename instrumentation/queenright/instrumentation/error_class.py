@@ -1,0 +1,112 @@
+"""
+Classes of errors: errors of one class are the same trouble, whatever names, paths and numbers they carry.
+
+Clients report an error's type in many ways: an exception's name, `error`, an exit code, nothing at all. Where
+the type says nothing, the class comes from the text. Recorded runs and live telemetry use the same functions.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Final
+
+SHELL_REFUSED: Final = "refused by the shell"
+"""The class of text that a shell could not run: no such command, or no valid syntax."""
+
+_CLASS_LIMIT: Final = 80
+_TAIL: Final = 4_000
+"""Characters, from the end, in which the name of an error is looked for."""
+_LINE: Final = 400
+_SHORTEST_ARGUMENT: Final = 3
+
+_NAMED: Final = re.compile(r"\b[A-Za-z_][\w.]*(?:Error|Exception|Timeout)\b")
+_TELLING: Final = re.compile(
+    r"error|exception|fail|fatal|denied|invalid|not found|no such|cannot|unable", re.IGNORECASE
+)
+_SENTENCE_END: Final = re.compile(r"(?<=[\w~)\]'\"])[.;!?] ")
+# What differs between two errors of one class: names in quotes, paths, numbers.
+_PARTICULAR: Final = re.compile(r"""(['"`]).*?\1|\S*[/\\]\S*|\b\w*\d\w*\b""")
+
+_GENERIC: Final = re.compile(
+    r"(?:(?:tool|command|execution|call|api|function|shell|runtime|internal|unknown)[ _]?)?"
+    r"(?:error|failed|failure|exception|unknown|none|false)|\w{0,8}\.?_OTHER|other|ok"
+    r"|(?:exit[ _]?(?:code|status)?[ _]?)?-?\d+",
+    re.IGNORECASE,
+)
+"""Types that do not tell one error from another."""
+
+# A shell begins the line with its own name or with the place in the command; text about shells does not.
+_SHELL: Final = r"(?:\S*\b(?:ba|da|z|k|a|c|tc)?sh(?:\[\d+\])?|fish)"
+_SHELL_REFUSED: Final = re.compile(
+    rf"^{_SHELL}: (?:.{{0,300}}[: ])?(?:command not found\b|not found\s*$|unknown command\b|syntax error\b"
+    r"|parse error near|unexpected EOF while looking for matching|unexpected end of file)"
+    r"|^.{0,300}\bline \d+: (?:.{1,300}: command not found\s*$|syntax error\b"
+    r"|unexpected EOF while looking for matching|unexpected end of file)"
+    r"|^.{0,200}\bis not recognized as (?:an internal or external command|(?:the|a) name of a cmdlet)"
+    r"|^The term '.{1,200}' is not recognized\b"
+    r"|<returncode>12[67]</returncode>|^.{0,40}\bexit(?:ed with)?(?: code| status)?[: ]{1,2}12[67]\b",
+    re.MULTILINE | re.IGNORECASE,
+)
+
+
+def is_refused_by_shell(text: str) -> bool:
+    """Return whether a shell says that it could not run what it was given."""
+    return _SHELL_REFUSED.search(text[-_TAIL:]) is not None
+
+
+def error_class(text: str, arguments: object = None) -> str:
+    """
+    Return the class of an error's text: the name of its exception, or its words without what is particular.
+
+    Of words the first sentence counts, without what it repeats of the call's arguments: tools repeat what
+    they were asked for, and then what might be meant. ``error`` if the text says nothing.
+
+    Args:
+        text: What was reported; the end matters most.
+        arguments: What the call was made with; None if that is not known.
+    """
+    text = text[-_TAIL:]
+    if is_refused_by_shell(text):
+        return SHELL_REFUSED
+    named = _NAMED.findall(text)
+    if named:
+        return str(named[-1])[:_CLASS_LIMIT]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if _TELLING.search(line)]
+    line = (telling or lines or [""])[-1]
+    for argument in _texts_of(arguments):
+        line = line.replace(argument, "~")
+    line = _SENTENCE_END.split(line, maxsplit=1)[0]
+    return _PARTICULAR.sub("~", line[:_LINE])[:_CLASS_LIMIT] or "error"
+
+
+def class_of_error(error_type: str, text: str) -> str:
+    """
+    Return the class of an error from its type, or from its text where the type is generic.
+
+    Empty if neither tells one error from another, as with ``error`` or an exit code alone: such errors
+    are never the same error.
+    """
+    if error_type and _GENERIC.fullmatch(error_type) is None:
+        return error_type
+    if error_type in _SHELL_EXITS or not text:
+        return SHELL_REFUSED if error_type in _SHELL_EXITS else ""
+    found = error_class(text)
+    return "" if _GENERIC.fullmatch(found) else found
+
+
+_SHELL_EXITS: Final = frozenset({"exit_code_126", "exit_code_127", "126", "127"})
+
+
+def _texts_of(arguments: object) -> list[str]:
+    """Return the texts that a call's arguments consist of, the longest first."""
+    if isinstance(arguments, str) and arguments[:1] == "{":
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return []  # cut
+    values = arguments.values() if isinstance(arguments, Mapping) else [arguments]
+    texts = [value for value in values if isinstance(value, str) and len(value) >= _SHORTEST_ARGUMENT]
+    return sorted(texts, key=len, reverse=True)

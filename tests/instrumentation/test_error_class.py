@@ -1,0 +1,79 @@
+"""Errors of one class are the same trouble in other words; what says nothing is no class."""
+
+from __future__ import annotations
+
+import pytest
+
+from queenright.instrumentation.error_class import (
+    SHELL_REFUSED,
+    class_of_error,
+    error_class,
+    is_refused_by_shell,
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bash: line 1: Let: command not found",
+        "/bin/bash: line 3: I: command not found\n/bin/bash: line 3: FooBar.html: command not found",
+        "/bin/sh: 1: Let: not found",
+        'sh: 1: Syntax error: "(" unexpected',
+        "zsh: command not found: Let",
+        "zsh: parse error near `)'",
+        "fish: Unknown command: Let",
+        "-bash: syntax error near unexpected token `('",
+        "/bin/bash: -c: line 2: syntax error: unexpected end of file",
+        "'Let' is not recognized as an internal or external command,\noperable program or batch file.",
+        "The term 'Let' is not recognized as the name of a cmdlet, function, or operable program.",
+        "<returncode>127</returncode>\n<output>\n</output>",
+        "Exit code 127\nwhatever the locale says",
+    ],
+)
+def test_text_that_no_shell_can_run_is_one_class(text: str) -> None:
+    assert is_refused_by_shell(text)
+    assert error_class(text) == SHELL_REFUSED
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FAQ: what if my terminal says command not found? Add the folder to PATH.",
+        "If bash says: foo: command not found, install foo.",
+        "README: 127 tests passed",
+        "the route was not found",
+        "exit code 1",
+        "SyntaxError: invalid syntax",
+        "cat: notes.txt: No such file or directory",
+    ],
+)
+def test_text_about_shells_is_not_what_a_shell_says(text: str) -> None:
+    assert not is_refused_by_shell(text)
+
+
+@pytest.mark.parametrize(
+    "error_type", ["error", "Error", "tool_error", "ToolError", "exit_code_1", "1", "failed", ""]
+)
+def test_type_that_says_nothing_takes_its_class_from_the_text(error_type: str) -> None:
+    text = "Traceback (most recent call last):\n  File \"a.py\", line 3\nKeyError: 'x'"
+
+    assert class_of_error(error_type, text) == "KeyError"
+    assert class_of_error(error_type, "") == ""
+
+
+def test_type_that_is_a_class_stays() -> None:
+    assert class_of_error("RateLimitError", "anything else") == "RateLimitError"
+    assert class_of_error("timeout", "") == "timeout"
+    assert class_of_error("exit_code_127", "") == SHELL_REFUSED
+
+
+def test_names_paths_and_numbers_make_no_other_class() -> None:
+    texts = [f"cannot open 'file_{n}.txt': no space left on /mnt/disk{n} (sector {n}00)" for n in range(3)]
+
+    assert len({error_class(text) for text in texts}) == 1
+
+
+def test_what_the_arguments_said_makes_no_other_class() -> None:
+    texts = [(f"no user called {who} was found", {"name": who}) for who in ("alice", "bob")]
+
+    assert len({error_class(text, arguments) for text, arguments in texts}) == 1

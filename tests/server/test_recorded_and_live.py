@@ -1,0 +1,104 @@
+"""A recorded run gets the verdict that the live one got: the same calls by `evaluate` and by hooks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+
+from queenright.health.settings import HealthSettings
+from queenright.judge.evaluation import evaluate_run
+from queenright.server.up import Running
+from tests.server.test_hooks import AGENT, ask, telemetry
+
+__all__ = ["telemetry"]
+
+_ERRORS = (
+    "Exit code 1\nModuleNotFoundError: No module named 'yaml'",
+    "Exit code 2\npytest: error: unrecognized arguments: --x",
+    "Exit code 1\nFAILED tests/a.py::test_a - AssertionError",
+    "Exit code 127\nbash: line 1: rg: command not found",
+    "Exit code 1\n2 failed, 8 passed",
+    "Exit code 1\nKeyError: 'q'",
+    "Exit code 128\nfatal: not a git repository",
+)
+_REFUSALS = (
+    "File has not been read yet.",
+    "String to replace not found",
+    "Found 2 matches",
+    "File has been modified since read",
+    "old_string and new_string are the same",
+)
+
+
+class Call(NamedTuple):
+    tool: str
+    arguments: dict[str, Any]
+    error: str = ""
+    result: str = ""
+
+
+def edits(errors: tuple[str, ...]) -> list[Call]:
+    arguments = [
+        {"file_path": "/a.py", "old_string": f"o{n}", "new_string": f"n{n}"} for n in range(len(errors))
+    ]
+    return [Call("Edit", given, error) for given, error in zip(arguments, errors, strict=True)]
+
+
+RUNS = {
+    "errors of different kinds": [
+        Call("Bash", {"command": f"cmd {n}"}, error) for n, error in enumerate(_ERRORS)
+    ],
+    "edits refused for different reasons": edits(_REFUSALS),
+    "edits refused for one reason": edits((_REFUSALS[1],) * 6),
+    "prose as a command": [
+        Call(
+            "Bash", {"command": f"{word} us look"}, f"Exit code 127\nbash: line 1: {word}: command not found"
+        )
+        for word in ("Let", "Now", "I", "The", "Here", "We")
+    ],
+    "one missing module": [
+        Call("Bash", {"command": f"python tool_{n}.py"}, _ERRORS[0].replace("yaml", f"mod{n}"))
+        for n in range(6)
+    ],
+}
+TROUBLED = {"edits refused for one reason", "prose as a command", "one missing module"}
+
+
+@pytest.mark.parametrize("name", RUNS)
+async def test_hooks_and_recordings_of_one_run_give_the_same_findings(
+    name: str, telemetry: httpx.AsyncClient, running: Running, tmp_path: Path
+) -> None:
+    """B30: errors are of one class by what they say, not by what the client calls all of them."""
+    steps = [
+        {
+            "kind": "tool",
+            "name": call.tool,
+            "args": json.dumps(call.arguments),
+            "result_excerpt": call.error or call.result,
+            "is_error": bool(call.error),
+        }
+        for call in RUNS[name]
+    ]
+
+    await ask(telemetry, {"hook_event_name": "SessionStart", "session_id": "s", "cwd": "/x/project"})
+    for number, call in enumerate(RUNS[name]):
+        body = {
+            "session_id": "s",
+            "cwd": "/x/project",
+            "tool_name": call.tool,
+            "tool_input": call.arguments,
+            "tool_use_id": f"toolu_{number}",
+        }
+        await ask(telemetry, {"hook_event_name": "PreToolUse", **body})
+        await ask(telemetry, {"hook_event_name": "PostToolUseFailure", **body, "error": call.error})
+    [worker] = running.service.monitor.of_agent(AGENT)
+
+    live = {(one.kind.value, one.severity.value) for one in worker.findings if one.severity.value != "low"}
+    recorded = evaluate_run({"dataset": "d", "run_id": "r", "steps": steps}, HealthSettings())["findings"]
+    last = {one["kind"]: one["severity"] for one in recorded if one["severity"] != "low"}
+    assert live == set(last.items())
+    assert bool(live) == (name in TROUBLED)
