@@ -14,6 +14,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from tests import isolation
 from tests.databases import database_url, migrated_once, postgres, real_migrations
+from tests.slow import is_slow
 
 isolation.isolate()
 
@@ -68,6 +69,12 @@ def _unit(nodeid: str) -> str:
     if PurePath(file).parts[0] in _WHOLE_FOLDERS:
         return PurePath(file).parts[0]
     return file if file in _WHOLE else nodeid
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what `make test` leaves to `make test-slow`."""
+    if is_slow(_file(item.nodeid), item):
+        item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(optionalhook=True)
