@@ -110,9 +110,9 @@ _POSITION = re.compile(
 )
 # A tool that does not report its failure may still return what a failure looks like.
 _FAILURE_SHAPE = re.compile(
-    r"Traceback \(most recent call last\)|^\s*File \"[^\"\n]+\", line \d"
-    r"|^\S+?:\d+(?::\d+)?: (?:fatal )?error\b|^\s+at .+[:(]\d+(?::\d+)?\)?$|\bpanicked at "
-    r"|^Exception in thread |^\S+\(\d+(?:,\d+)?\): error\b|^error(?:\[E\d+\])?: .*\n\s*--> ",
+    r"Traceback \(most recent call last\)|^[ \t]*File \"[^\"\n]+\", line \d"
+    r"|^\S+?:\d+(?::\d+)?: (?:fatal )?error\b|^[ \t]+at .+[:(]\d+(?::\d+)?\)?$|\bpanicked at "
+    r"|^Exception in thread |^\S+\(\d+(?:,\d+)?\): error\b|^error(?:\[E\d+\])?: .*\n[ \t]*--> ",
     re.MULTILINE,
 )
 # Where none of these is, no id can be.

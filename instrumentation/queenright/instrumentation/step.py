@@ -21,6 +21,7 @@ from queenright.instrumentation.steplog import iso
 T = TypeVar("T")
 
 _CONTENT_LIMIT: Final = 8_192
+_EFFECTS: Final = frozenset(effect.value for effect in Effect)
 _DELTA_SECONDS: Final = 5.0
 
 _current: ContextVar[Step | None] = ContextVar("queenright_step", default=None)
@@ -264,7 +265,7 @@ class ToolCall(_Block):
             self._timeout = float(timeout) if timeout is not None else None
         self._call_id = _name(call_id)
         self.arguments_hash = ""
-        self.effect = effect if effect in Effect else ""
+        self.effect = effect if effect in _EFFECTS else ""
         self.result_hash = ""
         self.outcome = ToolOutcome.OK
         self._failure: BaseException | None = None
