@@ -308,7 +308,7 @@ async def test_as_many_runs_wait_as_may_and_the_next_is_refused_until_one_is_ove
     first, *waiting = [await runtime.trigger("e", {"message": "hi"}) for _ in range(3)]
 
     with pytest.raises(
-        TooManyWaitingError, match=r"2 runs of entry point 'e' of graph 'g' wait .* max_waiting"
+        TooManyWaitingError, match=r"2 runs of entry point 'e' of graph 'g' are queued.* max_waiting"
     ):
         await runtime.trigger("e", {"message": "hi"})
     await fake_time.settle()
@@ -453,7 +453,7 @@ async def test_conversations_that_wait_are_bounded(tmp_path: Path, fake_time: Fa
         await fake_time.settle()
 
     assert len(runtime.waiting_nodes()) == 3
-    with pytest.raises(TooManyWaitingError, match="2 runs of entry point 'e' of graph 'g' wait"):
+    with pytest.raises(TooManyWaitingError, match="2 runs of entry point 'e' of graph 'g' are queued"):
         await runtime.trigger("e", {"message": "hi"})
     await runtime.stop()
 
@@ -633,7 +633,7 @@ async def test_a_run_can_be_cancelled_and_is_over_then(tmp_path: Path, fake_time
 
 async def test_misuse_is_named(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
-    with pytest.raises(GraphError, match="there is no graph None; there are: none"):
+    with pytest.raises(GraphError, match="there is no graph None; available: none"):
         runtime.get_stream("e")
     runtime.add_graph(graph(), model=ScriptedModel(), primary=True)
 
@@ -674,7 +674,7 @@ async def test_what_a_node_uses_and_nobody_gave_is_named(
         id="t", nodes=(NodeSpec(id="n", **node),), entry_points=(EntryPointSpec(id="e", node_id="n"),)
     )
 
-    with pytest.raises(GraphError, match=f"node 'n' uses {missing}, which is not given"):
+    with pytest.raises(GraphError, match=f"node 'n' uses {missing}, which was not passed"):
         runtime.add_graph(spec, model=ScriptedModel())
 
 
@@ -785,7 +785,7 @@ async def test_what_a_user_says_goes_to_the_active_graph_first(tmp_path: Path, f
     assert len(models["left"].shown) == 1
     with_two = await runtime.trigger("e", {"message": "hi"}, graph_id="left")
     await fake_time.settle()
-    with pytest.raises(GraphError, match="several sessions; say which"):
+    with pytest.raises(GraphError, match="several sessions; pass one"):
         await runtime.inject_input("chat", "me", graph_id="left")
     session = next(w.session_id for w in runtime.waiting_nodes() if w.execution_id == with_two)
     assert await runtime.inject_input("chat", "me", graph_id="left", session_id=session)
@@ -923,7 +923,7 @@ async def test_a_run_whose_node_has_left_the_graph_says_so(tmp_path: Path, fake_
     session = (await runtime.wait(execution)).session_id
     runtime.add_graph(graph(node="new"), model=ScriptedModel())
 
-    with pytest.raises(GraphError, match="it was in node 'old', which graph 'g' has no more"):
+    with pytest.raises(GraphError, match="it was in node 'old', which graph 'g' no longer has"):
         await runtime.resume(session)
     await runtime.stop()
 

@@ -571,7 +571,7 @@ async def test_whoever_waits_is_told_that_the_bus_closed() -> None:
 
     await bus.close()
 
-    with pytest.raises(RuntimeError, match="the bus was closed before worker_escalation_ticket came"):
+    with pytest.raises(RuntimeError, match="the bus was closed while waiting for worker_escalation_ticket"):
         await waiting
     with pytest.raises(RuntimeError, match="the bus is closed"):
         bus.expect(TICKET)

@@ -95,7 +95,7 @@ def test_one_under_another_ones_name_is_refused(tmp_path: Path) -> None:
     first, second = saved(store), saved(store)
     write_json(file(tmp_path, second), read_json(file(tmp_path, first)))
 
-    with pytest.raises(CorruptCheckpointError, match="it is checkpoint"):
+    with pytest.raises(CorruptCheckpointError, match="it contains checkpoint"):
         store.load(second.checkpoint_id)
 
 

@@ -154,7 +154,7 @@ def cancel_itself() -> ModelReply:
 
 
 NO_ANSWER = (
-    "the provider 'broken' ({}) answered with a {}; its complete() must be async and return a ModelReply"
+    "the provider 'broken' ({}) returned a {}; its complete() must be async and return a ModelReply"
 )
 
 
@@ -452,7 +452,7 @@ async def test_a_declared_time_limit_is_passed_on_and_kept(tmp_path: Path, fake_
     [ended] = [d for d in bench.data(EventType.TOOL_CALL_COMPLETED) if d["tool"] == "dig"]
     assert (ended["outcome"], ended["error_type"], ended["duration"]) == ("timeout", "TimeoutError", 2400)
     [told] = [m.content for m in model.shown[1] if m.tool_call_id == "c0"]
-    assert told.startswith("error: dig: no answer within 2400 s; it may still be at work")
+    assert told.startswith("error: dig: no answer within 2400 s; it may still be running")
 
 
 async def test_each_of_many_slow_calls_in_one_step_is_activity(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -579,7 +579,7 @@ async def test_a_judge_that_breaks_fails_the_visit_and_is_asked_again_later(
     again = await Bench(tmp_path, ScriptedModel(), fake_time).run()
 
     assert (result.outcome, result.error_type) == ("failed", "JudgeFailed")
-    assert result.error == "its judge failed: ZeroDivisionError: oops"
+    assert result.error == "the judge failed: ZeroDivisionError: oops"
     assert (again.outcome, again.turns, again.verdicts) == ("done", 1, ("ACCEPT",))
 
 

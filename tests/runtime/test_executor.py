@@ -211,7 +211,7 @@ async def test_a_loop_beyond_its_limit_is_an_error_that_names_the_edge(bench: Be
     result = await bench.run()
 
     assert result.path == ("a", "a")
-    assert "edge 'a-a' leads to node 'a' once more, which was visited 3 times" in result.error
+    assert "edge 'a-a' leads to node 'a', which reached its limit of 3 visits" in result.error
 
 
 async def test_a_router_with_a_function_chooses_by_name(bench: Bench) -> None:
@@ -264,7 +264,7 @@ async def test_a_router_with_a_model_is_held_to_its_routes(bench: Bench) -> None
     ("run", "says"),
     [
         (lambda: {"other": 1}, "did not return 'x'; it must return an object with: x, y"),
-        (lambda: {"x": object(), "y": 1}, "'x' cannot be remembered: object is no JSON"),
+        (lambda: {"x": object(), "y": 1}, "'x' cannot be stored: object is no JSON"),
         (lambda: 1, "did not return 'x'"),
     ],
 )
@@ -283,7 +283,7 @@ async def test_an_input_that_nobody_set_is_named(bench: Bench) -> None:
 
     result = await bench.run(message="go")
 
-    assert "node 'b' failed: it needs 'x', which nobody has set; there is: message" in result.error
+    assert "node 'b' failed: input 'x' is not set; the memory has: message" in result.error
 
 
 async def test_an_edge_carries_what_it_maps(bench: Bench) -> None:
@@ -660,7 +660,7 @@ async def test_a_graph_of_functions_needs_no_model_and_any_other_says_so(bench: 
         nodes=(NodeSpec(id="n", system_prompt="Talk."),),
         entry_points=(EntryPointSpec(id="e", node_id="n"),),
     )
-    with pytest.raises(GraphError, match="node 'n' uses model, which is not given"):
+    with pytest.raises(GraphError, match="node 'n' needs a model"):
         bench.runtime.add_graph(talks)
 
 
@@ -672,7 +672,7 @@ async def test_a_loop_that_nobody_bounded_ends_some_time(bench: Bench) -> None:
     result = await bench.run()
 
     assert node.max_node_visits == 1000
-    assert "was visited 1000 times; raise max_node_visits" in result.error
+    assert "limit of 1000 visits; raise max_node_visits" in result.error
 
 
 @pytest.mark.parametrize(

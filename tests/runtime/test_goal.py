@@ -104,10 +104,10 @@ def test_everything_that_is_wrong_with_a_goal_is_said_at_once() -> None:
 
     text = str(refused.value)
     for part in (
-        "goal 'g': criterion 'c' is there twice",
+        "goal 'g': criterion 'c' is defined twice",
         "goal 'g': criterion 'c': condition 'x >': invalid syntax",
         "goal 'g': criterion 'c': condition \"open('x')\": there is no function 'open'",
-        "goal 'g': constraint 'h' is there twice",
+        "goal 'g': constraint 'h' is defined twice",
         "goal 'g': constraint 'h': condition 'y **': invalid syntax",
     ):
         assert part in text

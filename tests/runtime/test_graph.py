@@ -59,11 +59,11 @@ def faults(**fields: Any) -> list[str]:
         ({"trigger_type": "timer", "cron": "0 0 31 2 *"}, "cron '0 0 31 2 *': Bad day-of-month"),
         (
             {"trigger_type": "timer", "cron": "0 0 * * *", "timezone": "Hive/North"},
-            "there is no timezone 'Hive/North'; one is such as 'UTC' or 'Europe/Vienna'",
+            "unknown timezone 'Hive/North'; one is such as 'UTC' or 'Europe/Vienna'",
         ),
         (
             {"trigger_type": "timer", "cron": "0 0 * * *", "timezone": "../../etc/passwd"},
-            "there is no timezone '../../etc/passwd'; one is such as 'UTC' or 'Europe/Vienna'",
+            "unknown timezone '../../etc/passwd'; one is such as 'UTC' or 'Europe/Vienna'",
         ),
         (
             {"trigger_type": "timer", "interval_seconds": 5, "timezone": "Europe/Vienna"},
@@ -144,19 +144,19 @@ def test_where_nothing_is_said_the_trigger_decides_whose_session_it_is(
             {"node_type": "function", "function": "f", "client_facing": True},
             "client_facing is for event_loop nodes, not function",
         ),
-        ({"system_prompt": "x", "tools": ("t", "t")}, "tool 't' is there twice"),
-        ({"system_prompt": "x", "output_keys": ("o", "o")}, "output key 'o' is there twice"),
+        ({"system_prompt": "x", "tools": ("t", "t")}, "tool 't' is defined twice"),
+        ({"system_prompt": "x", "output_keys": ("o", "o")}, "output key 'o' is defined twice"),
         (
             {"system_prompt": "x", "output_keys": ("o",), "nullable_output_keys": ("p",)},
-            "nullable output key 'p' is none of its output_keys",
+            "nullable output key 'p' is not in output_keys",
         ),
         (
             {"system_prompt": "x", "tools": ("t",), "final_tools": ("u",)},
-            "final tool 'u' is none of its tools",
+            "final tool 'u' is not in tools",
         ),
         (
             {"system_prompt": "x", "conversation_judge": "llm"},
-            "conversation_judge 'llm' needs success_criteria to judge by",
+            "conversation_judge 'llm' requires success_criteria",
         ),
     ],
 )
@@ -189,19 +189,19 @@ def router(**fields: Any) -> NodeSpec:
 @pytest.mark.parametrize(
     ("node", "edge", "said"),
     [
-        (worker("a"), {"expression": "x > 1"}, ["expression is for edges that are taken when 'expression'"]),
-        (worker("a"), {"when": "expression"}, ["needs an expression"]),
+        (worker("a"), {"expression": "x > 1"}, ["expression requires when='expression'"]),
+        (worker("a"), {"when": "expression"}, ["requires an expression"]),
         (worker("a"), {"when": "expression", "expression": "x >"}, ["condition 'x >': invalid syntax"]),
         (
             worker("a"),
             {"when": "expression", "expression": "__import__('os')"},
-            ["there is no function '__import__'"],
+            ["unknown function '__import__'"],
         ),
-        (worker("a"), {"route": "left"}, ["route is for edges that are taken when 'route', not 'success'"]),
+        (worker("a"), {"route": "left"}, ["route requires when='route', not 'success'"]),
         (
             worker("a"),
             {"when": "route", "route": "left"},
-            ["a route leaves node 'a', which is no router but event_loop"],
+            ["a route leaves node 'a', which is not a router but event_loop"],
         ),
         (
             router(),
@@ -217,7 +217,7 @@ def router(**fields: Any) -> NodeSpec:
         (
             router(system_prompt="Choose."),
             {"when": "route", "route": "left"},
-            ["a router needs either a system_prompt or a function, and not both"],
+            ["a router needs either a system_prompt or a function, not both"],
         ),
     ],
 )
@@ -240,7 +240,7 @@ def test_an_edge_maps_only_to_what_its_target_takes() -> None:
     edges = [{"source": "judge", "target": "b", "input_mapping": {"draft": "report"}}]
 
     assert faults(nodes=[NODE, worker("b", input_keys=("text",))], edges=edges) == [
-        "edge 'judge-b': 'draft' is no input key of node 'b'; it has: text"
+        "edge 'judge-b': 'draft' is not an input key of node 'b'; it has: text"
     ]
 
 
@@ -257,23 +257,23 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
     )
 
     assert found == [
-        "node 'judge' is there twice",
-        "edge 'x' is there twice",
-        "entry point 'e' is there twice",
+        "node 'judge' is defined twice",
+        "edge 'x' is defined twice",
+        "entry point 'e' is defined twice",
         "node 'judge': an event_loop node needs a system_prompt",
-        "edge 'judge-b' leads to node 'b', which is not there; there are: judge, island",
-        "edge 'c-judge' leaves node 'c', which is not there; there are: judge, island",
-        "edge 'x': an edge that is taken when 'expression' needs an expression",
-        "entry point 'e' starts node 'queen', which is not there; there are: judge, island",
+        "edge 'judge-b' leads to node 'b', which does not exist; nodes: judge, island",
+        "edge 'c-judge' leaves node 'c', which does not exist; nodes: judge, island",
+        "edge 'x': an edge that is taken when 'expression' requires an expression",
+        "entry point 'e' starts node 'queen', which does not exist; nodes: judge, island",
         "entry point 'e': a timer needs interval_seconds or cron",
-        "node 'island' is reached from no entry point",
+        "node 'island' is not reachable from any entry point",
     ]
 
 
 def test_an_empty_graph_is_refused() -> None:
     assert faults(nodes=[], entry_points=[]) == [
-        "there is no node",
-        "there is no entry point: nothing starts it",
+        "a graph needs at least one node",
+        "a graph needs at least one entry point",
     ]
 
 
@@ -368,7 +368,7 @@ def test_a_node_reaches_itself_only_round_a_cycle() -> None:
 def test_a_cycle_without_an_exit_is_refused_and_its_nodes_are_named(
     edges: list[tuple[str, str] | EdgeSpec], said: str
 ) -> None:
-    with pytest.raises(ValidationError, match=f"nodes go round for ever: {said}; give one of them an edge"):
+    with pytest.raises(ValidationError, match=f"nodes form an endless cycle: {said}; give one of them an edge"):
         chain(*edges)
 
 
@@ -402,7 +402,7 @@ def test_whatever_the_edges_a_graph_that_is_accepted_can_always_end(pairs: set[t
         graph = chain(*sorted(pairs))
     except ValidationError as refused:
         text = str(refused)
-        assert "nodes go round for ever" in text or "is reached from no entry point" in text
+        assert "nodes form an endless cycle" in text or "is not reachable from any entry point" in text
         return
     last = {node.id for node in graph.nodes if not graph.edges_from(node.id)}
 

@@ -94,7 +94,7 @@ async def test_a_run_beats_every_interval_with_all_that_a_heartbeat_says(hive: H
         "phase": "idle",
         "token_count": 105,
         "error_count": 0,
-        "progress_indicator": "1 node ended, 'count' last",
+        "progress_indicator": "1 node completed, last 'count'",
     }
 
 

@@ -191,8 +191,8 @@ async def test_graphs_that_were_not_loaded_by_a_tool_are_left_alone(keeper: Keep
 
     assert "was not loaded by load_agent" in await keeper("unload_agent", graph_id="other")
     assert "was not loaded by load_agent" in await keeper("restart_agent", graph_id="other")
-    assert "there is no graph 'nobody'; there are: other" in await keeper("unload_agent", graph_id="nobody")
-    assert "there is no graph 'nobody'; there are: other" in await keeper("start_agent", graph_id="nobody")
+    assert "there is no graph 'nobody'; available: other" in await keeper("unload_agent", graph_id="nobody")
+    assert "there is no graph 'nobody'; available: other" in await keeper("start_agent", graph_id="nobody")
     assert "has no entry point 'x'" in await keeper("start_agent", graph_id="other", entry_point="x")
 
 
@@ -216,7 +216,7 @@ async def test_why_an_agent_cannot_be_loaded_is_said_in_words(keeper: Keeper, tm
     await keeper("load_agent", agent_path="twice")
 
     assert "functions.py, line 1: invalid syntax" in await keeper("load_agent", agent_path="broken")
-    assert "has no agent.json and no agent.py" in await keeper("load_agent", agent_path="empty")
+    assert "has no agent.json or agent.py" in await keeper("load_agent", agent_path="empty")
     assert "there is a graph 'adder' already" in await keeper("load_agent", agent_path="twice")
 
 

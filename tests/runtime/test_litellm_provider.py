@@ -557,7 +557,7 @@ async def test_a_script_is_a_model_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("", "no model is named"),
+        ("", "no model is set"),
         ("scripted:/nowhere/x.json", r"/nowhere/x\.json: cannot"),
         ("queenright/rules", r"is for judge and queen only: .* litellm model, .* or scripted:PATH"),
     ],

@@ -310,11 +310,11 @@ async def test_without_the_client_the_extra_is_named(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("server", "said"),
     [
-        ({}, "needs either command (a program) or url"),
-        ({"command": "x", "url": "http://x"}, "needs either command"),
-        ({"command": "x", "headers": {"A": SECRET}}, "headers are for a server with a url"),
-        ({"url": "http://x", "env": {"A": SECRET}}, "args, env and cwd are for a server with a command"),
-        ({"url": f"ftp://{SECRET}"}, "must begin with http:// or https://"),
+        ({}, "set either command (a program) or url"),
+        ({"command": "x", "url": "http://x"}, "set either command"),
+        ({"command": "x", "headers": {"A": SECRET}}, "headers apply to a server with a url"),
+        ({"url": "http://x", "env": {"A": SECRET}}, "args, env and cwd apply to a server with a command"),
+        ({"url": f"ftp://{SECRET}"}, "must start with http:// or https://"),
         ({"command": "x", "env": {"A": [SECRET]}}, "servers.a.env.A: Input should be a valid string"),
         ({"command": "x", "evn": {"A": SECRET}}, "servers.a.evn: Extra inputs are not permitted"),
     ],
@@ -431,6 +431,6 @@ async def test_a_program_that_is_no_server_is_given_up_with_what_it_printed(
 
     await fake_time.advance(30)
 
-    with pytest.raises(McpUnavailableError, match=r"what is no message: 'Usage: hive \[-h\]'"):
+    with pytest.raises(McpUnavailableError, match=r"invalid output to stdout: 'Usage: hive \[-h\]'"):
         await connecting
     await server.close()

@@ -94,10 +94,10 @@ async def test_a_model_judges_by_the_criteria_and_is_shown_the_work_as_a_quotati
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
-        (ModelReply(text="ACCEPT"), "judged without a verdict; it said 'ACCEPT'"),
-        (reply(("verdict", "{not json")), "which is no verdict"),
-        (verdict("MAYBE"), "which is no verdict"),
-        (reply(("other", "{}")), "judged without a verdict"),
+        (ModelReply(text="ACCEPT"), "gave no verdict; it answered 'ACCEPT'"),
+        (reply(("verdict", "{not json")), "gave an invalid verdict"),
+        (verdict("MAYBE"), "gave an invalid verdict"),
+        (reply(("other", "{}")), "gave no verdict"),
     ],
 )
 async def test_an_answer_that_is_no_verdict_is_none(answer: ModelReply, problem: str) -> None:

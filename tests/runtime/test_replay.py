@@ -70,7 +70,7 @@ async def test_a_replay_does_what_came_after_the_checkpoint_and_leaves_the_first
 
 async def test_nothing_is_replayed_from_an_end_or_where_all_runs_share_a_session(tmp_path: Path) -> None:
     runtime, _, session, [last, first] = await counted(tmp_path / "a", "start")
-    with pytest.raises(GraphError, match="at its end there"):
+    with pytest.raises(GraphError, match="finished at that point"):
         await runtime.replay(session, last)
     with pytest.raises(CheckpointNotFoundError):
         await runtime.replay(session, "0000000009-none")

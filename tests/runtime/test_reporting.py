@@ -175,7 +175,7 @@ async def test_a_log_that_fails_is_not_worth_the_run(
 
     await reporter.emit(EventType.GOAL_PROGRESS, {"fraction": 0.5})
 
-    assert "the event goal_progress of node '' was not published" in caplog.text
+    assert "could not publish event goal_progress of node ''" in caplog.text
 
 
 async def test_waits_and_checkpoints_are_told_to_both(tmp_path: Path, fake_time: FakeTime) -> None:

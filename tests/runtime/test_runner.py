@@ -164,8 +164,8 @@ def test_a_reload_sees_a_change_of_the_same_length_in_the_same_second(tmp_path: 
         ("functions.py", "import sys\nsys.exit(3)\n", "functions.py, line 2: SystemExit"),
         ("functions.py", "import tools\n", "tools.py, line 1: ZeroDivisionError"),
         ("tools.py", "def f(*rest): ...\n", "tools.py"),
-        ("tools.py", "tools = [len]\n", "`tools` holds a builtin_function_or_method"),
-        ("mcp_servers.json", '{"servers": {"a": {}}}', "servers.a: needs either command"),
+        ("tools.py", "tools = [len]\n", "`tools` contains a builtin_function_or_method"),
+        ("mcp_servers.json", '{"servers": {"a": {}}}', "servers.a: set either command"),
     ],
 )
 def test_a_faulty_file_is_named_with_its_line(tmp_path: Path, file: str, text: str, said: str) -> None:
@@ -190,7 +190,7 @@ def test_a_file_that_is_not_utf8_a_folder_in_its_place_and_no_agent_at_all_are_s
 
     for name, said in (
         ("latin", "is not UTF-8 (byte 10)"),
-        ("folder", "has no agent.json and no agent.py"),
+        ("folder", "has no agent.json or agent.py"),
         ("both", "has both agent.json and agent.py"),
         ("nowhere", "is no folder"),
     ):
@@ -203,7 +203,7 @@ def test_a_file_that_is_not_utf8_a_folder_in_its_place_and_no_agent_at_all_are_s
     ("text", "said"),
     [
         ("x = 1\n", "has no `agent`"),
-        ("agent = 3\n", "has an `agent` that is a int"),
+        ("agent = 3\n", "`agent` is a int"),
         (AGENT_PY.replace("class provider:", "provider = 3\nclass P:"), "`provider` is a int"),
         (AGENT_PY.replace('name="speaker"', f'name="{SECRET} x"'), "String should match pattern"),
     ],
@@ -242,9 +242,9 @@ def test_everything_that_is_missing_is_found_before_the_start(tmp_path: Path) ->
 
     assert not result.ok
     assert result.errors == (
-        "node 'f': function 'nope' is not in functions.py; there are: other",
-        "node 'w': judge 'strict' is not in judges.py; there are: none",
-        "node 'w': tool 'hammer' is not in tools.py; there are: none",
+        "node 'f': function 'nope' is not in functions.py; available: other",
+        "node 'w': judge 'strict' is not in judges.py; available: none",
+        "node 'w': tool 'hammer' is not in tools.py; available: none",
         "not set in the environment: NEEDY_TOKEN",
         "not set in the environment: ANTHROPIC_API_KEY",
     )
@@ -515,7 +515,7 @@ async def test_an_output_that_is_too_large_fails_its_node_with_the_way_out(
         [kept] = (tmp_path / "storage").rglob("state.json")
 
     assert result.status is SessionStatus.FAILED
-    assert "output 'sum' has 1.0 MiB as JSON, and at most 1 MiB is kept; write it" in result.error
+    assert "output 'sum' has 1.0 MiB as JSON, but the limit is 1 MiB; write it" in result.error
     assert kept.stat().st_size < 10_000
 
 

@@ -135,8 +135,8 @@ async def test_a_script_is_read_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ([], "is no script"),
-        ({"replies": {}}, "is no script"),
+        ([], "is not a script"),
+        ({"replies": {}}, "is not a script"),
         ({"replies": ["hum"]}, r"replies\[0\]: must be an object"),
         ({"replies": [{}, {"txt": "hum"}]}, r"replies\[1\]: .*'txt'"),
         ({"replies": [{"text": 3}]}, r"replies\[0\]: text is 3"),
@@ -183,5 +183,5 @@ async def test_a_script_may_name_a_text_that_is_shown_first(tmp_path: Path) -> N
     reply = await script.complete([old, new, Message(role="assistant", content="Well.")], [])
 
     assert json.loads(reply.tool_calls[0].arguments) == {"ticket_id": 't-"2', "reason": "of $shown.x"}
-    with pytest.raises(ModelError, match=r"names \$shown\.ticket_id, and nothing that is shown"):
+    with pytest.raises(ModelError, match=r"uses \$shown\.ticket_id, but no message"):
         await script.complete([Message(role="user", content="Good day.")], [])

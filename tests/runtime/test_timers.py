@@ -67,7 +67,7 @@ async def test_cron_fires_at_the_named_minutes(fake_time: FakeTime) -> None:
     ("start", "fires"),
     [
         ("2026-03-28 12:00", ["03-29 03:00", "03-30 02:30"]),  # 02:30 does not exist: right after the jump
-        ("2026-10-24 12:00", ["10-25 02:30", "10-26 02:30"]),  # 02:30 is there twice: fires once
+        ("2026-10-24 12:00", ["10-25 02:30", "10-26 02:30"]),  # 02:30 is defined twice: fires once
     ],
 )
 async def test_cron_keeps_to_its_zone_through_summer_time(

@@ -78,9 +78,9 @@ async def test_context_parameters_are_given_by_the_runtime_and_never_by_the_mode
 @pytest.mark.parametrize(
     ("function", "problem"),
     [
-        (lambda *places: "", "has no name of its own"),
-        (lambda **places: "", "has no name of its own"),
-        (lambda place, /: "", "has no name of its own"),
+        (lambda *places: "", "cannot be passed by name"),
+        (lambda **places: "", "cannot be passed by name"),
+        (lambda place, /: "", "cannot be passed by name"),
     ],
 )
 def test_a_function_that_no_model_can_call_is_refused(function: Any, problem: str) -> None:
@@ -92,7 +92,7 @@ def test_an_annotation_that_cannot_be_checked_is_refused() -> None:
     def odd(event: threading.Event) -> str:
         return ""
 
-    with pytest.raises(TypeError, match="tool 'odd' has an annotation that cannot be checked"):
+    with pytest.raises(TypeError, match="tool 'odd' has an annotation that cannot be validated"):
         tool_from_function(odd)
 
 

@@ -1,4 +1,4 @@
-"""A stream: the runs that one entry point starts."""
+"""Streams: the runs of one entry point."""
 
 from __future__ import annotations
 
@@ -40,27 +40,27 @@ _log = logging.getLogger(__name__)
 
 FRAMEWORK = "queenright"
 CANCELLED = "cancelled"
-"""The error type of a run that somebody cancelled: it ended, and did not fail."""
+"""Error type of a cancelled run, which did not fail."""
 TERMINATED = "terminated"
-"""The error type of a run that was stopped by who watches over it."""
+"""Error type of a run that an intervention terminated."""
 
 _ERROR_TYPES: Final = {SessionStatus.CANCELLED: CANCELLED, SessionStatus.TERMINATED: TERMINATED}
 _GRACE_SECONDS: Final = 5.0
 
 RunNode = Callable[[str], Awaitable[NodeResult]]
-"""Runs the entry point's node once on a message."""
+"""Runs the entry point's node once with a message."""
 
 Entry = Callable[[Trigger, RunNode], Awaitable[Any]]
-"""What an entry point does when it fires, in place of one run of its graph."""
+"""Handles the trigger of an entry point, instead of one run of its graph."""
 
 
 class TooManyWaitingError(QueenrightError):
-    """Raised for a run that is asked for while as many wait as may."""
+    """Raised when a run is requested while the queue is full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Open:
-    """A run that has its session."""
+    """An open run: its session, executor and reporter."""
 
     session: Session
     executor: GraphExecutor
@@ -69,28 +69,28 @@ class _Open:
 
 @dataclass(slots=True)
 class _Opening:
-    """What has been opened for a run so far, and how to close it."""
+    """Resources of a run that is being opened, to be released at its end."""
 
     worker: Worker | None = None
     session_id: str = ""
     holds: list[Callable[[], None]] = field(default_factory=list)
-    """What keeps others out of the session, as functions that let them in."""
+    """Functions that release the session's locks."""
     opened: _Open | None = None
 
-    def let_go(self) -> None:
+    def release_session(self) -> None:
         while self.holds:
             self.holds.pop()()
 
 
 class ExecutionStream:
     """
-    One entry point at work.
+    The runs of one entry point.
 
-    At most ``max_concurrent`` runs go on at a time, the others wait in order: at most ``max_waiting``, and
-    those that events start or that are brought back, which are never refused. A run that waits for its
-    user, or for another one in its session, takes no place: of these, too, ``max_waiting`` may be.
-    A tick of a timer that comes while a run goes on is skipped and counted. Runs of one graph in one
-    session take turns, whoever started them; a session that another process writes in is refused.
+    At most ``max_concurrent`` runs are active; others are queued in order, at most ``max_waiting``. Runs
+    started by events and respawned runs are never rejected. A run that waits for its user, or for another
+    run of its session, does not count as active, up to ``max_waiting`` such runs. A timer tick during a run
+    is skipped and counted. Runs of one graph in one session take turns, also across entry points; a session
+    that another process is using is rejected.
     """
 
     def __init__(
@@ -110,32 +110,32 @@ class ExecutionStream:
 
     @property
     def graph_id(self) -> str:
-        """The graph that the entry point is of."""
+        """The entry point's graph."""
         return self._graph.spec.id
 
     @property
     def has_entry(self) -> bool:
-        """Whether something else than one run of its graph is done when it fires."""
+        """Whether a handler replaces the run of the graph."""
         return self._entry is not None
 
     @property
     def pending(self) -> int:
-        """Runs that wait, and those going on."""
+        """Number of queued and active runs."""
         return len(self._queue) + len(self._active)
 
     @property
     def executions(self) -> list[Execution]:
-        """The runs going on, oldest first, then those that wait."""
+        """The active runs, oldest first, then the queued ones."""
         return [*self._active.values(), *self._queue]
 
     @property
     def _places_taken(self) -> int:
-        """Runs that others have to wait for: none that itself waits, as long as those are not too many."""
+        """Number of active runs that do not wait; at most ``max_waiting`` waiting ones are excluded."""
         waiting = sum(execution.is_waiting for execution in self._active.values())
         return len(self._active) - min(waiting, self.spec.max_waiting)
 
     def start(self) -> None:
-        """Begin to listen to the entry point's timer or events."""
+        """Start the entry point's timer or event subscription."""
         if self.spec.trigger_type == "timer":
             self._timer = asyncio.create_task(self._tick(), name=f"graph:{self.id}:timer")
         elif self.spec.trigger_type == "event":
@@ -150,7 +150,7 @@ class ExecutionStream:
             )
 
     async def stop(self) -> None:
-        """Listen no more, pause what runs, cancel what waits, and return when all has ended."""
+        """Stop listening, pause active runs, cancel queued ones, and wait for all of them."""
         if self._subscription is not None:
             self._subscription.cancel()
             self._subscription = None
@@ -160,7 +160,7 @@ class ExecutionStream:
             self._timer = None
         await asyncio.gather(*(self.end(e.id, SessionStatus.PAUSED) for e in self.executions))
         if freeing := list(self._freeing):
-            # A thread cannot be stopped; whoever stops the runtime is not kept waiting for it for ever.
+            # A thread cannot be stopped; do not wait for it forever.
             await asyncio.wait(freeing, timeout=_GRACE_SECONDS)
             for task in freeing:
                 task.cancel()
@@ -168,14 +168,14 @@ class ExecutionStream:
 
     def fire(self, trigger: Trigger, *, session_id: str | None = None) -> Execution:
         """
-        Queue a run, and return it.
+        Queue a run and return it.
 
         Args:
-            trigger: Why it runs.
-            session_id: The session to run in; else as the entry point's isolation says.
+            trigger: The trigger.
+            session_id: The session to run in; by default the entry point's isolation level decides.
 
         Raises:
-            TooManyWaitingError: It is asked for by somebody, and no more may wait.
+            TooManyWaitingError: The queue is full, and the trigger is not an event.
         """
         if trigger.event is None:
             self.check_room()
@@ -195,7 +195,7 @@ class ExecutionStream:
         Queue the continuation of an interrupted run, and return it.
 
         Raises:
-            TooManyWaitingError: It is asked for by somebody, and no more may wait.
+            TooManyWaitingError: The queue is full, and this is not a respawn.
         """
         if respawn is None:
             self.check_room()
@@ -211,33 +211,33 @@ class ExecutionStream:
             )
         )
 
-    def begin_anew(self, given: Mapping[str, Any], session_id: str, respawn: Respawn) -> Execution:
-        """Queue a run of what an interrupted one was given, from the start, and return it."""
+    def begin_anew(self, input_data: Mapping[str, Any], session_id: str, respawn: Respawn) -> Execution:
+        """Queue a new run with the input of an interrupted one, and return it."""
         return self._enqueue(
             Execution(
                 id=self._around.ids(),
                 graph_id=self.graph_id,
-                trigger=Trigger(input_data=given),
+                trigger=Trigger(input_data=input_data),
                 session_id=session_id,
                 respawn=respawn,
             )
         )
 
     def check_room(self) -> None:
-        """Raise ``TooManyWaitingError`` if no more runs may wait."""
+        """Raise ``TooManyWaitingError`` if the queue is full."""
         waiting = sum(execution.is_queued for execution in self.executions)
         if waiting >= self.spec.max_waiting:
             raise TooManyWaitingError(
-                f"{waiting} runs of entry point {self.spec.id!r} of graph {self.graph_id!r} wait "
-                "for their turn, and no more may; ask again when some are over, stop some, or raise its "
+                f"{waiting} runs of entry point {self.spec.id!r} of graph {self.graph_id!r} are queued, "
+                "which is the maximum; retry when some have ended, stop some, or raise its "
                 "max_concurrent or max_waiting"
             )
 
     async def end(self, execution_id: str, status: SessionStatus, reason: str = "") -> bool:
         """
-        Stop a run: for good, or to be resumed; return whether there was one to stop.
+        Stop a run with a final status; return whether there was one to stop.
 
-        It has ended when this returns, unless it is the run itself that asks. ``reason`` is written down.
+        Waits until the run has ended, unless called by the run itself. ``reason`` is recorded.
         """
         execution = next((e for e in self.executions if e.id == execution_id), None)
         if execution is None:
@@ -257,14 +257,15 @@ class ExecutionStream:
         return True
 
     def nodes(self) -> list[tuple[Execution, str, EventLoopNode]]:
-        """Return the nodes that are talking with a model now, with the runs they are in."""
-        found: list[tuple[Execution, str, EventLoopNode]] = []
-        for execution in self._active.values():
-            if execution.executor is not None:
-                found += [(execution, node_id, node) for node_id, node in execution.executor.nodes.items()]
-        return found
+        """Return the model-driven nodes that are running, with their runs."""
+        return [
+            (execution, node_id, node)
+            for execution in self._active.values()
+            if execution.executor is not None
+            for node_id, node in execution.executor.nodes.items()
+        ]
 
-    # -- what fires -----------------------------------------------------------------------------
+    # -- triggers -------------------------------------------------------------------------------
 
     def _on_event(self, event: AgentEvent) -> None:
         if not (self.spec.exclude_own_graph and event.graph_id == self.graph_id):
@@ -282,7 +283,7 @@ class ExecutionStream:
         around, spec = self._around, self.spec
         if spec.cron:
             return cron_ticks(spec.cron, spec.timezone, clock=around.clock, sleep=around.sleep)
-        assert spec.interval_seconds is not None  # the spec saw to it
+        assert spec.interval_seconds is not None  # validated by the specification
         return interval_ticks(spec.interval_seconds, monotonic=around.monotonic, sleep=around.sleep)
 
     # -- runs -----------------------------------------------------------------------------------
@@ -298,10 +299,10 @@ class ExecutionStream:
             execution = self._queue.popleft()
             self._active[execution.id] = execution
             execution.task = asyncio.create_task(self._execute(execution), name=f"graph:{self.id}")
-            # Not at the end of the coroutine: one that is cancelled before it began has none.
-            execution.task.add_done_callback(partial(self._over, execution))
+            # A callback, since a coroutine that is cancelled before it starts never runs.
+            execution.task.add_done_callback(partial(self._on_task_done, execution))
 
-    def _over(self, execution: Execution, _: asyncio.Task[None]) -> None:
+    def _on_task_done(self, execution: Execution, _: asyncio.Task[None]) -> None:
         self._active.pop(execution.id, None)
         if not execution.done:
             execution.finish(self._result(execution, SessionStatus.CANCELLED, error_type=CANCELLED))
@@ -332,9 +333,9 @@ class ExecutionStream:
                 status, error_type = SessionStatus.CANCELLED, INPUT_REFUSED
         except Exception as fault:
             status, error, error_type = SessionStatus.FAILED, redact(str(fault)), type(fault).__name__
-            self._log_fault("a run of %s failed", fault)
+            self._log_error("a run of %s failed", fault)
         execution.ending = True
-        # Whoever cancels it now comes too late: how it ended is written down and told first.
+        # From here on a cancellation is too late: record and report the end first.
         await all_ended(
             [
                 asyncio.create_task(
@@ -353,7 +354,7 @@ class ExecutionStream:
         error: str,
         error_type: str,
     ) -> None:
-        """Write down and tell how a run ended; whatever happens then, its session is free afterwards."""
+        """Record and report how a run ended, and release its session in any case."""
         self._around.heartbeats.leave(execution)
         run = opening.opened
         result = self._result(execution, status, value=value, error=error, error_type=error_type)
@@ -363,42 +364,42 @@ class ExecutionStream:
                 result = self._result(
                     execution, status, value=value, error=state.error, error_type=error_type, run=run
                 )
-                await self._tell_end(run, result)
+                await self._report_end(run, result)
             elif status is SessionStatus.FAILED:
-                await self._tell_never_began(execution, result)
+                await self._report_failed_start(execution, result)
         except Exception as fault:
-            self._log_fault("the end of a run of %s could not be written down", fault)
+            self._log_error("could not record the end of a run of %s", fault)
             result = self._result(
                 execution, SessionStatus.FAILED, error=redact(str(fault)), error_type=type(fault).__name__
             )
         finally:
             if opening.worker is not None:
                 opening.worker.close(_as_error(result), paused=result.status is SessionStatus.PAUSED)
-            self._free(opening)
+            self._release_session(opening)
             execution.finish(result)
 
-    def _log_fault(self, what: str, fault: Exception) -> None:
-        """Log what ended a run: with a traceback, unless its words are all that is needed to mend it."""
-        if isinstance(fault, QueenrightError | OSError):
-            _log.error(f"{what}: %s", self.id, redact(str(fault)))
+    def _log_error(self, message: str, error: Exception) -> None:
+        """Log an error that ended a run, with a traceback unless its message is enough to fix it."""
+        if isinstance(error, QueenrightError | OSError):
+            _log.error(f"{message}: %s", self.id, redact(str(error)))
         else:
-            _log.error(f"{what}: %s", self.id, masked_traceback(fault))
+            _log.error(f"{message}: %s", self.id, masked_traceback(error))
 
-    def _free(self, opening: _Opening) -> None:
-        """Let others into the session: at once, or when the threads that still work for it have ended."""
+    def _release_session(self, opening: _Opening) -> None:
+        """Release the session, at once or when the threads that still work in it have ended."""
         if not self._graph.tools.threads.running(opening.session_id):
-            opening.let_go()
+            opening.release_session()
             return
-        _log.warning("a function of %s still runs; until it ends, nobody else gets its session", self.id)
-        task = asyncio.create_task(self._free_later(opening), name=f"graph:{self.id}:threads")
+        _log.warning("a function of %s is still running; its session stays locked until it ends", self.id)
+        task = asyncio.create_task(self._release_session_later(opening), name=f"graph:{self.id}:threads")
         self._freeing.add(task)
         task.add_done_callback(self._freeing.discard)
 
-    async def _free_later(self, opening: _Opening) -> None:
+    async def _release_session_later(self, opening: _Opening) -> None:
         try:
             await self._graph.tools.threads.ended(opening.session_id)
         finally:
-            opening.let_go()
+            opening.release_session()
 
     def _runner(self, execution: Execution, opening: _Opening) -> RunNode:
         async def run_node(message: str) -> NodeResult:
@@ -412,7 +413,7 @@ class ExecutionStream:
         return run_node
 
     async def _open(self, execution: Execution, opening: _Opening) -> _Open:
-        """Take a session, and begin the run in it."""
+        """Find and lock the run's session, and start the run in it."""
         around, graph = self._around, self._graph
         of_event = execution.trigger.event.session_id if execution.trigger.event is not None else ""
         session, store = await around.disk.run(
@@ -425,11 +426,12 @@ class ExecutionStream:
         telemetry, registry = (around.telemetry, around.registry) if graph.agent_id else around.muted
         logger = RuntimeLogger(session, store.base / "runtime_logs")
         first_step = await around.disk.run(logger.next_step) if execution.resumes else 0
-        life = execution.incarnation_id = around.lives.of(session.path, execution.incarnation_id)
+        incarnation_id = around.lives.of(session.path, execution.incarnation_id)
+        execution.incarnation_id = incarnation_id
         worker = Worker(
             graph.agent_id or graph.spec.id,
             session_id=session.id,
-            incarnation_id=life,
+            incarnation_id=incarnation_id,
             first_step=first_step,
             repeatable=graph.spec.repeatable,
             graph_id=graph.spec.id,
@@ -446,7 +448,7 @@ class ExecutionStream:
         origin = Origin(
             agent_id=graph.agent_id,
             session_id=session.id,
-            incarnation_id=life,
+            incarnation_id=incarnation_id,
             graph_id=self.graph_id,
             stream_id=self.id,
             execution_id=execution.id,
@@ -466,22 +468,22 @@ class ExecutionStream:
             begun_by_user=self.spec.trigger_type == "manual",
             on_waiting=self._pump,
         )
-        about: dict[str, Any] = {"framework": FRAMEWORK, "start_records": True, "entry_point": self.spec.id}
+        data: dict[str, Any] = {"framework": FRAMEWORK, "start_records": True, "entry_point": self.spec.id}
         if graph.spec.repeatable:
-            about["repeatable"] = True
+            data["repeatable"] = True
         if graph.agent_id and around.heartbeats.interval is not None:
-            about["heartbeat_interval"] = around.heartbeats.interval
-        again = execution.respawn
-        if again is not None and again.restarts:
-            await executor.forget_run(again.restarts)
+            data["heartbeat_interval"] = around.heartbeats.interval
+        respawn = execution.respawn
+        if respawn is not None and respawn.restarts:
+            await executor.forget_run(respawn.restarts)
         if execution.resumes:
             await executor.take_up(execution.checkpoint)
         else:
             await executor.begin(_input(execution.trigger), enters=self._entry is None)
-        if again is not None and again.note:
-            await executor.tell(again.note)
+        if respawn is not None and respawn.note:
+            await executor.tell(respawn.note)
         opening.opened = _Open(session=session, executor=executor, reporter=reporter)
-        await reporter.emit(EventType.EXECUTION_STARTED, about)
+        await reporter.emit(EventType.EXECUTION_STARTED, data)
         around.heartbeats.join(execution, reporter)
         if execution.resumes:
             await reporter.emit(EventType.EXECUTION_RESUMED, {})
@@ -491,7 +493,7 @@ class ExecutionStream:
     async def _take_turn(
         self, execution: Execution, session: Session, store: SessionStore, opening: _Opening
     ) -> None:
-        """Wait for runs of this graph in this session, and keep other processes out of it."""
+        """Wait for other runs of this graph in this session, and lock out other processes."""
         locks = self._around.locks
         lock = locks.setdefault(str(session.path), asyncio.Lock())
         if lock.locked():
@@ -502,21 +504,26 @@ class ExecutionStream:
         claim = await self._around.disk.run(lambda: store.claim(session))
         opening.holds.append(claim.release)
 
-    async def _tell_end(self, run: _Open, result: ExecutionResult) -> None:
-        tell = run.reporter.emit
+    async def _report_end(self, run: _Open, result: ExecutionResult) -> None:
+        emit = run.reporter.emit
         match result.status:
             case SessionStatus.COMPLETED:
-                ended = {"entry_point": self.spec.id, "outputs": sorted(result.outputs)}
-                await tell(EventType.EXECUTION_COMPLETED, ended)
+                data = {"entry_point": self.spec.id, "outputs": sorted(result.outputs)}
+                await emit(EventType.EXECUTION_COMPLETED, data)
             case SessionStatus.PAUSED:
-                await tell(EventType.EXECUTION_PAUSED, {"entry_point": self.spec.id})
+                await emit(EventType.EXECUTION_PAUSED, {"entry_point": self.spec.id})
             case _:
-                failed = {"error_type": result.error_type, "error": result.error[-500:]}
-                await tell(EventType.EXECUTION_FAILED, {"entry_point": self.spec.id, **failed})
+                await emit(EventType.EXECUTION_FAILED, self._failure_data(result))
 
-    async def _tell_never_began(self, execution: Execution, result: ExecutionResult) -> None:
-        """Tell of a run that failed before it had a session: it is nobody's work yet, so no worker's."""
-        failed = {"error_type": result.error_type, "error": result.error[-500:]}
+    def _failure_data(self, result: ExecutionResult) -> dict[str, Any]:
+        return {
+            "entry_point": self.spec.id,
+            "error_type": result.error_type,
+            "error": result.error[-500:],
+        }
+
+    async def _report_failed_start(self, execution: Execution, result: ExecutionResult) -> None:
+        """Report a run that failed before it had a session, without a worker's ids."""
         await self._around.bus.publish(
             AgentEvent(
                 type=EventType.EXECUTION_FAILED,
@@ -524,7 +531,7 @@ class ExecutionStream:
                 graph_id=self.graph_id,
                 stream_id=self.id,
                 execution_id=execution.id,
-                data={"entry_point": self.spec.id, **failed},
+                data=self._failure_data(result),
             )
         )
 
@@ -557,12 +564,12 @@ class ExecutionStream:
 
 
 def _as_error(result: ExecutionResult) -> BaseException | None:
-    """Return how a run ended as instrumentation wants it; one that was stopped did not fail."""
+    """Return the error for instrumentation; a stopped run did not fail."""
     if result.status in _ERROR_TYPES:
         return asyncio.CancelledError()
     if result.status is not SessionStatus.FAILED:
         return None
-    # The kind of error is told by the name of its class.
+    # Instrumentation reads the error type from the class name.
     kind: type[Exception] = type(result.error_type or "RunFailed", (Exception,), {})
     return kind(result.error)
 

@@ -1,4 +1,4 @@
-"""The Python files of an agent's folder, loaded anew each time, so that a reload sees what was changed."""
+"""The Python modules of an agent's folder, loaded anew each time so that a reload sees changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.agents.agent_spec import AgentLoadError, faults
 
-# What is imported under plain names while an agent is loaded is everybody's for that moment.
+# While an agent loads, its plain module names are visible to the whole process.
 _loading: Final = threading.RLock()
 _numbers: Final = itertools.count(1)
 
@@ -30,9 +30,9 @@ class AgentModules:
     """
     The modules of one load of an agent.
 
-    Each has a name of its own (``queenright_agent_7.tools``). While one is loaded, the files beside it can
-    be imported by their plain names (``import tools``) or as ``from . import tools``; ``sys.path`` is not
-    touched, no byte code is written or trusted, and afterwards the plain names are what they were before.
+    Each has a unique name (``queenright_agent_7.tools``). While one is loading, its siblings can be imported
+    by plain name (``import tools``) or with ``from . import tools``. ``sys.path`` is not touched, byte code
+    is neither written nor read, and the plain names are restored afterwards.
 
     Args:
         folder: The agent's folder.
@@ -44,10 +44,10 @@ class AgentModules:
 
     def load(self, name: str) -> types.ModuleType | None:
         """
-        Return the module in ``{name}.py``, loaded once; None if there is no such file.
+        Return the module ``{name}.py``, loaded once, or None if there is no such file.
 
         Raises:
-            AgentLoadError: It cannot be loaded; says which line of which of the agent's files.
+            AgentLoadError: It cannot be loaded; names the file and line in the agent's folder.
         """
         path = self.folder / f"{name}.py"
         if not path.is_file():
@@ -57,11 +57,11 @@ class AgentModules:
                 return importlib.import_module(f"{self._package}.{name}")
             except BaseException as error:
                 if not isinstance(error, Exception | SystemExit) and _is_main():
-                    raise  # somebody at the terminal has had enough
+                    raise  # KeyboardInterrupt: the user pressed Ctrl-C
                 raise self._fault(path, error) from error
 
     def forget(self) -> None:
-        """Let the modules go."""
+        """Remove the modules from ``sys.modules``."""
         for name in [known for known in sys.modules if _within(known, self._package)]:
             del sys.modules[name]
 
@@ -85,7 +85,7 @@ class AgentModules:
             sys.modules.update(before)
 
     def _fault(self, path: Path, error: BaseException) -> AgentLoadError:
-        """Say what went wrong, and where in the agent's own files."""
+        """Describe an import error and locate it in the agent's own files."""
         if isinstance(error, SyntaxError) and error.filename:
             return AgentLoadError(Path(error.filename), f"{error.msg}", line=error.lineno)
         line, trace = None, error.__traceback__
@@ -102,14 +102,14 @@ class AgentModules:
 
 
 class _Fresh(SourceFileLoader):
-    """Compiles a file each time: byte code goes by a time in whole seconds, and a change may be quicker."""
+    """Compile a file on each load: cached byte code is compared by whole seconds and misses quick edits."""
 
     def path_stats(self, path: str) -> Any:
-        raise OSError("byte code is not used here")
+        raise OSError("byte code is disabled for agent modules")
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules of one folder: by their full names and, in the loading thread, by plain ones."""
+    """Find the modules of one folder: by full name and, in the loading thread, by plain name."""
 
     def __init__(self, package: str, folder: Path) -> None:
         self._package = package
@@ -118,11 +118,11 @@ class _Finder(MetaPathFinder):
             entry.stem
             for entry in folder.iterdir()
             if entry.suffix == ".py" or (entry / "__init__.py").is_file()
-            # A file called like a module of Python itself would break what is imported meanwhile.
+            # A file named like a standard library module would break imports of that module.
         } - set(sys.stdlib_module_names)
 
     def is_sibling(self, name: str) -> bool:
-        """Whether ``name`` is the plain name of a module of the folder."""
+        """Return whether ``name`` is the plain name of a module in the folder."""
         return name.partition(".")[0] in self._siblings
 
     def find_spec(
@@ -136,7 +136,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Alias(Loader):
-    """Gives a module that has another name already."""
+    """Return a module that is already loaded under another name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -147,7 +147,7 @@ class _Alias(Loader):
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
-        # The import system has just taken it for one called by the plain name.
+        # The import system has overwritten both with those of the plain name.
         module.__spec__, module.__loader__ = self._own
 
 

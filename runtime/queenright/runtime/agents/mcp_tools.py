@@ -1,4 +1,4 @@
-"""Tools of MCP servers: named, described and answered as any other tool is."""
+"""Tools of MCP servers, adapted to the runtime's tools."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ _log = logging.getLogger(__name__)
 
 _NAME_LIMIT: Final = 64
 _ALIVE_SECONDS: Final = 5.0
-"""A server that left a call without an answer has so long to answer another."""
+"""Time limit of the probe sent to a server that did not answer a call."""
 
 
 class McpUnavailableError(QueenrightError):
-    """Raised when a server cannot be reached, or when there is no MCP client here."""
+    """Raised when an MCP server cannot be reached, or the MCP client is not installed."""
 
 
 class McpServer:
     """
-    One server, connected at the first use and again at the next use after it went away.
+    One MCP server. It is connected on first use, and again on the next use after it went away.
 
     Args:
-        name: What ``mcp_servers.json`` calls it.
-        spec: Where it is.
+        name: Its name in ``mcp_servers.json``.
+        spec: Its specification.
         folder: The agent's folder.
-        log: The file that a server's stderr is appended to.
-        environment: Where ``${NAME}`` is looked up.
-        sleep: Counts out the time limit for connecting.
+        log: File that receives the server's stderr.
+        environment: Environment for ``${NAME}`` references.
+        sleep: Clock of the connection timeout.
     """
 
     def __init__(
@@ -69,34 +69,34 @@ class McpServer:
 
     @property
     def timeout_seconds(self) -> float:
-        """How long one call of a tool may take."""
+        """Time limit of one tool call."""
         return self._spec.timeout_seconds
 
     @property
     def gone(self) -> bool:
-        """Whether the server went away since it was connected; the next call connects to it again."""
+        """Whether the server went away after it was connected; the next call reconnects."""
         return self._connection is not None and self._connection.gone
 
     async def list_tools(self) -> list[mcp.Tool]:
         """
-        Return what the server offered when it was connected; connect to it if it is not.
+        Return the server's tools; connect first if necessary.
 
         Raises:
-            McpUnavailableError: It cannot be reached.
-            MissingCredentialError: It refers to a variable that is not set.
+            McpUnavailableError: The server cannot be reached.
+            MissingCredentialError: A referenced variable is not set.
         """
         return (await self._connected()).tools
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
         """
-        Return the answer of one of the server's tools, as text.
+        Call one of the server's tools and return its result as text.
 
-        A server that went away before is connected again, once. One that goes away during the call is not
-        asked again: whether the call took effect nobody knows.
+        A server that went away earlier is reconnected once. A call during which the server goes away is not
+        repeated, since it may have taken effect.
 
         Raises:
-            ToolError: The tool says so.
-            ToolUnavailable: The server cannot be reached, or it went away.
+            ToolError: The tool reported an error.
+            ToolUnavailable: The server cannot be reached, or went away.
         """
         try:
             connection = await self._connected()
@@ -112,16 +112,16 @@ class McpServer:
             if connection.gone:
                 raise ToolUnavailable(
                     f"the MCP server {self.name!r} went away during the call, which may or may not have "
-                    f"taken effect: check before doing it again"
+                    f"taken effect: check before calling it again"
                 ) from None
-            raise ToolError(_told(error)) from None
-        said = as_text(result)
+            raise ToolError(_describe_error(error)) from None
+        text = as_text(result)
         if result.is_error:
-            raise ToolError(said)
-        return said
+            raise ToolError(text)
+        return text
 
     async def close(self) -> None:
-        """End the connection, and the server if it was started here. It is not connected again."""
+        """Close the connection for good, and stop the server if it was started here."""
         self._closed = True
         async with self._connecting:
             if self._connection is not None:
@@ -133,7 +133,7 @@ class McpServer:
             if self._closed:
                 raise McpUnavailableError(f"The MCP server {self.name!r} is closed.")
             if self._connection is not None and self._connection.doubted:
-                await self._look_after(self._connection)
+                await self._probe(self._connection)
             if self._connection is not None and self._connection.gone:
                 await self._connection.close()
                 self._connection = None
@@ -141,23 +141,23 @@ class McpServer:
                 self._connection = await self._connect()
             return self._connection
 
-    async def _look_after(self, connection: Connection) -> None:
-        """See whether a server still answers that left a call without an answer; if not, end it."""
-        # Within what a call may take, so that there is time left to connect again.
+    async def _probe(self, connection: Connection) -> None:
+        """Check that a server still responds after an unanswered call; if not, close the connection."""
+        # Well below the limit of a call, so that time is left to reconnect.
         seconds = min(_ALIVE_SECONDS, self.timeout_seconds / 4)
         try:
-            # Not a ping, which newer servers do not have.
-            await within(seconds, _asked(connection), self._sleep)
+            # Not a ping, which newer servers do not support.
+            await within(seconds, _list_tools(connection), self._sleep)
         except TimeoutError:
-            _log.warning("the MCP server %r hangs: it is ended, and connected again", self.name)
+            _log.warning("the MCP server %r does not respond: reconnecting", self.name)
             await connection.close()
         except Exception as error:
-            connection.suspect(error)  # it refused, which is an answer, or it is gone
+            connection.suspect(error)  # an error is a response, unless it says that the server is gone
         connection.doubted = False
 
     async def _connect(self) -> Connection:
         try:
-            # Importing it takes about a second.
+            # The import takes about a second.
             await asyncio.to_thread(importlib.import_module, "mcp")
         except ImportError as error:
             raise McpUnavailableError(
@@ -166,8 +166,8 @@ class McpServer:
         spec = self._spec
         wanted_by = f"MCP server {self.name!r}"
         filled = {
-            what: {k: filled_in(text, self._environment, wanted_by=wanted_by) for k, text in texts.items()}
-            for what, texts in (("env", spec.env), ("headers", spec.headers), ("url", {"url": spec.url}))
+            name: {k: filled_in(text, self._environment, wanted_by=wanted_by) for k, text in texts.items()}
+            for name, texts in (("env", spec.env), ("headers", spec.headers), ("url", {"url": spec.url}))
         }
         hide(self._environment[name] for name in spec.variables)
         for texts in (filled["env"], filled["headers"]):
@@ -187,37 +187,37 @@ class McpServer:
         return connection
 
     def _unreachable(self, error: Exception, garbage: str) -> str:
-        garbage = garbage and f"; it wrote to stdout what is no message: {garbage}"
-        hint = f"; what it wrote is in {self._log}" if self._spec.command and self._log.exists() else ""
-        where = f"The MCP server {self.name!r} ({self._spec.where})"
-        return f"{where} cannot be reached: {_told(error)}{garbage}{hint}"
+        garbage = garbage and f"; it wrote invalid output to stdout: {garbage}"
+        hint = f"; its stderr is in {self._log}" if self._spec.command and self._log.exists() else ""
+        server = f"The MCP server {self.name!r} ({self._spec.where})"
+        return f"{server} cannot be reached: {_describe_error(error)}{garbage}{hint}"
 
 
 async def mcp_tools(servers: Iterable[McpServer], taken: Collection[str] = ()) -> list[Tool]:
     """
-    Return the tools of ``servers``, connecting to all of them at once.
+    Return the tools of ``servers``; all servers are connected concurrently.
 
-    A tool keeps its name, unless that is in ``taken`` or two servers have it: then it is ``server__tool``.
+    A tool keeps its name unless it is in ``taken`` or two servers offer it; then it is ``server__tool``.
 
     Raises:
         McpUnavailableError: A server cannot be reached.
-        MissingCredentialError: A server refers to a variable that is not set.
+        MissingCredentialError: A server references a variable that is not set.
     """
     servers = list(servers)
     offered = await asyncio.gather(*(server.list_tools() for server in servers), return_exceptions=True)
-    found: list[tuple[McpServer, mcp.Tool]] = []
+    pairs: list[tuple[McpServer, mcp.Tool]] = []
     for server, tools in zip(servers, offered, strict=True):
         if isinstance(tools, BaseException):
             raise tools
-        found += [(server, tool) for tool in tools]
-    names = [_plain(tool.name) for _, tool in found]
+        pairs += [(server, tool) for tool in tools]
+    names = [_sanitize(tool.name) for _, tool in pairs]
     return [
         _tool(server, tool, f"{server.name}__{name}" if name in taken or names.count(name) > 1 else name)
-        for (server, tool), name in zip(found, names, strict=True)
+        for (server, tool), name in zip(pairs, names, strict=True)
     ]
 
 
-async def _asked(connection: Connection) -> None:
+async def _list_tools(connection: Connection) -> None:
     await connection.client.list_tools()
 
 
@@ -234,17 +234,17 @@ def _tool(server: McpServer, offered: mcp.Tool, name: str) -> Tool:
     )
 
 
-def _plain(name: str) -> str:
-    """Return a name that every model's provider takes."""
+def _sanitize(name: str) -> str:
+    """Replace the characters that some model providers reject in tool names."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)
 
 
 def as_text(result: CallToolResult) -> str:
-    """Return a result as a model can read it: its text; what is no text is named, not shown."""
+    """Return a result as text for a model; content that is not text is named, not included."""
     structured = result.structured_content
-    texts = all(block.type == "text" for block in result.content)
-    # Of several texts or none, what they are parts of is easier to read.
-    if structured is not None and texts and len(result.content) != 1:
+    is_text = all(block.type == "text" for block in result.content)
+    # With several text blocks or none, the structured value is easier to read.
+    if structured is not None and is_text and len(result.content) != 1:
         wrapped = isinstance(structured, dict) and structured.keys() == {"result"}
         return json_text(structured["result"] if wrapped else structured)
     return "\n".join(_block(block) for block in result.content)
@@ -261,9 +261,9 @@ def _block(block: Any) -> str:
     return f"[{block.type}: {getattr(block, 'mime_type', None) or 'no text'}]"
 
 
-def _told(error: BaseException) -> str:
-    """Say what went wrong in one line: of a group, the first that is no group."""
+def _describe_error(error: BaseException) -> str:
+    """Describe an error in one line; of an exception group, the first leaf."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    said = redact(str(error))
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    message = redact(str(error))
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__

@@ -1,4 +1,4 @@
-"""What stands for the part of a conversation that is left out: the task, and a line for each message."""
+"""Digest of the part of a conversation that is dropped: the task, and a line per message."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _LINE: Final = 200
 
 def digest(entries: Sequence[Entry], *, limit: int) -> str:
     """
-    Return at most ``limit`` characters that stand for ``entries``, oldest first.
+    Summarize ``entries``, oldest first, in at most ``limit`` characters.
 
-    The newest task is kept as whole as can be, then the newest lines. Of an earlier digest among the
-    entries its task is kept unless there is a newer one, and its lines.
+    The newest task is kept as far as possible, then the newest lines. From an earlier digest among the
+    entries, its task is kept unless there is a newer one, and its lines.
     """
     task, lines = "", list[str]()
     for entry in entries:

@@ -1,4 +1,4 @@
-"""Using tools: all calls of a turn at once, each answer written down as it comes."""
+"""Runs the tool calls of a turn concurrently, and records each answer as it arrives."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from queenright.runtime.storage.entries import EntryKind
 from queenright.runtime.tooling.tools import ToolError, ToolRegistry, ToolResult, ToolUnavailable
 
 Approve = Callable[[ToolCall], Awaitable[None]]
-"""Returns if a call may be made, raises ``ToolError`` if not."""
+"""Returns if a call may be made; raises ``ToolError`` if not."""
 
 _GRACE_SECONDS: Final = 5.0
-"""A tool whose time is up, or that is cancelled, has so long to stop."""
+"""How long a tool may take to stop after a timeout or a cancellation."""
 
 
 class ToolUse:
     """
-    The hands of a node.
+    Runs the tool calls of a node.
 
     Args:
         spec: The node.
-        tools: The tools of the graph; the node has those that its spec names, and its own.
-        context: Values for the context parameters of tools.
-        sleep: The clock of time limits.
-        breakers: Gives the circuit breakers before tools, one for each tool of each worker.
-        agent_id: The worker; without a name there are no breakers.
-        approve: Is asked before each tool of the graph runs; raises ``ToolError`` if it may not.
+        tools: Tools of the graph; the node uses those its specification names, and its built-in ones.
+        context: Values of the context parameters of tools.
+        sleep: Clock of time limits.
+        breakers: Provides circuit breakers, one per tool and worker.
+        agent_id: The worker; empty disables breakers.
+        approve: Called before each of the graph's tools runs; raises ``ToolError`` to reject the call.
 
     Raises:
-        KeyError: The spec names a tool that is not in ``tools``.
+        KeyError: The specification names a tool that is not in ``tools``.
     """
 
     def __init__(
@@ -58,22 +58,22 @@ class ToolUse:
         self._tools = tools.only(spec.tools).merge(own)
         self._context = context
         self._sleep = sleep
-        # The service's own graphs must act also where everything fails.
+        # The service's own graphs must be able to act even if everything fails.
         self._breakers = breakers if agent_id else None
         self._agent_id = agent_id
         self.specs = self._tools.specs()
-        """What the model is offered."""
+        """Tool specifications for the model."""
 
     async def act(self, visit: Visit, step: StepReport) -> None:
-        """Do what the model asked for."""
+        """Run the tool calls of the newest turn."""
         await self._all(visit, step, visit.open_calls())
 
     async def take_up(self, visit: Visit, step: StepReport) -> None:
         """
-        Go on with a turn that was interrupted among its tools.
+        Resume a turn that was interrupted during its tool calls.
 
-        The node's own tools touch nothing but the conversation and are simply called again; what the others
-        did, nobody knows.
+        Built-in tools only affect the conversation and are called again. The effect of the others is
+        unknown, so their calls are answered with an error.
         """
         await self._all(visit, step, [call for call in visit.open_calls() if call.name in self._own])
         await visit.repair()
@@ -90,7 +90,7 @@ class ToolUse:
                 task.cancel()
             await all_ended(tasks)
             if isinstance(error, asyncio.CancelledError):
-                # Who has answered has answered, and need not be asked again after a resume.
+                # Record the answers that arrived, so that these calls are not repeated after a resume.
                 for task, call in tasks.items():
                     if not task.cancelled() and task.exception() is None:
                         await self._answer(visit, call, *task.result())
@@ -106,8 +106,8 @@ class ToolUse:
         refusal = await self._refusal(call) if seconds is not None else None
         async with step.tool(call.name, call.arguments, call.id, seconds) as report:
             if refusal is not None:
-                told = f"error: {call.name} was not run: {refusal}. Do something else, or ask."
-                result = ToolResult(told, failed=True, error=refusal)
+                text = f"error: {call.name} was not run: {refusal}. Do something else, or ask."
+                result = ToolResult(text, failed=True, error=refusal)
             elif seconds is None:
                 result = await self._tools.call(call, self._context)
             else:
@@ -119,7 +119,7 @@ class ToolUse:
         return result, report
 
     async def _refusal(self, call: ToolCall) -> ToolError | None:
-        """Ask whether a tool may run, before its time begins; return why it may not."""
+        """Ask for approval, before the call's time limit starts; return the reason for a rejection."""
         if self._approve is not None:
             try:
                 await self._approve(call)
@@ -128,14 +128,14 @@ class ToolUse:
         return None
 
     async def _guarded(self, call: ToolCall, seconds: float) -> ToolResult:
-        """Run a tool if its breaker lets us, and tell the breaker how it went."""
+        """Run a tool if its circuit breaker admits the call, and report the outcome to the breaker."""
         if self._breakers is None:
             return await self._limited(call.name, seconds, self._tools.call(call, self._context))
         try:
             permit = self._breakers.get(BreakerKind.TOOL_EXECUTION, self._agent_id, call.name).admit()
         except CallRefused as refusal:
-            told = f"error: {call.name} was not run: {refusal} Do something else meanwhile."
-            return ToolResult(told, failed=True, error=refusal)
+            text = f"error: {call.name} was not run: {refusal} Do something else meanwhile."
+            return ToolResult(text, failed=True, error=refusal)
         try:
             result = await self._limited(call.name, seconds, self._tools.call(call, self._context))
         except BaseException:
@@ -144,7 +144,7 @@ class ToolUse:
         if result.error is None:
             permit.succeeded()
         elif isinstance(result.error, ToolError) and not isinstance(result.error, ToolUnavailable):
-            permit.given_back()  # it works, and would not do what it was asked
+            permit.given_back()  # the tool works; it rejected this request
         else:
             permit.failed(result.error)
         return result
@@ -153,8 +153,8 @@ class ToolUse:
         try:
             return await within(seconds, work, self._sleep, grace=_GRACE_SECONDS)
         except TimeoutError as error:
-            told = f"error: {name}: {error}; it may still be at work: check before doing it again"
-            return ToolResult(told, failed=True, error=error)
+            text = f"error: {name}: {error}; it may still be running: check before calling it again"
+            return ToolResult(text, failed=True, error=error)
 
     async def _answer(self, visit: Visit, call: ToolCall, result: ToolResult, report: ToolReport) -> None:
         data = {**report.facts, "turn": visit.cursor.iteration, "ended_at": report.ended_at}
@@ -165,11 +165,11 @@ class ToolUse:
 
 
 def told_apart(calls: Collection[ToolCall], turn: int) -> tuple[ToolCall, ...]:
-    """Return the calls of a turn with ids that differ, whatever the model gave."""
-    seen: set[str] = set()
-    apart = []
+    """Return the calls of a turn with unique ids, whatever ids the model gave."""
+    used: set[str] = set()
+    unique = []
     for number, call in enumerate(calls, start=1):
-        call_id = call.id if call.id and call.id not in seen else f"call_{turn}_{number}"
-        seen.add(call_id)
-        apart.append(ToolCall(call_id, call.name, call.arguments))
-    return tuple(apart)
+        call_id = call.id if call.id and call.id not in used else f"call_{turn}_{number}"
+        used.add(call_id)
+        unique.append(ToolCall(call_id, call.name, call.arguments))
+    return tuple(unique)

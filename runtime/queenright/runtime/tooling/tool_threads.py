@@ -1,4 +1,4 @@
-"""Threads of tools: a thread cannot be killed, so those that still run are counted."""
+"""Threads of tools. A thread cannot be killed, so the running ones are counted."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from typing import Final, TypeVar
 from queenright.instrumentation.errors import QueenrightError
 
 THREADS: Final = 32
-"""So many functions run for one session at the same time."""
+"""Maximum number of concurrent functions per session."""
 
 T = TypeVar("T")
 
 _left: Final[set[threading.Thread]] = set()
-"""Threads whose callers have given them up."""
+"""Threads whose callers no longer wait for them."""
 
 
 def left_behind() -> int:
-    """How many functions are at work in this process though nobody waits for them; they cannot be stopped."""
+    """Return the number of running functions that nobody waits for; they cannot be stopped."""
     return sum(thread.is_alive() for thread in tuple(_left))
 
 
 class TooManyThreadsError(QueenrightError):
-    """Raised where a session's threads are all taken by functions whose callers have given them up."""
+    """Raised when all of a session's threads run functions that nobody waits for."""
 
 
 class ToolThreads:
     """
-    Runs plain functions in threads of their own, by the session that they work for: at most 32 for each.
+    Runs plain functions in threads, at most ``THREADS`` per session.
 
-    A call that is cancelled, or whose time is up, ends at once; its thread goes on until its function
-    returns. Nobody else may write in that session before then: wait for ``ended``.
+    A call that is cancelled or times out ends at once, but its thread runs until the function returns. Wait
+    for ``ended`` before anyone else writes in the session.
     """
 
     def __init__(self) -> None:
@@ -44,26 +44,26 @@ class ToolThreads:
         self._changed: set[asyncio.Future[None]] = set()
 
     def running(self, session_id: str) -> int:
-        """How many functions still run for a session."""
+        """Return the number of functions that run for a session."""
         return self._running[session_id]
 
     async def ended(self, session_id: str) -> None:
-        """Return when no function runs for a session."""
+        """Wait until no function runs for a session."""
         while self._running[session_id]:
             await self._change()
 
     async def run(self, session_id: str, function: Callable[[], T]) -> T:
         """
-        Return what ``function`` returns, or raise what it raises; wait for a thread first, if all are taken.
+        Return the result of ``function``, or raise its exception; wait for a free thread first.
 
         Raises:
-            TooManyThreadsError: All are taken by functions that nobody waits for, which may never end.
+            TooManyThreadsError: All threads run functions that nobody waits for, which may never end.
         """
         while self._running[session_id] >= THREADS:
             if self._given_up[session_id] >= THREADS:
                 raise TooManyThreadsError(
-                    f"{THREADS} calls whose time was up are still at work in this session, "
-                    f"and no more are begun before one of them ends"
+                    f"{THREADS} calls that timed out are still running in this session, "
+                    f"and no more are started before one of them ends"
                 )
             await self._change()
         loop = asyncio.get_running_loop()
@@ -77,15 +77,15 @@ class ToolThreads:
             except BaseException as error:
                 # A future cannot hold a StopIteration.
                 raised = RuntimeError(repr(error)) if isinstance(error, StopIteration) else error
-                tell(lambda: answer.set_exception(raised))
+                deliver(lambda: answer.set_exception(raised))
             else:
-                tell(lambda: answer.set_result(result))
+                deliver(lambda: answer.set_result(result))
 
-        def tell(how: Callable[[], None]) -> None:
-            with suppress(RuntimeError):  # the loop was closed meanwhile, and nobody waits any more
-                loop.call_soon_threadsafe(end, how)
+        def deliver(set_answer: Callable[[], None]) -> None:
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+                loop.call_soon_threadsafe(end, set_answer)
 
-        def end(how: Callable[[], None]) -> None:
+        def end(set_answer: Callable[[], None]) -> None:
             nonlocal ended
             ended = True
             if given_up:
@@ -93,10 +93,10 @@ class ToolThreads:
                 _left.discard(thread)
             self._end(session_id)
             if not answer.done():
-                how()
+                set_answer()
 
         self._running[session_id] += 1
-        # A daemon: a function that hangs must not keep the process from ending.
+        # A daemon thread: a hanging function must not keep the process alive.
         thread = threading.Thread(target=work, name="queenright-tool", daemon=True)
         try:
             thread.start()
@@ -110,7 +110,7 @@ class ToolThreads:
                 given_up = True
                 self._given_up[session_id] += 1
                 _left.add(thread)
-                self._tell()
+                self._notify_change()
             raise
 
     def _end(self, session_id: str) -> None:
@@ -118,15 +118,15 @@ class ToolThreads:
         for counter in (self._running, self._given_up):
             if counter[session_id] <= 0:
                 del counter[session_id]
-        self._tell()
+        self._notify_change()
 
-    def _tell(self) -> None:
+    def _notify_change(self) -> None:
         for changed in self._changed:
             if not changed.done():
                 changed.set_result(None)
 
     async def _change(self) -> None:
-        """Return when a thread has ended, or was given up."""
+        """Wait until a thread has ended, or its caller stopped waiting."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._changed.add(changed)
         try:
