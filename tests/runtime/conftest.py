@@ -63,13 +63,13 @@ class ScriptedModel:
 
     def __init__(self, replies: Sequence[ModelReply | Exception] = ()) -> None:
         self.replies = list(replies)
-        self.shown: list[list[Message]] = []
+        self.requests: list[list[Message]] = []
         self.offered: list[list[str]] = []
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
-        self.shown.append(list(messages))
+        self.requests.append(list(messages))
         self.offered.append([tool.name for tool in tools])
         reply = self.replies.pop(0) if self.replies else ModelReply(text="nothing more to say")
         if isinstance(reply, Exception):

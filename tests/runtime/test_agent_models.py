@@ -12,7 +12,7 @@ from queenright.runtime.llm.litellm_provider import LiteLlmProvider, ProviderUna
 from tests.runtime.agents import adder, talker
 
 RULES_REFUSED = (
-    "the model 'queenright/rules' is for judge and queen only: for an agent, name a litellm model, "
+    "the model 'queenright/rules' is for judge and queen only: for an agent, use a litellm model, "
     "such as anthropic/claude-sonnet-4-5, or scripted:PATH"
 )
 

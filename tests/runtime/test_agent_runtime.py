@@ -217,7 +217,7 @@ async def test_after_a_restart_the_second_run_still_knows_the_first(
         runtime.add_graph(graph(), model=model)
         await runtime.start()
         ids.append((await run(runtime, message)).session_id)
-        shown.append([m.content for m in model.shown[0]])
+        shown.append([m.content for m in model.requests[0]])
         await runtime.stop()
         fake_time.now += 60
 
@@ -236,7 +236,7 @@ async def test_a_fresh_conversation_knows_nothing_of_the_run_before(
     await run(runtime, "one")
     await run(runtime, "two")
 
-    assert [m.content for m in model.shown[1]] == ["Judge.", "two"]
+    assert [m.content for m in model.requests[1]] == ["Judge.", "two"]
     await runtime.stop()
 
 
@@ -420,7 +420,7 @@ async def test_approval_callback_decides_whether_a_tool_runs(
 
     assert (result.outputs, found) == ({"done": "yes"}, ran)
     assert asked == [("fetch", '{"what": "nectar"}', "n", ["user_input"])]
-    told = model.shown[1][-1].content
+    told = model.requests[1][-1].content
     assert told == "here" if ran else "fetch was not run" in told
 
 
@@ -637,7 +637,7 @@ async def test_misuse_is_named(tmp_path: Path, fake_time: FakeTime) -> None:
         runtime.get_stream("e")
     runtime.add_graph(graph(), model=ScriptedModel(), primary=True)
 
-    with pytest.raises(GraphError, match="graph 'g' is there already"):
+    with pytest.raises(GraphError, match="graph 'g' already exists"):
         runtime.add_graph(graph(), model=ScriptedModel())
     with pytest.raises(GraphError, match="graph 'h' cannot be primary: 'g' is"):
         runtime.add_graph(graph("h"), model=ScriptedModel(), primary=True)
@@ -730,7 +730,7 @@ async def test_a_graph_that_shares_a_session_shares_its_memory_and_not_its_conve
     shared = await runtime.wait(await runtime.trigger("e", {"message": "failed"}, graph_id="guardian"))
 
     assert shared.session_id == main.session_id
-    assert "north" in model.shown[0][1].content
+    assert "north" in model.requests[0][1].content
     session = tmp_path / "sessions" / main.session_id
     assert (session / "conversations" / "judge").is_dir()
     assert (session / "graphs" / "guardian" / "conversations" / "judge").is_dir()
@@ -781,8 +781,8 @@ async def test_what_a_user_says_goes_to_the_active_graph_first(tmp_path: Path, f
     assert await runtime.inject_input("chat", "a drone")
     await fake_time.settle()
 
-    assert [m.content for m in models["right"].shown[1]][-1] == "a drone"
-    assert len(models["left"].shown) == 1
+    assert [m.content for m in models["right"].requests[1]][-1] == "a drone"
+    assert len(models["left"].requests) == 1
     with_two = await runtime.trigger("e", {"message": "hi"}, graph_id="left")
     await fake_time.settle()
     with pytest.raises(GraphError, match="several sessions; pass one"):
@@ -923,7 +923,7 @@ async def test_a_run_whose_node_has_left_the_graph_says_so(tmp_path: Path, fake_
     session = (await runtime.wait(execution)).session_id
     runtime.add_graph(graph(node="new"), model=ScriptedModel())
 
-    with pytest.raises(GraphError, match="it was in node 'old', which graph 'g' no longer has"):
+    with pytest.raises(GraphError, match="it stopped in node 'old', which graph 'g' no longer has"):
         await runtime.resume(session)
     await runtime.stop()
 

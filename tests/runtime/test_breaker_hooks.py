@@ -21,7 +21,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import ModelError, ModelReply, TransientModelError
-from queenright.runtime.storage.checkpoint_queue import CHECKPOINTS_WAITING
+from queenright.runtime.storage.checkpoint_queue import MAX_QUEUED_CHECKPOINTS
 from queenright.runtime.storage.checkpoint_store import CheckpointStore
 from queenright.runtime.storage.session_store import SessionStatus
 from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailable
@@ -87,7 +87,7 @@ class Bench:
 
     def told(self) -> list[str]:
         """What the model was told by its tools, at the end."""
-        return [message.content for message in self.model.shown[-1] if message.role == "tool"]
+        return [message.content for message in self.model.requests[-1] if message.role == "tool"]
 
     def count(self, kind: EventType) -> int:
         return sum(event.type is kind for event in self.events)
@@ -371,7 +371,7 @@ async def test_a_checkpoint_that_cannot_be_written_waits_and_the_run_goes_on(
     assert [checkpoint.node_id for checkpoint in kept] == ["n3", "n2", "n1", "n0"]
     assert [checkpoint.execution.path for checkpoint in kept][-1] == ["n0"]  # as it was then
     assert bench.count(EventType.CHECKPOINT_SAVED) == 4
-    assert caplog.text.count("could not be saved, and waits") == 1
+    assert caplog.text.count("could not save a checkpoint") == 1
     assert bench.failures("checkpoint_write:bee") == 0
 
 
@@ -414,7 +414,7 @@ async def test_of_many_that_wait_the_newest_are_kept(bench: Bench) -> None:
     result = await bench.runtime.wait(execution)
 
     kept = [checkpoint.node_id for checkpoint in bench.checkpoints(result).list_checkpoints()]
-    assert kept == [f"n{n}" for n in range(9, 9 - CHECKPOINTS_WAITING, -1)]
+    assert kept == [f"n{n}" for n in range(9, 9 - MAX_QUEUED_CHECKPOINTS, -1)]
 
 
 async def test_what_is_never_written_is_logged_as_lost_and_no_task_is_left(

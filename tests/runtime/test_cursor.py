@@ -53,7 +53,7 @@ def test_a_turn_is_followed_to_its_verdict() -> None:
     assert (cursor.awaiting, cursor.iteration, cursor.tool_calls) == ("verdict", 1, 2)
     assert (cursor.input_tokens, cursor.output_tokens, cursor.cost) == (7, 3, 0.5)
 
-    cursor.judged(Verdict.CONTINUE, "", 5.0)
+    cursor.record_verdict(Verdict.CONTINUE, "", 5.0)
     assert (cursor.awaiting, cursor.verdicts) == ("model", ["CONTINUE"])
     assert [row["type"] for row in cursor.guard] == [
         "llm_call_completed",
@@ -114,7 +114,7 @@ def test_a_repaired_call_counts_as_one() -> None:
 def test_what_the_guard_was_shown_is_bounded_and_counted() -> None:
     cursor = folded(told(1, EntryKind.INPUT))
     for _ in range(GUARD_ROWS + 10):
-        cursor.model_failed({"error_type": "TransientModelError"}, 1.0)
+        cursor.record_model_failure({"error_type": "TransientModelError"}, 1.0)
 
     assert (len(cursor.guard), cursor.noted) == (GUARD_ROWS, GUARD_ROWS + 10)
 

@@ -34,11 +34,11 @@ async def test_the_model_is_asked_again_until_it_sets_its_output(tmp_path: Path,
     assert (result.outcome, result.outputs, result.turns) == ("done", {"verdict": "fine"}, 2)
     assert (result.input_tokens, result.output_tokens, result.cost, result.tool_calls) == (20, 4, 1.0, 2)
     assert result.verdicts == ("CONTINUE", "ACCEPT")
-    assert model.shown[0] == [
+    assert model.requests[0] == [
         Message(role="system", content="Be a bee."),
         Message(role="user", content="How is the hive?"),
     ]
-    assert model.shown[1][-1] == Message(role="tool", content="looked at hive", tool_call_id="c0")
+    assert model.requests[1][-1] == Message(role="tool", content="looked at hive", tool_call_id="c0")
     assert model.offered[0] == ["look", "set_output"]
     turn = ["llm_call_started", "llm_call_completed", "tool_call_started", "tool_call_completed"]
     step = ["step_started", *turn, "step_completed"]
@@ -53,11 +53,11 @@ async def test_the_model_is_asked_again_until_it_sets_its_output(tmp_path: Path,
         ("look", '{"place": 7}', "error: look: place: Input should be a valid string (given: 7)"),
         ("look", "{}", "error: look: place: Field required"),
         ("look", "{not json", "error: look: arguments: Invalid JSON"),
-        ("fly", "{}", "error: there is no tool 'fly'; there are: look, set_output"),
-        ("ask_user", '{"question": "?"}', "error: there is no tool 'ask_user'; there are: look, set_output"),
+        ("fly", "{}", "error: there is no tool 'fly'; available: look, set_output"),
+        ("ask_user", '{"question": "?"}', "error: there is no tool 'ask_user'; available: look, set_output"),
         ("set_output", '{"verdict": ""}', "error: set_output: verdict: must not be empty"),
         ("set_output", '{"verdict": null}', "error: set_output: verdict: must not be empty"),
-        ("set_output", "{}", "error: set_output: none is set; set at least one of: verdict"),
+        ("set_output", "{}", "error: set_output: no output is set; set at least one of: verdict"),
         ("set_output", '{"other": "x"}', "error: set_output: other: Extra inputs are not permitted"),
     ],
 )
@@ -70,7 +70,7 @@ async def test_whatever_is_wrong_with_a_call_is_told_to_the_model(
     result = await bench.run()
 
     assert (result.outcome, result.verdicts) == ("done", ("CONTINUE", "ACCEPT"))
-    assert model.shown[1][-1].content.startswith(told)
+    assert model.requests[1][-1].content.startswith(told)
     assert bench.data(EventType.TOOL_CALL_COMPLETED)[0]["outcome"] == "error"
 
 
@@ -153,9 +153,7 @@ def cancel_itself() -> ModelReply:
     return ModelReply(text="too late")
 
 
-NO_ANSWER = (
-    "the provider 'broken' ({}) returned a {}; its complete() must be async and return a ModelReply"
-)
+NO_ANSWER = "the provider 'broken' ({}) returned a {}; its complete() must be async and return a ModelReply"
 
 
 @pytest.mark.parametrize(
@@ -317,7 +315,7 @@ async def test_who_answers_in_words_where_an_output_is_wanted_is_sent_back(
     result = await bench.run()
 
     assert (result.outcome, result.verdicts) == ("done", ("RETRY", "ACCEPT"))
-    assert model.shown[1][-1].content.startswith("You ended your turn without setting verdict.")
+    assert model.requests[1][-1].content.startswith("You ended your turn without setting verdict.")
 
 
 async def test_without_retries_the_first_sending_back_is_the_end(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -356,8 +354,8 @@ async def test_a_model_that_never_ends_is_stopped_after_its_turns(
 
     result = await bench.run()
 
-    assert (result.outcome, result.turns, result.error) == ("incomplete", 3, "not done after 3 turns")
-    assert len(model.shown) == 3
+    assert (result.outcome, result.turns, result.error) == ("incomplete", 3, "not done after 3 turns (max_turns)")
+    assert len(model.requests) == 3
 
 
 async def test_a_visit_that_ended_is_not_gone_through_again(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -377,9 +375,9 @@ async def test_a_new_visit_sees_what_was_said_unless_it_is_to_begin_afresh(
     third = ScriptedModel([sets(verdict="three")])
     await Bench(tmp_path, third, fake_time, fresh=True).run("v3", "Third.")
 
-    assert [m.content for m in second.shown[0][1:]] == ["First.", "", '{"verdict": "one"}', "Second."]
+    assert [m.content for m in second.requests[0][1:]] == ["First.", "", '{"verdict": "one"}', "Second."]
     assert (result.outputs, result.turns, result.tool_calls) == ({"verdict": "two"}, 1, 1)
-    assert [m.content for m in third.shown[0][1:]] == ["Third."]
+    assert [m.content for m in third.requests[0][1:]] == ["Third."]
 
 
 async def test_a_long_conversation_is_shortened_and_keeps_the_task(
@@ -392,8 +390,8 @@ async def test_a_long_conversation_is_shortened_and_keeps_the_task(
     result = await bench.run(message="Find the queen.")
 
     assert (result.outcome, result.turns, result.tool_calls) == ("done", 21, 21)
-    assert "Find the queen." in model.shown[-1][1].content
-    assert all(sum(len(m.content) for m in shown) < 4 * 600 for shown in model.shown)
+    assert "Find the queen." in model.requests[-1][1].content
+    assert all(sum(len(m.content) for m in shown) < 4 * 600 for shown in model.requests)
 
 
 # -- tools ------------------------------------------------------------------------------------------
@@ -412,7 +410,7 @@ async def test_calls_of_one_turn_run_side_by_side(tmp_path: Path, fake_time: Fak
     bench = Bench(tmp_path, model, fake_time, tools=[Tool("meet", "Meet.", Place, meet)])
 
     assert (await bench.run()).outcome == "done"
-    answers = {m.tool_call_id: m.content for m in model.shown[1] if m.role == "tool"}
+    answers = {m.tool_call_id: m.content for m in model.requests[1] if m.role == "tool"}
     assert answers == {"c0": "met at a", "c1": "met at b", "c2": "met at c"}
     turns = [data["turn"] for data in bench.data(EventType.TOOL_CALL_COMPLETED)]
     assert turns == ["n:0", "n:0", "n:0", "n:1"]
@@ -425,7 +423,7 @@ async def test_calls_without_ids_of_their_own_are_told_apart(tmp_path: Path, fak
 
     await Bench(tmp_path, model, fake_time).run()
 
-    answers = {m.tool_call_id: m.content for m in model.shown[1] if m.role == "tool"}
+    answers = {m.tool_call_id: m.content for m in model.requests[1] if m.role == "tool"}
     assert answers == {"c0": "looked at a", "call_1_2": "looked at b"}
 
 
@@ -451,7 +449,7 @@ async def test_a_declared_time_limit_is_passed_on_and_kept(tmp_path: Path, fake_
     assert started == {"dig": 2400, "look": 7, "set_output": None}
     [ended] = [d for d in bench.data(EventType.TOOL_CALL_COMPLETED) if d["tool"] == "dig"]
     assert (ended["outcome"], ended["error_type"], ended["duration"]) == ("timeout", "TimeoutError", 2400)
-    [told] = [m.content for m in model.shown[1] if m.tool_call_id == "c0"]
+    [told] = [m.content for m in model.requests[1] if m.tool_call_id == "c0"]
     assert told.startswith("error: dig: no answer within 2400 s; it may still be running")
 
 
@@ -505,7 +503,7 @@ async def test_cancelled_among_its_tools_the_node_leaves_none_running(
     model = ScriptedModel([sets(verdict="ok")])
     again = Bench(tmp_path, model, fake_time, tools=tools)
     assert (await again.run()).outcome == "done"
-    answers = {m.tool_call_id: m.content for m in model.shown[0] if m.role == "tool"}
+    answers = {m.tool_call_id: m.content for m in model.requests[0] if m.role == "tool"}
     assert answers["c1"] == "looked at b"
     assert answers["c0"] == answers["c2"] != ""
     assert "may or may not have taken effect" in answers["c0"]
@@ -544,7 +542,7 @@ async def test_a_judge_may_send_back_what_is_complete(tmp_path: Path, fake_time:
     result = await bench.run()
 
     assert (result.outputs, result.verdicts) == ({"verdict": "better"}, ("RETRY", "CONTINUE", "ACCEPT"))
-    assert model.shown[1][-1] == Message(role="user", content="Say more.")
+    assert model.requests[1][-1] == Message(role="user", content="Say more.")
     assert [turn.iteration for turn in seen] == [1, 3]
 
 
@@ -565,7 +563,7 @@ async def test_who_is_told_to_go_on_is_told_in_words(tmp_path: Path, fake_time: 
     bench = Bench(tmp_path, model, fake_time, output_keys=(), judge=judge)
 
     assert (await bench.run()).verdicts == ("CONTINUE", "ACCEPT")
-    assert model.shown[1][-1] == Message(role="user", content="Go on.")
+    assert model.requests[1][-1] == Message(role="user", content="Go on.")
 
 
 async def test_a_judge_that_breaks_fails_the_visit_and_is_asked_again_later(
@@ -610,7 +608,7 @@ async def test_what_the_guard_sees_is_said_to_the_model_once(tmp_path: Path, fak
     assert (await bench.run()).outcome == "done"
     told = [text for kind, text in bench.contents() if kind == "feedback"]
     assert told == ["You may be going in circles: 2 calls. Try something else."]
-    assert model.shown[2][-1].content == told[0]
+    assert model.requests[2][-1].content == told[0]
 
 
 async def test_the_guard_can_stop_the_visit(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -639,14 +637,14 @@ async def test_held_visit_asks_no_model_and_goes_on_with_a_note(tmp_path: Path, 
 
     run = asyncio.create_task(bench.run())
     await fake_time.advance(599)
-    asked = len(model.shown)
+    asked = len(model.requests)
     note = Note(note_id="n1", content="REMINDER", incarnation_id=bench.reporter.origin.incarnation_id)
-    await bench.node.tell(note)
+    await bench.node.send_note(note)
     result = await run
 
     assert asked == 3
     assert (result.outcome, result.turns) == ("done", 5)
-    assert model.shown[3][-1].content == "REMINDER"
+    assert model.requests[3][-1].content == "REMINDER"
     assert bench.data(EventType.STEP_COMPLETED)[2]["verdict"] == "ESCALATE"
 
 
@@ -675,7 +673,7 @@ async def test_held_visit_is_held_again_after_a_kill(tmp_path: Path, fake_time: 
     again = Bench(tmp_path, model, fake_time, guard=Counting(limit=3, hold_seconds=600))
     second = asyncio.create_task(again.run())
     await fake_time.advance(599)
-    asked = len(model.shown)
+    asked = len(model.requests)
     await again.node.inject("Stop looking.")
     result = await second
 
@@ -752,7 +750,7 @@ async def test_a_question_waits_for_the_user(tmp_path: Path, fake_time: FakeTime
     assert (result.outcome, result.verdicts) == ("done", ("CONTINUE", "ACCEPT"))
     assert bench.data(EventType.WORKER_WAITING)[-1] == {"reason": None}
     assert "client_input_received" in bench.types()
-    assert model.shown[1][-2:] == [
+    assert model.requests[1][-2:] == [
         Message(role="tool", content="asked", tool_call_id="c0"),
         Message(role="user", content="The left one."),
     ]
@@ -779,7 +777,7 @@ async def test_what_a_user_says_during_the_last_turn_is_heard(tmp_path: Path, fa
         async def complete(
             self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
         ) -> ModelReply:
-            if len(self.shown) == 1:
+            if len(self.requests) == 1:
                 await bench.node.inject("Wait, the other one!")
             return await super().complete(messages, tools, on_text)
 
@@ -792,7 +790,7 @@ async def test_what_a_user_says_during_the_last_turn_is_heard(tmp_path: Path, fa
     result = await run
 
     assert (result.outputs, result.verdicts) == ({"verdict": "right"}, ("CONTINUE", "CONTINUE", "ACCEPT"))
-    assert model.shown[2][-1].content == "Wait, the other one!"
+    assert model.requests[2][-1].content == "Wait, the other one!"
     assert list((tmp_path / "inbox").iterdir()) == []
 
 
@@ -806,7 +804,7 @@ async def test_input_that_comes_while_the_node_is_busy_is_taken_up_at_the_next_t
 
     await bench.run()
 
-    assert [m.content for m in model.shown[0][1:]] == ["Go.", "first", "second"]
+    assert [m.content for m in model.requests[0][1:]] == ["Go.", "first", "second"]
     assert list((tmp_path / "inbox").iterdir()) == []
 
 

@@ -256,15 +256,15 @@ async def test_a_router_with_a_model_is_held_to_its_routes(bench: Bench) -> None
     result = await bench.run(message="a wasp")
 
     assert result.outputs == {"went": "right"}
-    assert "left: bees" in bench.model.shown[0][0].content
-    assert "route must be one of: left, right" in bench.model.shown[1][-1].content
+    assert "left: bees" in bench.model.requests[0][0].content
+    assert "route must be one of: left, right" in bench.model.requests[1][-1].content
 
 
 @pytest.mark.parametrize(
     ("run", "says"),
     [
         (lambda: {"other": 1}, "did not return 'x'; it must return an object with: x, y"),
-        (lambda: {"x": object(), "y": 1}, "'x' cannot be stored: object is no JSON"),
+        (lambda: {"x": object(), "y": 1}, "'x' cannot be stored: object is not JSON"),
         (lambda: 1, "did not return 'x'"),
     ],
 )
@@ -423,7 +423,7 @@ async def test_nodes_that_follow_each_other_talk_in_one_thread(bench: Bench) -> 
     result = await bench.run(message="what is it?")
 
     assert result.outputs == {"text": "It is honey."}
-    second = bench.model.shown[1]
+    second = bench.model.requests[1]
     assert second[0].content == "Tell."
     assert [m.role for m in second[1:]] == ["user", "assistant", "tool", "user"]
     assert second[1].content == "what is it?"
@@ -552,8 +552,8 @@ async def test_going_back_to_a_checkpoint_takes_memory_and_conversation_back(ben
 
     assert second.outputs == {"y": "second answer"}
     assert bench.state(second).memory == {"message": "go", "x": "honey", "y": "second answer"}
-    shown = [m.content for m in bench.model.shown[2]]
-    assert bench.model.shown[2] == bench.model.shown[1]
+    shown = [m.content for m in bench.model.requests[2]]
+    assert bench.model.requests[2] == bench.model.requests[1]
     assert not any("first answer" in content for content in shown)
 
 

@@ -47,10 +47,10 @@ def faults(**fields: Any) -> list[str]:
         ({"trigger_type": "timer"}, "a timer needs interval_seconds or cron"),
         (
             {"trigger_type": "timer", "interval_seconds": 5, "cron": "* * * * *"},
-            "a timer has interval_seconds or cron, not both",
+            "a timer takes either interval_seconds or cron, not both",
         ),
-        ({"interval_seconds": 5}, "interval_seconds is for timers, not manual"),
-        ({"cron": "* * * * *"}, "cron is for timers, not manual"),
+        ({"interval_seconds": 5}, "interval_seconds applies to timers, not manual"),
+        ({"cron": "* * * * *"}, "cron applies to timers, not manual"),
         (
             {"trigger_type": "timer", "cron": "0 0 * *"},
             "cron '0 0 * *' has 4 fields; it needs minute, hour, day of month, month, day of week",
@@ -59,22 +59,22 @@ def faults(**fields: Any) -> list[str]:
         ({"trigger_type": "timer", "cron": "0 0 31 2 *"}, "cron '0 0 31 2 *': Bad day-of-month"),
         (
             {"trigger_type": "timer", "cron": "0 0 * * *", "timezone": "Hive/North"},
-            "unknown timezone 'Hive/North'; one is such as 'UTC' or 'Europe/Vienna'",
+            "unknown timezone 'Hive/North'; use a name such as 'UTC' or 'Europe/Vienna'",
         ),
         (
             {"trigger_type": "timer", "cron": "0 0 * * *", "timezone": "../../etc/passwd"},
-            "unknown timezone '../../etc/passwd'; one is such as 'UTC' or 'Europe/Vienna'",
+            "unknown timezone '../../etc/passwd'; use a name such as 'UTC' or 'Europe/Vienna'",
         ),
         (
             {"trigger_type": "timer", "interval_seconds": 5, "timezone": "Europe/Vienna"},
-            "timezone is for cron",
+            "timezone applies to cron",
         ),
         ({"trigger_type": "event"}, "an event trigger needs event_types"),
-        ({"event_types": {EventType.STEP_STARTED}}, "event_types is for events, not manual"),
-        ({"filter_agent": "bee"}, "filter_agent is for events, not manual"),
+        ({"event_types": {EventType.STEP_STARTED}}, "event_types applies to event triggers, not manual"),
+        ({"filter_agent": "bee"}, "filter_agent applies to event triggers, not manual"),
         (
             {"isolation_level": "shared", "max_concurrent": 2},
-            "max_concurrent 2 needs isolation_level per_run",
+            "max_concurrent 2 requires isolation_level per_run",
         ),
     ],
 )
@@ -128,21 +128,21 @@ def test_where_nothing_is_said_the_trigger_decides_whose_session_it_is(
         ({}, "an event_loop node needs a system_prompt"),
         (
             {"system_prompt": "x", "function": "f"},
-            "function is for function and router nodes, not event_loop",
+            "function applies to function and router nodes, not event_loop",
         ),
-        ({"system_prompt": "x", "routes": {"a": ""}}, "routes is for routers, not event_loop"),
+        ({"system_prompt": "x", "routes": {"a": ""}}, "routes applies to routers, not event_loop"),
         ({"node_type": "function"}, "a function node needs a function"),
         (
             {"node_type": "function", "function": "f", "tools": ("t",)},
-            "tools is for nodes with a model, and this one calls function 'f'",
+            "tools applies to nodes with a model, but this one calls function 'f'",
         ),
         (
             {"node_type": "function", "function": "f", "system_prompt": "x"},
-            "system_prompt is for nodes with a model, and this one calls function 'f'",
+            "system_prompt applies to nodes with a model, but this one calls function 'f'",
         ),
         (
             {"node_type": "function", "function": "f", "client_facing": True},
-            "client_facing is for event_loop nodes, not function",
+            "client_facing applies to event_loop nodes, not function",
         ),
         ({"system_prompt": "x", "tools": ("t", "t")}, "tool 't' is defined twice"),
         ({"system_prompt": "x", "output_keys": ("o", "o")}, "output key 'o' is defined twice"),
@@ -263,7 +263,7 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         "node 'judge': an event_loop node needs a system_prompt",
         "edge 'judge-b' leads to node 'b', which does not exist; nodes: judge, island",
         "edge 'c-judge' leaves node 'c', which does not exist; nodes: judge, island",
-        "edge 'x': an edge that is taken when 'expression' requires an expression",
+        "edge 'x': when='expression' requires an expression",
         "entry point 'e' starts node 'queen', which does not exist; nodes: judge, island",
         "entry point 'e': a timer needs interval_seconds or cron",
         "node 'island' is not reachable from any entry point",
@@ -281,7 +281,7 @@ def test_an_edge_that_is_there_twice_is_refused() -> None:
     edge = {"source": "judge", "target": "b"}
 
     assert faults(nodes=[NODE, worker("b")], edges=[edge, edge]) == [
-        "edge 'judge-b-2' is edge 'judge-b' again: it would start node 'b' twice"
+        "edge 'judge-b-2' repeats edge 'judge-b': it would start node 'b' twice"
     ]
 
 
@@ -368,7 +368,9 @@ def test_a_node_reaches_itself_only_round_a_cycle() -> None:
 def test_a_cycle_without_an_exit_is_refused_and_its_nodes_are_named(
     edges: list[tuple[str, str] | EdgeSpec], said: str
 ) -> None:
-    with pytest.raises(ValidationError, match=f"nodes form an endless cycle: {said}; give one of them an edge"):
+    with pytest.raises(
+        ValidationError, match=f"nodes form an endless cycle: {said}; give one of them an edge"
+    ):
         chain(*edges)
 
 

@@ -122,9 +122,9 @@ def test_a_condition_may_do_what_the_page_says() -> None:
     assert re.findall(r"`(\w+)`", functions) == list(conditions.FUNCTIONS)
     assert set(re.findall(r"`(\w+)`", methods)) == conditions.METHODS
     [asks_first] = re.findall(r"ask first: `(.*?)`", page)
-    assert not conditions.holds(asks_first, {})
-    assert conditions.holds(asks_first, {"score": 6})
-    assert conditions.holds(
+    assert not conditions.evaluate(asks_first, {})
+    assert conditions.evaluate(asks_first, {"score": 6})
+    assert conditions.evaluate(
         "report.title == 'x' and (1 + 2 - 3 * 4 / 5 // 6 % 7 if [1][0] else ()) is not None",
         {"report": {"title": "x"}},
     )
@@ -158,7 +158,7 @@ async def test_the_script_of_the_page_is_one_and_says_what_the_page_says(tmp_pat
     with pytest.raises(TransientModelError, match="the hive is busy") as busy:
         await model.complete([], [])
     replies = [await model.complete([], []) for _ in script["replies"][1:]]
-    with pytest.raises(ModelError, match="at its end"):
+    with pytest.raises(ModelError, match="exhausted"):
         await model.complete([], [])
 
     assert busy.value.retry_after == 0.1

@@ -47,12 +47,12 @@ class Guardian:
     name = "guardian"
 
     def __init__(self) -> None:
-        self.shown: list[list[Message]] = []
+        self.requests: list[list[Message]] = []
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
-        self.shown.append(list(messages))
+        self.requests.append(list(messages))
         answers = [m.content for m in messages if m.role == "tool"]
         if not answers:
             return self.call("get_user_presence")
@@ -69,7 +69,7 @@ class Guardian:
         return steps[len(answers) - 1]
 
     def call(self, tool: str, **arguments: object) -> ModelReply:
-        return ModelReply(tool_calls=(ToolCall(f"c{len(self.shown)}", tool, json.dumps(arguments)),))
+        return ModelReply(tool_calls=(ToolCall(f"c{len(self.requests)}", tool, json.dumps(arguments)),))
 
 
 class House:
@@ -152,7 +152,7 @@ async def test_an_agent_that_fails_while_nobody_is_there_is_mended_and_started_a
     store = house.runtime.session_store("coder")
     memory = store.read_state(event.session_id).memory
     assert memory["sorted"] == ["a", "b"]
-    asked = json.loads(house.guardian.shown[0][1].content)
+    asked = json.loads(house.guardian.requests[0][1].content)
     assert asked["inbox"] == ["b", "a"]
     assert asked["event"]["graph_id"] == "email_agent"
     assert "TypeError" in asked["event"]["data"]["error_type"]

@@ -203,8 +203,8 @@ async def test_agents_come_from_below_the_roots_only(keeper: Keeper, tmp_path: P
     for path in ("../outside", str(outside), "link", "/", "nowhere"):
         said = await keeper("load_agent", agent_path=path)
         assert said == (
-            f"error: load_agent: there is no agent {path!r} to be loaded; "
-            f"agents are loaded from below: {tmp_path / 'agents'}"
+            f"error: load_agent: there is no agent {path!r}; "
+            f"agents can be loaded from folders below: {tmp_path / 'agents'}"
         )
     assert keeper.runtime.list_graphs() == []
 
@@ -217,7 +217,7 @@ async def test_why_an_agent_cannot_be_loaded_is_said_in_words(keeper: Keeper, tm
 
     assert "functions.py, line 1: invalid syntax" in await keeper("load_agent", agent_path="broken")
     assert "has no agent.json or agent.py" in await keeper("load_agent", agent_path="empty")
-    assert "there is a graph 'adder' already" in await keeper("load_agent", agent_path="twice")
+    assert "graph 'adder' already exists" in await keeper("load_agent", agent_path="twice")
 
 
 async def test_presence_is_that_of_the_last_word_of_a_user(keeper: Keeper, fake_time: FakeTime) -> None:
@@ -260,7 +260,7 @@ async def test_a_model_uses_the_tools_from_inside_a_graph(tmp_path: Path) -> Non
         await runtime.stop()
         await lifecycle.close()
 
-    answers = [m.content for m in model.shown[-1].messages if m.role == "tool"]
+    answers = [m.content for m in model.requests[-1].messages if m.role == "tool"]
     assert answers[0] == "loaded 'talker'; entry points: start"
     assert "an agent cannot unload or restart itself" in answers[1]
-    assert all("runtime" not in spec.parameters.get("properties", {}) for spec in model.shown[0].tools)
+    assert all("runtime" not in spec.parameters.get("properties", {}) for spec in model.requests[0].tools)

@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.runtime.deadline import within
-from queenright.runtime.llm.litellm_answer import Gathered
-from queenright.runtime.llm.litellm_failure import retry_after
+from queenright.runtime.llm.litellm_errors import retry_after
 from queenright.runtime.llm.litellm_provider import LiteLlmProvider, ProviderUnavailable, load_provider
-from queenright.runtime.llm.litellm_question import wants_marks
+from queenright.runtime.llm.litellm_reply import ReplyAccumulator
+from queenright.runtime.llm.litellm_request import needs_cache_markers
 from queenright.runtime.llm.model import (
     LLMProvider,
     Message,
@@ -458,7 +458,7 @@ async def test_a_provider_with_a_protocol_of_its_own_is_read_the_same_way(
         model = LiteLlmProvider("anthropic/claude-sonnet-4-5")
         heard: list[str] = []
         reply = await model.complete(ASKED, TOOLS, heard.append)
-        with pytest.raises(TransientModelError, match="cut"):
+        with pytest.raises(TransientModelError, match="interrupted"):
             await model.complete(ASKED, TOOLS)
         with pytest.raises(TransientModelError) as limited:
             await model.complete(ASKED, TOOLS)
@@ -490,7 +490,7 @@ def chunk(*pieces: SimpleNamespace, content: str | None = None) -> SimpleNamespa
 
 def gather(*chunks: SimpleNamespace) -> ModelReply:
     made = iter(f"made{n}" for n in range(9))
-    gathered = Gathered(lambda: next(made))
+    gathered = ReplyAccumulator(lambda: next(made))
     for one in chunks:
         gathered.add(one)
     return gathered.reply(0.0)
@@ -749,4 +749,4 @@ async def test_openai_is_given_no_marks_and_says_what_it_had_in_its_cache(servin
     ],
 )
 def test_marks_are_for_those_that_keep_only_what_is_marked(name: str, marked: bool) -> None:
-    assert wants_marks(name) is marked
+    assert needs_cache_markers(name) is marked

@@ -34,7 +34,7 @@ def test_nobody_changes_anothers_value_in_place() -> None:
 def test_what_is_no_json_is_refused_by_name_and_changes_nothing(value: object) -> None:
     memory = SharedMemory({"kept": 1})
 
-    with pytest.raises(MemoryAccessError, match=r"'bad' cannot be stored: .* is no JSON"):
+    with pytest.raises(MemoryAccessError, match=r"'bad' cannot be stored: .* is not JSON"):
         memory.write({"kept": 2, "bad": value})
 
     assert memory.read_all() == {"kept": 1}

@@ -82,7 +82,7 @@ async def test_a_model_judges_by_the_criteria_and_is_shown_the_work_as_a_quotati
     )
 
     assert judgement == Judgement(Verdict.RETRY, "Count again.")
-    system, shown = model.shown[0]
+    system, shown = model.requests[0]
     assert "All bees are counted." in system.content
     assert json.loads(shown.content) == {
         "conversation": [{"role": "assistant", "content": said.content}],
@@ -119,7 +119,7 @@ async def test_the_judging_model_is_asked_again_and_its_cost_counts(
     result = await run
 
     assert (result.outcome, result.input_tokens, result.cost) == ("done", 20, 1.0)
-    assert len(judging.shown) == 2
+    assert len(judging.requests) == 2
 
 
 async def test_where_the_judging_model_has_no_verdict_the_visit_ends_without(

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from queenright.runtime.graphs.conditions import ConditionError
 from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
-from queenright.runtime.plan import edges_taken, ready
+from queenright.runtime.plan import ready_nodes, select_edges
 from queenright.runtime.storage.session_store import PendingNode
 
 
@@ -26,7 +26,7 @@ def edge(source: str, target: str, **more: Any) -> EdgeSpec:
 
 def taken(g: GraphSpec, node: str = "a", **more: Any) -> list[str]:
     how: dict[str, Any] = {"succeeded": True, "route": "", "memory": {}, **more}
-    return [e.target for e in edges_taken(g, node, **how)]
+    return [e.target for e in select_edges(g, node, **how)]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_router_takes_the_edge_of_its_route() -> None:
 
 def starting(g: GraphSpec, waiting: str, running: str = "") -> str:
     nodes = [PendingNode(node_id=n, visit=1) for n in waiting]
-    return "".join(n.node_id for n in ready(g, nodes, set(running)))
+    return "".join(n.node_id for n in ready_nodes(g, nodes, set(running)))
 
 
 def test_branches_of_different_length_come_together_where_they_meet() -> None:

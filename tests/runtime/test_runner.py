@@ -192,7 +192,7 @@ def test_a_file_that_is_not_utf8_a_folder_in_its_place_and_no_agent_at_all_are_s
         ("latin", "is not UTF-8 (byte 10)"),
         ("folder", "has no agent.json or agent.py"),
         ("both", "has both agent.json and agent.py"),
-        ("nowhere", "is no folder"),
+        ("nowhere", "is not a folder"),
     ):
         with pytest.raises(AgentLoadError) as raised:
             AgentRunner.load(tmp_path / name)
@@ -242,9 +242,9 @@ def test_everything_that_is_missing_is_found_before_the_start(tmp_path: Path) ->
 
     assert not result.ok
     assert result.errors == (
-        "node 'f': function 'nope' is not in functions.py; available: other",
-        "node 'w': judge 'strict' is not in judges.py; available: none",
-        "node 'w': tool 'hammer' is not in tools.py; available: none",
+        "node 'f': function 'nope' is not in functions.py; defined there: other",
+        "node 'w': judge 'strict' is not in judges.py; defined there: none",
+        "node 'w': tool 'hammer' is not in tools.py; defined there: none",
         "not set in the environment: NEEDY_TOKEN",
         "not set in the environment: ANTHROPIC_API_KEY",
     )
@@ -326,7 +326,7 @@ async def test_an_agent_joins_another_runtime_under_a_name_of_its_own(tmp_path: 
     try:
         await first.setup_as_secondary(runtime, "one")
         await second.setup_as_secondary(runtime, "two")
-        with pytest.raises(GraphError, match="'two' is there already"):
+        with pytest.raises(GraphError, match="'two' already exists"):
             await first.setup_as_secondary(runtime, "two")
         result = await runtime.wait(await runtime.trigger("start", {"a": 2, "b": 2}, graph_id="two"))
     finally:

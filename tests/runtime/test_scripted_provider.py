@@ -36,8 +36,8 @@ async def test_replies_come_in_order_and_what_was_shown_is_kept() -> None:
     texts = [(await model.complete(ASKED, TOOLS)).text, (await model.complete([], [])).text]
 
     assert texts == ["one", "two"]
-    assert [shown.messages for shown in provider.shown] == [tuple(ASKED), ()]
-    assert provider.shown[0].tools == tuple(TOOLS)
+    assert [request.messages for request in provider.requests] == [tuple(ASKED), ()]
+    assert provider.requests[0].tools == tuple(TOOLS)
     assert model.name == "scripted"
 
 
@@ -46,7 +46,7 @@ async def test_after_the_last_reply_there_is_no_answer() -> None:
     await provider.complete(ASKED, [])
 
     for _ in range(2):
-        with pytest.raises(ModelError, match="at its end, replies given: 1"):
+        with pytest.raises(ModelError, match="exhausted, replies given: 1"):
             await provider.complete(ASKED, [])
 
 
@@ -161,7 +161,7 @@ def test_a_file_that_is_no_json_is_no_script(tmp_path: Path, content: bytes) -> 
     path = tmp_path / "script.json"
     path.write_bytes(content)
 
-    with pytest.raises(ScriptError, match="is no JSON"):
+    with pytest.raises(ScriptError, match="is not JSON"):
         ScriptedProvider.load(path)
 
 

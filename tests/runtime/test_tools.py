@@ -284,7 +284,7 @@ async def test_calls_whose_time_was_up_take_no_more_than_their_share_of_threads(
 
     for refused in (await waiting, await begin()):
         assert refused.failed
-        assert "32 calls whose time was up are still at work in this session" in refused.content
+        assert "32 calls that timed out are still running in this session" in refused.content
     elsewhere = begin("s2")
     go.set()
     assert (await elsewhere).content == "dug"

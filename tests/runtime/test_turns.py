@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from queenright.instrumentation.names import Verdict
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.nodes.cursor import NodeCursor
-from queenright.runtime.nodes.turns import Move, assess
+from queenright.runtime.nodes.turns import NextAction, assess_turn
 
 JUDGE = "judge"
 BLOCK = "block"
@@ -23,7 +23,7 @@ def after(**turn: Any) -> NodeCursor:
     return NodeCursor(visit_id="v", iteration=1, awaiting="verdict", **turn)
 
 
-def word(move: Move) -> str:
+def word(move: NextAction) -> str:
     if move.question is not None and move.verdict is Verdict.CONTINUE:
         return BLOCK
     return JUDGE if move.verdict is None else move.verdict.value
@@ -88,42 +88,44 @@ TABLE = [
 
 @pytest.mark.parametrize(("node", "turn", "expected"), TABLE)
 def test_what_comes_after_a_turn(node: dict[str, Any], turn: dict[str, Any], expected: str) -> None:
-    assert word(assess(spec(**node), after(**turn))) == expected
+    assert word(assess_turn(spec(**node), after(**turn))) == expected
 
 
 def test_a_judge_of_a_chat_may_end_it_and_otherwise_the_user_has_the_word() -> None:
     chat = spec(client_facing=True, output_keys=(), conversation_judge="llm")
 
-    move = assess(chat, after(text="Hi.", user_interaction_count=1))
+    move = assess_turn(chat, after(text="Hi.", user_interaction_count=1))
 
-    assert move == Move(None, question="Hi.")
+    assert move == NextAction(None, question="Hi.")
 
 
 def test_who_is_sent_back_is_told_what_is_missing() -> None:
-    move = assess(spec(), after(text="Well.", outputs={"a": 1}))
+    move = assess_turn(spec(), after(text="Well.", outputs={"a": 1}))
 
     assert "without setting b" in move.feedback
     assert move.error == "ended without setting b"
 
 
 def test_outputs_set_without_a_word_are_what_the_user_is_shown() -> None:
-    move = assess(spec(client_facing=True), after(calls=["set_output"], outputs_set=True, outputs=BOTH))
+    move = assess_turn(spec(client_facing=True), after(calls=["set_output"], outputs_set=True, outputs=BOTH))
 
     assert move.question == "a: 1\nb: 2"
 
 
 def test_node_of_a_run_that_no_user_began_ends_without_a_word_with_one() -> None:
-    move = assess(
+    move = assess_turn(
         spec(client_facing=True),
         after(calls=["set_output"], outputs_set=True, outputs=BOTH, text="Mended."),
         begun_by_user=False,
     )
 
-    assert move == Move(None)
+    assert move == NextAction(None)
 
 
 def test_several_questions_are_one() -> None:
-    move = assess(spec(client_facing=True), after(calls=["ask_user", "ask_user"], asked=["One?", "Two?"]))
+    move = assess_turn(
+        spec(client_facing=True), after(calls=["ask_user", "ask_user"], asked=["One?", "Two?"])
+    )
 
     assert move.question == "One?\nTwo?"
 
@@ -147,7 +149,7 @@ def test_nothing_ends_without_its_outputs_and_nobody_waits_for_a_user_who_is_not
         calls=calls, outputs=outputs, outputs_set=outputs_set, text=text, user_interaction_count=count
     )
 
-    move = assess(node, turn)
+    move = assess_turn(node, turn)
 
     if move.verdict is None:
         assert outputs.keys() == {"a", "b"}

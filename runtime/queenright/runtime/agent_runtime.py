@@ -25,30 +25,30 @@ from queenright.runtime.events import Clock, EventType
 from queenright.runtime.execution import Execution, ExecutionResult, Trigger
 from queenright.runtime.graphs.goal import Goal, GoalProgress
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec
-from queenright.runtime.heartbeats import Heartbeats
+from queenright.runtime.heartbeats import HeartbeatSender
 from queenright.runtime.inputs import check_input, check_json, check_names, missing_input, used_names
 from queenright.runtime.llm.model import LLMProvider
 from queenright.runtime.nodes.function_node import NodeFunction
 from queenright.runtime.nodes.guard import GuardFactory
 from queenright.runtime.nodes.node_judge import NodeJudge
-from queenright.runtime.parts import Lives, LoadedGraph, Surroundings
-from queenright.runtime.sessions import Sessions
+from queenright.runtime.services import IncarnationRegistry, LoadedGraph, RuntimeServices
+from queenright.runtime.sessions import SessionResolver
 from queenright.runtime.storage.checkpoint_store import Checkpoint, CheckpointStore
 from queenright.runtime.storage.files import Disk
-from queenright.runtime.storage.replay import branch
+from queenright.runtime.storage.replay import branch_session
 from queenright.runtime.storage.session_state import ExecutionState, SessionState
 from queenright.runtime.storage.session_store import Session, SessionStatus, SessionStore
-from queenright.runtime.stream import Entry, ExecutionStream
+from queenright.runtime.stream import EntryHandler, ExecutionStream
 from queenright.runtime.tooling.approval import ApprovalCallback
 from queenright.runtime.tooling.tools import Tool, ToolRegistry
-from queenright.runtime.workers import Workers
+from queenright.runtime.workers import WorkerRegistry
 
 _log = logging.getLogger(__name__)
 
-RESULTS_KEPT: Final = 1000
+MAX_KEPT_RESULTS: Final = 1000
 """Number of finished runs to keep in memory, newest first."""
 
-PRESENT_SECONDS: Final = 120.0
+PRESENCE_SECONDS: Final = 120.0
 """A user counts as present for this many seconds after their last input."""
 
 _RESUMABLE: Final = frozenset(
@@ -78,7 +78,7 @@ class WaitingNode:
 
 
 @dataclass(frozen=True, slots=True)
-class _Registered:
+class _RegisteredGraph:
     graph: LoadedGraph
     streams: Mapping[str, ExecutionStream]
 
@@ -125,9 +125,9 @@ class AgentRuntime:
         self.storage = storage
         self.disk = disk or Disk()
         self._monotonic = monotonic
-        self._registered: dict[str, _Registered] = {}
+        self._registered: dict[str, _RegisteredGraph] = {}
         self._active_graph_id: str | None = None
-        self._sessions = Sessions(
+        self._sessions = SessionResolver(
             SessionStore(storage, clock=clock),
             self._is_shareable,
             lambda: [registered.graph.store for registered in list(self._registered.values())],
@@ -139,8 +139,10 @@ class AgentRuntime:
         self._started = False
         muted = (Telemetry.muted(), CollectorRegistry())
         random = random or Random()
-        self._heartbeats = Heartbeats(heartbeat_interval, monotonic=monotonic, sleep=sleep, random=random)
-        self._around = Surroundings(
+        self._heartbeats = HeartbeatSender(
+            heartbeat_interval, monotonic=monotonic, sleep=sleep, random=random
+        )
+        self._services = RuntimeServices(
             bus=bus,
             clock=clock,
             monotonic=monotonic,
@@ -153,16 +155,16 @@ class AgentRuntime:
             telemetry=telemetry or muted[0],
             registry=registry or CollectorRegistry(),
             muted=muted,
-            lives=Lives(ids()),
+            incarnations=IncarnationRegistry(ids()),
             heartbeats=self._heartbeats,
             sessions=self._sessions,
             remember=self._remember,
             context={"runtime": self},
         )
 
-        self.workers = Workers(
+        self.workers = WorkerRegistry(
             lambda: [(r.graph, r.streams) for r in self._registered.values()] if self._started else [],
-            self._around,
+            self._services,
         )
         """Worker control for the health layer: notify, terminate and respawn."""
 
@@ -196,7 +198,7 @@ class AgentRuntime:
         goal: Goal | None = None,
         agent_id: str = "",
         primary: bool = False,
-        entries: Mapping[str, Entry] | None = None,
+        entries: Mapping[str, EntryHandler] | None = None,
     ) -> None:
         """
         Add a graph, before or after ``start``.
@@ -236,10 +238,10 @@ class AgentRuntime:
         handlers = dict(entries or {})
         _check_references(loaded, handlers)
         streams = {
-            spec.id: ExecutionStream(loaded, spec, entry=handlers.get(spec.id), around=self._around)
+            spec.id: ExecutionStream(loaded, spec, handler=handlers.get(spec.id), services=self._services)
             for spec in graph.entry_points
         }
-        self._registered[graph.id] = _Registered(loaded, streams)
+        self._registered[graph.id] = _RegisteredGraph(loaded, streams)
         if self._started:
             _start(self._registered[graph.id])
 
@@ -338,7 +340,7 @@ class AgentRuntime:
             SessionNotFound: The session does not exist.
             UnusableFileError: The session's state cannot be read.
         """
-        return self._sessions.located(self._find(graph_id).graph, session_id)
+        return self._sessions.locate(self._find(graph_id).graph, session_id)
 
     def list_sessions(self, graph_id: str | None = None) -> list[tuple[SessionStore, SessionState]]:
         """
@@ -433,7 +435,7 @@ class AgentRuntime:
         Raises:
             InputRefused: The input is invalid.
         """
-        if stream.has_entry:
+        if stream.has_handler:
             return  # the entry handler builds the node's input
         node = graph.spec.node(stream.spec.node_id)
         function = graph.functions[node.function] if node.function else None
@@ -491,15 +493,17 @@ class AgentRuntime:
             )
         await self.disk.run(lambda: self._check_free(graph, session_id))
         self._check_not_deleting(session_id)
-        return stream.take_up(last.execution_id, session_id, checkpoint).id
+        return stream.resume(last.execution_id, session_id, checkpoint).id
 
     def _find_resumable(
         self, graph: LoadedGraph, session_id: str, checkpoint_id: str | None
     ) -> tuple[ExecutionState, Checkpoint | None]:
         """Return the run to resume: the checkpoint's, or the newest unfinished one. Blocks."""
-        session, state = self._sessions.known(graph, session_id)
+        session, state = self._sessions.find_with_state(graph, session_id)
         if checkpoint_id is not None:
-            checkpoints = CheckpointStore(session.checkpoints, clock=self._around.clock, ids=self._around.ids)
+            checkpoints = CheckpointStore(
+                session.checkpoints, clock=self._services.clock, ids=self._services.ids
+            )
             checkpoint = checkpoints.load(checkpoint_id)
             return checkpoint.execution, checkpoint
         name = graph.spec.id
@@ -518,8 +522,8 @@ class AgentRuntime:
             SessionBusy: Another process does.
             SessionNotFound: The session was deleted.
         """
-        session, _ = self._sessions.known(graph, session_id)
-        turn = self._around.locks.get(str(session.path))
+        session, _ = self._sessions.find_with_state(graph, session_id)
+        turn = self._services.locks.get(str(session.path))
         if turn is None or not turn.locked():
             graph.store.claim(session).release()
 
@@ -548,17 +552,17 @@ class AgentRuntime:
         stream = self.get_stream(last.entry_point, graph_id=graph.spec.id)
         self._check_started(stream)
         _check_replayable(graph, stream, checkpoint)
-        stream.check_room()  # fail before anything is copied
-        execution_id = self._around.ids()
+        stream.check_capacity()  # fail before anything is copied
+        execution_id = self._services.ids()
 
         def branch_off() -> str:
-            session, _ = self._sessions.known(graph, session_id)
-            copy = branch(
+            session, _ = self._sessions.find_with_state(graph, session_id)
+            copy = branch_session(
                 graph.store, session, checkpoint, execution_id=execution_id, agent_id=graph.agent_id
             )
             return copy.id
 
-        return stream.take_up(execution_id, await self.disk.run(branch_off), checkpoint)
+        return stream.resume(execution_id, await self.disk.run(branch_off), checkpoint)
 
     async def wait(self, execution_id: str) -> ExecutionResult:
         """
@@ -638,7 +642,7 @@ class AgentRuntime:
             GraphError: The graph does not exist, or the node is running in several sessions.
         """
         self._user_spoke_at = self._monotonic()
-        graphs = [self._find(graph_id)] if graph_id is not None else self._by_attention()
+        graphs = [self._find(graph_id)] if graph_id is not None else self._graphs_by_priority()
         for registered in graphs:
             nodes = [
                 (execution, node)
@@ -667,7 +671,7 @@ class AgentRuntime:
                 session_id=execution.session_id or "",
                 question=node.question or "",
             )
-            for registered in self._by_attention()
+            for registered in self._graphs_by_priority()
             for stream in registered.streams.values()
             for execution, node_id, node in stream.nodes()
             if node.waiting_for_user
@@ -680,8 +684,8 @@ class AgentRuntime:
 
     @property
     def user_present(self) -> bool:
-        """Whether a user was active within ``PRESENT_SECONDS``."""
-        return self.user_idle_seconds < PRESENT_SECONDS
+        """Whether a user was active within ``PRESENCE_SECONDS``."""
+        return self.user_idle_seconds < PRESENCE_SECONDS
 
     def set_approval_callback(self, callback: ApprovalCallback | None) -> None:
         """
@@ -692,7 +696,7 @@ class AgentRuntime:
         raises, the call is not made and the model is told so. Built-in tools of nodes need no approval.
         Setting a callback affects visits that begin afterwards; None takes effect at once.
         """
-        self._around.approvals.callback = callback
+        self._services.approvals.callback = callback
 
     def subscribe_to_events(
         self,
@@ -721,9 +725,9 @@ class AgentRuntime:
 
     def _store(self, graph_id: str, *, primary: bool) -> SessionStore:
         base = self.storage if primary else self.storage / "graphs" / graph_id
-        return SessionStore(base, clock=self._around.clock)
+        return SessionStore(base, clock=self._services.clock)
 
-    def _find(self, graph_id: str | None) -> _Registered:
+    def _find(self, graph_id: str | None) -> _RegisteredGraph:
         name = graph_id or self._active_graph_id or self._primary() or next(iter(self._registered), None)
         registered = self._registered.get(name or "")
         if registered is None:
@@ -731,7 +735,7 @@ class AgentRuntime:
             raise GraphError(f"there is no graph {name!r}; available: {names}")
         return registered
 
-    def _by_attention(self) -> list[_Registered]:
+    def _graphs_by_priority(self) -> list[_RegisteredGraph]:
         if not self._registered:
             return []
         first = self._find(None)
@@ -753,27 +757,29 @@ class AgentRuntime:
     def _remember(self, execution: Execution) -> None:
         self._executions.pop(execution.id, None)
         self._executions[execution.id] = execution
-        if len(self._executions) > RESULTS_KEPT:
+        if len(self._executions) > MAX_KEPT_RESULTS:
             finished = [name for name, run in self._executions.items() if run.done]
-            for name in finished[: len(self._executions) - RESULTS_KEPT]:
+            for name in finished[: len(self._executions) - MAX_KEPT_RESULTS]:
                 del self._executions[name]
 
     def _execution(self, execution_id: str) -> Execution:
         execution = self._executions.get(execution_id)
         if execution is None:
-            raise GraphError(f"run {execution_id!r} is unknown; only the last {RESULTS_KEPT} runs are kept")
+            raise GraphError(
+                f"run {execution_id!r} is unknown; only the last {MAX_KEPT_RESULTS} runs are kept"
+            )
         return execution
 
     async def _end(self, execution_id: str, graph_id: str | None, status: SessionStatus) -> bool:
         graphs = [self._find(graph_id)] if graph_id is not None else list(self._registered.values())
         for registered in graphs:
             for stream in registered.streams.values():
-                if await stream.end(execution_id, status):
+                if await stream.stop_execution(execution_id, status):
                     return True
         return False
 
 
-def _start(registered: _Registered) -> None:
+def _start(registered: _RegisteredGraph) -> None:
     for stream in registered.streams.values():
         stream.start()
 
@@ -806,7 +812,7 @@ def _check_replayable(graph: LoadedGraph, stream: ExecutionStream, checkpoint: C
         )
 
 
-def _check_references(graph: LoadedGraph, entries: Mapping[str, Entry]) -> None:
+def _check_references(graph: LoadedGraph, entries: Mapping[str, EntryHandler]) -> None:
     """
     Check that everything a graph refers to is available.
 

@@ -82,7 +82,7 @@ class Breakers(Protocol):
         ...
 
 
-def model_breaker(breakers: Breakers, agent: str, model: str) -> CallBreaker:
+def get_model_breaker(breakers: Breakers, agent: str, model: str) -> CallBreaker:
     """
     Return the breaker of a model: one per worker and model, below one per provider.
 

@@ -153,7 +153,7 @@ class EventBus:
         subscription = Subscription(
             handler,
             name=name,
-            wanted=EventFilter(
+            event_filter=EventFilter(
                 types=None if types is None else frozenset(types),
                 graph=filter_graph,
                 stream=filter_stream,
@@ -197,7 +197,7 @@ class EventBus:
         if self._closed:
             raise RuntimeError("cannot expect an event: the bus is closed")
         expectation = Expectation(
-            wanted=EventFilter(
+            event_filter=EventFilter(
                 types=frozenset(types) if types else None,
                 graph=filter_graph,
                 stream=filter_stream,
@@ -331,11 +331,13 @@ class EventBus:
             if isinstance(listener, Subscription):
                 listener.cancel()
             else:
-                listener.fail(RuntimeError(f"the bus was closed while waiting for {listener.wanted}"))
+                listener.fail(RuntimeError(f"the bus was closed while waiting for {listener.event_filter}"))
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _route(self, event_type: EventType) -> tuple[Subscription | Expectation, ...]:
-        return tuple(s for s in self._listeners if s.wanted.types is None or event_type in s.wanted.types)
+        return tuple(
+            s for s in self._listeners if s.event_filter.types is None or event_type in s.event_filter.types
+        )
 
     def _remove(self, listener: Subscription | Expectation) -> None:
         if listener in self._listeners:

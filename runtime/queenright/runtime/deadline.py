@@ -40,17 +40,17 @@ async def within(
         if unfinished:
             await asyncio.wait(unfinished, timeout=grace)
         # Retrieve a late exception: nobody else will, and asyncio would log it.
-        task.add_done_callback(_seen)
+        task.add_done_callback(_retrieve_exception)
 
 
-async def alone(work: Coroutine[Any, Any, ResultT]) -> tuple[ResultT | None, BaseException | None]:
+async def run_isolated(work: Coroutine[Any, Any, ResultT]) -> tuple[ResultT | None, BaseException | None]:
     """
     Return the result of ``work``, or the exception it raised, whatever its type.
 
     It runs in its own task, so that it cannot cancel the caller; if it cancels itself, the exception is a
     ``CancelledError``. Cancelling the caller cancels the work, and is raised once the work has ended.
     """
-    task = asyncio.create_task(_outcome(work))
+    task = asyncio.create_task(_capture(work))
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
@@ -66,7 +66,7 @@ async def alone(work: Coroutine[Any, Any, ResultT]) -> tuple[ResultT | None, Bas
     return None, asyncio.CancelledError("cancelled from inside")
 
 
-async def _outcome(work: Coroutine[Any, Any, ResultT]) -> tuple[ResultT | None, BaseException | None]:
+async def _capture(work: Coroutine[Any, Any, ResultT]) -> tuple[ResultT | None, BaseException | None]:
     # Catch inside the task: asyncio re-raises SystemExit and KeyboardInterrupt of a task in the loop.
     try:
         return await work, None
@@ -76,12 +76,12 @@ async def _outcome(work: Coroutine[Any, Any, ResultT]) -> tuple[ResultT | None, 
         return None, error
 
 
-def _seen(task: asyncio.Future[Any]) -> None:
+def _retrieve_exception(task: asyncio.Future[Any]) -> None:
     if not task.cancelled():
         task.exception()
 
 
-async def all_ended(tasks: Collection[asyncio.Task[Any]]) -> None:
+async def wait_all(tasks: Collection[asyncio.Task[Any]]) -> None:
     """Wait until all tasks have ended, even if the caller is cancelled; then raise the cancellation."""
     cancelled: asyncio.CancelledError | None = None
     while not all(task.done() for task in tasks):
@@ -90,6 +90,6 @@ async def all_ended(tasks: Collection[asyncio.Task[Any]]) -> None:
         except asyncio.CancelledError as error:
             cancelled = error
     for task in tasks:
-        _seen(task)
+        _retrieve_exception(task)
     if cancelled is not None:
         raise cancelled

@@ -76,7 +76,7 @@ class Execution:
         graph_id: str,
         trigger: Trigger,
         session_id: str | None = None,
-        resumes: bool = False,
+        is_resume: bool = False,
         checkpoint: Checkpoint | None = None,
         respawn: Respawn | None = None,
     ) -> None:
@@ -84,24 +84,24 @@ class Execution:
         self.graph_id = graph_id
         self.trigger = trigger
         self.session_id = session_id
-        self.resumes = resumes
+        self.is_resume = is_resume
         self.checkpoint = checkpoint
         self.respawn = respawn
         self.incarnation_id = respawn.incarnation_id if respawn is not None else ""
         """The worker's incarnation; empty until the run has its session."""
-        self.ends_as: SessionStatus | None = None
+        self.stop_status: SessionStatus | None = None
         """The requested final status, once the run was asked to stop."""
-        self.end_reason = ""
+        self.stop_reason = ""
         """The reason of that request."""
-        self.ending = False
+        self.is_finishing = False
         """Whether its end is being recorded."""
         self.task: asyncio.Task[None] | None = None
         self.executor: GraphExecutor | None = None
-        self.waits_for_turn = False
+        self.is_waiting_for_turn = False
         """Whether it waits for another run of its graph in the same session."""
         self.has_begun = False
         """Whether it has its session and has started."""
-        self._begun = asyncio.Event()
+        self._started = asyncio.Event()
         self._placed = asyncio.Event()
         self._result: asyncio.Future[ExecutionResult] = asyncio.get_running_loop().create_future()
 
@@ -121,12 +121,12 @@ class Execution:
     @property
     def is_queued(self) -> bool:
         """Whether it has not started because of other runs."""
-        return not self.done and (self.task is None or self.waits_for_turn)
+        return not self.done and (self.task is None or self.is_waiting_for_turn)
 
     @property
     def is_waiting(self) -> bool:
         """Whether it waits for a user, or for another run of its session."""
-        return self.waits_for_turn or (self.executor is not None and self.executor.waits_for_user)
+        return self.is_waiting_for_turn or (self.executor is not None and self.executor.waits_for_user)
 
     @property
     def goal(self) -> GoalProgress | None:
@@ -139,26 +139,26 @@ class Execution:
         """Set the result; only the first one counts."""
         if not self._result.done():
             self._result.set_result(result)
-        self._begun.set()
+        self._started.set()
         self._placed.set()
         # Results are kept for long; release the executor.
         self.executor = None
 
-    def began(self) -> None:
+    def mark_started(self) -> None:
         """Record that it has its session and runs."""
         self.has_begun = True
-        self._begun.set()
+        self._started.set()
         self._placed.set()
 
     async def wait_for_turn(self, turn: Awaitable[object], on_waiting: Callable[[], None]) -> None:
         """Wait for ``turn``, which another run of the session holds; call ``on_waiting`` first."""
-        self.waits_for_turn = True
+        self.is_waiting_for_turn = True
         self._placed.set()
         on_waiting()
         try:
             await turn
         finally:
-            self.waits_for_turn = False
+            self.is_waiting_for_turn = False
 
     async def placed(self) -> None:
         """Wait until it runs, waits for another run of its session, or ended without starting."""
@@ -166,7 +166,7 @@ class Execution:
 
     async def begun(self) -> None:
         """Wait until it runs, or ended without starting."""
-        await self._begun.wait()
+        await self._started.wait()
 
     async def ended(self) -> ExecutionResult:
         """Wait for the result. Cancelling the wait does not cancel the run."""

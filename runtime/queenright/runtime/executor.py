@@ -21,9 +21,9 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import masked_traceback, redact
 from queenright.runtime.breakers import BreakerKind
-from queenright.runtime.deadline import all_ended
+from queenright.runtime.deadline import wait_all
 from queenright.runtime.events import EventType
-from queenright.runtime.graphs.goal import GoalProgress, progress
+from queenright.runtime.graphs.goal import GoalProgress, measure_progress
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.llm.model import ToolCall
 from queenright.runtime.memory import SharedMemory
@@ -35,11 +35,11 @@ from queenright.runtime.nodes.node_judge import judge_for
 from queenright.runtime.nodes.reporting import Origin, Reporter
 from queenright.runtime.nodes.routing import RouteJudge, routing_node
 from queenright.runtime.nodes.visit import CURSOR_FILE
-from queenright.runtime.parts import LoadedGraph, Surroundings
-from queenright.runtime.plan import Advance, add_nodes, advance, ready
+from queenright.runtime.plan import Advance, add_nodes, advance, ready_nodes
+from queenright.runtime.services import LoadedGraph, RuntimeServices
 from queenright.runtime.storage.checkpoint_queue import CheckpointDraft, CheckpointQueue
 from queenright.runtime.storage.checkpoint_store import Checkpoint, CheckpointStore, Reason
-from queenright.runtime.storage.conversation import Conversation, conversations_in, last_seq
+from queenright.runtime.storage.conversation import Conversation, conversations_in, read_last_seq
 from queenright.runtime.storage.files import UnusableFileError, read_json
 from queenright.runtime.storage.runtime_logger import RuntimeLogger, VisitRow
 from queenright.runtime.storage.session_store import (
@@ -77,7 +77,7 @@ _ENDED: Final[Mapping[str, str]] = {
 }
 
 
-class NodeFailed(Exception):
+class NodeFailedError(Exception):
     """Ends a run: a node failed and no edge handles the failure."""
 
     def __init__(self, node_id: str, result: NodeResult) -> None:
@@ -93,7 +93,7 @@ class GraphExecutor:
 
     Args:
         graph: The graph.
-        around: The runtime's services.
+        services: The runtime's services.
         session: The session of the run; the caller has claimed it.
         store: The store of the session's state.
         origin: Ids of the run, for events.
@@ -109,7 +109,7 @@ class GraphExecutor:
     def __init__(
         self,
         graph: LoadedGraph,
-        around: Surroundings,
+        services: RuntimeServices,
         *,
         session: Session,
         store: SessionStore,
@@ -126,13 +126,13 @@ class GraphExecutor:
         self.nodes: dict[str, EventLoopNode] = {}
         """The model-driven nodes that are running now."""
         self.goal: GoalProgress | None = None
-        self.last: NodeResult | None = None
+        self.last_result: NodeResult | None = None
         """Result of the node that ended last."""
-        self.stopped_at: str | None = None
+        self.stop_checkpoint_id: str | None = None
         """Checkpoint saved when the run was stopped."""
         self.state: ExecutionState
         self._graph = graph
-        self._around = around
+        self._services = services
         self._session = session
         self._store = store
         self._origin = origin
@@ -149,32 +149,32 @@ class GraphExecutor:
         self._memory = SharedMemory()
         self._running: dict[asyncio.Task[NodeResult], _Running] = {}
         breaker = None
-        if around.breakers is not None and graph.agent_id:
-            breaker = around.breakers.get(BreakerKind.CHECKPOINT_WRITE, graph.agent_id)
+        if services.breakers is not None and graph.agent_id:
+            breaker = services.breakers.get(BreakerKind.CHECKPOINT_WRITE, graph.agent_id)
         self._checkpoints = CheckpointQueue(
-            CheckpointStore(session.checkpoints, clock=around.clock, ids=around.ids),
+            CheckpointStore(session.checkpoints, clock=services.clock, ids=services.ids),
             session_id=session.id,
-            disk=around.disk,
-            sleep=around.sleep,
+            disk=services.disk,
+            sleep=services.sleep,
             breaker=breaker,
             on_saved=self._checkpoint_saved,
         )
 
     # -- start and end --------------------------------------------------------------------------
 
-    async def begin(self, input_data: Mapping[str, Any], *, enters: bool) -> None:
+    async def begin(self, input_data: Mapping[str, Any], *, queue_entry: bool) -> None:
         """
         Record the start of a run and write its input to the memory.
 
         Args:
             input_data: The run's input.
-            enters: Whether to queue the entry node with that input; otherwise call ``enter``.
+            queue_entry: Whether to queue the entry node with that input; otherwise call ``queue_entry_node``.
 
         Raises:
             MemoryAccessError: The input is not JSON.
         """
         values = SharedMemory(input_data).read_all()
-        now = self._around.clock()
+        now = self._services.clock()
 
         def change(state: SessionState) -> None:
             state.memory.update(values)
@@ -188,12 +188,12 @@ class GraphExecutor:
                 updated_at=now,
                 input=values,
             )
-            if enters:
+            if queue_entry:
                 add_nodes(state.executions[self._key], [(self._entry_node, values)], thread=self._thread)
 
         await self._save(change)
 
-    async def enter(self, input_data: Mapping[str, Any]) -> None:
+    async def queue_entry_node(self, input_data: Mapping[str, Any]) -> None:
         """Queue the entry node with ``input_data``."""
         values = SharedMemory(input_data).read_all()
 
@@ -204,7 +204,7 @@ class GraphExecutor:
 
         await self._save(change)
 
-    async def take_up(self, checkpoint: Checkpoint | None = None) -> None:
+    async def resume(self, checkpoint: Checkpoint | None = None) -> None:
         """
         Resume an interrupted run: its nodes continue from their cursors.
 
@@ -239,7 +239,7 @@ class GraphExecutor:
 
         await self._save(change)
 
-    async def forget_run(self, execution_id: str) -> None:
+    async def remove_run(self, execution_id: str) -> None:
         """Remove the entries of an earlier run, and everything after them, from the graph's conversations."""
         for _, conversation in await self._conversations():
             own = (e.seq for e in conversation.entries if e.visit_id.startswith(f"{execution_id}:"))
@@ -247,13 +247,13 @@ class GraphExecutor:
             if first is not None:
                 await conversation.rewind(first - 1)
 
-    async def tell(self, text: str) -> None:
+    async def leave_note(self, text: str) -> None:
         """Leave a note for the pending nodes, valid for this incarnation only."""
-        around, incarnation_id = self._around, self._origin.incarnation_id
+        services, incarnation_id = self._services, self._origin.incarnation_id
         for pending in self.state.pending:
             if not self._graph.spec.node(pending.node_id).function:
                 folder = self._session.conversations / pending.node_id / "inbox"
-                inbox = Inbox(folder, disk=around.disk, clock=around.clock, random=around.random)
+                inbox = Inbox(folder, disk=services.disk, clock=services.clock, random=services.random)
                 note_id = f"{incarnation_id}:{pending.node_id}"
                 await inbox.put_note(Note(note_id=note_id, content=text, incarnation_id=incarnation_id))
 
@@ -264,11 +264,11 @@ class GraphExecutor:
 
     async def _conversations(self) -> list[tuple[str, Conversation]]:
         """Open the conversations of the graph in this session, with their names."""
-        around, folder = self._around, self._session.conversations
+        services, folder = self._services, self._session.conversations
         conversations = []
-        for name in await around.disk.run(lambda: conversations_in(folder)):
-            open_ = partial(Conversation.open, folder / name, disk=around.disk, clock=around.clock)
-            conversations.append((name, await around.disk.run(open_)))
+        for name in await services.disk.run(lambda: conversations_in(folder)):
+            open_ = partial(Conversation.open, folder / name, disk=services.disk, clock=services.clock)
+            conversations.append((name, await services.disk.run(open_)))
         return conversations
 
     async def run(self) -> NodeResult | None:
@@ -276,14 +276,14 @@ class GraphExecutor:
         Run nodes until none is left, and return the result of the last one.
 
         Raises:
-            NodeFailed: A node failed and no edge handles it; every other node has been stopped.
+            NodeFailedError: A node failed and no edge handles it; every other node has been stopped.
             CancelledError: Cancelled; every node has been stopped.
         """
         try:
             while True:
                 self._launch()
                 if not self._running:
-                    return self.last
+                    return self.last_result
                 self._notify_waiting()
                 done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
                 for task in [task for task in self._running if task in done]:
@@ -291,14 +291,14 @@ class GraphExecutor:
                     recording = asyncio.create_task(
                         self._record_result(self._running.pop(task), _result(task))
                     )
-                    await all_ended([recording])
+                    await wait_all([recording])
                     recording.result()
         finally:
             await self._stop_nodes()
 
     async def close(self, status: SessionStatus, *, error: str = "", error_type: str = "") -> ExecutionState:
         """Record how the run ended, including outputs of unfinished nodes, and return its state."""
-        now = self._around.clock()
+        now = self._services.clock()
         goal = self._graph.goal
 
         def change(state: SessionState) -> None:
@@ -309,7 +309,7 @@ class GraphExecutor:
             run.ended_at = None if status is SessionStatus.PAUSED else now
             run.error, run.error_type = redact(error), error_type
             if goal is not None:
-                self.goal = progress(goal, state.memory, finished=status is SessionStatus.COMPLETED)
+                self.goal = measure_progress(goal, state.memory, finished=status is SessionStatus.COMPLETED)
                 run.goal_progress = self.goal.fraction
 
         before = self.goal
@@ -322,7 +322,7 @@ class GraphExecutor:
         finally:
             await self._checkpoints.close()
         try:
-            await self._around.disk.run(lambda: self._logger.execution_ended(self.state))
+            await self._services.disk.run(lambda: self._logger.log_execution(self.state))
         except OSError:
             _log.exception("could not log the end of run %s", self._origin.execution_id)
         return self.state
@@ -342,15 +342,15 @@ class GraphExecutor:
     def _launch(self) -> None:
         in_progress = [running.pending for running in self._running.values()]
         waiting = [pending for pending in self.state.pending if pending not in in_progress]
-        for pending in ready(self._graph.spec, waiting, {node.node_id for node in in_progress}):
+        for pending in ready_nodes(self._graph.spec, waiting, {node.node_id for node in in_progress}):
             task = asyncio.create_task(self._visit(pending), name=f"node:{self._key}:{pending.node_id}")
-            self._running[task] = _Running(pending, self._around.clock())
+            self._running[task] = _Running(pending, self._services.clock())
 
     async def _stop_nodes(self) -> None:
         for task in self._running:
             task.cancel()
         if self._running:
-            await all_ended(self._running)
+            await wait_all(self._running)
         self._running.clear()
 
     async def _visit(self, pending: PendingNode) -> NodeResult:
@@ -366,7 +366,7 @@ class GraphExecutor:
                     context=self._context(spec.id),
                     reporter=self._reporter,
                     threads=self._graph.tools.threads,
-                    sleep=self._around.sleep,
+                    sleep=self._services.sleep,
                 )
             return await self._run_event_loop(spec, pending, inputs)
         except Exception as error:
@@ -386,11 +386,11 @@ class GraphExecutor:
     async def _run_event_loop(
         self, spec: NodeSpec, pending: PendingNode, inputs: Mapping[str, Any]
     ) -> NodeResult:
-        around, graph = self._around, self._graph
+        services, graph = self._services, self._graph
         folder = self._session.conversations / spec.id
         thread = self._session.conversations / (pending.thread or spec.id)
-        conversation = await around.disk.run(
-            lambda: Conversation.open(thread, disk=around.disk, clock=around.clock)
+        conversation = await services.disk.run(
+            lambda: Conversation.open(thread, disk=services.disk, clock=services.clock)
         )
         node = self.nodes[spec.id] = EventLoopNode(
             routing_node(spec) if spec.node_type == "router" else spec,
@@ -399,20 +399,20 @@ class GraphExecutor:
             conversation=conversation,
             folder=folder,
             reporter=self._reporter,
-            disk=around.disk,
-            clock=around.clock,
-            sleep=around.sleep,
+            disk=services.disk,
+            clock=services.clock,
+            sleep=services.sleep,
             judge=RouteJudge(spec.routes)
             if spec.node_type == "router"
             else judge_for(spec, graph.model_of(spec), graph.judges),
-            guard=around.guards(self._origin, spec.id) if around.guards and graph.agent_id else None,
-            breakers=around.breakers,
+            guard=services.guards(self._origin, spec.id) if services.guards and graph.agent_id else None,
+            breakers=services.breakers,
             context=self._context(spec.id),
-            random=around.random,
+            random=services.random,
             fresh=self._fresh,
             begun_by_user=self._begun_by_user,
             on_waiting=self._notify_waiting,
-            approve=partial(self._approve, spec.id) if around.approvals.callback is not None else None,
+            approve=partial(self._approve, spec.id) if services.approvals.callback is not None else None,
         )
         try:
             return await node.run(self._visit_id(pending), _message(inputs))
@@ -431,11 +431,11 @@ class GraphExecutor:
             agent_id=self._graph.agent_id,
         )
         async with self._reporter.waiting(WaitingReason.USER_INPUT, node_id=node_id, tool=call.name):
-            await self._around.approvals.check(request)
+            await self._services.approvals.check(request)
 
     def _context(self, node_id: str) -> dict[str, object]:
         return {
-            **self._around.context,
+            **self._services.context,
             "graph_id": self._graph.spec.id,
             "session_id": self._session.id,
             "agent_id": self._graph.agent_id,
@@ -448,7 +448,7 @@ class GraphExecutor:
     async def _record_result(self, running: _Running, result: NodeResult) -> None:
         """Record a node's result in one write, then report it."""
         pending, spec = running.pending, self._graph.spec.node(running.pending.node_id)
-        self.last = result
+        self.last_result = result
         advances: list[Advance] = []
 
         def change(state: SessionState) -> None:
@@ -466,7 +466,7 @@ class GraphExecutor:
                 )
             ]
             if self._graph.goal is not None:
-                self.goal = progress(self._graph.goal, state.memory, finished=False)
+                self.goal = measure_progress(self._graph.goal, state.memory, finished=False)
                 run.goal_progress = self.goal.fraction
 
         before = self.goal
@@ -479,20 +479,20 @@ class GraphExecutor:
         if self.goal is not None and self.goal != before:
             await self._reporter.emit(EventType.GOAL_PROGRESS, self.goal.model_dump(mode="json"))
         if step.failure is not None:
-            raise NodeFailed(spec.id, step.failure)
+            raise NodeFailedError(spec.id, step.failure)
         if result.outcome == "done":
             await self._checkpoint(spec.id, "node")
 
     # -- persistence ----------------------------------------------------------------------------
 
     async def _save(self, change: Callable[[SessionState], None]) -> None:
-        now = self._around.clock()
+        now = self._services.clock()
 
         def timed(state: SessionState) -> None:
             change(state)
             state.executions[self._key].updated_at = now
 
-        state = await self._around.disk.run(lambda: self._store.update(self._session, timed))
+        state = await self._services.disk.run(lambda: self._store.update(self._session, timed))
         self.state = state.executions[self._key]
         self._memory = SharedMemory(state.memory)
 
@@ -502,8 +502,8 @@ class GraphExecutor:
             return
         folder = self._session.conversations
         try:
-            seqs = await self._around.disk.run(
-                lambda: {name: last_seq(folder / name) for name in conversations_in(folder)}
+            seqs = await self._services.disk.run(
+                lambda: {name: read_last_seq(folder / name) for name in conversations_in(folder)}
             )
         except OSError:
             _log.exception("could not make a checkpoint of session %s", self._session.id)
@@ -524,7 +524,7 @@ class GraphExecutor:
         if draft.reason == "node":
             await self._reporter.checkpoint(checkpoint_id, node_id=draft.node_id)
         else:
-            self.stopped_at = checkpoint_id
+            self.stop_checkpoint_id = checkpoint_id
 
     async def _log_visit(self, running: _Running, result: NodeResult) -> None:
         row = VisitRow(
@@ -539,11 +539,11 @@ class GraphExecutor:
             output_tokens=result.output_tokens,
             cost=result.cost,
             started_at=running.since,
-            ended_at=self._around.clock(),
+            ended_at=self._services.clock(),
             error=redact(result.error),
         )
         try:
-            await self._around.disk.run(lambda: self._logger.visit_ended(row))
+            await self._services.disk.run(lambda: self._logger.log_visit(row))
         except OSError:
             _log.exception("could not log the visit of node %s", running.pending.node_id)
 

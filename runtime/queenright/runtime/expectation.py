@@ -23,18 +23,18 @@ class Expectation:
     def __init__(
         self,
         *,
-        wanted: EventFilter,
+        event_filter: EventFilter,
         where: Callable[[AgentEvent], bool] | None,
         remove: Callable[[Expectation], None],
     ) -> None:
-        self.wanted = wanted
-        self._where = wanted.where
+        self.event_filter = event_filter
+        self._where = event_filter.where
         self._condition = where
         self._remove = remove
         self._event: asyncio.Future[AgentEvent] = asyncio.get_running_loop().create_future()
 
     def __repr__(self) -> str:
-        return f"Expectation({str(self.wanted)!r}, done={self._event.done()})"
+        return f"Expectation({str(self.event_filter)!r}, done={self._event.done()})"
 
     def __enter__(self) -> Expectation:
         return self
@@ -70,7 +70,7 @@ class Expectation:
         except TimeoutError:
             if self._event.done():
                 return await self._wait()
-            raise TimeoutError(f"no event arrived within {seconds:g} s: {self.wanted}") from None
+            raise TimeoutError(f"no event arrived within {seconds:g} s: {self.event_filter}") from None
 
     def cancel(self) -> None:
         """Stop waiting; pending waits are cancelled."""

@@ -17,7 +17,7 @@ from queenright.runtime.events import Clock, EventType
 from queenright.runtime.execution import Execution
 from queenright.runtime.nodes.reporting import Reporter
 
-_SHORTEST_SLEEP: Final = 0.01
+_MIN_SLEEP: Final = 0.01
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class _Member:
     due: float
 
 
-class Heartbeats:
+class HeartbeatSender:
     """
     Sends heartbeats for every run that has joined, until it leaves.
 
@@ -55,9 +55,9 @@ class Heartbeats:
         self._random = random
         self._members: dict[str, _Member] = {}
         self._task: asyncio.Task[None] | None = None
-        self._beating = False
+        self._is_sending = False
 
-    def join(self, execution: Execution, reporter: Reporter) -> None:
+    def add(self, execution: Execution, reporter: Reporter) -> None:
         """Start heartbeats for a run; a graph that is not a worker has none."""
         if self.interval is None or not reporter.origin.agent_id:
             return
@@ -66,10 +66,10 @@ class Heartbeats:
         self._members[execution.id] = _Member(execution, reporter, due)
         self._start_task(self.interval)
 
-    def leave(self, execution: Execution) -> None:
+    def remove(self, execution: Execution) -> None:
         """Stop the heartbeats of a run."""
         self._members.pop(execution.id, None)
-        if not self._members and self._task is not None and not self._beating:
+        if not self._members and self._task is not None and not self._is_sending:
             self._task.cancel()
 
     async def stop(self) -> None:
@@ -92,19 +92,19 @@ class Heartbeats:
     async def _run(self, interval: float) -> None:
         while self._members:
             first = min(member.due for member in self._members.values())
-            await self._sleep(max(_SHORTEST_SLEEP, first - self._monotonic()))
+            await self._sleep(max(_MIN_SLEEP, first - self._monotonic()))
             now = self._monotonic()
-            self._beating = True
+            self._is_sending = True
             try:
                 for key, member in list(self._members.items()):
                     if member.due <= now and key in self._members:
                         member.due = now + interval * self._random.uniform(0.8, 1.0)
-                        await _beat(member, interval)
+                        await _send_heartbeat(member, interval)
             finally:
-                self._beating = False
+                self._is_sending = False
 
 
-async def _beat(member: _Member, interval: float) -> None:
+async def _send_heartbeat(member: _Member, interval: float) -> None:
     reporter = member.reporter
     data: dict[str, Any] = {"interval": interval}
     if progress := _progress(member.execution):

@@ -22,14 +22,16 @@ from queenright.runtime.graphs.specs import NodeSpec
 INPUT_REFUSED: Final = "input_refused"
 """Error type of a run whose first node rejected the input: it was cancelled, and did not fail."""
 
-CONTEXT_NAMES: Final = frozenset({"runtime", "graph_id", "session_id", "agent_id", "node_id", "data_dir"})
+CONTEXT_PARAMETERS: Final = frozenset(
+    {"runtime", "graph_id", "session_id", "agent_id", "node_id", "data_dir"}
+)
 """Parameters that the runtime sets, not the caller."""
 
 ALWAYS_KNOWN: Final = frozenset({"message", "event", "tick"})
 """Input names of user messages, events and timers, accepted for every graph."""
 
-_VALUE: Final = 80
-_WORDS: Final = re.compile(r"[^\W\d]\w*")
+_MAX_VALUE_CHARACTERS: Final = 80
+_IDENTIFIER: Final = re.compile(r"[^\W\d]\w*")
 
 
 class InputRefused(QueenrightError):
@@ -89,7 +91,7 @@ def _required(node: NodeSpec, function: Callable[..., Any] | None) -> tuple[str,
         for name, parameter in _parameters(function).items()
         if parameter.default is parameter.empty
         and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-        and name not in CONTEXT_NAMES
+        and name not in CONTEXT_PARAMETERS
     )
 
 
@@ -161,7 +163,7 @@ def used_names(
         conditions += [criterion.expression for criterion in goal.success_criteria]
         conditions += [constraint.expression for constraint in goal.constraints]
     for condition in conditions:
-        names.update(_WORDS.findall(condition))
+        names.update(_IDENTIFIER.findall(condition))
     return frozenset(names)
 
 
@@ -193,20 +195,25 @@ def _accepted(node: NodeSpec, function: Callable[..., Any] | None) -> tuple[str,
         return None
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
-    return tuple(parameter.name for parameter in parameters if parameter.name not in CONTEXT_NAMES)
+    return tuple(parameter.name for parameter in parameters if parameter.name not in CONTEXT_PARAMETERS)
 
 
 def _check_types(node: NodeSpec, function: Callable[..., Any], values: Mapping[str, Any]) -> None:
     parameters, hints = _parameters(function), _hints(function)
     for field, value in values.items():
         parameter = parameters.get(field)
-        if parameter is None or field not in hints or field in CONTEXT_NAMES or value is parameter.default:
+        if (
+            parameter is None
+            or field not in hints
+            or field in CONTEXT_PARAMETERS
+            or value is parameter.default
+        ):
             continue
         try:
             _as_annotated(hints[field], value)
         except ValidationError as error:
             why = fault_message(error.errors(include_url=False, include_input=False)[0])
-            shown = redact(repr(value), _VALUE)
+            shown = redact(repr(value), _MAX_VALUE_CHARACTERS)
             raise InputRefused(
                 f"input {field!r}: {shown} is not valid for node {node.id!r}: {why}", field=field
             ) from None

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from queenright.instrumentation.errors import QueenrightError
 
-LARGEST_OUTPUT: Final = 1 << 20
+MAX_OUTPUT_BYTES: Final = 1 << 20
 """Maximum size of one output as JSON, in bytes: it is part of every later state and checkpoint."""
 
 
@@ -16,7 +16,7 @@ class MemoryAccessError(QueenrightError):
     """Raised for a value that cannot be stored: it is not JSON, or too large."""
 
 
-def check_sizes(outputs: Mapping[str, Any]) -> None:
+def check_output_sizes(outputs: Mapping[str, Any]) -> None:
     """
     Check the sizes of a node's outputs.
 
@@ -28,7 +28,7 @@ def check_sizes(outputs: Mapping[str, Any]) -> None:
     """
     for key, value in outputs.items():
         size = len(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
-        if size > LARGEST_OUTPUT:
+        if size > MAX_OUTPUT_BYTES:
             raise MemoryAccessError(
                 f"output {key!r} has {size / (1 << 20):.1f} MiB as JSON, but the limit is 1 MiB; write it "
                 "to a file in data_dir and output the file's name"

@@ -10,13 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queenright.runtime.graphs.conditions import ConditionError, holds
+from queenright.runtime.graphs.conditions import ConditionError, evaluate
 from queenright.runtime.graphs.graph import EdgeSpec, GraphSpec
 from queenright.runtime.nodes.event_loop import NodeResult
 from queenright.runtime.nodes.routing import ROUTE
 from queenright.runtime.storage.session_state import PATH_LENGTH, ExecutionState, PendingNode
 
-_OVER: Final = ("incomplete", "escalated")
+_FINAL_OUTCOMES: Final = ("incomplete", "escalated")
 """Final outcomes of a visit; after others, the same visit can continue."""
 
 
@@ -61,17 +61,17 @@ def advance(
     succeeded = result.outcome == "done"
     route = str(result.outputs.get(ROUTE, ""))
     try:
-        taken = edges_taken(graph, spec.id, succeeded=succeeded, route=route, memory=memory)
+        taken = select_edges(graph, spec.id, succeeded=succeeded, route=route, memory=memory)
     except ConditionError as error:
-        return Advance(failure=_failed(error))
+        return Advance(failure=_failed_result(error))
     if failure := _visit_limit_failure(graph, run, taken):
         return Advance(failure=failure)
     if not succeeded and not taken:
-        if result.outcome in _OVER:
-            _drop(run, pending)
+        if result.outcome in _FINAL_OUTCOMES:
+            _remove_pending(run, pending)
             add_nodes(run, [(spec.id, pending.input)], running=running, thread=thread)
         return Advance(failure=result)
-    _drop(run, pending)
+    _remove_pending(run, pending)
     run.path = [*run.path, spec.id][-PATH_LENGTH:]
     if not taken:
         run.outputs.update(outputs or ({"text": result.text} if result.text else {}))
@@ -107,7 +107,7 @@ def add_nodes(
         run.pending[0].thread = thread
 
 
-def _drop(run: ExecutionState, pending: PendingNode) -> None:
+def _remove_pending(run: ExecutionState, pending: PendingNode) -> None:
     run.pending = [other for other in run.pending if other != pending]
 
 
@@ -143,11 +143,11 @@ def _edge_input(
     return dict(outputs) or ({"text": result.text} if result.text else {})
 
 
-def _failed(error: Exception) -> NodeResult:
+def _failed_result(error: Exception) -> NodeResult:
     return NodeResult(outcome="failed", error=str(error), error_type=type(error).__name__)
 
 
-def edges_taken(
+def select_edges(
     graph: GraphSpec, node_id: str, *, succeeded: bool, route: str, memory: Mapping[str, Any]
 ) -> tuple[EdgeSpec, ...]:
     """
@@ -170,12 +170,12 @@ def edges_taken(
     for edge in graph.edges_from(node_id):
         if taken and edge.priority < taken[0].priority:
             break
-        if _holds(edge, succeeded, route, memory):
+        if _is_taken(edge, succeeded, route, memory):
             taken.append(edge)
     return tuple(taken)
 
 
-def _holds(edge: EdgeSpec, succeeded: bool, route: str, memory: Mapping[str, Any]) -> bool:
+def _is_taken(edge: EdgeSpec, succeeded: bool, route: str, memory: Mapping[str, Any]) -> bool:
     match edge.when:
         case "always":
             return True
@@ -186,10 +186,12 @@ def _holds(edge: EdgeSpec, succeeded: bool, route: str, memory: Mapping[str, Any
         case "route":
             return succeeded and edge.route == route
         case "expression":
-            return succeeded and holds(edge.expression, memory)
+            return succeeded and evaluate(edge.expression, memory)
 
 
-def ready(graph: GraphSpec, waiting: Sequence[PendingNode], running: Collection[str]) -> list[PendingNode]:
+def ready_nodes(
+    graph: GraphSpec, waiting: Sequence[PendingNode], running: Collection[str]
+) -> list[PendingNode]:
     """
     Return the nodes of ``waiting`` that may start now, in order.
 

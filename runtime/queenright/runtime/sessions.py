@@ -8,12 +8,12 @@ from typing import Any
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.identity import InvalidSessionIdError
 from queenright.runtime.graphs.graph import EntryPointSpec
-from queenright.runtime.parts import LoadedGraph
+from queenright.runtime.services import LoadedGraph
 from queenright.runtime.storage.session_state import SessionState
 from queenright.runtime.storage.session_store import Session, SessionNotFound, SessionStore
 
 
-class Sessions:
+class SessionResolver:
     """
     Finds and creates the sessions of all graphs. Every method blocks: call it through ``Disk.run``.
 
@@ -35,12 +35,12 @@ class Sessions:
         self._current: Session | None = None
         self._own: dict[tuple[str, str], Session] = {}
 
-    def entered(self, session: Session) -> None:
+    def set_current(self, session: Session) -> None:
         """Record ``session`` as the primary graph's current one."""
         self._current = session
 
     def find(
-        self, graph: LoadedGraph, entry: EntryPointSpec, session_id: str | None, of_event: str = ""
+        self, graph: LoadedGraph, entry: EntryPointSpec, session_id: str | None, event_session_id: str = ""
     ) -> tuple[Session, SessionStore]:
         """
         Return the session of a run, and the store of its state.
@@ -49,14 +49,14 @@ class Sessions:
             graph: The graph.
             entry: The entry point; its isolation level selects the session.
             session_id: The requested session, if any.
-            of_event: The session of the triggering event, if any.
+            event_session_id: The session of the triggering event, if any.
 
         Raises:
             SessionNotFound: The requested session does not exist.
             InvalidSessionIdError: Its id is not a valid folder name.
         """
         if entry.isolation_level == "shared":
-            shared = None if session_id is not None else self._of_event(graph, of_event)
+            shared = None if session_id is not None else self._event_session(graph, event_session_id)
             if shared is not None or (shared := self._shared(graph, session_id)) is not None:
                 return shared
         if session_id is not None:
@@ -66,7 +66,7 @@ class Sessions:
         new = graph.store.create(graph_id=graph.spec.id, entry_point=entry.id, agent_id=graph.agent_id)
         return new, graph.store
 
-    def known(self, graph: LoadedGraph, session_id: str) -> tuple[Session, SessionState]:
+    def find_with_state(self, graph: LoadedGraph, session_id: str) -> tuple[Session, SessionState]:
         """
         Return a session that a graph has run in, its own or a shared one, and its state.
 
@@ -75,11 +75,11 @@ class Sessions:
             InvalidSessionIdError: The id is not a valid folder name.
             UnusableFileError: The session's state cannot be read.
         """
-        _, session, state = self.located(graph, session_id)
+        _, session, state = self.locate(graph, session_id)
         return session, state
 
-    def located(self, graph: LoadedGraph, session_id: str) -> tuple[SessionStore, Session, SessionState]:
-        """Return a session as ``known`` does, together with its store."""
+    def locate(self, graph: LoadedGraph, session_id: str) -> tuple[SessionStore, Session, SessionState]:
+        """Return a session as ``find_with_state`` does, together with its store."""
         try:
             return graph.store, graph.store.open(session_id), graph.store.read_state(session_id)
         except SessionNotFound:
@@ -103,7 +103,7 @@ class Sessions:
         """Return the memory that a run of an entry point would start with; None if it cannot be read."""
         try:
             if session_id is not None:
-                return self.known(graph, session_id)[1].memory
+                return self.find_with_state(graph, session_id)[1].memory
             if entry.isolation_level == "shared" and (shared := self._shared(graph, None)) is not None:
                 return self._main.read_state(shared[0].id).memory
             if entry.isolation_level == "isolated":
@@ -114,10 +114,10 @@ class Sessions:
             return None
         return {}
 
-    def is_there(self, graph: LoadedGraph, session_id: str) -> bool:
+    def exists(self, graph: LoadedGraph, session_id: str) -> bool:
         """Return whether a session exists that a graph has run in or may share."""
         try:
-            return self._there(graph.store.open(session_id))
+            return self._exists_on_disk(graph.store.open(session_id))
         except SessionNotFound:
             return self._shared(graph, session_id) is not None
         except InvalidSessionIdError:
@@ -131,15 +131,15 @@ class Sessions:
         """
         if session_id is None:
             main = self._newest()
-            return None if main is None else (_seen_by(graph, main, self._main), self._main)
+            return None if main is None else (_session_view(graph, main, self._main), self._main)
         for store in self.stores():
             try:
-                return _seen_by(graph, store.open(session_id), store), store
+                return _session_view(graph, store.open(session_id), store), store
             except SessionNotFound:
                 continue
         return None
 
-    def _of_event(self, graph: LoadedGraph, session_id: str) -> tuple[Session, SessionStore] | None:
+    def _event_session(self, graph: LoadedGraph, session_id: str) -> tuple[Session, SessionStore] | None:
         """Return an event's session as seen by ``graph``; None if there is none, or it may not be shared."""
         try:
             match = self._shared(graph, session_id) if session_id else None
@@ -150,7 +150,7 @@ class Sessions:
 
     def _newest(self) -> Session | None:
         """Return the primary graph's current session, or its newest one after a restart."""
-        if self._current is None or not self._there(self._current):
+        if self._current is None or not self._exists_on_disk(self._current):
             state = next(filter(self._shareable, self._main.list_sessions()), None)
             self._current = self._main.open(state.session_id) if state is not None else None
         return self._current
@@ -158,15 +158,15 @@ class Sessions:
     def _isolated(self, graph: LoadedGraph, entry: EntryPointSpec) -> Session:
         key = (graph.spec.id, entry.id)
         session = self._own.get(key)
-        if session is None or not self._there(session):
+        if session is None or not self._exists_on_disk(session):
             session = self._own[key] = graph.store.persistent(graph.spec.id, entry.id, graph.agent_id)
         return session
 
     @staticmethod
-    def _there(session: Session) -> bool:
+    def _exists_on_disk(session: Session) -> bool:
         return (session.root / "state.json").exists()
 
 
-def _seen_by(graph: LoadedGraph, session: Session, store: SessionStore) -> Session:
+def _session_view(graph: LoadedGraph, session: Session, store: SessionStore) -> Session:
     """Return a session as a graph sees it: its own unchanged, another graph's with a folder inside."""
     return session if store.base == graph.store.base else store.shared(session, graph.spec.id)

@@ -16,16 +16,16 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import masked_traceback, redact
 from queenright.instrumentation.worker import HEARTBEAT_SECONDS
 from queenright.runtime.bus import Subscription
-from queenright.runtime.deadline import all_ended
+from queenright.runtime.deadline import wait_all
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import Execution, ExecutionResult, Respawn, Trigger
-from queenright.runtime.executor import GraphExecutor, NodeFailed
+from queenright.runtime.executor import GraphExecutor, NodeFailedError
 from queenright.runtime.graphs.graph import EntryPointSpec
 from queenright.runtime.inputs import INPUT_REFUSED, InputRefused
-from queenright.runtime.llm.model import RUN
+from queenright.runtime.llm.model import CURRENT_RUN_ID
 from queenright.runtime.nodes.event_loop import EventLoopNode, NodeResult
 from queenright.runtime.nodes.reporting import Origin, Reporter
-from queenright.runtime.parts import LoadedGraph, Surroundings
+from queenright.runtime.services import LoadedGraph, RuntimeServices
 from queenright.runtime.storage.checkpoint_store import Checkpoint
 from queenright.runtime.storage.runtime_logger import RuntimeLogger
 from queenright.runtime.storage.session_store import (
@@ -50,7 +50,7 @@ _GRACE_SECONDS: Final = 5.0
 RunNode = Callable[[str], Awaitable[NodeResult]]
 """Runs the entry point's node once with a message."""
 
-Entry = Callable[[Trigger, RunNode], Awaitable[Any]]
+EntryHandler = Callable[[Trigger, RunNode], Awaitable[Any]]
 """Handles the trigger of an entry point, instead of one run of its graph."""
 
 
@@ -59,7 +59,7 @@ class TooManyWaitingError(QueenrightError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Open:
+class _OpenRun:
     """An open run: its session, executor and reporter."""
 
     session: Session
@@ -68,18 +68,18 @@ class _Open:
 
 
 @dataclass(slots=True)
-class _Opening:
+class _RunResources:
     """Resources of a run that is being opened, to be released at its end."""
 
     worker: Worker | None = None
     session_id: str = ""
-    holds: list[Callable[[], None]] = field(default_factory=list)
+    release_callbacks: list[Callable[[], None]] = field(default_factory=list)
     """Functions that release the session's locks."""
-    opened: _Open | None = None
+    run: _OpenRun | None = None
 
     def release_session(self) -> None:
-        while self.holds:
-            self.holds.pop()()
+        while self.release_callbacks:
+            self.release_callbacks.pop()()
 
 
 class ExecutionStream:
@@ -94,19 +94,24 @@ class ExecutionStream:
     """
 
     def __init__(
-        self, graph: LoadedGraph, spec: EntryPointSpec, *, entry: Entry | None, around: Surroundings
+        self,
+        graph: LoadedGraph,
+        spec: EntryPointSpec,
+        *,
+        handler: EntryHandler | None,
+        services: RuntimeServices,
     ) -> None:
         self.id = execution_key(graph.spec.id, spec.id)
         self.spec = spec
         self.ticks_skipped = 0
         self._graph = graph
-        self._entry = entry
-        self._around = around
+        self._handler = handler
+        self._services = services
         self._queue: deque[Execution] = deque()
         self._active: dict[str, Execution] = {}
         self._timer: asyncio.Task[None] | None = None
         self._subscription: Subscription | None = None
-        self._freeing: set[asyncio.Task[None]] = set()
+        self._release_tasks: set[asyncio.Task[None]] = set()
 
     @property
     def graph_id(self) -> str:
@@ -114,9 +119,9 @@ class ExecutionStream:
         return self._graph.spec.id
 
     @property
-    def has_entry(self) -> bool:
+    def has_handler(self) -> bool:
         """Whether a handler replaces the run of the graph."""
-        return self._entry is not None
+        return self._handler is not None
 
     @property
     def pending(self) -> int:
@@ -129,7 +134,7 @@ class ExecutionStream:
         return [*self._active.values(), *self._queue]
 
     @property
-    def _places_taken(self) -> int:
+    def _active_slots(self) -> int:
         """Number of active runs that do not wait; at most ``max_waiting`` waiting ones are excluded."""
         waiting = sum(execution.is_waiting for execution in self._active.values())
         return len(self._active) - min(waiting, self.spec.max_waiting)
@@ -139,7 +144,7 @@ class ExecutionStream:
         if self.spec.trigger_type == "timer":
             self._timer = asyncio.create_task(self._tick(), name=f"graph:{self.id}:timer")
         elif self.spec.trigger_type == "event":
-            self._subscription = self._around.bus.subscribe(
+            self._subscription = self._services.bus.subscribe(
                 self._on_event,
                 name=self.id,
                 types=self.spec.event_types,
@@ -158,8 +163,8 @@ class ExecutionStream:
             self._timer.cancel()
             await asyncio.gather(self._timer, return_exceptions=True)
             self._timer = None
-        await asyncio.gather(*(self.end(e.id, SessionStatus.PAUSED) for e in self.executions))
-        if freeing := list(self._freeing):
+        await asyncio.gather(*(self.stop_execution(e.id, SessionStatus.PAUSED) for e in self.executions))
+        if freeing := list(self._release_tasks):
             # A thread cannot be stopped; do not wait for it forever.
             await asyncio.wait(freeing, timeout=_GRACE_SECONDS)
             for task in freeing:
@@ -178,12 +183,12 @@ class ExecutionStream:
             TooManyWaitingError: The queue is full, and the trigger is not an event.
         """
         if trigger.event is None:
-            self.check_room()
+            self.check_capacity()
         return self._enqueue(
-            Execution(id=self._around.ids(), graph_id=self.graph_id, trigger=trigger, session_id=session_id)
+            Execution(id=self._services.ids(), graph_id=self.graph_id, trigger=trigger, session_id=session_id)
         )
 
-    def take_up(
+    def resume(
         self,
         execution_id: str,
         session_id: str,
@@ -198,24 +203,24 @@ class ExecutionStream:
             TooManyWaitingError: The queue is full, and this is not a respawn.
         """
         if respawn is None:
-            self.check_room()
+            self.check_capacity()
         return self._enqueue(
             Execution(
                 id=execution_id,
                 graph_id=self.graph_id,
                 trigger=Trigger(),
                 session_id=session_id,
-                resumes=True,
+                is_resume=True,
                 checkpoint=checkpoint,
                 respawn=respawn,
             )
         )
 
-    def begin_anew(self, input_data: Mapping[str, Any], session_id: str, respawn: Respawn) -> Execution:
+    def restart(self, input_data: Mapping[str, Any], session_id: str, respawn: Respawn) -> Execution:
         """Queue a new run with the input of an interrupted one, and return it."""
         return self._enqueue(
             Execution(
-                id=self._around.ids(),
+                id=self._services.ids(),
                 graph_id=self.graph_id,
                 trigger=Trigger(input_data=input_data),
                 session_id=session_id,
@@ -223,7 +228,7 @@ class ExecutionStream:
             )
         )
 
-    def check_room(self) -> None:
+    def check_capacity(self) -> None:
         """Raise ``TooManyWaitingError`` if the queue is full."""
         waiting = sum(execution.is_queued for execution in self.executions)
         if waiting >= self.spec.max_waiting:
@@ -233,7 +238,7 @@ class ExecutionStream:
                 "max_concurrent or max_waiting"
             )
 
-    async def end(self, execution_id: str, status: SessionStatus, reason: str = "") -> bool:
+    async def stop_execution(self, execution_id: str, status: SessionStatus, reason: str = "") -> bool:
         """
         Stop a run with a final status; return whether there was one to stop.
 
@@ -242,11 +247,11 @@ class ExecutionStream:
         execution = next((e for e in self.executions if e.id == execution_id), None)
         if execution is None:
             return False
-        if execution.ending:
+        if execution.is_finishing:
             if execution.task is not asyncio.current_task():
                 await execution.ended()
             return False
-        execution.ends_as, execution.end_reason = status, reason
+        execution.stop_status, execution.stop_reason = status, reason
         if execution.task is None:
             self._queue.remove(execution)
             execution.finish(self._result(execution, SessionStatus.CANCELLED, error_type=CANCELLED))
@@ -280,22 +285,22 @@ class ExecutionStream:
                 self.fire(Trigger(tick=tick.number))
 
     def _ticks(self) -> AsyncIterator[Tick]:
-        around, spec = self._around, self.spec
+        services, spec = self._services, self.spec
         if spec.cron:
-            return cron_ticks(spec.cron, spec.timezone, clock=around.clock, sleep=around.sleep)
+            return cron_ticks(spec.cron, spec.timezone, clock=services.clock, sleep=services.sleep)
         assert spec.interval_seconds is not None  # validated by the specification
-        return interval_ticks(spec.interval_seconds, monotonic=around.monotonic, sleep=around.sleep)
+        return interval_ticks(spec.interval_seconds, monotonic=services.monotonic, sleep=services.sleep)
 
     # -- runs -----------------------------------------------------------------------------------
 
     def _enqueue(self, execution: Execution) -> Execution:
-        self._around.remember(execution)
+        self._services.remember(execution)
         self._queue.append(execution)
-        self._pump()
+        self._start_queued()
         return execution
 
-    def _pump(self) -> None:
-        while self._queue and self._places_taken < self.spec.max_concurrent:
+    def _start_queued(self) -> None:
+        while self._queue and self._active_slots < self.spec.max_concurrent:
             execution = self._queue.popleft()
             self._active[execution.id] = execution
             execution.task = asyncio.create_task(self._execute(execution), name=f"graph:{self.id}")
@@ -306,27 +311,27 @@ class ExecutionStream:
         self._active.pop(execution.id, None)
         if not execution.done:
             execution.finish(self._result(execution, SessionStatus.CANCELLED, error_type=CANCELLED))
-        self._pump()
+        self._start_queued()
 
     async def _execute(self, execution: Execution) -> None:
-        opening = _Opening()
+        resources = _RunResources()
         status, value, error = SessionStatus.COMPLETED, None, ""
         error_type = ""
-        RUN.set(execution.id)  # the task's own context
+        CURRENT_RUN_ID.set(execution.id)  # the task's own context
         try:
-            if self._entry is not None and not execution.resumes:
-                value = await self._entry(execution.trigger, self._runner(execution, opening))
+            if self._handler is not None and not execution.is_resume:
+                value = await self._handler(execution.trigger, self._runner(execution, resources))
             else:
-                run = await self._open(execution, opening)
+                run = await self._open(execution, resources)
                 await run.executor.run()
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if execution.ends_as is None and (task is None or not task.cancelling()):
+            if execution.stop_status is None and (task is None or not task.cancelling()):
                 status, error, error_type = SessionStatus.FAILED, "cancelled from inside", "CancelledError"
             else:
-                status = execution.ends_as or SessionStatus.PAUSED
-                error, error_type = execution.end_reason, _ERROR_TYPES.get(status, "")
-        except NodeFailed as failed:
+                status = execution.stop_status or SessionStatus.PAUSED
+                error, error_type = execution.stop_reason, _ERROR_TYPES.get(status, "")
+        except NodeFailedError as failed:
             status, error = SessionStatus.FAILED, str(failed)
             error_type = failed.result.error_type or failed.result.outcome
             if error_type == InputRefused.__name__ and failed.node_id == self.spec.node_id:
@@ -334,12 +339,12 @@ class ExecutionStream:
         except Exception as fault:
             status, error, error_type = SessionStatus.FAILED, redact(str(fault)), type(fault).__name__
             self._log_error("a run of %s failed", fault)
-        execution.ending = True
+        execution.is_finishing = True
         # From here on a cancellation is too late: record and report the end first.
-        await all_ended(
+        await wait_all(
             [
                 asyncio.create_task(
-                    self._close(execution, opening, status, value, error, error_type),
+                    self._close(execution, resources, status, value, error, error_type),
                     name=f"graph:{self.id}:end",
                 )
             ]
@@ -348,15 +353,15 @@ class ExecutionStream:
     async def _close(
         self,
         execution: Execution,
-        opening: _Opening,
+        resources: _RunResources,
         status: SessionStatus,
         value: Any,
         error: str,
         error_type: str,
     ) -> None:
         """Record and report how a run ended, and release its session in any case."""
-        self._around.heartbeats.leave(execution)
-        run = opening.opened
+        self._services.heartbeats.remove(execution)
+        run = resources.run
         result = self._result(execution, status, value=value, error=error, error_type=error_type)
         try:
             if run is not None:
@@ -373,9 +378,9 @@ class ExecutionStream:
                 execution, SessionStatus.FAILED, error=redact(str(fault)), error_type=type(fault).__name__
             )
         finally:
-            if opening.worker is not None:
-                opening.worker.close(_as_error(result), paused=result.status is SessionStatus.PAUSED)
-            self._release_session(opening)
+            if resources.worker is not None:
+                resources.worker.close(_as_error(result), paused=result.status is SessionStatus.PAUSED)
+            self._release_session(resources)
             execution.finish(result)
 
     def _log_error(self, message: str, error: Exception) -> None:
@@ -385,48 +390,48 @@ class ExecutionStream:
         else:
             _log.error(f"{message}: %s", self.id, masked_traceback(error))
 
-    def _release_session(self, opening: _Opening) -> None:
+    def _release_session(self, resources: _RunResources) -> None:
         """Release the session, at once or when the threads that still work in it have ended."""
-        if not self._graph.tools.threads.running(opening.session_id):
-            opening.release_session()
+        if not self._graph.tools.threads.running(resources.session_id):
+            resources.release_session()
             return
         _log.warning("a function of %s is still running; its session stays locked until it ends", self.id)
-        task = asyncio.create_task(self._release_session_later(opening), name=f"graph:{self.id}:threads")
-        self._freeing.add(task)
-        task.add_done_callback(self._freeing.discard)
+        task = asyncio.create_task(self._release_session_later(resources), name=f"graph:{self.id}:threads")
+        self._release_tasks.add(task)
+        task.add_done_callback(self._release_tasks.discard)
 
-    async def _release_session_later(self, opening: _Opening) -> None:
+    async def _release_session_later(self, resources: _RunResources) -> None:
         try:
-            await self._graph.tools.threads.ended(opening.session_id)
+            await self._graph.tools.threads.ended(resources.session_id)
         finally:
-            opening.release_session()
+            resources.release_session()
 
-    def _runner(self, execution: Execution, opening: _Opening) -> RunNode:
+    def _runner(self, execution: Execution, resources: _RunResources) -> RunNode:
         async def run_node(message: str) -> NodeResult:
-            run = opening.opened or await self._open(execution, opening)
-            await run.executor.enter({"message": message})
-            with suppress(NodeFailed):
+            run = resources.run or await self._open(execution, resources)
+            await run.executor.queue_entry_node({"message": message})
+            with suppress(NodeFailedError):
                 await run.executor.run()
-            assert run.executor.last is not None  # a node was entered
-            return run.executor.last
+            assert run.executor.last_result is not None  # a node was entered
+            return run.executor.last_result
 
         return run_node
 
-    async def _open(self, execution: Execution, opening: _Opening) -> _Open:
+    async def _open(self, execution: Execution, resources: _RunResources) -> _OpenRun:
         """Find and lock the run's session, and start the run in it."""
-        around, graph = self._around, self._graph
-        of_event = execution.trigger.event.session_id if execution.trigger.event is not None else ""
-        session, store = await around.disk.run(
-            partial(around.sessions.find, graph, self.spec, execution.session_id, of_event)
+        services, graph = self._services, self._graph
+        event_session_id = execution.trigger.event.session_id if execution.trigger.event is not None else ""
+        session, store = await services.disk.run(
+            partial(services.sessions.find, graph, self.spec, execution.session_id, event_session_id)
         )
         if graph.primary and self.spec.isolation_level != "isolated":
-            around.sessions.entered(session)
-        execution.session_id = opening.session_id = session.id
-        await self._take_turn(execution, session, store, opening)
-        telemetry, registry = (around.telemetry, around.registry) if graph.agent_id else around.muted
+            services.sessions.set_current(session)
+        execution.session_id = resources.session_id = session.id
+        await self._take_turn(execution, session, store, resources)
+        telemetry, registry = (services.telemetry, services.registry) if graph.agent_id else services.muted
         logger = RuntimeLogger(session, store.base / "runtime_logs")
-        first_step = await around.disk.run(logger.next_step) if execution.resumes else 0
-        incarnation_id = around.lives.of(session.path, execution.incarnation_id)
+        first_step = await services.disk.run(logger.next_step) if execution.is_resume else 0
+        incarnation_id = services.incarnations.resolve(session.path, execution.incarnation_id)
         execution.incarnation_id = incarnation_id
         worker = Worker(
             graph.agent_id or graph.spec.id,
@@ -439,12 +444,12 @@ class ExecutionStream:
             telemetry=telemetry,
             registry=registry,
             step_log=session.logs / "tool_logs.jsonl",
-            heartbeat_interval=around.heartbeats.interval or HEARTBEAT_SECONDS,
-            clock=around.clock,
+            heartbeat_interval=services.heartbeats.interval or HEARTBEAT_SECONDS,
+            clock=services.clock,
         )
         worker.start()
         worker.make_current()
-        opening.worker = worker
+        resources.worker = worker
         origin = Origin(
             agent_id=graph.agent_id,
             session_id=session.id,
@@ -453,10 +458,10 @@ class ExecutionStream:
             stream_id=self.id,
             execution_id=execution.id,
         )
-        reporter = Reporter(bus=around.bus, worker=worker, origin=origin, clock=around.clock)
+        reporter = Reporter(bus=services.bus, worker=worker, origin=origin, clock=services.clock)
         executor = execution.executor = GraphExecutor(
             graph,
-            around,
+            services,
             session=session,
             store=store,
             origin=origin,
@@ -466,45 +471,45 @@ class ExecutionStream:
             logger=logger,
             fresh=self.spec.conversation_mode == "fresh",
             begun_by_user=self.spec.trigger_type == "manual",
-            on_waiting=self._pump,
+            on_waiting=self._start_queued,
         )
         data: dict[str, Any] = {"framework": FRAMEWORK, "start_records": True, "entry_point": self.spec.id}
         if graph.spec.repeatable:
             data["repeatable"] = True
-        if graph.agent_id and around.heartbeats.interval is not None:
-            data["heartbeat_interval"] = around.heartbeats.interval
+        if graph.agent_id and services.heartbeats.interval is not None:
+            data["heartbeat_interval"] = services.heartbeats.interval
         respawn = execution.respawn
         if respawn is not None and respawn.restarts:
-            await executor.forget_run(respawn.restarts)
-        if execution.resumes:
-            await executor.take_up(execution.checkpoint)
+            await executor.remove_run(respawn.restarts)
+        if execution.is_resume:
+            await executor.resume(execution.checkpoint)
         else:
-            await executor.begin(_input(execution.trigger), enters=self._entry is None)
+            await executor.begin(_input(execution.trigger), queue_entry=self._handler is None)
         if respawn is not None and respawn.note:
-            await executor.tell(respawn.note)
-        opening.opened = _Open(session=session, executor=executor, reporter=reporter)
+            await executor.leave_note(respawn.note)
+        resources.run = _OpenRun(session=session, executor=executor, reporter=reporter)
         await reporter.emit(EventType.EXECUTION_STARTED, data)
-        around.heartbeats.join(execution, reporter)
-        if execution.resumes:
+        services.heartbeats.add(execution, reporter)
+        if execution.is_resume:
             await reporter.emit(EventType.EXECUTION_RESUMED, {})
-        execution.began()
-        return opening.opened
+        execution.mark_started()
+        return resources.run
 
     async def _take_turn(
-        self, execution: Execution, session: Session, store: SessionStore, opening: _Opening
+        self, execution: Execution, session: Session, store: SessionStore, resources: _RunResources
     ) -> None:
         """Wait for other runs of this graph in this session, and lock out other processes."""
-        locks = self._around.locks
+        locks = self._services.locks
         lock = locks.setdefault(str(session.path), asyncio.Lock())
         if lock.locked():
-            await execution.wait_for_turn(lock.acquire(), self._pump)
+            await execution.wait_for_turn(lock.acquire(), self._start_queued)
         else:
             await lock.acquire()
-        opening.holds.append(lock.release)
-        claim = await self._around.disk.run(lambda: store.claim(session))
-        opening.holds.append(claim.release)
+        resources.release_callbacks.append(lock.release)
+        claim = await self._services.disk.run(lambda: store.claim(session))
+        resources.release_callbacks.append(claim.release)
 
-    async def _report_end(self, run: _Open, result: ExecutionResult) -> None:
+    async def _report_end(self, run: _OpenRun, result: ExecutionResult) -> None:
         emit = run.reporter.emit
         match result.status:
             case SessionStatus.COMPLETED:
@@ -524,10 +529,10 @@ class ExecutionStream:
 
     async def _report_failed_start(self, execution: Execution, result: ExecutionResult) -> None:
         """Report a run that failed before it had a session, without a worker's ids."""
-        await self._around.bus.publish(
+        await self._services.bus.publish(
             AgentEvent(
                 type=EventType.EXECUTION_FAILED,
-                time=self._around.clock(),
+                time=self._services.clock(),
                 graph_id=self.graph_id,
                 stream_id=self.id,
                 execution_id=execution.id,
@@ -543,7 +548,7 @@ class ExecutionStream:
         value: Any = None,
         error: str = "",
         error_type: str = "",
-        run: _Open | None = None,
+        run: _OpenRun | None = None,
     ) -> ExecutionResult:
         executor = None if run is None else run.executor
         return ExecutionResult(
@@ -556,10 +561,10 @@ class ExecutionStream:
             error=error,
             error_type=error_type,
             path=() if executor is None else tuple(executor.state.path),
-            node=None if executor is None else executor.last,
+            node=None if executor is None else executor.last_result,
             goal=None if executor is None else executor.goal,
             value=value,
-            checkpoint_id=None if executor is None else executor.stopped_at,
+            checkpoint_id=None if executor is None else executor.stop_checkpoint_id,
         )
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from queenright.runtime.event_filter import EventFilter, matches
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
 
-_BREATHE: Final = 256
+_YIELD_AFTER: Final = 256
 """A subscriber yields to the event loop after this many events."""
 
 Handler = Callable[[AgentEvent], Awaitable[None] | None]
@@ -34,7 +34,7 @@ class Subscription:
         handler: Handler,
         *,
         name: str,
-        wanted: EventFilter,
+        event_filter: EventFilter,
         capacity: int,
         remove: Callable[[Subscription], None],
         on_drop: Callable[[str, int], None] | None,
@@ -43,9 +43,9 @@ class Subscription:
         self.name = name
         self.dropped = 0
         """Number of events dropped because the queue was full."""
-        self.wanted = wanted
+        self.event_filter = event_filter
         self._handler = handler
-        self._where = wanted.where
+        self._where = event_filter.where
         self._capacity = capacity
         self._remove = remove
         self._on_drop = on_drop
@@ -66,27 +66,27 @@ class Subscription:
     @property
     def types(self) -> frozenset[EventType] | None:
         """Event types; None is all."""
-        return self.wanted.types
+        return self.event_filter.types
 
     @property
     def filter_graph(self) -> str | None:
         """Graph whose events match; None is all."""
-        return self.wanted.graph
+        return self.event_filter.graph
 
     @property
     def filter_stream(self) -> str | None:
         """Stream whose events match; None is all."""
-        return self.wanted.stream
+        return self.event_filter.stream
 
     @property
     def filter_node(self) -> str | None:
         """Node whose events match; None is all."""
-        return self.wanted.node
+        return self.event_filter.node
 
     @property
     def filter_agent(self) -> str | None:
         """Worker whose events match; None is all."""
-        return self.wanted.agent
+        return self.event_filter.agent
 
     @property
     def task(self) -> asyncio.Task[None] | None:
@@ -173,7 +173,7 @@ class Subscription:
                 except Exception as error:
                     self._on_error(self.name, error)
                 handled += 1
-                if handled % _BREATHE == 0:
+                if handled % _YIELD_AFTER == 0:
                     await asyncio.sleep(0)
         finally:
             self._task = None

@@ -16,11 +16,11 @@ from zoneinfo import ZoneInfo
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock
 
-_LONGEST_SLEEP: Final = 30.0
+_MAX_SLEEP: Final = 30.0
 """Longest sleep of a cron timer, since the wall clock may be set, or the machine suspended, meanwhile."""
 
-_MOST_SKIPPED: Final = 10_000
-_SLACK: Final = 1e-6
+_MAX_SKIPPED: Final = 10_000
+_TOLERANCE: Final = 1e-6
 """Tolerance in intervals: a tick that is due just now has not passed."""
 
 
@@ -38,7 +38,7 @@ async def interval_ticks(seconds: float, *, monotonic: Clock, sleep: Sleep) -> A
     number = 0
     while True:
         number += 1
-        passed = math.ceil((monotonic() - t0) / seconds - _SLACK) - 1
+        passed = math.ceil((monotonic() - t0) / seconds - _TOLERANCE) - 1
         skipped = max(0, passed - number + 1)
         number += skipped
         await sleep(max(0.0, t0 + number * seconds - monotonic()))
@@ -61,10 +61,10 @@ async def cron_ticks(expression: str, timezone: str, *, clock: Clock, sleep: Sle
         coming = CronSim(expression, datetime.fromtimestamp(max(last, clock()), zone))
         due = next(coming).timestamp()
         while (remaining := due - clock()) > 0:
-            await sleep(min(remaining, _LONGEST_SLEEP))
+            await sleep(min(remaining, _MAX_SLEEP))
         skipped = 0
         for moment in coming:
-            if moment.timestamp() > clock() or skipped >= _MOST_SKIPPED:
+            if moment.timestamp() > clock() or skipped >= _MAX_SKIPPED:
                 break
             due, skipped = moment.timestamp(), skipped + 1
         last = due

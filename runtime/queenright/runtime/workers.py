@@ -14,13 +14,13 @@ from typing import Final
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.execution import Execution, ExecutionResult, Respawn
 from queenright.runtime.nodes.inbox import Note
-from queenright.runtime.parts import LoadedGraph, Surroundings
+from queenright.runtime.services import LoadedGraph, RuntimeServices
 from queenright.runtime.storage.checkpoint_store import ChainLink, CheckpointStore
 from queenright.runtime.storage.session_state import ExecutionState, SessionStatus
 from queenright.runtime.storage.session_store import Session, SessionBusy
 from queenright.runtime.stream import ExecutionStream
 
-_OVER: Final = frozenset({SessionStatus.COMPLETED, SessionStatus.CANCELLED, SessionStatus.UNKNOWN})
+_FINAL_STATUSES: Final = frozenset({SessionStatus.COMPLETED, SessionStatus.CANCELLED, SessionStatus.UNKNOWN})
 
 
 class InvalidWorkerError(QueenrightError):
@@ -62,24 +62,24 @@ class StoppedWorker:
     """The run's checkpoints, newest first, without those of other runs in the session."""
 
 
-class Workers:
+class WorkerRegistry:
     """
     The workers of one runtime.
 
     Args:
         graphs: Returns the graphs with their streams; none while the runtime is not started.
-        around: The runtime's services.
+        services: The runtime's services.
     """
 
     def __init__(
         self,
         graphs: Callable[[], Iterable[tuple[LoadedGraph, Mapping[str, ExecutionStream]]]],
-        around: Surroundings,
+        services: RuntimeServices,
     ) -> None:
         self._graphs = graphs
-        self._around = around
+        self._services = services
 
-    def running(self, agent_id: str, session_id: str) -> RunningWorker | None:
+    def find_running(self, agent_id: str, session_id: str) -> RunningWorker | None:
         """Return the active run of a worker in a session, or else a queued one."""
         runs = [
             RunningWorker(graph=graph, stream=stream, execution=execution)
@@ -90,11 +90,11 @@ class Workers:
         ]
         return min(runs, key=lambda run: run.execution.executor is None, default=None)
 
-    def knows(self, agent_id: str, session_id: str) -> bool:
+    def has_session(self, agent_id: str, session_id: str) -> bool:
         """Return whether a worker's session is on disk. Checks one file."""
-        return any(self._around.sessions.is_there(graph, session_id) for graph, _ in self._of(agent_id))
+        return any(self._services.sessions.exists(graph, session_id) for graph, _ in self._of(agent_id))
 
-    async def tell(self, run: RunningWorker, note: Note) -> None:
+    async def send_note(self, run: RunningWorker, note: Note) -> None:
         """
         Send a note to the run's model-driven nodes. It is durable when this returns.
 
@@ -109,7 +109,7 @@ class Workers:
         if not listening:
             raise InvalidWorkerError("it waits for its user")
         for node in listening:
-            await node.tell(note)
+            await node.send_note(note)
 
     async def terminate(self, run: RunningWorker, reason: str) -> ExecutionResult:
         """
@@ -117,14 +117,14 @@ class Workers:
 
         Waits until the current work has stopped. A run that has already ended is left unchanged.
         """
-        await run.stream.end(run.execution.id, SessionStatus.TERMINATED, reason)
+        await run.stream.stop_execution(run.execution.id, SessionStatus.TERMINATED, reason)
         return await run.execution.ended()
 
     def still_works(self, run: RunningWorker) -> bool:
         """Return whether a function of a run is still running in a thread, which cannot be stopped."""
         return bool(run.graph.tools.threads.running(run.execution.session_id or ""))
 
-    async def interrupted(self, agent_id: str, session_id: str, incarnation_id: str) -> StoppedWorker:
+    async def find_interrupted(self, agent_id: str, session_id: str, incarnation_id: str) -> StoppedWorker:
         """
         Return a worker's unfinished run, which can be respawned.
 
@@ -137,9 +137,11 @@ class Workers:
             InvalidWorkerError: There is none, or it has ended.
             UnusableFileError: The session's state cannot be read.
         """
-        return await self._around.disk.run(lambda: self._interrupted(agent_id, session_id, incarnation_id))
+        return await self._services.disk.run(
+            lambda: self._find_interrupted(agent_id, session_id, incarnation_id)
+        )
 
-    async def abandoned(self, agent_id: str, session_id: str, incarnation_id: str) -> StoppedWorker:
+    async def find_abandoned(self, agent_id: str, session_id: str, incarnation_id: str) -> StoppedWorker:
         """
         Return a run that was killed: unfinished, of this incarnation, with no process in its session.
 
@@ -147,14 +149,14 @@ class Workers:
             InvalidWorkerError: It belongs to another incarnation, has ended, or a process is running it.
             UnusableFileError: The session's state cannot be read.
         """
-        stopped = await self.interrupted(agent_id, session_id, incarnation_id)
+        stopped = await self.find_interrupted(agent_id, session_id, incarnation_id)
         last_incarnation = stopped.state.incarnation_id
         if last_incarnation != incarnation_id:
             raise InvalidWorkerError(
                 f"session {session_id!r} was last run by incarnation {last_incarnation!r}", final=True
             )
         try:
-            claim = await self._around.disk.run(lambda: stopped.graph.store.claim(stopped.session))
+            claim = await self._services.disk.run(lambda: stopped.graph.store.claim(stopped.session))
         except SessionBusy as error:
             raise InvalidWorkerError(str(error)) from error
         claim.release()
@@ -177,22 +179,24 @@ class Workers:
             CheckpointNotFoundError, CorruptCheckpointError: The checkpoint is no longer usable.
         """
         session_id = worker.session.id
-        if self.running(worker.graph.agent_id, session_id) is not None:
+        if self.find_running(worker.graph.agent_id, session_id) is not None:
             raise InvalidWorkerError(f"session {session_id!r} has an active run; stop it first")
         if checkpoint_id is None:
             respawn = Respawn(incarnation_id=incarnation_id, note=note, restarts=worker.state.execution_id)
-            execution = worker.stream.begin_anew(worker.state.input, session_id, respawn)
+            execution = worker.stream.restart(worker.state.input, session_id, respawn)
         else:
             store = self._checkpoints(worker.session)
-            checkpoint = await self._around.disk.run(lambda: store.load(checkpoint_id))
+            checkpoint = await self._services.disk.run(lambda: store.load(checkpoint_id))
             respawn = Respawn(incarnation_id=incarnation_id, note=note)
-            execution = worker.stream.take_up(
+            execution = worker.stream.resume(
                 worker.state.execution_id, session_id, checkpoint, respawn=respawn
             )
         try:
             await execution.begun()
         except asyncio.CancelledError:
-            await worker.stream.end(execution.id, SessionStatus.TERMINATED, "it took too long to start")
+            await worker.stream.stop_execution(
+                execution.id, SessionStatus.TERMINATED, "it took too long to start"
+            )
             raise
         if not execution.has_begun:
             result = await execution.ended()
@@ -203,10 +207,10 @@ class Workers:
     def _of(self, agent_id: str) -> list[tuple[LoadedGraph, Mapping[str, ExecutionStream]]]:
         return [(g, streams) for g, streams in self._graphs() if agent_id and g.agent_id == agent_id]
 
-    def _interrupted(self, agent_id: str, session_id: str, incarnation_id: str) -> StoppedWorker:
+    def _find_interrupted(self, agent_id: str, session_id: str, incarnation_id: str) -> StoppedWorker:
         """Find an interrupted run. Blocks."""
         for graph, streams in self._of(agent_id):
-            if self._around.sessions.is_there(graph, session_id):
+            if self._services.sessions.exists(graph, session_id):
                 return self._stopped(graph, streams, session_id, incarnation_id)
         raise InvalidWorkerError(
             f"agent {agent_id!r} has no session {session_id!r} here; it was deleted, or belongs to another "
@@ -221,14 +225,14 @@ class Workers:
         session_id: str,
         incarnation_id: str,
     ) -> StoppedWorker:
-        session, state = self._around.sessions.known(graph, session_id)
+        session, state = self._services.sessions.find_with_state(graph, session_id)
         runs = [run for run in state.executions.values() if run.graph_id == graph.spec.id]
         last = _select_run(runs, incarnation_id)
         if last is None:
             raise InvalidWorkerError(
                 f"session {session_id!r} has no run of graph {graph.spec.id!r}", final=True
             )
-        if last.status in _OVER:
+        if last.status in _FINAL_STATUSES:
             raise InvalidWorkerError(
                 f"session {session_id!r} is {last.status.value}; a run that has ended is not respawned",
                 final=True,
@@ -251,12 +255,12 @@ class Workers:
         return StoppedWorker(graph=graph, stream=stream, session=session, state=last, chain=chain)
 
     def _checkpoints(self, session: Session) -> CheckpointStore:
-        return CheckpointStore(session.checkpoints, clock=self._around.clock, ids=self._around.ids)
+        return CheckpointStore(session.checkpoints, clock=self._services.clock, ids=self._services.ids)
 
 
 def _select_run(runs: Sequence[ExecutionState], incarnation_id: str) -> ExecutionState | None:
     """Return an incarnation's unfinished run, or else the newest run."""
-    own = [run for run in runs if run.incarnation_id == incarnation_id and run.status not in _OVER]
+    own = [run for run in runs if run.incarnation_id == incarnation_id and run.status not in _FINAL_STATUSES]
     return max(own or runs, key=lambda run: run.updated_at, default=None)
 
 

@@ -52,7 +52,7 @@ class ValidationResult:
         return not self.errors
 
 
-def unknown_names(parts: AgentParts, offered: Collection[str] = ()) -> list[str]:
+def find_unknown_names(parts: AgentParts, offered: Collection[str] = ()) -> list[str]:
     """
     Return errors for functions, judges and tools that a graph names and its folder does not define.
 
@@ -79,7 +79,7 @@ def unknown_names(parts: AgentParts, offered: Collection[str] = ()) -> list[str]
     return errors
 
 
-def thinks(node: NodeSpec) -> bool:
+def needs_model(node: NodeSpec) -> bool:
     """Return whether a node calls a model."""
     return not node.function
 

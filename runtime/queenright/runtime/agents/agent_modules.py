@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.agents.agent_spec import AgentLoadError, faults
+from queenright.runtime.agents.agent_spec import AgentLoadError, describe_validation_errors
 
 # While an agent loads, its plain module names are visible to the whole process.
 _loading: Final = threading.RLock()
@@ -52,21 +52,21 @@ class AgentModules:
         path = self.folder / f"{name}.py"
         if not path.is_file():
             return None
-        with _loading, self._importable():
+        with _loading, self._plain_imports():
             try:
                 return importlib.import_module(f"{self._package}.{name}")
             except BaseException as error:
-                if not isinstance(error, Exception | SystemExit) and _is_main():
+                if not isinstance(error, Exception | SystemExit) and _is_main_thread():
                     raise  # KeyboardInterrupt: the user pressed Ctrl-C
-                raise self._fault(path, error) from error
+                raise self._to_load_error(path, error) from error
 
-    def forget(self) -> None:
+    def unload(self) -> None:
         """Remove the modules from ``sys.modules``."""
-        for name in [known for known in sys.modules if _within(known, self._package)]:
+        for name in [known for known in sys.modules if _is_in_package(known, self._package)]:
             del sys.modules[name]
 
     @contextmanager
-    def _importable(self) -> Iterator[None]:
+    def _plain_imports(self) -> Iterator[None]:
         if self._package not in sys.modules:
             package = types.ModuleType(self._package, "An agent's folder.")
             package.__path__ = [str(self.folder)]
@@ -84,7 +84,7 @@ class AgentModules:
                 del sys.modules[name]
             sys.modules.update(before)
 
-    def _fault(self, path: Path, error: BaseException) -> AgentLoadError:
+    def _to_load_error(self, path: Path, error: BaseException) -> AgentLoadError:
         """Describe an import error and locate it in the agent's own files."""
         if isinstance(error, SyntaxError) and error.filename:
             return AgentLoadError(Path(error.filename), f"{error.msg}", line=error.lineno)
@@ -95,13 +95,13 @@ class AgentModules:
                 path, line = file, trace.tb_lineno
             trace = trace.tb_next
         if isinstance(error, ValidationError):
-            return AgentLoadError(path, faults(error), line=line)
+            return AgentLoadError(path, describe_validation_errors(error), line=line)
         if isinstance(error, QueenrightError):
             return AgentLoadError(path, redact(str(error)), line=line)
         return AgentLoadError(path, f"{type(error).__name__}: {redact(str(error))}", line=line)
 
 
-class _Fresh(SourceFileLoader):
+class _UncachedLoader(SourceFileLoader):
     """Compile a file on each load: cached byte code is compared by whole seconds and misses quick edits."""
 
     def path_stats(self, path: str) -> Any:
@@ -128,8 +128,8 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
-        if _within(fullname, self._package) and path:
-            return FileFinder(path[0], (_Fresh, [".py"])).find_spec(fullname)
+        if _is_in_package(fullname, self._package) and path:
+            return FileFinder(path[0], (_UncachedLoader, [".py"])).find_spec(fullname)
         if self.is_sibling(fullname) and threading.get_ident() == self._thread:
             return ModuleSpec(fullname, _Alias(f"{self._package}.{fullname}"), is_package=True)
         return None
@@ -151,9 +151,9 @@ class _Alias(Loader):
         module.__spec__, module.__loader__ = self._own
 
 
-def _is_main() -> bool:
+def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _within(name: str, package: str) -> bool:
+def _is_in_package(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")

@@ -77,7 +77,7 @@ def read_agent(path: Path, environment: Mapping[str, str] = os.environ) -> Agent
             mcp_servers=servers,
         )
     except BaseException:
-        modules.forget()
+        modules.unload()
         raise
 
 

@@ -74,7 +74,7 @@ def read_agent_spec(path: Path) -> AgentSpec:
     try:
         return AgentSpec.model_validate(data)
     except ValidationError as error:
-        raise AgentLoadError(path, faults(error)) from None
+        raise AgentLoadError(path, describe_validation_errors(error)) from None
 
 
 def read_json_file(path: Path) -> Any:
@@ -98,7 +98,7 @@ def read_json_file(path: Path) -> Any:
         raise AgentLoadError(path, "is nested too deeply") from error
 
 
-def faults(error: ValidationError) -> str:
+def describe_validation_errors(error: ValidationError) -> str:
     """Format validation errors, one line per field, without the values: they may be secrets."""
     lines = []
     for fault in error.errors(include_url=False, include_input=False, include_context=False):

@@ -42,16 +42,16 @@ class MissingCredentialError(QueenrightError):
 
     Args:
         variables: The names of the missing variables.
-        wanted_by: What needs them.
+        required_by: What needs them.
     """
 
-    def __init__(self, variables: Iterable[str], wanted_by: str) -> None:
+    def __init__(self, variables: Iterable[str], required_by: str) -> None:
         self.variables = tuple(variables)
         names = ", ".join(self.variables)
-        super().__init__(f"{wanted_by}: not set in the environment: {names}; set it and try again.")
+        super().__init__(f"{required_by}: not set in the environment: {names}; set it and try again.")
 
 
-def variables_of_model(model: str) -> tuple[str, ...]:
+def get_model_variables(model: str) -> tuple[str, ...]:
     """Return the variables of which one must be set for ``model``; empty if none is needed or known."""
     prefix, slash, _ = model.partition("/")
     if slash:
@@ -62,7 +62,9 @@ def variables_of_model(model: str) -> tuple[str, ...]:
     return ()
 
 
-def missing(declared: Iterable[str], models: Iterable[str], environment: Mapping[str, str]) -> list[str]:
+def missing_credentials(
+    declared: Iterable[str], models: Iterable[str], environment: Mapping[str, str]
+) -> list[str]:
     """
     Return the names of variables that are unset or empty; ``A or B`` where either is enough.
 
@@ -71,7 +73,7 @@ def missing(declared: Iterable[str], models: Iterable[str], environment: Mapping
         models: Names of the models that it uses.
         environment: The environment, usually ``os.environ``.
     """
-    needed = [(name,) for name in declared] + [variables_of_model(model) for model in models]
+    needed = [(name,) for name in declared] + [get_model_variables(model) for model in models]
     absent = [" or ".join(names) for names in needed if names and not any(map(environment.get, names))]
     return list(dict.fromkeys(absent))
 
@@ -85,23 +87,23 @@ def hide_variables(declared: Iterable[str], models: Iterable[str], environment: 
         models: Model names; the variables that their providers read are masked too.
         environment: The environment with the values.
     """
-    names = [*declared, *(name for model in models for name in variables_of_model(model))]
+    names = [*declared, *(name for model in models for name in get_model_variables(model))]
     hide(environment.get(name, "") for name in names)
 
 
-def references(text: str) -> list[str]:
+def find_references(text: str) -> list[str]:
     """Return the variables that ``text`` references as ``${NAME}``, in order."""
     return _REFERENCE.findall(text)
 
 
-def filled_in(text: str, environment: Mapping[str, str], *, wanted_by: str) -> str:
+def substitute_variables(text: str, environment: Mapping[str, str], *, required_by: str) -> str:
     """
     Replace each ``${NAME}`` in ``text`` with the value of the variable.
 
     Raises:
         MissingCredentialError: Variables are not set; lists all of them.
     """
-    absent = [name for name in dict.fromkeys(references(text)) if name not in environment]
+    absent = [name for name in dict.fromkeys(find_references(text)) if name not in environment]
     if absent:
-        raise MissingCredentialError(absent, wanted_by)
+        raise MissingCredentialError(absent, required_by)
     return _REFERENCE.sub(lambda match: environment[match[1]], text)

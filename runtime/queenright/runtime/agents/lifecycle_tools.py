@@ -24,22 +24,22 @@ class _Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class _AgentPath(_Arguments):
+class _LoadArguments(_Arguments):
     agent_path: Annotated[str, Field(min_length=1, description="The agent's folder.")]
 
 
-class _GraphId(_Arguments):
+class _GraphArguments(_Arguments):
     graph_id: Annotated[str, Field(min_length=1, description="As shown by list_agents.")]
 
 
-class _Start(_GraphId):
+class _StartArguments(_GraphArguments):
     entry_point: Annotated[str, Field(description="The entry point; the first one by default.")] = ""
     input_data: Annotated[
         dict[str, Any] | str, Field(description="The input of the run: an object, or its JSON.")
     ] = Field(default_factory=dict)
 
 
-class _Nothing(_Arguments):
+class _NoArguments(_Arguments):
     pass
 
 
@@ -66,7 +66,7 @@ class Lifecycle:
         self._roots = [root.resolve() for root in roots]
         self._load = load
         self._loaded = {} if loaded is None else loaded
-        self._changing = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @property
     def tools(self) -> list[Tool]:
@@ -76,21 +76,21 @@ class Lifecycle:
             Tool(
                 "load_agent",
                 "Load an agent and return its graph_id.",
-                _AgentPath,
+                _LoadArguments,
                 self._load_agent,
                 context=runtime,
             ),
             Tool(
                 "unload_agent",
                 "Stop an agent loaded with load_agent and remove it. Runs are paused, sessions stay.",
-                _GraphId,
+                _GraphArguments,
                 self._unload_agent,
                 context=own,
             ),
             Tool(
                 "start_agent",
                 "Start a run of a loaded agent and return its run id at once.",
-                _Start,
+                _StartArguments,
                 self._start_agent,
                 context=own,
             ),
@@ -98,21 +98,21 @@ class Lifecycle:
                 "restart_agent",
                 "Reload an agent from its folder to apply changes. If it cannot be loaded, the running one "
                 "stays.",
-                _GraphId,
+                _GraphArguments,
                 self._restart_agent,
                 context=own,
             ),
             Tool(
                 "list_agents",
                 "List the loaded agents and what each is doing.",
-                _Nothing,
+                _NoArguments,
                 self._list_agents,
                 context=own,
             ),
             Tool(
                 "get_user_presence",
                 "Return whether a user is present, and the seconds since the last user input.",
-                _Nothing,
+                _NoArguments,
                 self._get_user_presence,
                 context=runtime,
             ),
@@ -120,16 +120,16 @@ class Lifecycle:
 
     async def close(self) -> None:
         """Stop the MCP servers of all loaded agents. The runtime stops the graphs."""
-        async with self._changing:
+        async with self._lock:
             loaded = list(self._loaded.values())
             self._loaded.clear()
             await asyncio.gather(*(runner.cleanup_async() for runner in loaded))
 
     # -- the tools ------------------------------------------------------------------------------
 
-    async def _load_agent(self, arguments: _AgentPath, *, runtime: AgentRuntime) -> str:
-        async with self._changing:
-            runner = await self._read(self._allowed(arguments.agent_path))
+    async def _load_agent(self, arguments: _LoadArguments, *, runtime: AgentRuntime) -> str:
+        async with self._lock:
+            runner = await self._load_runner(self._resolve_path(arguments.agent_path))
             graph_id = runner.spec.name
             if graph_id in runtime.list_graphs():
                 await runner.cleanup_async()
@@ -138,15 +138,15 @@ class Lifecycle:
             entries = ", ".join(entry.id for entry in runtime.get_entry_points(graph_id))
             return f"loaded {graph_id!r}; entry points: {entries}"
 
-    async def _unload_agent(self, arguments: _GraphId, *, runtime: AgentRuntime, graph_id: str) -> str:
-        async with self._changing:
-            runner = self._other(arguments.graph_id, runtime, graph_id)
+    async def _unload_agent(self, arguments: _GraphArguments, *, runtime: AgentRuntime, graph_id: str) -> str:
+        async with self._lock:
+            runner = self._get_loaded(arguments.graph_id, runtime, graph_id)
             await runtime.remove_graph(arguments.graph_id)
             self._loaded.pop(arguments.graph_id, None)
             await runner.cleanup_async()
             return f"unloaded {arguments.graph_id!r}; its runs are paused and its sessions stay on disk"
 
-    async def _start_agent(self, arguments: _Start, *, runtime: AgentRuntime, graph_id: str) -> str:
+    async def _start_agent(self, arguments: _StartArguments, *, runtime: AgentRuntime, graph_id: str) -> str:
         target = arguments.graph_id
         if target == graph_id:
             raise ToolError("an agent cannot start a run of itself; continue with your own work")
@@ -156,11 +156,13 @@ class Lifecycle:
         run_id = await runtime.trigger(entry, _parse_object(arguments.input_data), graph_id=target)
         return f"started {target!r} at {entry!r}: run {run_id}"
 
-    async def _restart_agent(self, arguments: _GraphId, *, runtime: AgentRuntime, graph_id: str) -> str:
+    async def _restart_agent(
+        self, arguments: _GraphArguments, *, runtime: AgentRuntime, graph_id: str
+    ) -> str:
         target = arguments.graph_id
-        async with self._changing:
-            old = self._other(target, runtime, graph_id)
-            new = await self._read(self._allowed(str(old.path)))
+        async with self._lock:
+            old = self._get_loaded(target, runtime, graph_id)
+            new = await self._load_runner(self._resolve_path(str(old.path)))
             errors = (await asyncio.to_thread(new.validate)).errors
             if errors:
                 await new.cleanup_async()
@@ -174,7 +176,7 @@ class Lifecycle:
                 raise ToolError(f"{target!r} was stopped and could not be loaded again: {error}") from error
             return f"restarted {target!r} from {new.path}; its running runs are paused"
 
-    async def _list_agents(self, _: _Nothing, *, runtime: AgentRuntime, graph_id: str) -> str:
+    async def _list_agents(self, _: _NoArguments, *, runtime: AgentRuntime, graph_id: str) -> str:
         waiting = {node.graph_id: node for node in runtime.waiting_nodes()}
         rows: list[dict[str, Any]] = []
         for name in runtime.list_graphs():
@@ -194,14 +196,14 @@ class Lifecycle:
             rows.append(row)
         return json.dumps(rows, ensure_ascii=False)
 
-    async def _get_user_presence(self, _: _Nothing, *, runtime: AgentRuntime) -> str:
+    async def _get_user_presence(self, _: _NoArguments, *, runtime: AgentRuntime) -> str:
         idle = runtime.user_idle_seconds
         seconds = None if math.isinf(idle) else round(idle, 1)
         return json.dumps({"user_present": runtime.user_present, "user_idle_seconds": seconds})
 
     # -- inside ---------------------------------------------------------------------------------
 
-    def _allowed(self, agent_path: str) -> Path:
+    def _resolve_path(self, agent_path: str) -> Path:
         roots = ", ".join(map(str, self._roots)) or "nowhere"
         path = Path(agent_path)
         candidates = [path] if path.is_absolute() else [root / path for root in self._roots]
@@ -211,7 +213,7 @@ class Lifecycle:
                 return resolved
         raise ToolError(f"there is no agent {agent_path!r}; agents can be loaded from folders below: {roots}")
 
-    async def _read(self, path: Path) -> AgentRunner:
+    async def _load_runner(self, path: Path) -> AgentRunner:
         try:
             return await asyncio.to_thread(self._load, path)
         except QueenrightError as error:
@@ -227,7 +229,7 @@ class Lifecycle:
             raise
         self._loaded[graph_id] = runner
 
-    def _other(self, target: str, runtime: AgentRuntime, caller: str) -> AgentRunner:
+    def _get_loaded(self, target: str, runtime: AgentRuntime, caller: str) -> AgentRunner:
         if target == caller:
             raise ToolError("an agent cannot unload or restart itself; another agent or a person must do it")
         if target in self._loaded:

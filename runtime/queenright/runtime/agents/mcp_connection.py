@@ -32,12 +32,12 @@ _SHOWN: Final = 80
 _GUARD: Final = Path(__file__).with_name("mcp_guard.py")
 
 
-class Connection:
+class McpConnection:
     """
     One connection. A single task opens and closes it, as the client's cancel scopes require.
 
     Args:
-        transport: The result of ``over_stdio`` or ``over_http``.
+        transport: The result of ``stdio_transport`` or ``http_transport``.
         name: The task's name.
     """
 
@@ -47,10 +47,10 @@ class Connection:
         self._stop = asyncio.Event()
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.client: mcp.Client
-        self.doubted = False
+        self.is_suspect = False
         """Whether a call was abandoned before its answer: the server may be hanging."""
         self.tools: list[mcp.Tool] = []
-        self._task = asyncio.create_task(self._live(), name=name)
+        self._task = asyncio.create_task(self._run(), name=name)
 
     async def open(self) -> None:
         """Wait until the server has listed its tools; raise the error if it could not."""
@@ -62,11 +62,11 @@ class Connection:
         return self._ended.is_set() or self._task.done()
 
     @property
-    def garbage(self) -> str:
+    def invalid_output(self) -> str:
         """The first invalid output of the server, or an empty string."""
-        return self._watched.garbage
+        return self._watched.invalid_output
 
-    def suspect(self, error: Exception) -> None:
+    def mark_gone(self, error: Exception) -> None:
         """Mark the connection as gone if ``error`` says so."""
         import mcp
         from mcp_types import CONNECTION_CLOSED
@@ -89,7 +89,7 @@ class Connection:
                 self._task.cancel()
                 await asyncio.wait({self._task}, timeout=_CLOSE_SECONDS)
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         import mcp
 
         try:
@@ -125,7 +125,7 @@ class _Watched:
     """
 
     def __init__(self, transport: Transport, ended: asyncio.Event, name: str) -> None:
-        self.garbage = ""
+        self.invalid_output = ""
         self._transport = transport
         self._ended = ended
         self._name = name
@@ -138,10 +138,12 @@ class _Watched:
         return await self._transport.__aexit__(*raised)
 
     def _reject(self, error: Exception) -> None:
-        if not self.garbage:
-            self.garbage = _describe_output(error)
+        if not self.invalid_output:
+            self.invalid_output = _describe_output(error)
             logger.warning(
-                "%s: ignored invalid output on stdout (not a JSON-RPC message): %s", self._name, self.garbage
+                "%s: ignored invalid output on stdout (not a JSON-RPC message): %s",
+                self._name,
+                self.invalid_output,
             )
 
 
@@ -188,7 +190,7 @@ def _is_not_parse_error(record: logging.LogRecord) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def over_stdio(
+async def stdio_transport(
     spec: McpServerSpec, env: Mapping[str, str], folder: Path, log: Path
 ) -> AsyncIterator[Any]:
     """Start the server and connect over stdin and stdout; its stderr is appended to ``log``."""
@@ -232,7 +234,7 @@ def _open_log(log: Path) -> TextIO:
 
 
 @contextlib.asynccontextmanager
-async def over_http(url: str, headers: Mapping[str, str]) -> AsyncIterator[Any]:
+async def http_transport(url: str, headers: Mapping[str, str]) -> AsyncIterator[Any]:
     """Connect to the server at ``url`` over streamable HTTP."""
     import httpx2
     from mcp.client.streamable_http import streamable_http_client

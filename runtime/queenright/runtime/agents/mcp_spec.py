@@ -9,8 +9,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from queenright.runtime.agents.agent_spec import AgentLoadError, faults, read_json_file
-from queenright.runtime.agents.credentials import references
+from queenright.runtime.agents.agent_spec import AgentLoadError, describe_validation_errors, read_json_file
+from queenright.runtime.agents.credentials import find_references
 
 # Becomes part of tool names and of a log file's name.
 ServerName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,39}$")]
@@ -63,7 +63,7 @@ class McpServerSpec(BaseModel):
     def variables(self) -> list[str]:
         """The environment variables that the server references."""
         texts = (self.url, *self.env.values(), *self.headers.values())
-        return list(dict.fromkeys(name for text in texts for name in references(text)))
+        return list(dict.fromkeys(name for text in texts for name in find_references(text)))
 
 
 class _File(BaseModel):
@@ -83,4 +83,4 @@ def read_mcp_servers(path: Path) -> dict[str, McpServerSpec]:
     try:
         return dict(_File.model_validate(data).servers)
     except ValidationError as error:
-        raise AgentLoadError(path, faults(error)) from None
+        raise AgentLoadError(path, describe_validation_errors(error)) from None

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import hide, hide_named, redact
-from queenright.runtime.agents.credentials import filled_in
-from queenright.runtime.agents.mcp_connection import Connection, over_http, over_stdio
+from queenright.runtime.agents.credentials import substitute_variables
+from queenright.runtime.agents.mcp_connection import McpConnection, http_transport, stdio_transport
 from queenright.runtime.agents.mcp_spec import McpServerSpec
 from queenright.runtime.deadline import Sleep, within
 from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailable, json_text
@@ -64,7 +64,7 @@ class McpServer:
         self._environment = environment
         self._sleep = sleep
         self._connecting = asyncio.Lock()
-        self._connection: Connection | None = None
+        self._connection: McpConnection | None = None
         self._closed = False
 
     @property
@@ -105,17 +105,17 @@ class McpServer:
         try:
             result = await connection.client.call_tool(tool, dict(arguments))
         except asyncio.CancelledError:
-            connection.doubted = True
+            connection.is_suspect = True
             raise
         except Exception as error:
-            connection.suspect(error)
+            connection.mark_gone(error)
             if connection.gone:
                 raise ToolUnavailable(
                     f"the MCP server {self.name!r} went away during the call, which may or may not have "
                     f"taken effect: check before calling it again"
                 ) from None
             raise ToolError(_describe_error(error)) from None
-        text = as_text(result)
+        text = result_text(result)
         if result.is_error:
             raise ToolError(text)
         return text
@@ -128,11 +128,11 @@ class McpServer:
                 await self._connection.close()
                 self._connection = None
 
-    async def _connected(self) -> Connection:
+    async def _connected(self) -> McpConnection:
         async with self._connecting:
             if self._closed:
                 raise McpUnavailableError(f"The MCP server {self.name!r} is closed.")
-            if self._connection is not None and self._connection.doubted:
+            if self._connection is not None and self._connection.is_suspect:
                 await self._probe(self._connection)
             if self._connection is not None and self._connection.gone:
                 await self._connection.close()
@@ -141,7 +141,7 @@ class McpServer:
                 self._connection = await self._connect()
             return self._connection
 
-    async def _probe(self, connection: Connection) -> None:
+    async def _probe(self, connection: McpConnection) -> None:
         """Check that a server still responds after an unanswered call; if not, close the connection."""
         # Well below the limit of a call, so that time is left to reconnect.
         seconds = min(_ALIVE_SECONDS, self.timeout_seconds / 4)
@@ -152,10 +152,10 @@ class McpServer:
             _log.warning("the MCP server %r does not respond: reconnecting", self.name)
             await connection.close()
         except Exception as error:
-            connection.suspect(error)  # an error is a response, unless it says that the server is gone
-        connection.doubted = False
+            connection.mark_gone(error)  # an error is a response, unless it says that the server is gone
+        connection.is_suspect = False
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> McpConnection:
         try:
             # The import takes about a second.
             await asyncio.to_thread(importlib.import_module, "mcp")
@@ -164,36 +164,39 @@ class McpServer:
                 f"The MCP server {self.name!r} needs the MCP client: pip install 'queenright[mcp]'"
             ) from error
         spec = self._spec
-        wanted_by = f"MCP server {self.name!r}"
+        required_by = f"MCP server {self.name!r}"
         filled = {
-            name: {k: filled_in(text, self._environment, wanted_by=wanted_by) for k, text in texts.items()}
+            name: {
+                k: substitute_variables(text, self._environment, required_by=required_by)
+                for k, text in texts.items()
+            }
             for name, texts in (("env", spec.env), ("headers", spec.headers), ("url", {"url": spec.url}))
         }
         hide(self._environment[name] for name in spec.variables)
         for texts in (filled["env"], filled["headers"]):
             hide_named(texts)
         if spec.command:
-            transport = over_stdio(spec, filled["env"], self._folder, self._log)
+            transport = stdio_transport(spec, filled["env"], self._folder, self._log)
         else:
-            transport = over_http(filled["url"]["url"], filled["headers"])
-        connection = Connection(transport, name=f"mcp {self.name}")
+            transport = http_transport(filled["url"]["url"], filled["headers"])
+        connection = McpConnection(transport, name=f"mcp {self.name}")
         try:
             await within(spec.connect_timeout_seconds, connection.open(), self._sleep)
         except BaseException as error:
             await connection.close()
             if not isinstance(error, Exception):
                 raise
-            raise McpUnavailableError(self._unreachable(error, connection.garbage)) from None
+            raise McpUnavailableError(self._unreachable(error, connection.invalid_output)) from None
         return connection
 
-    def _unreachable(self, error: Exception, garbage: str) -> str:
-        garbage = garbage and f"; it wrote invalid output to stdout: {garbage}"
+    def _unreachable(self, error: Exception, invalid_output: str) -> str:
+        invalid_output = invalid_output and f"; it wrote invalid output to stdout: {invalid_output}"
         hint = f"; its stderr is in {self._log}" if self._spec.command and self._log.exists() else ""
         server = f"The MCP server {self.name!r} ({self._spec.where})"
-        return f"{server} cannot be reached: {_describe_error(error)}{garbage}{hint}"
+        return f"{server} cannot be reached: {_describe_error(error)}{invalid_output}{hint}"
 
 
-async def mcp_tools(servers: Iterable[McpServer], taken: Collection[str] = ()) -> list[Tool]:
+async def list_mcp_tools(servers: Iterable[McpServer], taken: Collection[str] = ()) -> list[Tool]:
     """
     Return the tools of ``servers``; all servers are connected concurrently.
 
@@ -217,7 +220,7 @@ async def mcp_tools(servers: Iterable[McpServer], taken: Collection[str] = ()) -
     ]
 
 
-async def _list_tools(connection: Connection) -> None:
+async def _list_tools(connection: McpConnection) -> None:
     await connection.client.list_tools()
 
 
@@ -239,7 +242,7 @@ def _sanitize(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)
 
 
-def as_text(result: CallToolResult) -> str:
+def result_text(result: CallToolResult) -> str:
     """Return a result as text for a model; content that is not text is named, not included."""
     structured = result.structured_content
     is_text = all(block.type == "text" for block in result.content)

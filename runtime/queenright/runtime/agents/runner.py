@@ -15,13 +15,13 @@ from queenright.runtime.agents.agent_check import (
     AgentInfo,
     InvalidAgentError,
     ValidationResult,
-    thinks,
-    unknown_names,
+    find_unknown_names,
+    needs_model,
 )
 from queenright.runtime.agents.agent_parts import AgentParts, hide_credentials, read_agent
 from queenright.runtime.agents.agent_spec import AgentLoadError, AgentSpec
-from queenright.runtime.agents.credentials import hide_variables, missing
-from queenright.runtime.agents.mcp_tools import McpServer, mcp_tools
+from queenright.runtime.agents.credentials import hide_variables, missing_credentials
+from queenright.runtime.agents.mcp_tools import McpServer, list_mcp_tools
 from queenright.runtime.breakers import Breakers
 from queenright.runtime.bus import EventBus
 from queenright.runtime.execution import ExecutionResult
@@ -79,8 +79,8 @@ class AgentRunner:
         self._breakers = breakers
         self._environment = environment
         self._bus = bus
-        self._offered = tuple(offered_tools)
-        self._known: dict[str, LLMProvider] = {}
+        self._offered_tools = tuple(offered_tools)
+        self._provider_cache: dict[str, LLMProvider] = {}
         self._runtime: AgentRuntime | None = None
         self._servers: list[McpServer] = []
         self._starting = asyncio.Lock()
@@ -172,15 +172,15 @@ class AgentRunner:
 
         Nothing is started or sent over the network, and no credential is shown.
         """
-        errors, warnings = unknown_names(self._parts, {tool.name for tool in self._offered}), []
+        errors, warnings = find_unknown_names(self._parts, {tool.name for tool in self._offered_tools}), []
         for name, server in self._parts.mcp_servers.items():
             unset = [variable for variable in server.variables if variable not in self._environment]
             if unset:
                 errors.append(f"MCP server {name!r}: not set in the environment: {', '.join(unset)}")
         models = [m for m in (self._model, *self._node_models()) if m and isinstance(m, str)]
-        for variable in missing(self.spec.credentials, models, self._environment):
+        for variable in missing_credentials(self.spec.credentials, models, self._environment):
             errors.append(f"not set in the environment: {variable}")
-        without_model = [n.id for n in self.spec.graph.nodes if thinks(n) and not n.model]
+        without_model = [n.id for n in self.spec.graph.nodes if needs_model(n) and not n.model]
         if not self._model and without_model:
             errors.append(
                 f"node {without_model[0]!r} needs a model, and none is configured; "
@@ -287,8 +287,8 @@ class AgentRunner:
                 await runtime.stop()
         finally:
             servers, self._servers = self._servers, []
-            await _close(servers)
-            self._parts.modules.forget()
+            await _close_servers(servers)
+            self._parts.modules.unload()
 
     @property
     def default_entry_point(self) -> str:
@@ -320,13 +320,13 @@ class AgentRunner:
             for name, server in parts.mcp_servers.items()
         ]
         try:
-            own = [*parts.tools, *await mcp_tools(servers, taken={tool.name for tool in parts.tools})]
+            own = [*parts.tools, *await list_mcp_tools(servers, taken={tool.name for tool in parts.tools})]
             needed = {name for node in graph.nodes for name in node.tools} - {tool.name for tool in own}
             runtime.add_graph(
                 graph,
                 model=self._provider(self._model) if self._model else _NoModel(),
                 models={name: self._provider(name) for name in self._node_models()},
-                tools=[*own, *(tool for tool in self._offered if tool.name in needed)],
+                tools=[*own, *(tool for tool in self._offered_tools if tool.name in needed)],
                 functions=parts.functions,
                 judges=parts.judges,
                 goal=self.spec.goal,
@@ -334,7 +334,7 @@ class AgentRunner:
                 primary=primary,
             )
         except BaseException:
-            await _close(servers)
+            await _close_servers(servers)
             raise
         self._servers += servers
 
@@ -355,15 +355,15 @@ class AgentRunner:
     def _provider(self, model: str | LLMProvider) -> LLMProvider:
         if not isinstance(model, str):
             return model
-        if model not in self._known:
+        if model not in self._provider_cache:
             script = model.removeprefix(SCRIPTED)
             # A relative script path is looked up in the agent's folder first.
             is_local = model != script and not Path(script).is_absolute() and (self.path / script).is_file()
             provider = self._providers(f"{SCRIPTED}{self.path / script}" if is_local else model)
             if isinstance(provider, ScriptedProvider):
-                provider.begin_with_each_run()
-            self._known[model] = provider
-        return self._known[model]
+                provider.restart_for_each_run()
+            self._provider_cache[model] = provider
+        return self._provider_cache[model]
 
 
 class _NoModel:
@@ -377,5 +377,5 @@ class _NoModel:
         raise ModelError("the agent has no model; pass one with --model")
 
 
-async def _close(servers: Iterable[McpServer]) -> None:
+async def _close_servers(servers: Iterable[McpServer]) -> None:
     await asyncio.gather(*(server.close() for server in servers))

@@ -19,8 +19,8 @@ from typing import Any, Final
 from queenright.instrumentation.errors import QueenrightError
 
 _MEMORY: Final = "memory"
-_LONGEST: Final = 1_000
-_DEEPEST: Final = 40
+_MAX_LENGTH: Final = 1_000
+_MAX_DEPTH: Final = 40
 
 FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
@@ -75,7 +75,7 @@ def check(expression: str) -> None:
     _parsed(expression)
 
 
-def holds(expression: str, memory: Mapping[str, Any]) -> bool:
+def evaluate(expression: str, memory: Mapping[str, Any]) -> bool:
     """
     Evaluate a condition over ``memory``.
 
@@ -119,8 +119,10 @@ def _parsed(expression: str) -> ast.expr:
     """Parse ``expression`` into a tree in which every name is a look-up in the memory."""
     if not expression.strip():
         raise ConditionError(expression, "is empty")
-    if len(expression) > _LONGEST:
-        raise ConditionError(expression, f"is {len(expression)} characters long; the maximum is {_LONGEST}")
+    if len(expression) > _MAX_LENGTH:
+        raise ConditionError(
+            expression, f"is {len(expression)} characters long; the maximum is {_MAX_LENGTH}"
+        )
     try:
         tree = ast.parse(expression.strip(), mode="eval").body
     except SyntaxError as error:
@@ -136,8 +138,8 @@ def _parsed(expression: str) -> ast.expr:
 
 def _problems(node: ast.AST, depth: int) -> Iterator[str]:
     """Yield what is not allowed in ``node`` and its children."""
-    if depth > _DEEPEST:
-        yield f"is nested more than {_DEEPEST} deep"
+    if depth > _MAX_DEPTH:
+        yield f"is nested more than {_MAX_DEPTH} deep"
         return
     if type(node) not in _ALLOWED:
         yield f"{_WORDS.get(type(node), type(node).__name__)} is not allowed"

@@ -78,7 +78,7 @@ class GoalProgress(Spec):
     """Whether every criterion is met and no hard constraint is violated."""
 
 
-def progress(goal: Goal, memory: Mapping[str, Any], *, finished: bool) -> GoalProgress:
+def measure_progress(goal: Goal, memory: Mapping[str, Any], *, finished: bool) -> GoalProgress:
     """
     Measure progress towards ``goal`` from ``memory``.
 
@@ -114,7 +114,7 @@ def _criterion_state(
     if not criterion.expression:
         return "met" if finished else "unknown"
     try:
-        return "met" if conditions.holds(criterion.expression, memory) else "unmet"
+        return "met" if conditions.evaluate(criterion.expression, memory) else "unmet"
     except conditions.NotInMemoryError:
         return "unmet"
     except conditions.ConditionError:
@@ -125,6 +125,6 @@ def _is_violated(constraint: Constraint, memory: Mapping[str, Any], finished: bo
     if not constraint.expression:
         return False
     try:
-        return not conditions.holds(constraint.expression, memory)
+        return not conditions.evaluate(constraint.expression, memory)
     except conditions.ConditionError:
         return finished

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import field_validator, model_validator
 
-from queenright.runtime.graphs.graph_check import adjacency, beyond, problems
+from queenright.runtime.graphs.graph_check import adjacency, find_graph_problems, reachable_from
 from queenright.runtime.graphs.specs import (
     ConversationMode,
     EdgeSpec,
@@ -67,7 +67,7 @@ class GraphSpec(Spec):
 
     @model_validator(mode="after")
     def _validate_graph(self) -> GraphSpec:
-        found = problems(self.nodes, self.edges, self.entry_points)
+        found = find_graph_problems(self.nodes, self.edges, self.entry_points)
         if found:
             raise ValueError("\n".join(f"graph {self.id!r}: {problem}" for problem in found))
         return self
@@ -91,4 +91,4 @@ class GraphSpec(Spec):
 
     def reachable(self, node_id: str) -> frozenset[str]:
         """Return the nodes reachable from ``node_id``, which is included only if it is in a cycle."""
-        return frozenset(beyond(node_id, adjacency(self.edges)))
+        return frozenset(reachable_from(node_id, adjacency(self.edges)))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from queenright.runtime.graphs import conditions
-from queenright.runtime.graphs.spec_check import entry_point_problems, node_problems, twice
+from queenright.runtime.graphs.spec_check import entry_point_problems, find_duplicates, node_problems
 from queenright.runtime.graphs.specs import EdgeSpec, EntryPointSpec, NodeSpec
 
 Adjacency = Mapping[str, Sequence[str]]
 """The targets of each node's edges."""
 
 
-def problems(
+def find_graph_problems(
     nodes: Sequence[NodeSpec], edges: Sequence[EdgeSpec], entry_points: Sequence[EntryPointSpec]
 ) -> list[str]:
     """Return all problems, in the order: ids, nodes, edges, entry points, structure."""
@@ -44,7 +44,7 @@ def adjacency(edges: Iterable[EdgeSpec]) -> Adjacency:
     return targets
 
 
-def beyond(start: str, targets: Adjacency) -> dict[str, None]:
+def reachable_from(start: str, targets: Adjacency) -> dict[str, None]:
     """Return the nodes reachable from ``start``, nearest first; ``start`` itself only if it is in a cycle."""
     reached: dict[str, None] = {}
     frontier = [start]
@@ -65,9 +65,9 @@ def _id_problems(
         yield "a graph needs at least one node"
     if not entry_points:
         yield "a graph needs at least one entry point"
-    yield from twice("node", (node.id for node in nodes))
-    yield from twice("edge", (edge.id for edge in edges))
-    yield from twice("entry point", (entry.id for entry in entry_points))
+    yield from find_duplicates("node", (node.id for node in nodes))
+    yield from find_duplicates("edge", (edge.id for edge in edges))
+    yield from find_duplicates("entry point", (entry.id for entry in entry_points))
 
 
 def _router_problems(node: NodeSpec, edges: Sequence[EdgeSpec]) -> Iterator[str]:
@@ -132,7 +132,7 @@ def _unreachable_nodes(
     targets = adjacency(edges)
     reached: set[str] = set()
     for start in {entry.node_id for entry in entry_points}:
-        reached |= {start, *beyond(start, targets)}
+        reached |= {start, *reachable_from(start, targets)}
     for node_id in by_id:
         if node_id not in reached and entry_points:
             yield f"node {node_id!r} is not reachable from any entry point"
@@ -147,7 +147,7 @@ def _endless_cycles(by_id: Mapping[str, NodeSpec], edges: Sequence[EdgeSpec]) ->
     """
     edges = [edge for edge in edges if edge.source in by_id and edge.target in by_id]
     targets = adjacency(edges)
-    reachable = {node_id: beyond(node_id, targets) for node_id in by_id}
+    reachable = {node_id: reachable_from(node_id, targets) for node_id in by_id}
     checked: set[str] = set()
     for node_id in by_id:
         if node_id in checked or node_id not in reachable[node_id]:

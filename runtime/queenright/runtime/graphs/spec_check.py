@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from queenright.runtime.graphs.specs import EntryPointSpec, NodeSpec
 
 
-def twice(kind: str, ids: Iterable[str]) -> Iterator[str]:
+def find_duplicates(kind: str, ids: Iterable[str]) -> Iterator[str]:
     """Yield a problem for each duplicate id."""
     for name, count in Counter(ids).items():
         if count > 1:
@@ -28,7 +28,7 @@ def node_problems(node: NodeSpec) -> Iterator[str]:
         ("input key", node.input_keys),
         ("output key", node.output_keys),
     ):
-        yield from (f"{prefix}: {problem}" for problem in twice(kind, names))
+        yield from (f"{prefix}: {problem}" for problem in find_duplicates(kind, names))
     for key in node.nullable_output_keys:
         if key not in node.output_keys:
             yield f"{prefix}: nullable output key {key!r} is not in output_keys"

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.identity import new_id
-from queenright.runtime.llm.litellm_answer import Gathered, whole_reply
-from queenright.runtime.llm.litellm_failure import failure, refuses_streams, refuses_tool_choice
-from queenright.runtime.llm.litellm_question import messages_of, tools_of, wants_marks
+from queenright.runtime.llm.litellm_errors import rejects_streaming, rejects_tool_choice, to_model_error
+from queenright.runtime.llm.litellm_reply import ReplyAccumulator, parse_reply
+from queenright.runtime.llm.litellm_request import needs_cache_markers, to_openai_messages, to_openai_tools
 from queenright.runtime.llm.model import (
     LLMProvider,
     Message,
@@ -31,7 +31,7 @@ from queenright.runtime.llm.model import (
 from queenright.runtime.llm.scripted_provider import ScriptedProvider, ScriptError
 
 SCRIPTED: Final = "scripted:"
-_OURS: Final = "queenright/"
+_RESERVED_PREFIX: Final = "queenright/"
 
 
 class ProviderUnavailable(QueenrightError):
@@ -60,7 +60,7 @@ def load_provider(name: str, *, timeout_seconds: float = 60) -> LLMProvider:
     """
     if not name:
         raise ProviderUnavailable("no model is set: pass a litellm model name, or scripted:PATH")
-    if name.startswith(_OURS):
+    if name.startswith(_RESERVED_PREFIX):
         raise ProviderUnavailable(
             f"the model {name!r} is for judge and queen only: for an agent, use a litellm model, "
             "such as anthropic/claude-sonnet-4-5, or scripted:PATH"
@@ -104,7 +104,7 @@ class LiteLlmProvider:
         self._ids = ids
         self._streams = True
         self._forces = True
-        self._marks = wants_marks(name)
+        self._needs_cache_markers = needs_cache_markers(name)
 
     @property
     def name(self) -> str:
@@ -163,9 +163,9 @@ class LiteLlmProvider:
         litellm = await asyncio.to_thread(_litellm)
         request: dict[str, Any] = {
             "model": self._name,
-            "messages": messages_of(messages, marked=self._marks),
+            "messages": to_openai_messages(messages, marked=self._needs_cache_markers),
             # Some providers reject an empty list, but accept none.
-            "tools": tools_of(tools) or None,
+            "tools": to_openai_tools(tools) or None,
             "timeout": self._timeout,
             "num_retries": 0,
             "max_retries": 0,
@@ -215,30 +215,28 @@ class LiteLlmProvider:
         stream = await self._ask(
             litellm, {**request, "stream": True, "stream_options": {"include_usage": True}}
         )
-        gathered = Gathered(self._ids)
-        async with aclosing(stream), aclosing(self._chunks(stream, gathered)) as chunks:
+        reply = ReplyAccumulator(self._ids)
+        async with aclosing(stream), aclosing(self._chunks(stream, reply)) as chunks:
             async for chunk in chunks:
-                text = gathered.add(chunk)
+                text = reply.add(chunk)
                 if text and on_text is not None:
                     on_text(text)
         # litellm always sets a finish reason of its own; this is the provider's.
-        finish_reason = getattr(stream, "received_finish_reason", gathered.finish_reason)
+        finish_reason = getattr(stream, "received_finish_reason", reply.finish_reason)
         if not (finish_reason or getattr(stream, "intermittent_finish_reason", None)):
-            if gathered.empty and _is_json(stream):
+            if reply.empty and _is_json(stream):
                 raise _NotStreamedError
             raise TransientModelError(f"{self._name}: the stream was interrupted (no finish reason)")
-        if gathered.finish_reason == "content_filter" and gathered.empty:
+        if reply.finish_reason == "content_filter" and reply.empty:
             raise ModelError(f"{self._name}: the provider's content filter blocked the whole answer")
-        usage = gathered.usage
-        priced = litellm.ModelResponse(
-            model=gathered.model or self._name, **({"usage": usage} if usage else {})
-        )
-        return gathered.reply(_cost(litellm, priced, self._name) if usage else 0.0)
+        usage = reply.usage
+        priced = litellm.ModelResponse(model=reply.model or self._name, **({"usage": usage} if usage else {}))
+        return reply.reply(_cost(litellm, priced, self._name) if usage else 0.0)
 
     async def _whole(self, litellm: Any, request: dict[str, Any]) -> ModelReply:
         response = await self._ask(litellm, request)
         try:
-            return whole_reply(response, _cost(litellm, response, self._name), self._ids)
+            return parse_reply(response, _cost(litellm, response, self._name), self._ids)
         except (AttributeError, IndexError, TypeError) as error:
             raise ModelError(f"{self._name}: the response is malformed: {error}") from error
 
@@ -250,23 +248,23 @@ class LiteLlmProvider:
             if response is not None:
                 return response
         except Exception as error:
-            if request.get("stream") and refuses_streams(error):
+            if request.get("stream") and rejects_streaming(error):
                 raise _NotStreamedError from None
-            if "tool_choice" in request and refuses_tool_choice(error):
+            if "tool_choice" in request and rejects_tool_choice(error):
                 raise _NotForcedError from None
-            failed = failure(self._name, error, now=self._clock())
+            failed = to_model_error(self._name, error, now=self._clock())
         # Outside `except`: the provider's message may contain a key, and a traceback shows causes.
         raise failed
 
-    async def _chunks(self, stream: Any, gathered: Gathered) -> AsyncGenerator[Any, None]:
+    async def _chunks(self, stream: Any, reply: ReplyAccumulator) -> AsyncGenerator[Any, None]:
         try:
             async for chunk in stream:
                 yield chunk
             return
         except Exception as error:
-            if gathered.empty and refuses_streams(error):
+            if reply.empty and rejects_streaming(error):
                 raise _NotStreamedError from None
-            failed = failure(self._name, error, now=self._clock())
+            failed = to_model_error(self._name, error, now=self._clock())
         raise failed
 
 

@@ -11,7 +11,7 @@ from queenright.instrumentation.errors import QueenrightError
 
 Role = Literal["system", "user", "assistant", "tool"]
 
-RUN: Final[ContextVar[str]] = ContextVar("queenright_run", default="")
+CURRENT_RUN_ID: Final[ContextVar[str]] = ContextVar("queenright_run", default="")
 """Id of the run that calls the model; empty outside of runs."""
 
 

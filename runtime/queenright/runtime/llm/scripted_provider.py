@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.llm.model import (
-    RUN,
+    CURRENT_RUN_ID,
     Message,
     ModelError,
     ModelReply,
@@ -29,10 +29,10 @@ Rule = Callable[[Sequence[Message], Sequence[ToolSpec]], ModelReply | Awaitable[
 
 _PIECE = re.compile(r"\s*\S+\s*|\s+")
 
-_SHOWN: Final = re.compile(r'"\$shown\.(\w+)"')
+_PLACEHOLDER: Final = re.compile(r'"\$shown\.(\w+)"')
 """Placeholder in arguments for a text known only at run time, such as an id."""
 
-_RUNS_KEPT: Final = 1000
+_MAX_RUNS: Final = 1000
 """Number of runs whose position in the script is kept, newest first."""
 
 _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
@@ -46,7 +46,7 @@ _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
 
 
 class ScriptError(QueenrightError, ValueError):
-    """Raised for an invalid script; names the file, the place and the problem."""
+    """Raised for an invalid script; names the file, the position and the problem."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -54,7 +54,7 @@ class ScriptError(QueenrightError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class RecordedRequest:
     """One request to the provider."""
 
     messages: tuple[Message, ...]
@@ -62,7 +62,7 @@ class Shown:
 
 
 @dataclass(slots=True)
-class _Place:
+class _ScriptPosition:
     """Position in a script."""
 
     replies: Iterator[ModelReply | Exception | Rule]
@@ -83,10 +83,10 @@ class ScriptedProvider:
 
     def __init__(self, replies: Iterable[ModelReply | Exception | Rule], *, name: str = "scripted") -> None:
         self._script = replies if isinstance(replies, Sequence) else ()
-        self._all = _Place(iter(replies))
-        self._runs: OrderedDict[str, _Place] | None = None
+        self._all = _ScriptPosition(iter(replies))
+        self._runs: OrderedDict[str, _ScriptPosition] | None = None
         self._name = name
-        self.shown: list[Shown] = []
+        self.requests: list[RecordedRequest] = []
         """The requests so far, oldest first."""
 
     @classmethod
@@ -114,7 +114,7 @@ class ScriptedProvider:
         numbers = itertools.count(1)
         return cls([_reply(path, at, row, numbers) for at, row in enumerate(rows)])
 
-    def begin_with_each_run(self) -> None:
+    def restart_for_each_run(self) -> None:
         """Start the script anew for each run, if the replies are a list; otherwise all runs share it."""
         if self._script and self._runs is None:
             self._runs = OrderedDict()
@@ -133,13 +133,15 @@ class ScriptedProvider:
         Raises:
             ModelError: The script is exhausted, or contains an error here.
         """
-        self.shown.append(Shown(tuple(messages), tuple(tools)))
-        place = self._place()
+        self.requests.append(RecordedRequest(tuple(messages), tuple(tools)))
+        position = self._position()
         try:
-            reply = next(place.replies)
+            reply = next(position.replies)
         except StopIteration:
-            raise ModelError(f"{self._name}: the script is exhausted after {place.count} replies") from None
-        place.count += 1
+            raise ModelError(
+                f"{self._name}: the script is exhausted, replies given: {position.count}"
+            ) from None
+        position.count += 1
         if isinstance(reply, Exception):
             raise reply
         if not isinstance(reply, ModelReply):
@@ -150,16 +152,16 @@ class ScriptedProvider:
                 on_text(piece)
         return reply
 
-    def _place(self) -> _Place:
+    def _position(self) -> _ScriptPosition:
         """Return the script position of the current run."""
-        run = RUN.get()
+        run = CURRENT_RUN_ID.get()
         if self._runs is None or not run:
             return self._all
-        place = self._runs.setdefault(run, _Place(iter(self._script)))
+        position = self._runs.setdefault(run, _ScriptPosition(iter(self._script)))
         self._runs.move_to_end(run)
-        if len(self._runs) > _RUNS_KEPT:
+        if len(self._runs) > _MAX_RUNS:
             self._runs.popitem(last=False)
-        return place
+        return position
 
 
 def _reply(path: Path, at: int, row: Any, numbers: itertools.count[int]) -> ModelReply | ModelError | Rule:
@@ -177,7 +179,7 @@ def _reply(path: Path, at: int, row: Any, numbers: itertools.count[int]) -> Mode
                 raise TypeError(f"{key} is {value!r}")
     except (TypeError, ValueError) as error:
         raise ScriptError(path, f"replies[{at}]: {error}") from error
-    if any(_SHOWN.search(call.arguments) for call in calls):
+    if any(_PLACEHOLDER.search(call.arguments) for call in calls):
         return lambda messages, tools: _substitute(reply, messages)
     return reply
 
@@ -185,7 +187,9 @@ def _reply(path: Path, at: int, row: Any, numbers: itertools.count[int]) -> Mode
 def _substitute(reply: ModelReply, messages: Sequence[Message]) -> ModelReply:
     """Replace the placeholders in a reply's arguments."""
     calls = tuple(
-        replace(call, arguments=_SHOWN.sub(lambda name: _shown_value(name[1], messages), call.arguments))
+        replace(
+            call, arguments=_PLACEHOLDER.sub(lambda name: _shown_value(name[1], messages), call.arguments)
+        )
         for call in reply.tool_calls
     )
     return replace(reply, tool_calls=calls)

@@ -22,7 +22,7 @@ Awaiting = Literal["input", "model", "tools", "verdict", "user", "done"]
 """What a visit waits for; ``input``: it has not started."""
 
 GUARD_ROWS: Final = 512
-_TAKEN: Final = 512
+_MAX_TAKEN_IDS: Final = 512
 
 _TOOL_FACTS: Final = (
     "tool",
@@ -106,7 +106,7 @@ class NodeCursor(BaseModel):
         input_id = entry.data.get("inbox")
         if isinstance(input_id, str) and input_id not in self.taken:
             self.taken.append(input_id)
-            del self.taken[:-_TAKEN]
+            del self.taken[:-_MAX_TAKEN_IDS]
         if entry.visit_id != self.visit_id:
             return
         if self.awaiting == "input":
@@ -122,7 +122,7 @@ class NodeCursor(BaseModel):
         elif entry.kind is EntryKind.FEEDBACK:
             self._apply_feedback(entry)
 
-    def judged(self, verdict: Verdict, text: str, at: float) -> None:
+    def record_verdict(self, verdict: Verdict, text: str, at: float) -> None:
         """Record the verdict on the newest turn, and its feedback."""
         self.verdicts.append(verdict.value)
         self.retries += verdict is Verdict.RETRY
@@ -130,7 +130,7 @@ class NodeCursor(BaseModel):
         data = {"index": self.iteration, "verdict": verdict.value, "text": text}
         self._note(EventType.STEP_COMPLETED, at, data)
 
-    def model_failed(self, facts: Mapping[str, Any], at: float) -> None:
+    def record_model_failure(self, facts: Mapping[str, Any], at: float) -> None:
         """Record a model call that gave no reply."""
         self._note(EventType.LLM_CALL_COMPLETED, at, dict(facts))
 
@@ -168,7 +168,7 @@ class NodeCursor(BaseModel):
     def _apply_feedback(self, entry: Entry) -> None:
         source = entry.data.get("source")
         if source == "judge":
-            self.judged(Verdict(str(entry.data.get("verdict"))), entry.message.content, entry.at)
+            self.record_verdict(Verdict(str(entry.data.get("verdict"))), entry.message.content, entry.at)
         elif source == "guard":
             self.warned.append(str(entry.data.get("finding")))
 

@@ -16,8 +16,8 @@ from typing import Any, Final, Literal
 
 from queenright.instrumentation.names import Verdict, WaitingReason
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.breakers import Breakers, model_breaker
-from queenright.runtime.deadline import Sleep, alone, within
+from queenright.runtime.breakers import Breakers, get_model_breaker
+from queenright.runtime.deadline import Sleep, run_isolated, within
 from queenright.runtime.events import Clock, EventType
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.llm.model import LLMProvider, Message, ModelError, ModelReply, ToolSpec
@@ -25,12 +25,12 @@ from queenright.runtime.nodes.cursor import NodeCursor
 from queenright.runtime.nodes.digest import digest
 from queenright.runtime.nodes.guard import Guard, GuardFinding
 from queenright.runtime.nodes.inbox import Inbox, Note
-from queenright.runtime.nodes.model_request import ask
+from queenright.runtime.nodes.model_request import request_reply
 from queenright.runtime.nodes.node_judge import JudgeFailed, Judgement, NodeJudge, Turn
-from queenright.runtime.nodes.own_tools import ASK_USER, SET_OUTPUT, missing_keys
+from queenright.runtime.nodes.own_tools import ASK_USER, SET_OUTPUT, missing_output_keys
 from queenright.runtime.nodes.reporting import Reporter, StepReport
-from queenright.runtime.nodes.tool_use import Approve, ToolUse, told_apart
-from queenright.runtime.nodes.turns import Move, assess
+from queenright.runtime.nodes.tool_use import Approve, ToolRunner, with_unique_ids
+from queenright.runtime.nodes.turns import NextAction, assess_turn
 from queenright.runtime.nodes.visit import Visit, VisitStoppedError
 from queenright.runtime.storage.conversation import Conversation
 from queenright.runtime.storage.entries import Draft, EntryKind
@@ -126,7 +126,7 @@ class EventLoopNode:
         self._max_retries = spec.max_retries
         if spec.max_retries is None and guard is None:
             self._max_retries = _MAX_RETRIES
-        self._tools = ToolUse(
+        self._tools = ToolRunner(
             spec,
             tools,
             context=context,
@@ -177,7 +177,7 @@ class EventLoopNode:
         await self._inbox.put(content)
         self._input_came.set()
 
-    async def tell(self, note: Note) -> None:
+    async def send_note(self, note: Note) -> None:
         """
         Send a note to the node, which reads it before its next turn; a repeated note is ignored.
 
@@ -213,7 +213,7 @@ class EventLoopNode:
         if visit.cursor.awaiting == "input":
             if self._fresh:
                 await visit.conversation.clear()
-            await visit.say(visit.draft(EntryKind.INPUT, _user(message), {}))
+            await visit.append(visit.make_draft(EntryKind.INPUT, _user(message), {}))
         if visit.cursor.iteration == 0:
             messages = len(visit.conversation.entries)
             await self._emit(EventType.NODE_LOOP_STARTED, {"messages": messages})
@@ -247,10 +247,10 @@ class EventLoopNode:
         async with self._reporter.step(self._spec.id, visit.cursor.iteration) as step:
             try:
                 if visit.cursor.awaiting == "tools":
-                    await self._tools.take_up(visit, step)
+                    await self._tools.resume(visit, step)
                 elif visit.cursor.awaiting == "model":
                     await self._call_model(step)
-                    await self._tools.act(visit, step)
+                    await self._tools.run_calls(visit, step)
                 await self._decide(step)
             except VisitStoppedError as stopped:
                 step.verdict(Verdict.ESCALATE, stopped.finding.evidence)
@@ -274,9 +274,9 @@ class EventLoopNode:
             "cost": reply.cost,
             "ended_at": ended_at,
         }
-        calls = told_apart(reply.tool_calls, turn)
+        calls = with_unique_ids(reply.tool_calls, turn)
         message = Message(role="assistant", content=reply.text, tool_calls=calls)
-        await visit.say(visit.draft(EntryKind.ASSISTANT, message, data))
+        await visit.append(visit.make_draft(EntryKind.ASSISTANT, message, data))
 
     async def _compact(self) -> None:
         limit = self._spec.max_context_tokens
@@ -294,8 +294,8 @@ class EventLoopNode:
         for finding in visit.warnings():
             message = _user(f"You may be going in circles: {finding.evidence}. Try something else.")
             data = {"source": "guard", "finding": finding.label}
-            drafts.append(visit.draft(EntryKind.FEEDBACK, message, data))
-        await visit.say(*drafts)
+            drafts.append(visit.make_draft(EntryKind.FEEDBACK, message, data))
+        await visit.append(*drafts)
         await self._inbox.remove(ids)
 
     async def _inputs(self, *, notes: bool = True) -> tuple[list[Draft], list[str]]:
@@ -321,7 +321,7 @@ class EventLoopNode:
             if item.note is not None:
                 # Not user input: it must not end a wait for the user.
                 kind, data = EntryKind.FEEDBACK, {"inbox": item.id, "source": "health"}
-            drafts.append(self._visit.draft(kind, _user(item.content), data))
+            drafts.append(self._visit.make_draft(kind, _user(item.content), data))
         return drafts, done
 
     async def _ask(
@@ -336,14 +336,14 @@ class EventLoopNode:
         """Return a model's reply, and the time it arrived."""
         visit, breaker = self._visit, None
         if self._breakers is not None:
-            breaker = model_breaker(self._breakers, self._agent_id, model.name)
+            breaker = get_model_breaker(self._breakers, self._agent_id, model.name)
 
         async def record_failure(facts: Mapping[str, Any], at: float) -> None:
-            visit.cursor.model_failed(facts, at)
+            visit.cursor.record_model_failure(facts, at)
             await visit.save()
-            visit.check()
+            visit.raise_if_stopped()
 
-        reply, report = await ask(
+        reply, report = await request_reply(
             step,
             model,
             messages,
@@ -363,8 +363,8 @@ class EventLoopNode:
     async def _decide(self, step: StepReport) -> None:
         """Judge the turn, and act on the verdict."""
         visit, cursor = self._visit, self._visit.cursor
-        visit.check()
-        move = assess(self._spec, cursor, begun_by_user=self._begun_by_user)
+        visit.raise_if_stopped()
+        move = assess_turn(self._spec, cursor, begun_by_user=self._begun_by_user)
         if move.verdict is None:
             judgement = await self._judgement(step)
         else:
@@ -375,8 +375,8 @@ class EventLoopNode:
         verdict, feedback = judgement.verdict, judgement.feedback
         step.verdict(verdict, feedback, cursor.text)
         if late:
-            cursor.judged(verdict, "", self._clock())
-            await visit.say(*late)
+            cursor.record_verdict(verdict, "", self._clock())
+            await visit.append(*late)
             await visit.save()
             await self._inbox.remove(ids)
             return
@@ -386,10 +386,10 @@ class EventLoopNode:
         elif not waits and (feedback or not cursor.calls):
             # The next model call needs a new message to respond to.
             data = {"source": "judge", "verdict": verdict.value}
-            await visit.say(visit.draft(EntryKind.FEEDBACK, _user(feedback or "Go on."), data))
+            await visit.append(visit.make_draft(EntryKind.FEEDBACK, _user(feedback or "Go on."), data))
             await visit.save()
         else:
-            cursor.judged(verdict, "", self._clock())
+            cursor.record_verdict(verdict, "", self._clock())
             if waits:
                 cursor.awaiting, cursor.question = "user", move.question
             await visit.save()
@@ -416,21 +416,21 @@ class EventLoopNode:
             spec=self._spec,
             ask=ask_model,
             outputs=dict(cursor.outputs),
-            missing=missing_keys(self._spec, cursor.outputs),
+            missing=missing_output_keys(self._spec, cursor.outputs),
             text=cursor.text,
             tool_calls=tuple(cursor.calls),
             iteration=cursor.iteration,
             user_interaction_count=cursor.user_interaction_count,
             messages=visit.conversation.messages,
         )
-        judgement, fault = await alone(self._judge.judge(turn))
+        judgement, fault = await run_isolated(self._judge.judge(turn))
         if isinstance(fault, ModelError | TimeoutError | VisitStoppedError):
             raise fault
         if judgement is None:
             raise JudgeFailed(fault or TypeError("the judge returned no judgement")) from fault
         return judgement
 
-    def _ending(self, judgement: Judgement, move: Move) -> NodeResult | None:
+    def _ending(self, judgement: Judgement, move: NextAction) -> NodeResult | None:
         """Return the result if this was the visit's last turn, otherwise None."""
         if judgement.verdict is Verdict.ACCEPT:
             return NodeResult(outcome="done")
@@ -479,7 +479,7 @@ class EventLoopNode:
 
     async def _end(self, judgement: Judgement, result: NodeResult) -> None:
         cursor = self._visit.cursor
-        cursor.judged(judgement.verdict, judgement.feedback, self._clock())
+        cursor.record_verdict(judgement.verdict, judgement.feedback, self._clock())
         cursor.awaiting, cursor.question = "done", None
         cursor.accepted = result.outcome == "done"
         # Lists instead of tuples, as it will be read back.
@@ -514,7 +514,7 @@ class EventLoopNode:
         if thinking:
             # Add it to the conversation too, so that the next run knows how this one ended.
             message = _user(f"(no answer: {redact(text)})")
-            await visit.say(visit.draft(EntryKind.FEEDBACK, message, {"source": "runtime"}))
+            await visit.append(visit.make_draft(EntryKind.FEEDBACK, message, {"source": "runtime"}))
         await visit.save()
         result = NodeResult(outcome=outcome, error=text, error_type=type(error).__name__)
         return replace(self._with_totals(result), turns=visit.cursor.iteration + thinking)
@@ -536,7 +536,7 @@ class EventLoopNode:
                         ids += more
             finally:
                 self._waiting = False
-        await self._visit.say(*drafts)
+        await self._visit.append(*drafts)
         await self._visit.save()
         await self._inbox.remove(ids)
         self._input_came.set()  # notes may still be in the inbox

@@ -9,11 +9,11 @@ from typing import Any
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.names import Verdict
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.deadline import Sleep, alone, within
+from queenright.runtime.deadline import Sleep, run_isolated, within
 from queenright.runtime.events import EventType
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.inputs import convert_arguments
-from queenright.runtime.memory import SharedMemory, check_sizes
+from queenright.runtime.memory import SharedMemory, check_output_sizes
 from queenright.runtime.nodes.event_loop import NodeResult
 from queenright.runtime.nodes.reporting import Reporter
 from queenright.runtime.nodes.routing import ROUTE
@@ -70,8 +70,8 @@ async def call_function(
                 work = function(**arguments)
             else:
                 work = threads.run(reporter.origin.session_id, lambda: function(**arguments))
-            # `alone` is innermost: otherwise a SystemExit would end the event loop.
-            value, fault = await within(spec.function_timeout_seconds, alone(work), sleep)
+            # `run_isolated` is innermost: otherwise a SystemExit would end the event loop.
+            value, fault = await within(spec.function_timeout_seconds, run_isolated(work), sleep)
             if fault is not None:
                 raise fault if isinstance(fault, Exception) else FunctionFailed(fault)
             outputs = _outputs(spec, value)
@@ -129,5 +129,5 @@ def _outputs(spec: NodeSpec, value: Any) -> dict[str, Any]:
             f"it must return an object with: {', '.join(spec.output_keys)}"
         )
     copied = SharedMemory({key: outputs[key] for key in spec.output_keys if key in outputs}).read_all()
-    check_sizes(copied)
+    check_output_sizes(copied)
     return copied

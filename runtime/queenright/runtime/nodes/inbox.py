@@ -48,7 +48,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class InboxItem:
     """One input in an inbox."""
 
     id: str
@@ -122,7 +122,7 @@ class Inbox:
 
         await self._disk.run(put)
 
-    async def read(self) -> list[Given]:
+    async def read(self) -> list[InboxItem]:
         """Return all inputs, oldest first."""
         return await self._disk.run(self._read)
 
@@ -134,15 +134,15 @@ class Inbox:
     def _order(self, at: float) -> str:
         return f"{int(at * 1000):015d}-{next(self._numbers) % 1_000_000:06d}"
 
-    def _read(self) -> list[Given]:
-        items: list[Given] = []
+    def _read(self) -> list[InboxItem]:
+        items: list[InboxItem] = []
         for path in sorted(self._folder.glob("*.json")):
             try:
                 row = read_json(path)
                 content = row.get("content") if isinstance(row, dict) else None
                 if not isinstance(content, str):
                     raise UnusableFileError(path, "it is not an input")
-                items.append(Given(id=path.stem, content=content, note=_note(row)))
+                items.append(InboxItem(id=path.stem, content=content, note=_note(row)))
             except FileNotFoundError:
                 continue
             except UnusableFileError as error:

@@ -13,7 +13,7 @@ from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.backoff import backoff
 from queenright.runtime.breakers import CallBreaker, CallRefused
-from queenright.runtime.deadline import Sleep, alone, within
+from queenright.runtime.deadline import Sleep, run_isolated, within
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.llm.model import (
     LLMProvider,
@@ -32,7 +32,7 @@ OnFailure = Callable[[Mapping[str, Any], float], Awaitable[None]]
 """Called for each failed call with the data of its event and its time. An exception ends the retries."""
 
 
-async def ask(
+async def request_reply(
     step: StepReport,
     model: LLMProvider,
     messages: Sequence[Message],
@@ -71,7 +71,7 @@ async def ask(
                     work = _reply(model, messages, tools, report.delta if streams else None)
                     reply = await within(spec.model_timeout_seconds, work, sleep)
                     if streams:
-                        report.whole(reply.text)
+                        report.ensure_text(reply.text)
                     report.usage(reply.input_tokens, reply.output_tokens, reply.cost)
                     report.finished(reply.finish_reason)
             return reply, report
@@ -128,7 +128,7 @@ async def _reply(
     Raises:
         ModelError: It did not, raised an unexpected exception, or cancelled itself.
     """
-    reply, error = await alone(_call_provider(model, messages, tools, on_text))
+    reply, error = await run_isolated(_call_provider(model, messages, tools, on_text))
     if isinstance(error, ModelError | TimeoutError):
         raise error
     if error is not None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from queenright.runtime.graphs.graph import NodeSpec
-from queenright.runtime.memory import MemoryAccessError, check_sizes
+from queenright.runtime.memory import MemoryAccessError, check_output_sizes
 from queenright.runtime.tooling.tools import Tool, ToolArgumentsRefused
 
 SET_OUTPUT: Final = "set_output"
@@ -24,7 +24,7 @@ class _Question(BaseModel):
     question: str = Field(min_length=1, description="The question to the user.")
 
 
-def own_tools(spec: NodeSpec) -> list[Tool]:
+def builtin_tools(spec: NodeSpec) -> list[Tool]:
     """Return the built-in tools of a node."""
     tools = []
     if spec.output_keys:
@@ -36,13 +36,13 @@ def own_tools(spec: NodeSpec) -> list[Tool]:
     return tools
 
 
-def missing_keys(spec: NodeSpec, outputs: dict[str, Any]) -> tuple[str, ...]:
+def missing_output_keys(spec: NodeSpec, outputs: dict[str, Any]) -> tuple[str, ...]:
     """Return the required output keys that are not set."""
     optional = spec.nullable_output_keys
     return tuple(key for key in spec.output_keys if key not in outputs and key not in optional)
 
 
-def effect(name: str, arguments: str) -> dict[str, Any]:
+def call_effect(name: str, arguments: str) -> dict[str, Any]:
     """Return the effect of a successful call of a built-in tool, as data of the answer's entry."""
     if name == SET_OUTPUT:
         return {"outputs": json.loads(arguments)}
@@ -76,7 +76,7 @@ def _set_output(spec: NodeSpec) -> Tool:
         if problems:
             raise ToolArgumentsRefused("; ".join(problems))
         try:
-            check_sizes(outputs)
+            check_output_sizes(outputs)
         except MemoryAccessError as error:
             raise ToolArgumentsRefused(str(error)) from error
         return json.dumps(outputs, ensure_ascii=False)

@@ -78,7 +78,7 @@ class Reporter:
         except Exception:
             _log.exception("could not publish event %s of node %r", type.value, node_id)
 
-    def whisper(self, type: EventType, data: Mapping[str, Any], *, node_id: str) -> None:  # noqa: A002
+    def emit_transient(self, type: EventType, data: Mapping[str, Any], *, node_id: str) -> None:  # noqa: A002
         """Deliver an event to current subscribers without storing it, for pieces of text."""
         try:
             self._bus.fan_out(self.event(type, data, node_id=node_id))
@@ -145,16 +145,16 @@ class _Report:
         self._node_id = node_id
         self._block = block
 
-    def _starts(self) -> tuple[EventType, dict[str, Any]]:
+    def _start_event(self) -> tuple[EventType, dict[str, Any]]:
         raise NotImplementedError
 
-    def _ends(self) -> tuple[EventType, dict[str, Any]]:
+    def _end_event(self) -> tuple[EventType, dict[str, Any]]:
         raise NotImplementedError
 
     @property
     def facts(self) -> dict[str, Any]:
         """The data of the end event, once the block has ended."""
-        return {key: value for key, value in self._ends()[1].items() if value is not None}
+        return {key: value for key, value in self._end_event()[1].items() if value is not None}
 
     @property
     def ended_at(self) -> float:
@@ -165,25 +165,25 @@ class _Report:
         block = self._block
         block.__enter__()
         try:
-            await self._say(*self._starts(), block.started_at)
+            await self._emit(*self._start_event(), block.started_at)
         except BaseException as error:
-            self._leave(error)
+            self._exit_block(error)
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._leave(error)
+        self._exit_block(error)
         duration = max(0.0, self.ended_at - self._block.started_at)
-        await self._say(self._ends()[0], {**self.facts, "duration": duration}, self.ended_at)
+        await self._emit(self._end_event()[0], {**self.facts, "duration": duration}, self.ended_at)
 
-    def _leave(self, error: BaseException | None) -> None:
+    def _exit_block(self, error: BaseException | None) -> None:
         if isinstance(error, asyncio.CancelledError) and not isinstance(self._block, ToolCall):
             error = None
         self._block.__exit__(type(error) if error else None, error, None)
 
-    async def _say(self, type_: EventType, data: Mapping[str, Any], at: float) -> None:
+    async def _emit(self, type_: EventType, data: Mapping[str, Any], at: float) -> None:
         block = self._block
         await self._reporter.emit(
             type_,
@@ -230,10 +230,10 @@ class StepReport(_Report):
         turn = f"{self._node_id}:{self.index}"
         return ToolReport(self._reporter, self._node_id, block, call_id, timeout, turn)
 
-    def _starts(self) -> tuple[EventType, dict[str, Any]]:
+    def _start_event(self) -> tuple[EventType, dict[str, Any]]:
         return EventType.STEP_STARTED, {"index": self.index}
 
-    def _ends(self) -> tuple[EventType, dict[str, Any]]:
+    def _end_event(self) -> tuple[EventType, dict[str, Any]]:
         return EventType.STEP_COMPLETED, {
             "index": self.index,
             "verdict": self._verdict.value if self._verdict is not None else None,
@@ -254,7 +254,7 @@ class LlmReport(_Report):
         self._tokens: tuple[int, int] | None = None
         self._cost: float | None = None
         self._truncated: bool | None = None
-        self._handed_out = False
+        self._has_emitted_text = False
 
     def usage(self, input_tokens: int, output_tokens: int, cost: float) -> None:
         """Set the token usage, and the cost in dollars (0 if the price is unknown)."""
@@ -268,21 +268,21 @@ class LlmReport(_Report):
             self._block.finished(reason)
             self._truncated = True if reason in CUT_OFF else None
 
-    def whole(self, text: str) -> None:
+    def ensure_text(self, text: str) -> None:
         """Emit the whole text, if no piece of it was emitted: not every provider streams."""
-        if text and not self._handed_out:
+        if text and not self._has_emitted_text:
             self.delta(text)
 
     def delta(self, text: str) -> None:
         """Emit a piece of the text."""
-        self._handed_out = True
+        self._has_emitted_text = True
         self._block.delta()
-        self._reporter.whisper(self._delta_type, {"text": text}, node_id=self._node_id)
+        self._reporter.emit_transient(self._delta_type, {"text": text}, node_id=self._node_id)
 
-    def _starts(self) -> tuple[EventType, dict[str, Any]]:
+    def _start_event(self) -> tuple[EventType, dict[str, Any]]:
         return EventType.LLM_CALL_STARTED, {"model": self._block.model}
 
-    def _ends(self) -> tuple[EventType, dict[str, Any]]:
+    def _end_event(self) -> tuple[EventType, dict[str, Any]]:
         read, written = self._tokens or (None, None)
         return EventType.LLM_CALL_COMPLETED, {
             "model": self._block.model,
@@ -322,13 +322,13 @@ class ToolReport(_Report):
         """Set the tool's error."""
         self._block.error(error)
 
-    def _starts(self) -> tuple[EventType, dict[str, Any]]:
+    def _start_event(self) -> tuple[EventType, dict[str, Any]]:
         data: dict[str, Any] = {"tool": self._block.tool, "call_id": self._call_id}
         if self._timeout is not None:
             data["timeout"] = self._timeout
         return EventType.TOOL_CALL_STARTED, data
 
-    def _ends(self) -> tuple[EventType, dict[str, Any]]:
+    def _end_event(self) -> tuple[EventType, dict[str, Any]]:
         block = self._block
         return EventType.TOOL_CALL_COMPLETED, {
             "tool": block.tool,

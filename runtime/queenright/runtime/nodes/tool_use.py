@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from typing import Any, Final
 
 from queenright.runtime.breakers import BreakerKind, Breakers, CallRefused
-from queenright.runtime.deadline import Sleep, all_ended, within
+from queenright.runtime.deadline import Sleep, wait_all, within
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.llm.model import Message, ToolCall
-from queenright.runtime.nodes.own_tools import effect, own_tools
+from queenright.runtime.nodes.own_tools import builtin_tools, call_effect
 from queenright.runtime.nodes.reporting import StepReport, ToolReport
 from queenright.runtime.nodes.visit import Visit
 from queenright.runtime.storage.entries import EntryKind
@@ -23,7 +23,7 @@ _GRACE_SECONDS: Final = 5.0
 """How long a tool may take to stop after a timeout or a cancellation."""
 
 
-class ToolUse:
+class ToolRunner:
     """
     Runs the tool calls of a node.
 
@@ -51,10 +51,10 @@ class ToolUse:
         agent_id: str = "",
         approve: Approve | None = None,
     ) -> None:
-        own = own_tools(spec)
+        own = builtin_tools(spec)
         self._approve = approve
-        self._seconds = spec.tool_timeout_seconds
-        self._own = frozenset(tool.name for tool in own)
+        self._timeout_seconds = spec.tool_timeout_seconds
+        self._builtin_names = frozenset(tool.name for tool in own)
         self._tools = tools.only(spec.tools).merge(own)
         self._context = context
         self._sleep = sleep
@@ -64,22 +64,26 @@ class ToolUse:
         self.specs = self._tools.specs()
         """Tool specifications for the model."""
 
-    async def act(self, visit: Visit, step: StepReport) -> None:
+    async def run_calls(self, visit: Visit, step: StepReport) -> None:
         """Run the tool calls of the newest turn."""
-        await self._all(visit, step, visit.open_calls())
+        await self._run_calls(visit, step, visit.unanswered_calls())
 
-    async def take_up(self, visit: Visit, step: StepReport) -> None:
+    async def resume(self, visit: Visit, step: StepReport) -> None:
         """
         Resume a turn that was interrupted during its tool calls.
 
         Built-in tools only affect the conversation and are called again. The effect of the others is
         unknown, so their calls are answered with an error.
         """
-        await self._all(visit, step, [call for call in visit.open_calls() if call.name in self._own])
+        await self._run_calls(
+            visit, step, [call for call in visit.unanswered_calls() if call.name in self._builtin_names]
+        )
         await visit.repair()
 
-    async def _all(self, visit: Visit, step: StepReport, calls: Iterable[ToolCall]) -> None:
-        tasks = {asyncio.create_task(self._use(step, call), name=f"tool {call.name}"): call for call in calls}
+    async def _run_calls(self, visit: Visit, step: StepReport, calls: Iterable[ToolCall]) -> None:
+        tasks = {
+            asyncio.create_task(self._run_call(step, call), name=f"tool {call.name}"): call for call in calls
+        }
         try:
             while tasks:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -88,7 +92,7 @@ class ToolUse:
         except BaseException as error:
             for task in tasks:
                 task.cancel()
-            await all_ended(tasks)
+            await wait_all(tasks)
             if isinstance(error, asyncio.CancelledError):
                 # Record the answers that arrived, so that these calls are not repeated after a resume.
                 for task, call in tasks.items():
@@ -98,11 +102,11 @@ class ToolUse:
         if visit.cursor.outputs_set:
             await visit.save()
 
-    async def _use(self, step: StepReport, call: ToolCall) -> tuple[ToolResult, ToolReport]:
+    async def _run_call(self, step: StepReport, call: ToolCall) -> tuple[ToolResult, ToolReport]:
         tool = self._tools.get(call.name)
         seconds = None
-        if tool is not None and call.name not in self._own:
-            seconds = tool.timeout_seconds or self._seconds
+        if tool is not None and call.name not in self._builtin_names:
+            seconds = tool.timeout_seconds or self._timeout_seconds
         refusal = await self._refusal(call) if seconds is not None else None
         async with step.tool(call.name, call.arguments, call.id, seconds) as report:
             if refusal is not None:
@@ -158,13 +162,13 @@ class ToolUse:
 
     async def _answer(self, visit: Visit, call: ToolCall, result: ToolResult, report: ToolReport) -> None:
         data = {**report.facts, "turn": visit.cursor.iteration, "ended_at": report.ended_at}
-        if not result.failed and call.name in self._own:
-            data |= effect(call.name, call.arguments)
+        if not result.failed and call.name in self._builtin_names:
+            data |= call_effect(call.name, call.arguments)
         message = Message(role="tool", content=result.content, tool_call_id=call.id)
-        await visit.say(visit.draft(EntryKind.TOOL, message, data))
+        await visit.append(visit.make_draft(EntryKind.TOOL, message, data))
 
 
-def told_apart(calls: Collection[ToolCall], turn: int) -> tuple[ToolCall, ...]:
+def with_unique_ids(calls: Collection[ToolCall], turn: int) -> tuple[ToolCall, ...]:
     """Return the calls of a turn with unique ids, whatever ids the model gave."""
     used: set[str] = set()
     unique = []

@@ -9,11 +9,11 @@ from typing import Final
 from queenright.instrumentation.names import Verdict
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.nodes.cursor import NodeCursor
-from queenright.runtime.nodes.own_tools import ASK_USER, SET_OUTPUT, missing_keys
+from queenright.runtime.nodes.own_tools import ASK_USER, SET_OUTPUT, missing_output_keys
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class NextAction:
     """
     What follows a turn.
 
@@ -28,11 +28,11 @@ class Move:
     question: str | None = None
 
 
-GO_ON: Final = Move(Verdict.CONTINUE)
-ASK_JUDGE: Final = Move(None)
+CONTINUE_TURN: Final = NextAction(Verdict.CONTINUE)
+ASK_JUDGE: Final = NextAction(None)
 
 
-def assess(spec: NodeSpec, cursor: NodeCursor, *, begun_by_user: bool = True) -> Move:
+def assess_turn(spec: NodeSpec, cursor: NodeCursor, *, begun_by_user: bool = True) -> NextAction:
     """
     Decide what follows the newest turn, all of whose calls have been answered.
 
@@ -45,28 +45,30 @@ def assess(spec: NodeSpec, cursor: NodeCursor, *, begun_by_user: bool = True) ->
         return ASK_JUDGE
     own = {SET_OUTPUT, ASK_USER} if spec.client_facing else {SET_OUTPUT}
     uses_tools = any(name not in own for name in cursor.calls)
-    missing = missing_keys(spec, cursor.outputs)
+    missing = missing_output_keys(spec, cursor.outputs)
     has_text = bool(cursor.text.strip())
     if cursor.asked:
-        return Move(Verdict.CONTINUE, question="\n".join(cursor.asked))
+        return NextAction(Verdict.CONTINUE, question="\n".join(cursor.asked))
     if cursor.outputs and not missing and (cursor.outputs_set or not uses_tools):
         if spec.client_facing and begun_by_user and not uses_tools and cursor.user_interaction_count == 0:
-            return Move(Verdict.CONTINUE, question=cursor.text if has_text else _format_outputs(cursor))
+            return NextAction(Verdict.CONTINUE, question=cursor.text if has_text else _format_outputs(cursor))
         return ASK_JUDGE
     if uses_tools:
-        return GO_ON
+        return CONTINUE_TURN
     if spec.client_facing and has_text:
         if spec.output_keys or not spec.conversation_judge or cursor.user_interaction_count == 0:
-            return Move(Verdict.CONTINUE, question=cursor.text)
-        return Move(None, question=cursor.text)
+            return NextAction(Verdict.CONTINUE, question=cursor.text)
+        return NextAction(None, question=cursor.text)
     if cursor.calls:
-        return GO_ON  # some outputs, or rejected ones: the answer to the call says what is wrong
+        return CONTINUE_TURN  # some outputs, or rejected ones: the answer to the call says what is wrong
     if missing:
         keys = ", ".join(missing)
         feedback = f"You ended your turn without setting {keys}. Go on, and call {SET_OUTPUT} when done."
-        return Move(Verdict.RETRY, feedback, error=f"ended without setting {keys}")
+        return NextAction(Verdict.RETRY, feedback, error=f"ended without setting {keys}")
     if not has_text:
-        return Move(Verdict.RETRY, "Your answer was empty. Say something.", error="the answer was empty")
+        return NextAction(
+            Verdict.RETRY, "Your answer was empty. Say something.", error="the answer was empty"
+        )
     return ASK_JUDGE
 
 

@@ -60,7 +60,7 @@ class Visit:
         self._reporter = reporter
         self._guard = guard
         self._unsaved = False
-        self._shown = 0
+        self._shown_count = 0
         self._warnings: list[GuardFinding] = []
 
     async def open(self, visit_id: str) -> None:
@@ -70,37 +70,37 @@ class Visit:
         for entry in self.conversation.entries:
             if entry.seq > last:
                 self._fold(entry)
-        self._show()
+        self._notify_guard()
 
-    async def say(self, *drafts: Draft) -> None:
+    async def append(self, *drafts: Draft) -> None:
         """Append entries to the conversation, and apply them to the cursor."""
         for entry in await self.conversation.append(*drafts):
             self._fold(entry)
-        self._show()
+        self._notify_guard()
 
     async def repair(self) -> None:
         """Answer the calls that were left unanswered by a kill or a pause with an error."""
         for entry in await self.conversation.repair(INTERRUPTED):
             self._fold(entry)
-        self._show()
+        self._notify_guard()
 
     async def save(self) -> None:
         """Write the cursor, for changes that are in no entry."""
         row = self.cursor.to_dict()
         self._unsaved = False
         await self._disk.run(lambda: write_json(self._file, row))
-        self._show()
+        self._notify_guard()
 
     async def save_before_compaction(self) -> None:
         """Write the cursor if it depends on entries that compaction may remove."""
         if self._unsaved:
             await self.save()
 
-    def draft(self, kind: EntryKind, message: Message, data: Mapping[str, Any]) -> Draft:
+    def make_draft(self, kind: EntryKind, message: Message, data: Mapping[str, Any]) -> Draft:
         """Create a draft entry of this visit."""
         return Draft(kind=kind, message=message, visit_id=self.cursor.visit_id, data=data)
 
-    def open_calls(self) -> list[ToolCall]:
+    def unanswered_calls(self) -> list[ToolCall]:
         """Return the calls of the newest turn without an answer."""
         for entry in reversed(self.conversation.entries):
             if entry.kind is EntryKind.ASSISTANT and entry.visit_id == self.cursor.visit_id:
@@ -121,7 +121,7 @@ class Visit:
             self._guard.reset()
         await self.save()
 
-    def check(self) -> None:
+    def raise_if_stopped(self) -> None:
         """
         Check that the guard does not stop the visit.
 
@@ -147,10 +147,10 @@ class Visit:
         self.cursor.fold(entry)
         self._unsaved = True
 
-    def _show(self) -> None:
+    def _notify_guard(self) -> None:
         """Show the guard the new events: after a restart, all that the cursor recorded."""
-        new = self.cursor.noted - self._shown
-        self._shown = self.cursor.noted
+        new = self.cursor.noted - self._shown_count
+        self._shown_count = self.cursor.noted
         if self._guard is None or new <= 0:
             return
         for row in self.cursor.guard[-new:]:

@@ -23,8 +23,8 @@ from queenright.runtime.storage.session_state import ExecutionState
 
 _log = logging.getLogger(__name__)
 
-CHECKPOINTS_KEPT: Final = 20
-CHECKPOINTS_WAITING: Final = 5
+MAX_CHECKPOINTS: Final = 20
+MAX_QUEUED_CHECKPOINTS: Final = 5
 """Unsaved checkpoints kept per run, newest first: recovery needs the last one and some to fall back on."""
 
 _RETRY_SECONDS: Final = 60.0
@@ -73,7 +73,7 @@ class CheckpointQueue:
         self._sleep = sleep
         self._breaker = breaker
         self._on_saved = on_saved
-        self._waiting: deque[CheckpointDraft] = deque(maxlen=CHECKPOINTS_WAITING)
+        self._waiting: deque[CheckpointDraft] = deque(maxlen=MAX_QUEUED_CHECKPOINTS)
         self._draining = asyncio.Lock()
         self._retry: asyncio.Task[None] | None = None
         self._retry_in = _RETRY_SECONDS
@@ -181,7 +181,7 @@ class CheckpointQueue:
             conversations=draft.conversations,
         )
         try:
-            self._checkpoints.prune(CHECKPOINTS_KEPT)
+            self._checkpoints.prune(MAX_CHECKPOINTS)
         except OSError as error:
             _log.warning("could not remove old checkpoints of session %s: %s", self._session_id, error)
         return saved.checkpoint_id

@@ -30,7 +30,7 @@ from queenright.runtime.storage.files import (
     sync_folder,
     write_files,
 )
-from queenright.runtime.storage.session_state import ExecutionState, problem
+from queenright.runtime.storage.session_state import ExecutionState, describe_invalid_state
 
 _log = logging.getLogger(__name__)
 
@@ -183,7 +183,7 @@ class CheckpointStore:
         try:
             checkpoint = Checkpoint.model_validate(row)
         except (ValidationError, RecursionError) as error:
-            raise CorruptCheckpointError(path, problem(error)) from error
+            raise CorruptCheckpointError(path, describe_invalid_state(error)) from error
         if checkpoint.checkpoint_id != checkpoint_id:
             raise CorruptCheckpointError(path, f"it contains checkpoint {checkpoint.checkpoint_id!r}")
         if checkpoint.parent_id is not None:

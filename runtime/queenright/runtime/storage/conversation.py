@@ -25,15 +25,15 @@ from queenright.runtime.storage.exchanges import (
     ANSWERS,
     Exchange,
     clip,
-    clipped_to,
+    clip_entries,
+    count_tokens,
     estimated_tokens,
-    exchanges,
-    first_kept,
-    shown,
-    tokens,
+    find_first_kept,
+    group_exchanges,
+    visible_messages,
 )
 from queenright.runtime.storage.files import (
-    ASIDE,
+    TEMP_SUFFIX,
     Disk,
     Skipped,
     UnusableFileError,
@@ -104,7 +104,7 @@ class Conversation:
 
         A message with an unanswered call is omitted together with its other answers; see ``repair``.
         """
-        return shown(self._entries)
+        return visible_messages(self._entries)
 
     async def append(self, *drafts: Draft) -> list[Entry]:
         """
@@ -144,7 +144,7 @@ class Conversation:
         return await self.append(
             *(
                 _interrupted(exchange.head, call.id, call.name, text)
-                for exchange in exchanges(self._entries)
+                for exchange in group_exchanges(self._entries)
                 for call in exchange.unanswered
             )
         )
@@ -173,12 +173,12 @@ class Conversation:
             OSError: The disk write failed; nothing was changed.
         """
         async with self._writing:
-            items = exchanges(self._entries)
+            items = group_exchanges(self._entries)
             count = sum(len(item.entries) for item in items)
-            if tokens(items) <= max_tokens and (keep_messages is None or count <= keep_messages):
+            if count_tokens(items) <= max_tokens and (keep_messages is None or count <= keep_messages):
                 return 0
             reserve = max_tokens // 8
-            position = first_kept(
+            position = find_first_kept(
                 items,
                 max_tokens=max_tokens // 2 - reserve,
                 max_entries=None if keep_messages is None else max(keep_messages // 2, 1),
@@ -324,7 +324,7 @@ class Conversation:
         for name in names:
             if match := _PART.fullmatch(name):
                 numbers.append(int(match[1]))
-            elif not name.endswith(ASIDE):
+            elif not name.endswith(TEMP_SUFFIX):
                 self._skip(self._parts / name, "its name is not that of an entry")
         return numbers
 
@@ -374,7 +374,7 @@ def conversations_in(folder: Path) -> list[str]:
         return []
 
 
-def last_seq(directory: Path) -> int:
+def read_last_seq(directory: Path) -> int:
     """Return the number of a conversation's newest entry, 0 if empty. Blocks; reads no entry."""
     names = (_PART.fullmatch(path.name) for path in (directory / "parts").iterdir())
     return max((int(match[1]) for match in names if match), default=0)
@@ -392,7 +392,7 @@ def _within(summary: Entry | None, kept: Sequence[Entry], max_tokens: int) -> li
     """Return the summary and the kept entries, clipped if they exceed ``max_tokens``."""
     first = [] if summary is None else [summary]
     room = max_tokens - estimated_tokens(entry.message for entry in first)
-    return [*first, *clipped_to(kept, room)]
+    return [*first, *clip_entries(kept, room)]
 
 
 def _interrupted(caller: Entry, call_id: str, tool: str, text: str) -> Draft:

@@ -38,12 +38,12 @@ class Exchange:
         return [self.head, *self.answers]
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether it may be sent to a model: every call is answered, and no answer lacks its call."""
         return not self.unanswered and self.head.kind is not EntryKind.TOOL
 
 
-def exchanges(entries: Iterable[Entry]) -> list[Exchange]:
+def group_exchanges(entries: Iterable[Entry]) -> list[Exchange]:
     """
     Group entries, oldest first, into exchanges, in the order of their heads.
 
@@ -72,9 +72,14 @@ def exchanges(entries: Iterable[Entry]) -> list[Exchange]:
     return result
 
 
-def shown(entries: Iterable[Entry]) -> list[Message]:
+def visible_messages(entries: Iterable[Entry]) -> list[Message]:
     """Return the messages that may be sent to a model."""
-    return [entry.message for exchange in exchanges(entries) if exchange.whole for entry in exchange.entries]
+    return [
+        entry.message
+        for exchange in group_exchanges(entries)
+        if exchange.is_complete
+        for entry in exchange.entries
+    ]
 
 
 def estimated_tokens(messages: Iterable[Message]) -> int:
@@ -82,12 +87,12 @@ def estimated_tokens(messages: Iterable[Message]) -> int:
     return sum(math.ceil(_characters(message) / 4) + 4 for message in messages)
 
 
-def tokens(items: Iterable[Exchange]) -> int:
+def count_tokens(items: Iterable[Exchange]) -> int:
     """Estimate the tokens of exchanges, including those that are not whole."""
     return estimated_tokens(entry.message for item in items for entry in item.entries)
 
 
-def first_kept(items: Sequence[Exchange], *, max_tokens: int, max_entries: int | None) -> int:
+def find_first_kept(items: Sequence[Exchange], *, max_tokens: int, max_entries: int | None) -> int:
     """
     Return the index of the first exchange to keep, so that as many of the newest as possible fit.
 
@@ -98,7 +103,7 @@ def first_kept(items: Sequence[Exchange], *, max_tokens: int, max_entries: int |
     waiting = _waiting_position(items)
     while kept > 0:
         item = items[kept - 1]
-        used += tokens([item])
+        used += count_tokens([item])
         entries += len(item.entries)
         room = used <= max_tokens and (max_entries is None or entries <= max_entries)
         if not room and kept < len(items) and (waiting is None or kept <= waiting):
@@ -107,7 +112,7 @@ def first_kept(items: Sequence[Exchange], *, max_tokens: int, max_entries: int |
     return kept
 
 
-def clipped_to(entries: Sequence[Entry], max_tokens: int) -> list[Entry]:
+def clip_entries(entries: Sequence[Entry], max_tokens: int) -> list[Entry]:
     """Clip the longest texts of ``entries`` until all have at most ``max_tokens``, if possible."""
     result = list(entries)
     longest = max((_longest(entry.message) for entry in result), default=0)

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ASIDE: Final = ".tmp"
+TEMP_SUFFIX: Final = ".tmp"
 """Suffix of a file that is being written; a kill may leave one behind."""
 
 PRIVATE_FILE: Final = 0o600
@@ -132,7 +132,8 @@ def write_files(files: Mapping[Path, bytes]) -> None:
         OSError: The disk write failed; files renamed before that stay.
     """
     temporary = {
-        path: path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}{ASIDE}") for path in files
+        path: path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}{TEMP_SUFFIX}")
+        for path in files
     }
     folders = list(dict.fromkeys(path.parent for path in files))
     try:
@@ -285,7 +286,7 @@ class Claim:
     def __init__(self, path: Path, file: int) -> None:
         self.path = path
         self._file = file
-        after_fork_in_child(self._forget)
+        after_fork_in_child(self._close)
 
     @classmethod
     def take(cls, path: Path) -> Claim:
@@ -310,9 +311,9 @@ class Claim:
         if self._file >= 0:
             # Unlock explicitly: a forked child may hold the same open file.
             fcntl.flock(self._file, fcntl.LOCK_UN)
-            self._forget()
+            self._close()
 
-    def _forget(self) -> None:
+    def _close(self) -> None:
         """Close the file, also in a forked child, which would keep the lock if its parent is killed."""
         file, self._file = self._file, -1
         if file >= 0:

@@ -16,7 +16,7 @@ from queenright.runtime.storage.session_store import Session, SessionStore
 _PART: Final = re.compile(r"([0-9]{10,})\.json")
 
 
-def branch(
+def branch_session(
     store: SessionStore, session: Session, checkpoint: Checkpoint, *, execution_id: str, agent_id: str
 ) -> Session:
     """

@@ -28,14 +28,14 @@ from queenright.runtime.storage.session_store import Session
 
 _log = logging.getLogger(__name__)
 
-EXECUTIONS: Final = 200
+MAX_SUMMARY_EXECUTIONS: Final = 200
 """Number of executions listed in a summary, newest first; older ones count only in its totals."""
 
-_SIDE_BY_SIDE: Final = 64
+_MAX_CONCURRENT_STEPS: Final = 64
 """Steps are logged when they end; with concurrent nodes, this many may be out of order."""
 
-_COUNTED: Final = ("steps", "input_tokens", "output_tokens", "cost")
-_TOLD: Final = (
+_COUNTERS: Final = ("steps", "input_tokens", "output_tokens", "cost")
+_SUMMARY_FIELDS: Final = (
     "execution_id",
     "graph_id",
     "entry_point",
@@ -48,7 +48,7 @@ _TOLD: Final = (
     "error",
     "error_type",
     "goal_progress",
-    *_COUNTED,
+    *_COUNTERS,
 )
 
 
@@ -87,7 +87,7 @@ class RuntimeLogger:
         self._steps = session.logs / "tool_logs.jsonl"
         self._executions = runtime_logs / "executions.jsonl"
 
-    def visit_ended(self, row: VisitRow) -> None:
+    def log_visit(self, row: VisitRow) -> None:
         """
         Append a visit to the details.
 
@@ -96,7 +96,7 @@ class RuntimeLogger:
         """
         append_line(self._details, row.model_dump(mode="json"))
 
-    def execution_ended(self, state: ExecutionState) -> None:
+    def log_execution(self, state: ExecutionState) -> None:
         """
         Update the summary, and append the execution to ``executions.jsonl``.
 
@@ -106,11 +106,11 @@ class RuntimeLogger:
         Raises:
             OSError: The disk write failed.
         """
-        row = {key: value for key, value in state.model_dump(mode="json").items() if key in _TOLD}
+        row = {key: value for key, value in state.model_dump(mode="json").items() if key in _SUMMARY_FIELDS}
         summary = self.summary()
         rows = {each["execution_id"]: each for each in summary["executions"]} | {state.execution_id: row}
-        older = list(rows.values())[:-EXECUTIONS]
-        kept = list(rows.values())[-EXECUTIONS:]
+        older = list(rows.values())[:-MAX_SUMMARY_EXECUTIONS]
+        kept = list(rows.values())[-MAX_SUMMARY_EXECUTIONS:]
         earlier = _totals(older, summary["earlier"])
         summary = {
             "session_id": self._session.id,
@@ -170,7 +170,7 @@ class RuntimeLogger:
 
     def next_step(self) -> int:
         """Return the number of the next step if the run of the newest steps is resumed."""
-        numbers = [row.get("step_index") for row in self.steps(limit=_SIDE_BY_SIDE)]
+        numbers = [row.get("step_index") for row in self.steps(limit=_MAX_CONCURRENT_STEPS)]
         return max((number for number in numbers if isinstance(number, int)), default=-1) + 1
 
 
@@ -185,14 +185,14 @@ def _newest(path: Path, node_id: str | None, limit: int | None) -> list[dict[str
 
 def _totals(rows: Iterable[Mapping[str, Any]], before: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Sum up executions: their number, the number per status, and their usage."""
-    totals: dict[str, Any] = {"executions": 0, "statuses": {}, **dict.fromkeys(_COUNTED, 0)}
+    totals: dict[str, Any] = {"executions": 0, "statuses": {}, **dict.fromkeys(_COUNTERS, 0)}
     if before is not None:
         totals |= {**before, "statuses": dict(before["statuses"])}
     for row in rows:
         totals["executions"] += 1
         status = row["status"]
         totals["statuses"][status] = totals["statuses"].get(status, 0) + 1
-        for key in _COUNTED:
+        for key in _COUNTERS:
             totals[key] += row[key]
     return totals
 
@@ -205,7 +205,7 @@ def _is_summary(row: object) -> bool:
         isinstance(each, Mapping)
         and isinstance(each.get("execution_id"), str)
         and isinstance(each.get("status"), str)
-        and all(_is_count(each.get(key)) for key in _COUNTED)
+        and all(_is_count(each.get(key)) for key in _COUNTERS)
         for each in rows
     )
 
@@ -215,7 +215,7 @@ def _is_totals(row: object) -> bool:
         isinstance(row, Mapping)
         and isinstance(row.get("statuses"), Mapping)
         and all(_is_count(count) for count in row["statuses"].values())
-        and all(_is_count(row.get(key)) for key in ("executions", *_COUNTED))
+        and all(_is_count(row.get(key)) for key in ("executions", *_COUNTERS))
     )
 
 

@@ -114,7 +114,7 @@ def execution_key(graph_id: str, entry_point: str) -> str:
     return f"{graph_id}::{entry_point}"
 
 
-def problem(error: Exception) -> str:
+def describe_invalid_state(error: Exception) -> str:
     """Describe a validation error in one line, without the values: memory may contain secrets."""
     errors = getattr(error, "errors", None)
     if not callable(errors):

@@ -20,7 +20,7 @@ from queenright.instrumentation.identity import InvalidSessionIdError, check_ses
 from queenright.runtime.events import Clock
 from queenright.runtime.graphs.specs import Identifier
 from queenright.runtime.storage.files import (
-    ASIDE,
+    TEMP_SUFFIX,
     Claim,
     FileLockedError,
     Skipped,
@@ -37,8 +37,8 @@ from queenright.runtime.storage.session_state import (
     PendingNode,
     SessionState,
     SessionStatus,
+    describe_invalid_state,
     execution_key,
-    problem,
 )
 
 __all__ = [
@@ -56,9 +56,9 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_STATE: Final = "state.json"
-_CLAIM: Final = ".lock"
-_WRITTEN: Final = ("conversations", "checkpoints", "logs")
+_STATE_FILE: Final = "state.json"
+_LOCK_FILE: Final = ".lock"
+_WRITTEN_FOLDERS: Final = ("conversations", "checkpoints", "logs")
 _NAME_BYTES: Final = 255
 _GRAPH_ID: Final[TypeAdapter[str]] = TypeAdapter(Identifier)
 
@@ -172,7 +172,7 @@ class SessionStore:
                 raise NotADirectoryError(errno.ENOTDIR, "Not a directory", error.filename) from error
             raise SessionExists(session_id) from error
         with locked(_state_lock(session), wait=True):
-            if (session.root / _STATE).exists():
+            if (session.root / _STATE_FILE).exists():
                 raise SessionExists(session_id)
             state = SessionState(
                 session_id=session_id,
@@ -182,7 +182,7 @@ class SessionStore:
                 created_at=now,
                 updated_at=now,
             )
-            write_json(session.root / _STATE, state.model_dump(mode="json"))
+            write_json(session.root / _STATE_FILE, state.model_dump(mode="json"))
         sync_folder(self._sessions)
         return session
 
@@ -195,7 +195,7 @@ class SessionStore:
             SessionNotFound: The session does not exist.
         """
         session = self._session(session_id)
-        if not (session.root / _STATE).exists():
+        if not (session.root / _STATE_FILE).exists():
             raise SessionNotFound(session_id, self._sessions)
         return session
 
@@ -213,7 +213,7 @@ class SessionStore:
         """Return the newest session of an entry point; create the first one."""
         make_folder(self._sessions)
         # Concurrent callers must get the same session.
-        with locked(self._sessions / _CLAIM, wait=True):
+        with locked(self._sessions / _LOCK_FILE, wait=True):
             for state in self.list_sessions():
                 if (state.graph_id, state.entry_point) == (graph_id, entry_point):
                     return self._session(state.session_id)
@@ -246,7 +246,7 @@ class SessionStore:
             state.updated_at = max(state.updated_at, self._clock())
             # Return what will be read back: tuples become lists, and so on.
             state = SessionState.model_validate(state.model_dump(mode="json"))
-            write_json(session.root / _STATE, state.model_dump(mode="json"))
+            write_json(session.root / _STATE_FILE, state.model_dump(mode="json"))
             return state
 
     def list_sessions(
@@ -285,7 +285,7 @@ class SessionStore:
         session = self.open(session_id)
         trash = self.base / "sessions.deleted"
         with self._locked(session), ExitStack() as claims:
-            for lock in [session.root / _CLAIM, *session.root.glob(f"graphs/*/{_CLAIM}")]:
+            for lock in [session.root / _LOCK_FILE, *session.root.glob(f"graphs/*/{_LOCK_FILE}")]:
                 claims.callback(self._take(session, lock).release)
             make_folder(trash)
             # Move it in one step, so that a kill during the removal leaves no partial session.
@@ -304,12 +304,12 @@ class SessionStore:
             SessionNotFound: The session was deleted.
         """
         with self._locked(session):
-            if not (session.root / _STATE).exists():
+            if not (session.root / _STATE_FILE).exists():
                 raise SessionNotFound(session.id, self._sessions)
             make_folder(session.path)
-            claim = self._take(session, session.path / _CLAIM)
+            claim = self._take(session, session.path / _LOCK_FILE)
             try:
-                _remove_torn(session)
+                _remove_temporary_files(session)
             except BaseException:
                 claim.release()
                 raise
@@ -324,7 +324,7 @@ class SessionStore:
         """
         with self._locked(session):  # so that our probe is not mistaken for a writer
             try:
-                for lock in [session.root / _CLAIM, *session.root.glob(f"graphs/*/{_CLAIM}")]:
+                for lock in [session.root / _LOCK_FILE, *session.root.glob(f"graphs/*/{_LOCK_FILE}")]:
                     if lock.exists():
                         with locked(lock, wait=False):
                             pass
@@ -358,7 +358,7 @@ class SessionStore:
             raise SessionBusy(session.id, error.pid) from error
 
     def _read(self, session: Session) -> SessionState:
-        path = session.root / _STATE
+        path = session.root / _STATE_FILE
         try:
             row = read_json(path)
         except FileNotFoundError as error:
@@ -371,21 +371,21 @@ class SessionStore:
         try:
             state = SessionState.model_validate(row)
         except (ValidationError, RecursionError) as error:
-            raise UnusableFileError(path, problem(error)) from error
+            raise UnusableFileError(path, describe_invalid_state(error)) from error
         if state.session_id != session.id:
             raise UnusableFileError(path, f"it contains the state of session {state.session_id!r}")
         return state
 
 
 def _state_lock(session: Session) -> Path:
-    return session.root / f"{_STATE}.lock"
+    return session.root / f"{_STATE_FILE}.lock"
 
 
-def _remove_torn(session: Session) -> None:
+def _remove_temporary_files(session: Session) -> None:
     """Remove temporary files of a killed writer. The caller holds the claim and the state's lock."""
-    torn = list(session.root.glob(f"{_STATE}.*{ASIDE}"))
-    for name in _WRITTEN:
-        torn += (session.path / name).rglob(f"*{ASIDE}")
+    torn = list(session.root.glob(f"{_STATE_FILE}.*{TEMP_SUFFIX}"))
+    for name in _WRITTEN_FOLDERS:
+        torn += (session.path / name).rglob(f"*{TEMP_SUFFIX}")
     for path in torn:
         with suppress(OSError):
             path.unlink()

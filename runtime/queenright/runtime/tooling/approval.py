@@ -35,7 +35,7 @@ class NotApproved(ToolError):
     """Raised instead of a tool call that was not approved."""
 
 
-class Approvals:
+class ApprovalGate:
     """Asks a callback for approval of tool calls, one at a time; without a callback, all are approved."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ _SECTION = re.compile(
 _WANTED: Final = ("args", "arguments", "parameters")
 
 
-def arguments_of(function: Callable[..., Any], *, without: Collection[str]) -> type[BaseModel]:
+def build_arguments_model(function: Callable[..., Any], *, without: Collection[str]) -> type[BaseModel]:
     """
     Build a model of a function's parameters, except those in ``without``.
 
@@ -36,7 +36,7 @@ def arguments_of(function: Callable[..., Any], *, without: Collection[str]) -> t
         hints = get_type_hints(function, include_extras=True)
     except NameError as error:
         raise TypeError(f"tool {name!r} has an annotation that cannot be resolved: {error}") from error
-    descriptions = described_arguments(inspect.getdoc(function) or "")
+    descriptions = parse_argument_descriptions(inspect.getdoc(function) or "")
     fields: dict[str, Any] = {}
     for number, parameter in enumerate(inspect.signature(function).parameters.values()):
         if parameter.name in without:
@@ -57,13 +57,13 @@ def arguments_of(function: Callable[..., Any], *, without: Collection[str]) -> t
     return model
 
 
-def keywords(arguments: BaseModel) -> dict[str, Any]:
-    """Return keyword arguments from an instance of a model made by ``arguments_of``."""
+def to_keyword_arguments(arguments: BaseModel) -> dict[str, Any]:
+    """Return keyword arguments from an instance of a model made by ``build_arguments_model``."""
     fields = type(arguments).model_fields
     return {info.alias or name: getattr(arguments, name) for name, info in fields.items()}
 
 
-def described_arguments(docstring: str) -> dict[str, str]:
+def parse_argument_descriptions(docstring: str) -> dict[str, str]:
     """Return the description of each parameter under ``Args:`` in a docstring."""
     descriptions: dict[str, str] = {}
     inside, current, depth = False, "", 0
@@ -81,7 +81,7 @@ def described_arguments(docstring: str) -> dict[str, str]:
     return descriptions
 
 
-def summary_of(function: Callable[..., Any]) -> str:
+def docstring_summary(function: Callable[..., Any]) -> str:
     """Return the part of a docstring before its sections."""
     lines = []
     for line in (inspect.getdoc(function) or "").splitlines():
@@ -91,7 +91,7 @@ def summary_of(function: Callable[..., Any]) -> str:
     return "\n".join(lines).strip()
 
 
-def describe(error: ValidationError) -> str:
+def describe_argument_errors(error: ValidationError) -> str:
     """Describe a validation error in one line, with the values clipped."""
     problems = []
     for fault in error.errors(include_url=False):

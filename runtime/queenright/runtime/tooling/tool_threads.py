@@ -17,13 +17,13 @@ THREADS: Final = 32
 
 T = TypeVar("T")
 
-_left: Final[set[threading.Thread]] = set()
+_abandoned_threads: Final[set[threading.Thread]] = set()
 """Threads whose callers no longer wait for them."""
 
 
 def left_behind() -> int:
     """Return the number of running functions that nobody waits for; they cannot be stopped."""
-    return sum(thread.is_alive() for thread in tuple(_left))
+    return sum(thread.is_alive() for thread in tuple(_abandoned_threads))
 
 
 class TooManyThreadsError(QueenrightError):
@@ -40,7 +40,7 @@ class ToolThreads:
 
     def __init__(self) -> None:
         self._running: Counter[str] = Counter()
-        self._given_up: Counter[str] = Counter()
+        self._abandoned: Counter[str] = Counter()
         self._changed: set[asyncio.Future[None]] = set()
 
     def running(self, session_id: str) -> int:
@@ -60,7 +60,7 @@ class ToolThreads:
             TooManyThreadsError: All threads run functions that nobody waits for, which may never end.
         """
         while self._running[session_id] >= THREADS:
-            if self._given_up[session_id] >= THREADS:
+            if self._abandoned[session_id] >= THREADS:
                 raise TooManyThreadsError(
                     f"{THREADS} calls that timed out are still running in this session, "
                     f"and no more are started before one of them ends"
@@ -69,7 +69,7 @@ class ToolThreads:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         context = contextvars.copy_context()
-        given_up = ended = False
+        is_abandoned = has_ended = False
 
         def work() -> None:
             try:
@@ -86,11 +86,11 @@ class ToolThreads:
                 loop.call_soon_threadsafe(end, set_answer)
 
         def end(set_answer: Callable[[], None]) -> None:
-            nonlocal ended
-            ended = True
-            if given_up:
-                self._given_up[session_id] -= 1
-                _left.discard(thread)
+            nonlocal has_ended
+            has_ended = True
+            if is_abandoned:
+                self._abandoned[session_id] -= 1
+                _abandoned_threads.discard(thread)
             self._end(session_id)
             if not answer.done():
                 set_answer()
@@ -106,16 +106,16 @@ class ToolThreads:
         try:
             return await answer
         except asyncio.CancelledError:
-            if not ended:
-                given_up = True
-                self._given_up[session_id] += 1
-                _left.add(thread)
+            if not has_ended:
+                is_abandoned = True
+                self._abandoned[session_id] += 1
+                _abandoned_threads.add(thread)
                 self._notify_change()
             raise
 
     def _end(self, session_id: str) -> None:
         self._running[session_id] -= 1
-        for counter in (self._running, self._given_up):
+        for counter in (self._running, self._abandoned):
             if counter[session_id] <= 0:
                 del counter[session_id]
         self._notify_change()

@@ -14,9 +14,14 @@ from pydantic import BaseModel, ValidationError
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.deadline import alone
+from queenright.runtime.deadline import run_isolated
 from queenright.runtime.llm.model import ToolCall, ToolSpec
-from queenright.runtime.tooling.tool_arguments import arguments_of, describe, keywords, summary_of
+from queenright.runtime.tooling.tool_arguments import (
+    build_arguments_model,
+    describe_argument_errors,
+    docstring_summary,
+    to_keyword_arguments,
+)
 from queenright.runtime.tooling.tool_threads import ToolThreads
 
 __all__ = [
@@ -28,7 +33,7 @@ __all__ = [
     "ToolResult",
     "ToolUnavailable",
     "ToolUnknown",
-    "describe",
+    "describe_argument_errors",
     "tool_from_function",
 ]
 
@@ -128,7 +133,7 @@ class Tool:
             return ToolResult(f"error: {self.name}: {refusal}", failed=True, error=refusal)
         values = context or {}
         parameters = {name: values.get(name) for name in self.context}
-        answer, error = await alone(self._answer(checked, parameters, values, threads))
+        answer, error = await run_isolated(self._answer(checked, parameters, values, threads))
         if isinstance(error, ToolError):
             return ToolResult(f"error: {self.name}: {_error_text(error)}", failed=True, error=error)
         if error is not None:
@@ -154,7 +159,7 @@ class Tool:
             try:
                 return self.arguments.model_validate_json(arguments or "{}")
             except ValidationError as error:
-                raise ToolArgumentsRefused(describe(error)) from error
+                raise ToolArgumentsRefused(describe_argument_errors(error)) from error
         try:
             value = json.loads(arguments or "{}")
         except (ValueError, RecursionError) as error:
@@ -248,16 +253,16 @@ def tool_from_function(
     """
     parameters = inspect.signature(function).parameters
     context = tuple(parameter for parameter in parameters if parameter in CONTEXT_PARAMETERS)
-    arguments = arguments_of(function, without=CONTEXT_PARAMETERS)
+    arguments = build_arguments_model(function, without=CONTEXT_PARAMETERS)
 
     def run(values: BaseModel, **parameters: object) -> object | Awaitable[object]:
-        answer: object = function(**keywords(values), **parameters)
+        answer: object = function(**to_keyword_arguments(values), **parameters)
         return answer
 
     tool_name: str = name or str(getattr(function, "__name__", "function"))
     return Tool(
         name=tool_name,
-        description=summary_of(function) or tool_name,
+        description=docstring_summary(function) or tool_name,
         arguments=arguments,
         run=run,
         timeout_seconds=timeout_seconds,

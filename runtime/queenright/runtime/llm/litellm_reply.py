@@ -18,7 +18,7 @@ class _Call:
     arguments: list[str] = field(default_factory=list)
 
 
-class Gathered:
+class ReplyAccumulator:
     """
     Accumulates a streamed reply.
 
@@ -85,7 +85,7 @@ class Gathered:
         )
 
 
-def whole_reply(response: Any, cost: float, ids: Callable[[], str]) -> ModelReply:
+def parse_reply(response: Any, cost: float, ids: Callable[[], str]) -> ModelReply:
     """
     Parse a response that was not streamed.
 

@@ -25,16 +25,16 @@ from queenright.runtime.nodes.guard import GuardFactory
 from queenright.runtime.nodes.node_judge import NodeJudge
 from queenright.runtime.storage.files import Disk
 from queenright.runtime.storage.session_store import SessionStore
-from queenright.runtime.tooling.approval import Approvals
+from queenright.runtime.tooling.approval import ApprovalGate
 from queenright.runtime.tooling.tools import ToolRegistry
 
-_LIVES_KEPT: Final = 10_000
+_MAX_RESPAWNED_SESSIONS: Final = 10_000
 """Number of respawned sessions whose incarnation is kept, newest first."""
 
 if TYPE_CHECKING:
     from queenright.runtime.execution import Execution
-    from queenright.runtime.heartbeats import Heartbeats
-    from queenright.runtime.sessions import Sessions
+    from queenright.runtime.heartbeats import HeartbeatSender
+    from queenright.runtime.sessions import SessionResolver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class LoadedGraph:
         return model
 
 
-class Lives:
+class IncarnationRegistry:
     """
     The incarnation of each session's runs: the process's own, until a run of the session is respawned.
 
@@ -74,18 +74,18 @@ class Lives:
         self.process = process
         self._respawned: dict[Path, str] = {}
 
-    def of(self, folder: Path, new: str = "") -> str:
+    def resolve(self, folder: Path, new: str = "") -> str:
         """Return the incarnation id of runs in ``folder``, after setting it to ``new`` if that is given."""
         if new:
             self._respawned.pop(folder, None)
             self._respawned[folder] = new
-            if len(self._respawned) > _LIVES_KEPT:
+            if len(self._respawned) > _MAX_RESPAWNED_SESSIONS:
                 del self._respawned[next(iter(self._respawned))]
         return self._respawned.get(folder, self.process)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class RuntimeServices:
     """The runtime's services, as streams and executors use them."""
 
     bus: EventBus
@@ -101,14 +101,14 @@ class Surroundings:
     registry: CollectorRegistry
     muted: tuple[Telemetry, CollectorRegistry]
     """For graphs that are not workers: their spans and metrics are discarded."""
-    lives: Lives
-    heartbeats: Heartbeats
-    sessions: Sessions
+    incarnations: IncarnationRegistry
+    heartbeats: HeartbeatSender
+    sessions: SessionResolver
     remember: Callable[[Execution], None]
     """Called with each requested run."""
     context: Mapping[str, object]
     """Context parameters of tools that are the same for all: ``runtime``."""
-    approvals: Approvals = field(default_factory=Approvals)
+    approvals: ApprovalGate = field(default_factory=ApprovalGate)
     """Approves tool calls of workers."""
     locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     """Locks by folder: runs of one graph in one session take turns."""

@@ -12,7 +12,7 @@ _MARKED_CLOUDS: Final = frozenset({"anthropic", "bedrock", "vertex_ai", "openrou
 """litellm providers that serve Claude and support Anthropic's cache markers."""
 
 
-def messages_of(messages: Sequence[Message], *, marked: bool) -> list[dict[str, Any]]:
+def to_openai_messages(messages: Sequence[Message], *, marked: bool) -> list[dict[str, Any]]:
     """
     Convert a conversation, oldest message first.
 
@@ -29,12 +29,12 @@ def messages_of(messages: Sequence[Message], *, marked: bool) -> list[dict[str, 
     return rows
 
 
-def tools_of(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
+def to_openai_tools(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
     """Convert tools, in order: the prefix before a conversation must not change."""
     return [_tool_to_openai(tool) for tool in tools]
 
 
-def wants_marks(name: str) -> bool:
+def needs_cache_markers(name: str) -> bool:
     """Return whether a model's provider caches prompts only where marked; others do so automatically."""
     provider, slash, model = name.lower().rpartition("/")
     if not slash:

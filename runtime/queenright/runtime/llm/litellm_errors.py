@@ -25,7 +25,7 @@ _SUFFIX = re.compile(r"\.? (?:Original exception|LiteLLM Retried): ")
 _NO_KEY = re.compile(r"(?i)missing (?:\w+ )?(?:credentials|api key)")
 
 
-def failure(model: str, error: Exception, *, now: float) -> ModelError:
+def to_model_error(model: str, error: Exception, *, now: float) -> ModelError:
     """
     Convert an error of litellm to a ``ModelError``.
 
@@ -53,12 +53,12 @@ def status_of(error: Exception) -> int | None:
     return int(status) if isinstance(status, int | str) and str(status).isdecimal() else None
 
 
-def refuses_streams(error: Exception) -> bool:
+def rejects_streaming(error: Exception) -> bool:
     """Return whether the provider rejects streaming."""
     return status_of(error) in (400, 422, 501) and re.search(r"(?i)\bstream", str(error)) is not None
 
 
-def refuses_tool_choice(error: Exception) -> bool:
+def rejects_tool_choice(error: Exception) -> bool:
     """Return whether the provider rejects ``tool_choice``."""
     return status_of(error) in (400, 422, 501) and re.search(r"(?i)tool[_ ]?choice", str(error)) is not None
 
