@@ -53,7 +53,7 @@ async def run(runtime: AgentRuntime, message: str, **more: Any) -> ExecutionResu
     return await runtime.wait(await runtime.trigger("e", {"message": message}, **more))
 
 
-async def test_thirty_ticks_fire_on_the_dot(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_interval_ticks_fire_on_time(tmp_path: Path, fake_time: FakeTime) -> None:
     """B56: at t0 + k * interval, however long each run takes."""
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     fired: list[float] = []
@@ -101,7 +101,7 @@ async def test_a_run_longer_than_its_interval_skips_ticks_and_counts_them(
     assert running == 0
 
 
-async def test_a_process_held_up_past_whole_intervals_counts_them_and_fires_once(
+async def test_blocked_process_counts_missed_ticks_and_fires_once(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
     """B55: no burst of late ticks."""
@@ -225,9 +225,7 @@ async def test_after_a_restart_the_second_run_still_knows_the_first(
     assert shown[1] == ["Judge.", "first check", "did the first check", "second check"]
 
 
-async def test_a_fresh_conversation_knows_nothing_of_the_run_before(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_fresh_conversation_starts_empty(tmp_path: Path, fake_time: FakeTime) -> None:
     model = ScriptedModel()
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph(conversation_mode="fresh"), model=model)
@@ -241,7 +239,7 @@ async def test_a_fresh_conversation_knows_nothing_of_the_run_before(
 
 
 @pytest.mark.parametrize(("isolation", "sessions"), [("isolated", 1), ("per_run", 3)])
-async def test_isolation_says_how_many_sessions_there_are(
+async def test_isolation_level_determines_sessions(
     tmp_path: Path, fake_time: FakeTime, isolation: str, sessions: int
 ) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
@@ -299,9 +297,7 @@ async def test_runs_in_one_session_take_turns(tmp_path: Path, fake_time: FakeTim
     await runtime.stop()
 
 
-async def test_as_many_runs_wait_as_may_and_the_next_is_refused_until_one_is_over(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_queue_rejects_runs_beyond_max_waiting(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph(isolation_level="per_run", max_waiting=2), model=Hanging())
     await runtime.start()
@@ -334,7 +330,7 @@ class Asking(ScriptedModel):
         return ModelReply(text="Who are you?")
 
 
-async def test_run_that_waits_for_its_user_takes_no_place(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_run_waiting_for_user_takes_no_slot(tmp_path: Path, fake_time: FakeTime) -> None:
     """B109: one run at a time, but a conversation that waits holds nobody up; it goes on when answered."""
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     runtime.add_graph(asking_graph(), model=Asking())
@@ -424,9 +420,7 @@ async def test_approval_callback_decides_whether_a_tool_runs(
     assert told == "here" if ran else "fetch was not run" in told
 
 
-async def test_run_that_waits_for_another_of_its_session_takes_no_place(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_run_waiting_for_session_takes_no_slot(tmp_path: Path, fake_time: FakeTime) -> None:
     """B109: who is triggered in the session of a waiting conversation holds up nobody elsewhere."""
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     runtime.add_graph(asking_graph(), model=Asking())
@@ -458,9 +452,7 @@ async def test_conversations_that_wait_are_bounded(tmp_path: Path, fake_time: Fa
     await runtime.stop()
 
 
-async def test_a_session_that_another_process_writes_in_is_refused(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_session_claimed_by_another_process_is_rejected(tmp_path: Path, fake_time: FakeTime) -> None:
     bus = EventBus()
     failures: list[AgentEvent] = []
     bus.subscribe(failures.append, name="reader", types={EventType.EXECUTION_FAILED})
@@ -540,7 +532,7 @@ async def test_a_graph_removed_in_the_middle_of_a_tick_leaves_no_task_and_no_sub
     assert runtime.list_graphs() == []
 
 
-async def test_a_run_that_raises_is_told_and_the_next_one_runs(
+async def test_failed_run_is_reported_and_next_one_starts(
     tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
 ) -> None:
     bus = EventBus()
@@ -565,7 +557,7 @@ async def test_a_run_that_raises_is_told_and_the_next_one_runs(
     await runtime.stop()
 
 
-async def test_a_log_that_fails_does_not_fail_the_run(
+async def test_failing_event_log_does_not_fail_the_run(
     tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
 ) -> None:
     class FullDisk:
@@ -605,7 +597,7 @@ async def test_a_runtime_that_was_stopped_starts_again(tmp_path: Path, fake_time
     await runtime.stop()
 
 
-async def test_a_run_can_be_cancelled_and_is_over_then(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_cancelled_run_has_ended(tmp_path: Path, fake_time: FakeTime) -> None:
     """B55: a run that hangs can be cancelled, and one that waits behind it."""
     bus = EventBus()
     ends: list[AgentEvent] = []
@@ -631,7 +623,7 @@ async def test_a_run_can_be_cancelled_and_is_over_then(tmp_path: Path, fake_time
     await runtime.stop()
 
 
-async def test_misuse_is_named(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_invalid_use_is_an_error(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     with pytest.raises(GraphError, match="there is no graph None; available: none"):
         runtime.get_stream("e")
@@ -666,7 +658,7 @@ async def test_misuse_is_named(tmp_path: Path, fake_time: FakeTime) -> None:
         ({"node_type": "function", "function": "buzz"}, "function 'buzz'"),
     ],
 )
-async def test_what_a_node_uses_and_nobody_gave_is_named(
+async def test_missing_tool_or_model_is_named(
     tmp_path: Path, fake_time: FakeTime, node: dict[str, Any], missing: str
 ) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
@@ -740,7 +732,7 @@ async def test_a_graph_that_shares_a_session_shares_its_memory_and_not_its_conve
     await runtime.stop()
 
 
-async def test_a_user_is_there_while_words_are_fresh(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_user_is_present_after_recent_input(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph(), model=ScriptedModel())
     await runtime.start()
@@ -757,7 +749,7 @@ async def test_a_user_is_there_while_words_are_fresh(tmp_path: Path, fake_time: 
     await runtime.stop()
 
 
-async def test_what_a_user_says_goes_to_the_active_graph_first(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_user_input_goes_to_the_active_graph_first(tmp_path: Path, fake_time: FakeTime) -> None:
     """B62: two graphs with the same node id; words go where they belong."""
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     models = {name: ScriptedModel([ModelReply(text="Who are you?")]) for name in ("left", "right")}
@@ -792,7 +784,7 @@ async def test_what_a_user_says_goes_to_the_active_graph_first(tmp_path: Path, f
     await runtime.stop()
 
 
-async def test_subscribers_hear_of_one_graph(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_subscription_can_filter_by_graph(tmp_path: Path, fake_time: FakeTime) -> None:
     """B62: routing is by graph and node."""
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     heard: list[AgentEvent] = []
@@ -853,9 +845,7 @@ async def test_a_run_in_a_shared_session_is_resumed_there_after_a_restart(
     assert state.memory == {"hive": "north", "x": "rest"}
 
 
-async def test_a_shared_session_is_the_one_asked_for_else_the_last_one_a_restart_or_not(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_shared_session_is_requested_or_newest(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph("main", isolation_level="per_run"), model=ScriptedModel(), primary=True)
     await runtime.start()
@@ -877,7 +867,7 @@ async def test_a_shared_session_is_the_one_asked_for_else_the_last_one_a_restart
     await again.stop()
 
 
-async def test_a_session_that_was_deleted_is_made_anew(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_deleted_persistent_session_is_recreated(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph(), model=ScriptedModel())
     await runtime.start()
@@ -913,7 +903,7 @@ async def test_runs_that_nobody_triggered_by_hand_are_known_too(tmp_path: Path, 
     await runtime.stop()
 
 
-async def test_a_run_whose_node_has_left_the_graph_says_so(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_resuming_a_removed_node_is_an_error(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph(node="old"), model=Hanging())
     await runtime.start()
@@ -928,9 +918,7 @@ async def test_a_run_whose_node_has_left_the_graph_says_so(tmp_path: Path, fake_
     await runtime.stop()
 
 
-async def test_a_session_that_a_timer_keeps_to_itself_is_not_shared(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_isolated_session_is_not_shared(tmp_path: Path, fake_time: FakeTime) -> None:
     """Before and after a restart."""
     for life in range(2):
         runtime = runtime_on(EventBus(), tmp_path, fake_time)
@@ -955,7 +943,7 @@ async def test_a_session_that_a_timer_keeps_to_itself_is_not_shared(
 
 
 @pytest.mark.parametrize("given", [[1], [], "words", 7])
-async def test_a_run_that_is_given_no_mapping_is_refused_by_name(
+async def test_input_that_is_not_a_mapping_is_rejected(
     tmp_path: Path, fake_time: FakeTime, given: Any
 ) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
@@ -969,7 +957,7 @@ async def test_a_run_that_is_given_no_mapping_is_refused_by_name(
 
 
 @pytest.mark.parametrize("storage", ["there", "a_file"])
-async def test_what_whoever_runs_it_can_mend_is_logged_in_one_line(
+async def test_fixable_error_is_logged_in_one_line(
     tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture, storage: str
 ) -> None:
     (tmp_path / "a_file").write_text("", encoding="utf-8")

@@ -44,7 +44,7 @@ class ListLog:
         self.rows.extend(events)
 
 
-async def test_a_sleeping_subscriber_neither_slows_the_publisher_nor_loses_a_ticket() -> None:
+async def test_blocked_subscriber_does_not_slow_publisher_or_lose_tickets() -> None:
     """B58: the queue is bounded, drops are counted, tickets are never dropped."""
     drops: list[tuple[str, int]] = []
     bus = EventBus(on_drop=lambda name, count: drops.append((name, count)))
@@ -100,9 +100,7 @@ async def test_a_queue_full_of_tickets_takes_more_tickets_and_refuses_deltas() -
     kinds=st.lists(st.sampled_from([DELTA, TICKET, EventType.AGENT_HEARTBEAT]), max_size=60),
     capacity=st.integers(min_value=1, max_value=20),
 )
-def test_whatever_is_published_order_holds_and_no_alert_is_lost(
-    kinds: list[EventType], capacity: int
-) -> None:
+def test_order_is_kept_and_no_alert_is_lost(kinds: list[EventType], capacity: int) -> None:
     """B58: for any mix of events and any queue size."""
 
     async def scenario() -> tuple[list[int], int]:
@@ -144,7 +142,7 @@ async def test_a_handler_that_publishes_a_hundred_deep_does_not_deadlock() -> No
     assert depth == 100
 
 
-async def test_a_failing_handler_is_reported_and_reaches_nobody_else() -> None:
+async def test_failing_handler_is_reported_and_isolated() -> None:
     """B60: neither the publisher nor other handlers hear of it; it goes on with the next event."""
     errors: list[tuple[str, BaseException]] = []
     bus = EventBus(on_error=lambda name, error: errors.append((name, error)))
@@ -163,7 +161,7 @@ async def test_a_failing_handler_is_reported_and_reaches_nobody_else() -> None:
     assert [(name, str(error)) for name, error in errors] == [("broken", "no such bee")] * 2
 
 
-async def test_a_failing_handler_is_logged_where_nobody_asked(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_handler_is_logged_without_on_error(caplog: pytest.LogCaptureFixture) -> None:
     """B60: silence is not an option either."""
     bus = EventBus()
 
@@ -225,7 +223,7 @@ async def test_events_are_durable_before_anyone_sees_them() -> None:
     assert durable == [2, 2]
 
 
-async def test_what_could_not_be_made_durable_reaches_nobody() -> None:
+async def test_unlogged_event_is_not_delivered() -> None:
     class FullDisk(ListLog):
         async def append(self, events: Sequence[AgentEvent]) -> None:
             raise OSError("disk full")
@@ -251,7 +249,7 @@ async def test_everything_fanned_out_is_shown_to_on_publish() -> None:
     assert [e.type for e in shown] == [DELTA, TICKET, DELTA]
 
 
-async def test_a_cancelled_subscription_leaves_no_task_and_gets_nothing_more() -> None:
+async def test_cancelled_subscription_leaves_no_task() -> None:
     bus = EventBus()
     gate = Gate()
     before = asyncio.all_tasks()
@@ -287,7 +285,7 @@ async def test_a_subscription_may_cancel_itself_in_its_handler() -> None:
     assert [e.node_id for e in seen] == ["1"]
 
 
-async def test_a_handler_that_drains_is_told_that_it_would_wait_for_itself() -> None:
+async def test_drain_inside_a_handler_is_an_error() -> None:
     errors: list[BaseException] = []
     bus = EventBus(on_error=lambda _, error: errors.append(error))
     bus.subscribe(lambda _: bus.drain(), name="greedy")
@@ -326,7 +324,7 @@ async def test_another_thread_publishes_through_the_loop() -> None:
     assert [e.node_id for e in seen] == ["far"]
 
 
-def test_a_queue_must_have_room() -> None:
+def test_capacity_must_be_positive() -> None:
     with pytest.raises(ValueError, match="got 0"):
         EventBus().subscribe(lambda _: None, name="x", capacity=0)
 
@@ -429,7 +427,7 @@ async def test_an_event_keeps_its_graph_on_the_way_through_the_bus() -> None:
     assert seen[0].to_dict()["graph_id"] == "worker_health_judge"
 
 
-def test_a_subscription_says_what_it_wants() -> None:
+def test_subscription_exposes_its_filter() -> None:
     subscription = EventBus().subscribe(
         lambda _: None,
         name="x",
@@ -449,7 +447,7 @@ def test_a_subscription_says_what_it_wants() -> None:
 # -- waiting for an event -------------------------------------------------------------------------
 
 
-async def test_what_is_expected_is_caught_though_it_comes_before_it_is_awaited() -> None:
+async def test_expectation_catches_event_before_await() -> None:
     bus = EventBus()
 
     with bus.expect(TICKET, filter_graph="g", where=lambda e: e.node_id == "b") as expected:
@@ -475,7 +473,7 @@ async def test_an_event_is_awaited_once_it_is_durable() -> None:
     assert await waiting is log.rows[-1]
 
 
-async def test_without_a_type_any_event_will_do() -> None:
+async def test_wait_for_without_types_matches_any_event() -> None:
     bus = EventBus()
 
     with bus.expect() as expected:
@@ -484,7 +482,7 @@ async def test_without_a_type_any_event_will_do() -> None:
         assert (await expected).type is EventType.GOAL_PROGRESS
 
 
-async def test_waiting_ends_when_the_time_is_up_and_says_for_what(fake_time: FakeTime) -> None:
+async def test_wait_for_times_out_and_names_the_event(fake_time: FakeTime) -> None:
     bus = EventBus()
     waiting = asyncio.ensure_future(
         bus.wait_for(TICKET, filter_node="judge", timeout=30, sleep=fake_time.sleep)
@@ -502,7 +500,7 @@ async def test_waiting_ends_when_the_time_is_up_and_says_for_what(fake_time: Fak
     assert bus._listeners == []
 
 
-async def test_an_expectation_outlives_a_time_that_is_up(fake_time: FakeTime) -> None:
+async def test_expectation_survives_a_timeout(fake_time: FakeTime) -> None:
     bus = EventBus()
     with bus.expect(TICKET) as expected:
         first = asyncio.ensure_future(expected.within(1, sleep=fake_time.sleep))
@@ -514,7 +512,7 @@ async def test_an_expectation_outlives_a_time_that_is_up(fake_time: FakeTime) ->
         assert (await expected.within(1, sleep=fake_time.sleep)).type is TICKET
 
 
-async def test_an_expectation_that_is_over_listens_no_more() -> None:
+async def test_finished_expectation_is_unsubscribed() -> None:
     bus = EventBus()
     before = asyncio.all_tasks()
 
@@ -528,7 +526,7 @@ async def test_an_expectation_that_is_over_listens_no_more() -> None:
         await expected
 
 
-async def test_a_failing_condition_reaches_who_waits_and_not_who_publishes() -> None:
+async def test_failing_condition_raises_in_waiter_not_publisher() -> None:
     """B60: as with handlers."""
     bus = EventBus()
     seen: list[AgentEvent] = []
@@ -546,7 +544,7 @@ async def test_a_failing_condition_reaches_who_waits_and_not_who_publishes() -> 
             await expected
 
 
-async def test_a_condition_may_cancel_a_subscription_that_would_be_next() -> None:
+async def test_condition_can_cancel_the_next_subscription() -> None:
     bus = EventBus()
     seen: list[AgentEvent] = []
     later: list[Subscription] = []
@@ -564,7 +562,7 @@ async def test_a_condition_may_cancel_a_subscription_that_would_be_next() -> Non
     assert seen == []
 
 
-async def test_whoever_waits_is_told_that_the_bus_closed() -> None:
+async def test_closing_the_bus_fails_waiters() -> None:
     bus = EventBus()
     waiting = asyncio.ensure_future(bus.wait_for(TICKET, timeout=None))
     await asyncio.sleep(0)
@@ -577,7 +575,7 @@ async def test_whoever_waits_is_told_that_the_bus_closed() -> None:
         bus.expect(TICKET)
 
 
-async def test_a_waiter_that_is_cancelled_leaves_nothing_behind() -> None:
+async def test_cancelled_waiter_is_removed() -> None:
     bus = EventBus()
     before = asyncio.all_tasks()
     waiting = asyncio.ensure_future(bus.wait_for(TICKET, timeout=60))
@@ -597,7 +595,7 @@ async def test_without_a_log_there_is_no_history() -> None:
     assert await EventBus().history() == []
 
 
-async def test_history_is_the_logs_own() -> None:
+async def test_history_comes_from_the_log() -> None:
     log = ListLog()
     bus = EventBus(log=log)
     await bus.publish(event(TICKET))

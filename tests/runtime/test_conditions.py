@@ -47,7 +47,7 @@ MEMORY: dict[str, Any] = {
         ("  score == 9  ", True),
     ],
 )
-def test_a_condition_is_answered_from_the_memory(expression: str, answer: bool) -> None:
+def test_condition_is_evaluated_over_memory(expression: str, answer: bool) -> None:
     check(expression)
 
     assert evaluate(expression, MEMORY) is answer
@@ -64,7 +64,7 @@ def test_a_condition_is_answered_from_the_memory(expression: str, answer: bool) 
         ("max", "'max'"),
     ],
 )
-def test_what_is_not_in_the_memory_is_named(expression: str, missing: str) -> None:
+def test_missing_memory_key_is_named(expression: str, missing: str) -> None:
     check(expression)
 
     with pytest.raises(NotInMemoryError, match=missing):
@@ -101,7 +101,7 @@ def test_what_is_not_in_the_memory_is_named(expression: str, missing: str) -> No
         ("__import__('os').system('x')", "method 'system' is not allowed"),
     ],
 )
-def test_what_is_no_condition_is_refused_before_it_is_ever_asked(expression: str, problem: str) -> None:
+def test_invalid_condition_is_rejected_early(expression: str, problem: str) -> None:
     with pytest.raises(ConditionError, match=problem) as refused:
         check(expression)
     assert not isinstance(refused.value, NotInMemoryError)
@@ -121,7 +121,7 @@ def test_what_is_no_condition_is_refused_before_it_is_ever_asked(expression: str
         ("secret.get('x')", "cannot be evaluated"),
     ],
 )
-def test_what_cannot_be_answered_is_said_without_what_is_in_the_memory(expression: str, problem: str) -> None:
+def test_condition_error_contains_no_memory_values(expression: str, problem: str) -> None:
     check(expression)
 
     with pytest.raises(ConditionError, match=problem) as failed:
@@ -129,7 +129,7 @@ def test_what_cannot_be_answered_is_said_without_what_is_in_the_memory(expressio
     assert "sk-not-for-eyes" not in str(failed.value)
 
 
-def test_asking_leaves_the_memory_as_it_was() -> None:
+def test_evaluation_does_not_change_memory() -> None:
     memory = {"tags": ["wax"], "report": {"n": 1}}
 
     evaluate("len(tags) == 1 and report.get('n') == 1 and tags + ['x'] == ['wax', 'x']", memory)
@@ -140,7 +140,7 @@ def test_asking_leaves_the_memory_as_it_was() -> None:
 @given(st.text(max_size=60))
 @example("memory.memory")
 @example("len(len)")
-def test_whatever_is_written_the_answer_is_yes_no_or_a_condition_error(expression: str) -> None:
+def test_any_expression_gives_bool_or_condition_error(expression: str) -> None:
     try:
         answer = evaluate(expression, MEMORY)
     except ConditionError:
@@ -172,5 +172,5 @@ def test_a_long_condition_shows_its_beginning_only() -> None:
     assert len(str(refused.value)) < 300
 
 
-def test_what_may_be_called_is_what_the_docs_say() -> None:
+def test_allowed_calls_match_the_docs() -> None:
     assert set(FUNCTIONS) == {"len", "min", "max", "abs", "int", "float", "str", "lower"}

@@ -61,7 +61,7 @@ async def test_the_model_is_asked_again_until_it_sets_its_output(tmp_path: Path,
         ("set_output", '{"other": "x"}', "error: set_output: other: Extra inputs are not permitted"),
     ],
 )
-async def test_whatever_is_wrong_with_a_call_is_told_to_the_model(
+async def test_invalid_call_is_explained_to_the_model(
     tmp_path: Path, fake_time: FakeTime, name: str, arguments: str, told: str
 ) -> None:
     model = ScriptedModel([reply((name, arguments)), sets(verdict="ok")])
@@ -74,9 +74,7 @@ async def test_whatever_is_wrong_with_a_call_is_told_to_the_model(
     assert bench.data(EventType.TOOL_CALL_COMPLETED)[0]["outcome"] == "error"
 
 
-async def test_a_final_tool_that_worked_ends_the_visit_in_the_same_turn(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_successful_final_tool_ends_the_visit(tmp_path: Path, fake_time: FakeTime) -> None:
     model = ScriptedModel(
         [reply(("look", '{"place": "nowhere"}')), reply(("look", '{"place": "hive"}')), sets(verdict="late")]
     )
@@ -104,9 +102,7 @@ async def test_outputs_may_come_one_by_one_and_be_any_json(tmp_path: Path, fake_
     assert result.outputs == {"a": [1, {"b": None}], "schema": 0.5, "note": None}
 
 
-async def test_a_model_that_fails_is_no_answer_and_the_conversation_says_so(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_failing_model_is_no_answer_and_is_recorded(tmp_path: Path, fake_time: FakeTime) -> None:
     """B51: an exception is never a verdict."""
     bench = Bench(tmp_path, ScriptedModel([ModelError("overloaded")]), fake_time)
 
@@ -169,7 +165,7 @@ NO_ANSWER = "the provider 'broken' ({}) returned a {}; its complete() must be as
         (NotAsync(lambda: "hum"), NO_ANSWER.format("NotAsync", "str")),
     ],
 )
-async def test_a_provider_that_does_what_it_must_not_fails_the_visit_alone(
+async def test_misbehaving_provider_fails_only_its_visit(
     model: Broken, said: str, tmp_path: Path, fake_time: FakeTime
 ) -> None:
     complaints: list[Any] = []
@@ -197,7 +193,7 @@ async def test_after_no_answer_the_same_visit_can_be_taken_up_again(
     assert [kind for kind, _ in again.contents()] == ["input", "feedback", "assistant", "tool"]
 
 
-async def test_a_model_that_hangs_is_given_up_at_its_time_limit(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_hanging_model_times_out(tmp_path: Path, fake_time: FakeTime) -> None:
     """B51: a timeout is never a verdict, and leaves no task behind."""
     bench = Bench(tmp_path, Hanging(), fake_time, model_timeout_seconds=30, model_attempts=1)
     run = asyncio.create_task(bench.run())
@@ -211,7 +207,7 @@ async def test_a_model_that_hangs_is_given_up_at_its_time_limit(tmp_path: Path, 
     assert asyncio.all_tasks() == others
 
 
-async def test_a_call_of_the_model_is_said_before_its_answer(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_model_call_start_is_published_before_its_reply(tmp_path: Path, fake_time: FakeTime) -> None:
     """B19: what hangs in its first step is seen to have begun."""
     bench = Bench(tmp_path, Hanging(), fake_time)
 
@@ -223,7 +219,7 @@ async def test_a_call_of_the_model_is_said_before_its_answer(tmp_path: Path, fak
     await asyncio.wait([run])
 
 
-async def test_a_failure_that_passes_is_waited_out_as_backoff(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_transient_failure_waits_as_backoff(tmp_path: Path, fake_time: FakeTime) -> None:
     """B18: the wait is said as one, and is never shorter than the provider asked for."""
     busy = TransientModelError("429", retry_after=20)
     model = ScriptedModel([busy, TransientModelError("cut"), sets(verdict="ok")])
@@ -297,7 +293,7 @@ async def test_text_that_did_not_come_in_pieces_is_handed_out_as_one(
     assert loud.data(EventType.CLIENT_OUTPUT_DELTA) == [{"text": "All well."}]
 
 
-async def test_a_reply_without_words_hands_out_none(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_empty_reply_emits_no_text(tmp_path: Path, fake_time: FakeTime) -> None:
     bench = Bench(tmp_path, ScriptedModel([sets(verdict="ok")]), fake_time)
 
     await bench.run()
@@ -305,9 +301,7 @@ async def test_a_reply_without_words_hands_out_none(tmp_path: Path, fake_time: F
     assert bench.data(EventType.LLM_TEXT_DELTA) == []
 
 
-async def test_who_answers_in_words_where_an_output_is_wanted_is_sent_back(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_text_answer_without_required_output_is_retried(tmp_path: Path, fake_time: FakeTime) -> None:
     """B51: an invalid answer is never a verdict."""
     model = ScriptedModel([ModelReply(text="All is well!"), sets(verdict="fine")])
     bench = Bench(tmp_path, model, fake_time)
@@ -318,7 +312,7 @@ async def test_who_answers_in_words_where_an_output_is_wanted_is_sent_back(
     assert model.requests[1][-1].content.startswith("You ended your turn without setting verdict.")
 
 
-async def test_without_retries_the_first_sending_back_is_the_end(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_zero_retries_end_at_first_retry_verdict(tmp_path: Path, fake_time: FakeTime) -> None:
     bench = Bench(tmp_path, ScriptedModel([ModelReply(text="Well!")]), fake_time, max_retries=0)
 
     result = await bench.run()
@@ -336,9 +330,7 @@ async def test_retries_are_counted_over_the_visit(tmp_path: Path, fake_time: Fak
     assert (result.outcome, result.turns, result.verdicts) == ("incomplete", 3, ("RETRY",) * 3)
 
 
-async def test_an_answer_in_words_is_enough_where_no_output_is_wanted(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_text_answer_ends_node_without_outputs(tmp_path: Path, fake_time: FakeTime) -> None:
     bench = Bench(tmp_path, ScriptedModel([ModelReply(text="Hello.")]), fake_time, output_keys=())
 
     result = await bench.run()
@@ -346,19 +338,21 @@ async def test_an_answer_in_words_is_enough_where_no_output_is_wanted(
     assert (result.outcome, result.text, result.outputs) == ("done", "Hello.", {})
 
 
-async def test_a_model_that_never_ends_is_stopped_after_its_turns(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_endless_model_stops_at_max_turns(tmp_path: Path, fake_time: FakeTime) -> None:
     model = ScriptedModel([reply(("look", '{"place": "hive"}')) for _ in range(9)])
     bench = Bench(tmp_path, model, fake_time, max_turns=3)
 
     result = await bench.run()
 
-    assert (result.outcome, result.turns, result.error) == ("incomplete", 3, "not done after 3 turns (max_turns)")
+    assert (result.outcome, result.turns, result.error) == (
+        "incomplete",
+        3,
+        "not done after 3 turns (max_turns)",
+    )
     assert len(model.requests) == 3
 
 
-async def test_a_visit_that_ended_is_not_gone_through_again(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_ended_visit_returns_its_stored_result(tmp_path: Path, fake_time: FakeTime) -> None:
     first = await Bench(tmp_path, ScriptedModel([sets(verdict="fine")]), fake_time).run()
     again = Bench(tmp_path, ScriptedModel(), fake_time)
 
@@ -366,9 +360,7 @@ async def test_a_visit_that_ended_is_not_gone_through_again(tmp_path: Path, fake
     assert again.events == []
 
 
-async def test_a_new_visit_sees_what_was_said_unless_it_is_to_begin_afresh(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_new_visit_sees_conversation_unless_fresh(tmp_path: Path, fake_time: FakeTime) -> None:
     await Bench(tmp_path, ScriptedModel([sets(verdict="one")]), fake_time).run("v1", "First.")
     second = ScriptedModel([sets(verdict="two")])
     result = await Bench(tmp_path, second, fake_time).run("v2", "Second.")
@@ -416,7 +408,7 @@ async def test_calls_of_one_turn_run_side_by_side(tmp_path: Path, fake_time: Fak
     assert turns == ["n:0", "n:0", "n:0", "n:1"]
 
 
-async def test_calls_without_ids_of_their_own_are_told_apart(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_calls_with_equal_ids_get_unique_ids(tmp_path: Path, fake_time: FakeTime) -> None:
     first, second = reply(("look", '{"place": "a"}')), reply(("look", '{"place": "b"}'))
     both = ModelReply(tool_calls=first.tool_calls + second.tool_calls)
     model = ScriptedModel([both, sets(verdict="ok")])
@@ -509,7 +501,7 @@ async def test_cancelled_among_its_tools_the_node_leaves_none_running(
     assert "may or may not have taken effect" in answers["c0"]
 
 
-async def test_a_cancelled_step_is_no_bad_step(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_cancelled_step_is_not_an_error(tmp_path: Path, fake_time: FakeTime) -> None:
     bench = Bench(tmp_path, Hanging(), fake_time)
     run = asyncio.create_task(bench.run())
     await fake_time.settle()
@@ -525,7 +517,7 @@ async def test_a_cancelled_step_is_no_bad_step(tmp_path: Path, fake_time: FakeTi
 # -- judges and guards ------------------------------------------------------------------------------
 
 
-async def test_a_judge_may_send_back_what_is_complete(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_judge_can_retry_complete_outputs(tmp_path: Path, fake_time: FakeTime) -> None:
     seen: list[Turn] = []
 
     def judge(turn: Turn) -> Judgement:
@@ -546,7 +538,7 @@ async def test_a_judge_may_send_back_what_is_complete(tmp_path: Path, fake_time:
     assert [turn.iteration for turn in seen] == [1, 3]
 
 
-async def test_a_judge_may_give_up(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_judge_can_escalate(tmp_path: Path, fake_time: FakeTime) -> None:
     judge = FunctionJudge(lambda turn: Judgement(Verdict.ESCALATE, "beyond it"))
     bench = Bench(tmp_path, ScriptedModel([sets(verdict="x")]), fake_time, judge=judge)
 
@@ -556,7 +548,7 @@ async def test_a_judge_may_give_up(tmp_path: Path, fake_time: FakeTime) -> None:
     assert bench.data(EventType.STEP_COMPLETED)[0]["verdict"] == "ESCALATE"
 
 
-async def test_who_is_told_to_go_on_is_told_in_words(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_continue_verdict_adds_feedback(tmp_path: Path, fake_time: FakeTime) -> None:
     verdicts = iter([Verdict.CONTINUE, Verdict.ACCEPT])
     model = ScriptedModel([ModelReply(text="One."), ModelReply(text="Two.")])
     judge = FunctionJudge(lambda turn: next(verdicts))
@@ -566,9 +558,7 @@ async def test_who_is_told_to_go_on_is_told_in_words(tmp_path: Path, fake_time: 
     assert model.requests[1][-1] == Message(role="user", content="Go on.")
 
 
-async def test_a_judge_that_breaks_fails_the_visit_and_is_asked_again_later(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_failing_judge_fails_visit_and_can_be_retried(tmp_path: Path, fake_time: FakeTime) -> None:
     def judge(turn: Turn) -> bool:
         raise ZeroDivisionError("oops")
 
@@ -601,7 +591,7 @@ class Counting:
         self.events.clear()
 
 
-async def test_what_the_guard_sees_is_said_to_the_model_once(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_guard_warning_is_given_once(tmp_path: Path, fake_time: FakeTime) -> None:
     model = ScriptedModel([reply(("look", '{"place": "hive"}')) for _ in range(4)] + [sets(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time, guard=Counting())
 
@@ -630,7 +620,9 @@ def looking(times: int) -> list[ModelReply]:
     return [reply(("look", '{"place": "hive"}')) for _ in range(times)]
 
 
-async def test_held_visit_asks_no_model_and_goes_on_with_a_note(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_held_visit_calls_no_model_and_continues_with_a_note(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
     """B33: the note lets it go on with nothing counted, so that it gets as many tries as before."""
     model = ScriptedModel([*looking(4), sets(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time, guard=Counting(limit=3, hold_seconds=600))
@@ -648,7 +640,7 @@ async def test_held_visit_asks_no_model_and_goes_on_with_a_note(tmp_path: Path, 
     assert bench.data(EventType.STEP_COMPLETED)[2]["verdict"] == "ESCALATE"
 
 
-async def test_held_visit_that_nobody_says_anything_to_ends(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_held_visit_without_input_is_escalated(tmp_path: Path, fake_time: FakeTime) -> None:
     bench = Bench(tmp_path, ScriptedModel(looking(9)), fake_time, guard=Counting(limit=3, hold_seconds=600))
 
     run = asyncio.create_task(bench.run())
@@ -681,7 +673,7 @@ async def test_held_visit_is_held_again_after_a_kill(tmp_path: Path, fake_time: 
     assert result.outcome == "done"
 
 
-async def test_retries_end_only_a_visit_that_nobody_watches(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_default_retry_limit_applies_without_guard(tmp_path: Path, fake_time: FakeTime) -> None:
     words = [ModelReply(text="Well!") for _ in range(9)]
     alone = Bench(tmp_path / "alone", ScriptedModel(words), fake_time)
     watched = Bench(
@@ -695,7 +687,7 @@ async def test_retries_end_only_a_visit_that_nobody_watches(tmp_path: Path, fake
     assert (result.outcome, result.turns) == ("done", 10)
 
 
-async def test_what_the_guard_counted_survives_a_kill(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_guard_history_survives_a_kill(tmp_path: Path, fake_time: FakeTime) -> None:
     """B33: killed between the second call and the third, the third still stops it."""
     calls = [reply(("look", '{"place": "hive"}')) for _ in range(2)]
     first = Counting(limit=3)
@@ -714,7 +706,7 @@ async def test_what_the_guard_counted_survives_a_kill(tmp_path: Path, fake_time:
     assert shown[: len(first.events)] == [(e.type, e.time, dict(e.data)) for e in first.events]
 
 
-async def test_a_guard_that_breaks_is_not_missed(
+async def test_failing_guard_is_ignored(
     tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
@@ -757,7 +749,7 @@ async def test_a_question_waits_for_the_user(tmp_path: Path, fake_time: FakeTime
     assert (bench.node.waiting_for_user, bench.cursor.user_interaction_count) == (False, 1)
 
 
-async def test_who_has_a_user_has_a_word_with_it_before_it_ends(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_client_facing_node_talks_to_user_before_it_ends(tmp_path: Path, fake_time: FakeTime) -> None:
     model = ScriptedModel([sets(verdict="ok"), ModelReply(text="Bye.")])
     bench = Bench(tmp_path, model, fake_time, client_facing=True)
 
@@ -769,7 +761,7 @@ async def test_who_has_a_user_has_a_word_with_it_before_it_ends(tmp_path: Path, 
     assert (await run).outputs == {"verdict": "ok"}
 
 
-async def test_what_a_user_says_during_the_last_turn_is_heard(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_input_during_last_turn_continues_the_visit(tmp_path: Path, fake_time: FakeTime) -> None:
     """The node goes on for it, though its outputs were complete."""
     bench: Bench
 
@@ -794,9 +786,7 @@ async def test_what_a_user_says_during_the_last_turn_is_heard(tmp_path: Path, fa
     assert list((tmp_path / "inbox").iterdir()) == []
 
 
-async def test_input_that_comes_while_the_node_is_busy_is_taken_up_at_the_next_turn(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_input_during_a_turn_is_read_at_the_next(tmp_path: Path, fake_time: FakeTime) -> None:
     model = ScriptedModel([reply(("look", '{"place": "hive"}')), sets(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time)
     await bench.node.inject("first")
@@ -808,9 +798,7 @@ async def test_input_that_comes_while_the_node_is_busy_is_taken_up_at_the_next_t
     assert list((tmp_path / "inbox").iterdir()) == []
 
 
-async def test_input_is_taken_up_once_though_a_kill_left_it_in_the_inbox(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_input_left_in_inbox_by_a_kill_is_read_once(tmp_path: Path, fake_time: FakeTime) -> None:
     bench = Bench(tmp_path, HangsAtLast([]), fake_time)
     await bench.node.inject("hello")
     [file] = (tmp_path / "inbox").iterdir()

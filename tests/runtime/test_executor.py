@@ -83,7 +83,7 @@ def function(name: str, takes: str = "", gives: str = "", **more: Any) -> NodeSp
     )
 
 
-async def test_what_one_node_puts_out_the_next_one_is_given(bench: Bench) -> None:
+async def test_outputs_become_the_next_nodes_input(bench: Bench) -> None:
     await bench.load(
         function("a", "text", "words"),
         function("b", "words", "count"),
@@ -139,7 +139,7 @@ async def test_branches_run_side_by_side_and_meet_once(bench: Bench) -> None:
     assert met == [{"left": 1, "right": 2, "far": 20}]
 
 
-async def test_a_failure_that_no_edge_leads_on_from_ends_the_run_and_stops_the_others(bench: Bench) -> None:
+async def test_unhandled_failure_ends_run_and_stops_other_nodes(bench: Bench) -> None:
     stopped = asyncio.Event()
 
     async def hang() -> None:
@@ -171,7 +171,7 @@ async def test_a_failure_that_no_edge_leads_on_from_ends_the_run_and_stops_the_o
     assert bench.state(result).status is SessionStatus.FAILED
 
 
-async def test_a_failure_edge_is_a_way_on(bench: Bench) -> None:
+async def test_failure_edge_continues_the_run(bench: Bench) -> None:
     def fail() -> None:
         raise ValueError("no nectar")
 
@@ -268,15 +268,13 @@ async def test_a_router_with_a_model_is_held_to_its_routes(bench: Bench) -> None
         (lambda: 1, "did not return 'x'"),
     ],
 )
-async def test_a_function_that_does_not_return_its_outputs_is_told_so(
-    bench: Bench, run: Callable[[], Any], says: str
-) -> None:
+async def test_missing_function_output_is_an_error(bench: Bench, run: Callable[[], Any], says: str) -> None:
     await bench.load(function("a", gives="x y"), functions={"a": run})
 
     assert says in (await bench.run()).error
 
 
-async def test_an_input_that_nobody_set_is_named(bench: Bench) -> None:
+async def test_missing_input_is_named(bench: Bench) -> None:
     await bench.load(
         function("a"), function("b", "x"), edges="a-b", functions={"a": lambda: None, "b": lambda x: None}
     )
@@ -306,7 +304,7 @@ async def test_a_plain_function_does_not_hold_up_the_loop(bench: Bench) -> None:
     assert where != [threading.current_thread().name]
 
 
-async def test_a_function_is_given_what_the_runtime_knows_if_it_asks_for_it(bench: Bench) -> None:
+async def test_function_receives_declared_context_parameters(bench: Bench) -> None:
     seen: dict[str, Any] = {}
 
     def write(session_id: str, node_id: str, data_dir: Path) -> None:
@@ -344,7 +342,7 @@ async def test_each_node_that_is_done_is_a_checkpoint_in_a_chain(bench: Bench) -
     ]
 
 
-async def test_a_graph_that_is_no_worker_saves_no_checkpoints(bench: Bench) -> None:
+async def test_graph_without_agent_id_saves_no_checkpoints(bench: Bench) -> None:
     await bench.load(function("a"), functions={"a": lambda: None}, agent_id="")
 
     result = await bench.run()
@@ -531,7 +529,7 @@ async def test_a_run_that_is_stopped_while_it_ends_ends_as_it_ended(
     await bench.runtime.stop()
 
 
-async def test_going_back_to_a_checkpoint_takes_memory_and_conversation_back(bench: Bench) -> None:
+async def test_restoring_checkpoint_restores_memory_and_conversation(bench: Bench) -> None:
     await bench.load(
         NodeSpec(id="a", system_prompt="Find.", output_keys=("x",)),
         NodeSpec(id="b", system_prompt="Tell.", input_keys=("x",), output_keys=("y",)),
@@ -557,7 +555,7 @@ async def test_going_back_to_a_checkpoint_takes_memory_and_conversation_back(ben
     assert not any("first answer" in content for content in shown)
 
 
-async def test_a_checkpoint_that_is_not_there_is_named(bench: Bench) -> None:
+async def test_missing_checkpoint_is_named(bench: Bench) -> None:
     await bench.load(function("a"), functions={"a": lambda: None})
     first = await bench.run()
 
@@ -565,7 +563,7 @@ async def test_a_checkpoint_that_is_not_there_is_named(bench: Bench) -> None:
         await bench.runtime.resume(first.session_id, checkpoint_id="0000000099-x")
 
 
-async def test_a_checkpoint_takes_up_the_run_that_it_is_of(bench: Bench) -> None:
+async def test_checkpoint_resumes_its_own_run(bench: Bench) -> None:
     """Though another run was in the session since."""
     spec = GraphSpec(
         id="g",
@@ -599,7 +597,7 @@ async def test_a_checkpoint_takes_up_the_run_that_it_is_of(bench: Bench) -> None
         ("pause", None, "paused"),
     ],
 )
-async def test_how_a_run_ended_is_on_its_span(
+async def test_span_carries_run_status(
     tmp_path: Path, fake_time: FakeTime, ends: str, error_type: str | None, waiting: str | None
 ) -> None:
     """Whoever watches by telemetry alone knows what who is on the bus knows."""
@@ -630,14 +628,14 @@ async def test_how_a_run_ended_is_on_its_span(
     await bench.runtime.stop()
 
 
-async def test_an_object_is_all_the_outputs_also_where_there_is_one(bench: Bench) -> None:
+async def test_returned_object_holds_outputs_by_key(bench: Bench) -> None:
     """Else a misspelt key would become the value, and go on unseen."""
     await bench.load(function("a", gives="words"), functions={"a": lambda: {"word": 1}})
 
     assert "did not return 'words'" in (await bench.run()).error
 
 
-async def test_a_function_that_takes_too_long_is_given_up(bench: Bench) -> None:
+async def test_function_timeout_fails_the_node(bench: Bench) -> None:
     async def hang() -> None:
         await asyncio.Event().wait()
 
@@ -664,7 +662,7 @@ async def test_a_graph_of_functions_needs_no_model_and_any_other_says_so(bench: 
         bench.runtime.add_graph(talks)
 
 
-async def test_a_loop_that_nobody_bounded_ends_some_time(bench: Bench) -> None:
+async def test_unbounded_loop_ends_at_the_default_limit(bench: Bench) -> None:
     again = EdgeSpec(source="a", target="a", when="expression", expression="True")
     node = function("a")
     await bench.load(node, edge_specs=(again,), functions={"a": lambda: None}, agent_id="")
@@ -679,7 +677,7 @@ async def test_a_loop_that_nobody_bounded_ends_some_time(bench: Bench) -> None:
     "fault", [SystemExit(3), KeyboardInterrupt(), BaseException("odd"), asyncio.CancelledError()]
 )
 @pytest.mark.parametrize("plain", [True, False])
-async def test_whatever_a_function_raises_ends_its_node_and_nothing_else(
+async def test_any_function_exception_fails_only_its_node(
     bench: Bench, fault: BaseException, plain: bool
 ) -> None:
     def sync() -> None:
@@ -697,7 +695,7 @@ async def test_whatever_a_function_raises_ends_its_node_and_nothing_else(
     assert (await bench.run()).status is SessionStatus.FAILED
 
 
-async def test_a_secret_in_an_error_that_nobody_foresaw_is_in_no_log(
+async def test_secret_in_unexpected_error_is_not_logged(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(ScriptedModel):

@@ -60,7 +60,7 @@ def test_a_criterion_is_met_unmet_or_unknown(expression: str, state: str) -> Non
     assert found.achieved is (state == "met")
 
 
-def test_a_criterion_in_words_is_met_when_the_execution_succeeded() -> None:
+def test_criterion_without_expression_is_met_on_success() -> None:
     words = goal("")
 
     assert measure_progress(words, {}, finished=False).criteria == {"c0": "unknown"}
@@ -76,7 +76,7 @@ def test_a_goal_without_criteria_is_reached_by_finishing(finished: bool, fractio
     assert (found.fraction, found.achieved) == (fraction, finished)
 
 
-def test_a_hard_constraint_spoils_the_goal_and_a_soft_one_is_told() -> None:
+def test_hard_constraint_prevents_goal_and_soft_one_is_reported() -> None:
     constraints = (soft("cost < 1"), hard("cost < 5"), soft("True", "kept"))
 
     cheap = measure_progress(goal("done", constraints=constraints), {"done": True, "cost": 2}, finished=True)
@@ -86,14 +86,14 @@ def test_a_hard_constraint_spoils_the_goal_and_a_soft_one_is_told() -> None:
     assert (dear.violated, dear.achieved, dear.fraction) == (("h", "s"), False, 1.0)
 
 
-def test_a_constraint_that_cannot_be_told_yet_is_violated_only_at_the_end() -> None:
+def test_unevaluable_constraint_is_violated_only_at_the_end() -> None:
     bound = goal(constraints=(hard("cost < 5"), Constraint(id="polite", description="Be polite.")))
 
     assert measure_progress(bound, {}, finished=False).violated == ()
     assert measure_progress(bound, {}, finished=True).violated == ("h",)
 
 
-def test_everything_that_is_wrong_with_a_goal_is_said_at_once() -> None:
+def test_all_goal_problems_are_reported_at_once() -> None:
     with pytest.raises(ValidationError) as refused:
         Goal(
             id="g",
@@ -133,7 +133,7 @@ EXPRESSION = st.sampled_from(["a", "b > 1", "missing", "a > 'x'", ""])
     memory=st.fixed_dictionaries({"a": st.booleans(), "b": st.integers(0, 3)}),
     finished=st.booleans(),
 )
-def test_whatever_the_goal_progress_is_between_none_and_all(
+def test_goal_progress_is_between_0_and_1(
     criteria: list[tuple[str, float]],
     constraints: list[tuple[str, str]],
     memory: dict[str, Any],

@@ -78,7 +78,7 @@ def faults(**fields: Any) -> list[str]:
         ),
     ],
 )
-def test_what_is_wrong_with_an_entry_point_is_said_by_name(fields: dict[str, Any], fault: str) -> None:
+def test_entry_point_problems_are_named(fields: dict[str, Any], fault: str) -> None:
     entry = EntryPointSpec(id="e", node_id="judge", **fields)
 
     [said] = faults(entry_points=[entry])
@@ -113,9 +113,7 @@ def test_a_value_that_no_entry_point_has_is_refused(fields: dict[str, Any], faul
         ({"trigger_type": "timer", "interval_seconds": 5, "isolation_level": "shared"}, "shared"),
     ],
 )
-def test_where_nothing_is_said_the_trigger_decides_whose_session_it_is(
-    fields: dict[str, Any], level: str
-) -> None:
+def test_default_isolation_level_depends_on_trigger(fields: dict[str, Any], level: str) -> None:
     entry = EntryPointSpec(id="e", node_id="judge", **fields)
 
     assert entry.isolation_level == level
@@ -160,7 +158,7 @@ def test_where_nothing_is_said_the_trigger_decides_whose_session_it_is(
         ),
     ],
 )
-def test_what_is_wrong_with_a_node_is_said_by_name(fields: dict[str, Any], fault: str) -> None:
+def test_node_problems_are_named(fields: dict[str, Any], fault: str) -> None:
     assert faults(nodes=[NodeSpec(id="judge", **fields)]) == [f"node 'judge': {fault}"]
 
 
@@ -221,9 +219,7 @@ def router(**fields: Any) -> NodeSpec:
         ),
     ],
 )
-def test_what_is_wrong_with_an_edge_or_its_router_is_said_by_name(
-    node: NodeSpec, edge: dict[str, Any], said: list[str]
-) -> None:
+def test_edge_and_router_problems_are_named(node: NodeSpec, edge: dict[str, Any], said: list[str]) -> None:
     found = faults(
         nodes=[node, worker("b")],
         edges=[{"source": "a", "target": "b", **edge}],
@@ -244,7 +240,7 @@ def test_an_edge_maps_only_to_what_its_target_takes() -> None:
     ]
 
 
-def test_everything_that_is_wrong_is_said_at_once() -> None:
+def test_all_graph_problems_are_reported_at_once() -> None:
     found = faults(
         nodes=[{"id": "judge"}, NODE, worker("island")],
         edges=[
@@ -398,7 +394,7 @@ def test_a_router_that_only_leads_back_is_no_exit() -> None:
 @given(
     pairs=st.sets(st.tuples(st.sampled_from("abcde"), st.sampled_from("abcde")), max_size=12),
 )
-def test_whatever_the_edges_a_graph_that_is_accepted_can_always_end(pairs: set[tuple[str, str]]) -> None:
+def test_accepted_graph_can_always_end(pairs: set[tuple[str, str]]) -> None:
     """All edges are taken on success, so a graph without an end is one in which some node reaches no last."""
     try:
         graph = chain(*sorted(pairs))

@@ -113,7 +113,7 @@ def test_the_router_of_the_page_may_have_a_function_in_place_of_its_prompt() -> 
     assert GraphSpec.model_validate(block).node("sort").function == "choose"
 
 
-def test_a_condition_may_do_what_the_page_says() -> None:
+def test_documented_conditions_are_valid() -> None:
     page = section(GRAPHS, "Conditions")
     functions, methods = re.findall(
         r"It may call (.*?), and on a value (.*?); nothing else", page, re.DOTALL

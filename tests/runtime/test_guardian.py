@@ -142,7 +142,7 @@ async def house(tmp_path: Path, fake_time: FakeTime) -> AsyncIterator[House]:
     await house.stop()
 
 
-async def test_an_agent_that_fails_while_nobody_is_there_is_mended_and_started_again(house: House) -> None:
+async def test_failed_agent_is_repaired_while_user_is_absent(house: House) -> None:
     """The guardian knows the event and the shared memory, and what it changed is what runs."""
     bus = house.runtime.bus
     with bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="email_agent") as mended:
@@ -158,7 +158,7 @@ async def test_an_agent_that_fails_while_nobody_is_there_is_mended_and_started_a
     assert "TypeError" in asked["event"]["data"]["error_type"]
 
 
-async def test_an_agent_that_fails_while_a_user_is_there_is_asked_about(house: House) -> None:
+async def test_failed_agent_is_escalated_to_present_user(house: House) -> None:
     bus = house.runtime.bus
     await house.runtime.inject_input("code", "hello")
     with bus.expect(EventType.CLIENT_INPUT_REQUESTED, filter_graph="guardian") as asked:

@@ -68,9 +68,7 @@ async def test_an_agent_is_loaded_started_and_unloaded_again(keeper: Keeper, tmp
     assert keeper.runtime.list_graphs() == []
 
 
-async def test_nothing_of_an_agent_that_was_unloaded_waits_for_events_or_for_the_time(
-    keeper: Keeper, tmp_path: Path
-) -> None:
+async def test_unloaded_agent_leaves_no_timer_or_subscription(keeper: Keeper, tmp_path: Path) -> None:
     spec = json.loads(json.dumps(MODEL_FREE))
     spec["graph"]["entry_points"] += [
         {"id": "often", "node_id": "add", "trigger_type": "timer", "interval_seconds": 60},
@@ -133,9 +131,7 @@ async def test_a_restart_takes_up_what_was_changed_on_disk(keeper: Keeper, tmp_p
 
 
 @pytest.mark.parametrize("broken", ["def add(a, b:\n", "def something_else():\n    return 1\n"])
-async def test_an_agent_that_cannot_be_loaded_anew_stays_as_it_was(
-    keeper: Keeper, tmp_path: Path, broken: str
-) -> None:
+async def test_failed_restart_keeps_the_running_agent(keeper: Keeper, tmp_path: Path, broken: str) -> None:
     path = adder(tmp_path / "agents" / "one")
     await keeper("load_agent", agent_path="one")
     (path / "functions.py").write_text(broken, encoding="utf-8")
@@ -209,7 +205,7 @@ async def test_agents_come_from_below_the_roots_only(keeper: Keeper, tmp_path: P
     assert keeper.runtime.list_graphs() == []
 
 
-async def test_why_an_agent_cannot_be_loaded_is_said_in_words(keeper: Keeper, tmp_path: Path) -> None:
+async def test_load_agent_explains_failure(keeper: Keeper, tmp_path: Path) -> None:
     adder(tmp_path / "agents" / "broken", "def add(:\n")
     (tmp_path / "agents" / "empty").mkdir()
     adder(tmp_path / "agents" / "twice")
@@ -220,7 +216,7 @@ async def test_why_an_agent_cannot_be_loaded_is_said_in_words(keeper: Keeper, tm
     assert "graph 'adder' already exists" in await keeper("load_agent", agent_path="twice")
 
 
-async def test_presence_is_that_of_the_last_word_of_a_user(keeper: Keeper, fake_time: FakeTime) -> None:
+async def test_user_presence_depends_on_last_input(keeper: Keeper, fake_time: FakeTime) -> None:
     never = json.loads(await keeper("get_user_presence"))
     await keeper.runtime.inject_input("nobody", "hello")
     fake_time.now += 30

@@ -100,14 +100,14 @@ async def test_a_tool_over_stdio_has_the_servers_schema_and_answers(tmp_path: Pa
         assert await call(tools, "add", a=2, b=40) == ToolResult("42")
 
 
-async def test_a_name_that_few_providers_take_is_made_plain_and_still_reaches_its_tool(
+async def test_tool_name_is_sanitized_and_still_works(
     tmp_path: Path,
 ) -> None:
     async with closing(stdio_transport(tmp_path)) as tools:
         assert await call(tools, "strange_name_of_tool") == ToolResult("strange")
 
 
-async def test_what_a_tool_refuses_is_an_error_answer(tmp_path: Path) -> None:
+async def test_tool_error_is_returned_to_the_model(tmp_path: Path) -> None:
     async with closing(stdio_transport(tmp_path)) as tools:
         refused = await call(tools, "refuse", why="it is late")
         wrong = await call(tools, "add", a="many", b=1)
@@ -118,9 +118,7 @@ async def test_what_a_tool_refuses_is_an_error_answer(tmp_path: Path) -> None:
         assert "a" in wrong.content
 
 
-async def test_a_server_is_given_its_env_filled_in_and_nothing_else_of_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_server_gets_only_its_own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUEENRIGHT_TEST_ELSE", "not for servers")
     async with closing(stdio_transport(tmp_path, env={"GREETING": "hello ${TOKEN}x"})) as tools:
         # The values are there, and are masked when the server repeats them.
@@ -139,7 +137,7 @@ async def test_the_server_runs_in_its_folder_and_its_stderr_goes_to_its_log(
     assert "a word on stderr" not in capfd.readouterr().err
 
 
-async def test_a_server_that_dies_in_a_call_answers_with_an_error_and_is_started_again_at_the_next(
+async def test_server_dying_during_a_call_is_restarted_at_the_next(
     tmp_path: Path,
 ) -> None:
     async with closing(stdio_transport(tmp_path)) as tools:
@@ -152,7 +150,7 @@ async def test_a_server_that_dies_in_a_call_answers_with_an_error_and_is_started
     assert (tmp_path / "starts").read_text(encoding="utf-8") == "started\n" * 2
 
 
-async def test_a_server_that_died_between_two_calls_loses_neither(tmp_path: Path) -> None:
+async def test_server_that_died_between_calls_is_reconnected(tmp_path: Path) -> None:
     server = stdio_transport(tmp_path)
     async with closing(server) as tools:
         [pid] = children(tmp_path)
@@ -166,7 +164,7 @@ async def test_a_server_that_died_between_two_calls_loses_neither(tmp_path: Path
     assert (tmp_path / "starts").read_text(encoding="utf-8") == "started\n" * 2
 
 
-async def test_a_server_that_cannot_be_started_again_is_said_at_each_call(tmp_path: Path) -> None:
+async def test_unrestartable_server_is_reported_at_each_call(tmp_path: Path) -> None:
     program = tmp_path / "server.py"
     program.write_text(f"import runpy; runpy.run_path({str(PROGRAM)!r}, run_name='__main__')")
     async with closing(stdio_transport(tmp_path, args=[str(program)])) as tools:
@@ -188,7 +186,7 @@ async def test_nothing_is_left_running_when_a_server_is_closed(tmp_path: Path) -
     assert [t for t in asyncio.all_tasks() if t is not asyncio.current_task()] == []
 
 
-async def test_a_call_that_is_cancelled_leaves_the_server_to_the_others(tmp_path: Path) -> None:
+async def test_cancelled_call_does_not_affect_other_calls(tmp_path: Path) -> None:
     async with http_transport() as (port, _), closing(http_server(port, tmp_path)) as tools:
         waiting = asyncio.create_task(call(tools, "add", a=1, b=1))
         await asyncio.sleep(0)
@@ -199,9 +197,7 @@ async def test_a_call_that_is_cancelled_leaves_the_server_to_the_others(tmp_path
         assert await call(tools, "add", a=20, b=22) == ToolResult("42")
 
 
-async def test_a_server_that_says_nothing_is_given_up_after_its_time(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_silent_server_times_out(tmp_path: Path, fake_time: FakeTime) -> None:
     server = stdio_transport(
         tmp_path,
         args=["-c", "import sys; sys.stdin.read()", str(tmp_path)],
@@ -221,7 +217,7 @@ async def test_a_server_that_says_nothing_is_given_up_after_its_time(
     assert children(tmp_path) == []
 
 
-async def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+async def test_missing_program_is_named(tmp_path: Path) -> None:
     server = stdio_transport(tmp_path, command="no-such-program")
 
     with pytest.raises(McpUnavailableError, match="no-such-program"):
@@ -239,7 +235,7 @@ async def test_a_tool_over_http_answers_and_its_headers_are_sent(tmp_path: Path)
     assert {headers.get("authorization") for headers in app.headers} == {f"Bearer {SECRET}"}
 
 
-async def test_an_http_server_that_was_started_anew_is_reached_again(tmp_path: Path) -> None:
+async def test_restarted_http_server_is_reconnected(tmp_path: Path) -> None:
     async with http_transport() as (port, _):
         server = http_server(port, tmp_path)
         tools = ToolRegistry(await list_mcp_tools([server]))
@@ -258,7 +254,7 @@ async def test_an_http_server_that_was_started_anew_is_reached_again(tmp_path: P
     assert back == ToolResult("2")
 
 
-async def test_names_that_collide_are_told_apart_by_their_server(tmp_path: Path) -> None:
+async def test_colliding_tool_names_get_server_prefix(tmp_path: Path) -> None:
     async with http_transport() as (port, _):
         servers = [stdio_transport(tmp_path, "one"), http_server(port, tmp_path, "two")]
         try:
@@ -348,7 +344,7 @@ async def give_up(tools: ToolRegistry, name: str, tmp_path: Path) -> None:
     await asyncio.wait([work])
 
 
-async def test_a_server_that_hangs_is_ended_with_all_that_it_started_and_connected_again(
+async def test_hanging_server_is_killed_with_its_children_and_restarted(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
     async with closing(hanging(tmp_path, sleep=fake_time.sleep, timeout_seconds=8)) as tools:
@@ -366,7 +362,7 @@ async def test_a_server_that_hangs_is_ended_with_all_that_it_started_and_connect
     assert (tmp_path / "starts").read_text(encoding="utf-8") == "started\n" * 2
 
 
-async def test_a_server_that_answers_after_a_call_that_was_given_up_is_kept(tmp_path: Path) -> None:
+async def test_server_responding_after_abandoned_call_is_kept(tmp_path: Path) -> None:
     async with closing(hanging(tmp_path)) as tools:
         await give_up(tools, "slow", tmp_path)
 
@@ -409,7 +405,7 @@ async def test_a_server_that_hangs_does_not_outlive_a_client_that_is_killed(
     await until(lambda: not programs(tmp_path), "no program is left")
 
 
-async def test_what_a_server_prints_that_is_no_message_is_said_in_one_line(
+async def test_invalid_server_output_is_logged_in_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async with closing(hanging(tmp_path)) as tools:
@@ -423,7 +419,7 @@ async def test_what_a_server_prints_that_is_no_message_is_said_in_one_line(
     assert "Traceback" not in capfd.readouterr().err
 
 
-async def test_a_program_that_is_no_server_is_given_up_with_what_it_printed(
+async def test_program_that_is_not_a_server_is_reported_with_its_output(
     tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
 ) -> None:
     program = "import sys; print('Usage: hive [-h]', flush=True); sys.stdin.read()"

@@ -169,7 +169,7 @@ async def reference_run(path: Path, time: FakeTime, disk: Disk) -> tuple[Bench, 
     return one, result
 
 
-async def test_cancelled_after_any_step_of_the_loop_it_comes_to_the_same_end(
+async def test_visit_cancelled_after_any_step_resumes_to_same_result(
     folders: Path, fake_time: FakeTime
 ) -> None:
     """B33 in passing: the guard's counters among them."""
@@ -189,7 +189,7 @@ async def test_cancelled_after_any_step_of_the_loop_it_comes_to_the_same_end(
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_cancelled_again_and_again_it_comes_to_the_same_end(
+async def test_repeatedly_cancelled_visit_resumes_to_same_result(
     folders: Path, fake_time: FakeTime, seed: int
 ) -> None:
     random = Random(seed)
@@ -229,7 +229,7 @@ async def test_killed_between_any_two_writes_it_comes_to_the_same_end(
         check_same_end(again, await drive(again), reference, wanted)
 
 
-async def test_what_the_guard_was_shown_is_shown_again_the_same(folders: Path, fake_time: FakeTime) -> None:
+async def test_guard_history_is_replayed_identically(folders: Path, fake_time: FakeTime) -> None:
     live, later = Counting(), Counting()
     await drive(bench(folders, fake_time, InlineDisk(), guard=live))
     # The end is taken back: the visit stands before its last verdict.
@@ -245,7 +245,7 @@ async def test_what_the_guard_was_shown_is_shown_again_the_same(folders: Path, f
 @pytest.mark.parametrize(
     "content", [b"", b'{"visit_id": ', b"[]", b"\xff\xfe", b'{"visit_id": "x1:n:1", "seq": 999}']
 )
-async def test_a_cursor_that_is_torn_or_foreign_is_made_anew_from_the_conversation(
+async def test_invalid_cursor_is_rebuilt_from_conversation(
     folders: Path, fake_time: FakeTime, content: bytes
 ) -> None:
     one = bench(folders, fake_time, InlineDisk())
@@ -260,9 +260,7 @@ async def test_a_cursor_that_is_torn_or_foreign_is_made_anew_from_the_conversati
     assert again.cursor.user_interaction_count == 1
 
 
-async def test_a_folder_in_place_of_the_cursor_is_an_error_of_the_disk_and_nothing_is_lost(
-    folders: Path, fake_time: FakeTime
-) -> None:
+async def test_folder_in_place_of_cursor_is_a_disk_error(folders: Path, fake_time: FakeTime) -> None:
     (folders / "cursor.json").mkdir()
 
     with pytest.raises(OSError, match=r"cursor\.json"):

@@ -58,11 +58,11 @@ def test_an_edge_of_lower_priority_is_for_when_none_above_it_holds() -> None:
     assert taken(g, memory={"score": 5}) == ["c"]
 
 
-def test_an_expression_is_not_asked_of_a_node_that_failed() -> None:
+def test_expression_edge_is_not_taken_after_failure() -> None:
     assert taken(graph(edge("a", "b", when="expression", expression="missing > 5")), succeeded=False) == []
 
 
-def test_an_expression_over_what_nobody_set_says_so() -> None:
+def test_expression_over_missing_key_is_an_error() -> None:
     with pytest.raises(ConditionError, match="missing"):
         taken(graph(edge("a", "b", when="expression", expression="missing > 5")))
 
@@ -102,8 +102,6 @@ def test_a_node_is_not_started_twice_at_a_time() -> None:
     edges=st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from("abcde")), max_size=12),
     waiting=st.lists(st.sampled_from("abcde"), min_size=1, max_size=5, unique=True),
 )
-def test_whatever_the_graph_something_can_always_start(
-    edges: list[tuple[str, str]], waiting: list[str]
-) -> None:
+def test_some_node_can_always_start(edges: list[tuple[str, str]], waiting: list[str]) -> None:
     """No graph, however tangled, can wait for itself."""
     assert starting(graph(*(edge(s, t) for s, t in edges)), "".join(waiting))

@@ -80,7 +80,7 @@ async def test_tools_are_the_public_functions_of_tools_py_and_a_script_lies_besi
     assert info.models == ("scripted:replies.json",)
 
 
-async def test_a_script_begins_anew_with_each_run_whether_they_follow_each_other_or_go_on_at_once(
+async def test_script_restarts_for_each_run(
     tmp_path: Path,
 ) -> None:
     entry = {"id": "start", "node_id": "work", "max_concurrent": 2}
@@ -110,7 +110,7 @@ async def test_an_agent_in_python_brings_its_provider_and_imports_the_files_besi
     assert not (folder / "__pycache__").exists()
 
 
-async def test_a_model_that_is_given_comes_before_the_agents_own(tmp_path: Path) -> None:
+async def test_model_argument_overrides_the_agents_model(tmp_path: Path) -> None:
     model = ScriptedProvider([ModelReply(text="", tool_calls=())] * 9, name="mine")
     asked: list[str] = []
 
@@ -208,7 +208,7 @@ def test_a_file_that_is_not_utf8_a_folder_in_its_place_and_no_agent_at_all_are_s
         (AGENT_PY.replace('name="speaker"', f'name="{SECRET} x"'), "String should match pattern"),
     ],
 )
-def test_what_agent_py_must_hold_is_said(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_agent_py_is_explained(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "words.py").write_text("HELLO = 1\n", encoding="utf-8")
     (tmp_path / "agent.py").write_text(text, encoding="utf-8")
 
@@ -261,7 +261,7 @@ async def test_an_agent_that_cannot_work_is_not_started(tmp_path: Path) -> None:
     assert not (tmp_path / "storage").exists()
 
 
-def test_a_client_facing_node_with_nobody_at_a_terminal_is_a_warning(tmp_path: Path) -> None:
+def test_client_facing_node_without_terminal_is_a_warning(tmp_path: Path) -> None:
     path = chatter(tmp_path / "agent")
 
     assert AgentRunner.load(path).validate().warnings == ()
@@ -384,7 +384,7 @@ async def test_a_tool_that_no_server_offers_stops_the_start_and_leaves_no_server
         assert [t.get_name() for t in asyncio.all_tasks() if t.get_name().startswith("mcp ")] == []
 
 
-async def test_a_run_in_a_session_that_is_there_knows_what_it_knew(tmp_path: Path) -> None:
+async def test_run_in_existing_session_sees_its_memory(tmp_path: Path) -> None:
     async with loaded(adder(tmp_path / "agent"), tmp_path) as runner:
         first = await runner.run({"a": 1, "b": 2})
         second = await runner.run({"b": 40}, entry_point="start", session_id=first.session_id)
@@ -437,7 +437,7 @@ def written(folder: Path) -> list[str]:
     return [file.read_text(encoding="utf-8") for file in folder.rglob("*") if file.is_file()]
 
 
-async def test_a_credential_that_an_error_repeats_is_written_and_said_nowhere(
+async def test_credential_in_an_error_is_masked_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     door, window = "open 'sesame' \\ ü", "glass of the hive"
@@ -472,7 +472,7 @@ async def test_a_credential_that_an_error_repeats_is_written_and_said_nowhere(
         assert [text for text in said if words in text] == []
 
 
-async def test_a_credential_is_in_no_message_of_a_module_that_cannot_be_loaded(tmp_path: Path) -> None:
+async def test_load_error_contains_no_credential(tmp_path: Path) -> None:
     path = folder_of(tmp_path / "agent", LEAKING, [], tools="raise OSError('lock of 7 wards')")
 
     with pytest.raises(AgentLoadError) as raised:
@@ -481,7 +481,7 @@ async def test_a_credential_is_in_no_message_of_a_module_that_cannot_be_loaded(t
     assert "wards" not in str(raised.value)
 
 
-async def test_what_a_run_leaves_behind_is_its_owners_alone(tmp_path: Path) -> None:
+async def test_session_files_are_private(tmp_path: Path) -> None:
     path = talker(tmp_path / "agent")
     (path / "mcp_servers.json").write_text(
         json.dumps({"servers": {"local": {"command": "python", "args": [str(MCP_SERVER)]}}}), encoding="utf-8"
@@ -519,7 +519,7 @@ async def test_an_output_that_is_too_large_fails_its_node_with_the_way_out(
     assert kept.stat().st_size < 10_000
 
 
-async def test_a_model_that_sets_too_large_an_output_is_told_and_goes_on(tmp_path: Path) -> None:
+async def test_oversized_output_is_rejected_and_model_continues(tmp_path: Path) -> None:
     large = {"tool_calls": [{"name": "set_output", "arguments": {"answer": "x" * (1 << 20)}}]}
     path = talker(tmp_path / "agent")
     async with loaded(folder_of(path, TALKER, [large, TALKS[1]]), tmp_path) as runner:

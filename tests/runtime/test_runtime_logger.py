@@ -62,7 +62,7 @@ def test_the_summary_says_how_the_executions_stand(tmp_path: Path) -> None:
     assert not {"input", "outputs"} & summary["executions"][0].keys()
 
 
-def test_an_execution_that_goes_on_and_ends_again_is_counted_once(tmp_path: Path) -> None:
+def test_resumed_execution_is_counted_once(tmp_path: Path) -> None:
     logger = logger_at(tmp_path)
     logger.log_execution(ended("e1", SessionStatus.PAUSED, steps=2))
 
@@ -92,7 +92,7 @@ def test_a_summary_is_bounded_and_its_totals_are_of_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in DAMAGES if kind not in ("folder", "huge number")])
-def test_a_broken_summary_is_begun_anew(tmp_path: Path, kind: str) -> None:
+def test_corrupt_summary_is_replaced(tmp_path: Path, kind: str) -> None:
     logger = logger_at(tmp_path)
     logger.log_execution(ended("e1"))
     damage(tmp_path / "sessions" / "s" / "logs" / "summary.json", kind)
@@ -104,7 +104,7 @@ def test_a_broken_summary_is_begun_anew(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("row", [{"execution_id": "e"}, [], {"execution_id": "e", "status": 1}])
-def test_a_summary_of_another_shape_is_as_good_as_none(tmp_path: Path, row: object) -> None:
+def test_summary_in_another_format_is_ignored(tmp_path: Path, row: object) -> None:
     logger = logger_at(tmp_path)
     logger.log_execution(ended("e1"))
     path = tmp_path / "sessions" / "s" / "logs" / "summary.json"

@@ -29,7 +29,7 @@ def script(folder: Path, value: Any) -> Path:
     return path
 
 
-async def test_replies_come_in_order_and_what_was_shown_is_kept() -> None:
+async def test_replies_come_in_order_and_requests_are_recorded() -> None:
     provider = ScriptedProvider([ModelReply(text="one"), ModelReply(text="two")])
     model: LLMProvider = provider
 
@@ -59,14 +59,14 @@ async def test_an_exception_is_raised_and_the_next_reply_follows() -> None:
     assert (await provider.complete(ASKED, [])).text == "now"
 
 
-async def test_a_rule_answers_by_what_it_is_shown() -> None:
+async def test_rule_computes_reply_from_request() -> None:
     def echo(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
         return ModelReply(text=f"{messages[-1].content} {tools[0].name}")
 
     assert (await ScriptedProvider([echo]).complete(ASKED, TOOLS)).text == "How is it? look"
 
 
-async def test_a_rule_may_take_its_time() -> None:
+async def test_rule_can_be_async() -> None:
     let = asyncio.Event()
 
     async def slow(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
@@ -147,7 +147,7 @@ async def test_a_script_is_read_from_a_file(tmp_path: Path) -> None:
         ({"replies": [{"error": "x", "transient": True, "retry_after": "soon"}]}, r"replies\[0\]: .*soon"),
     ],
 )
-def test_a_slip_in_a_script_is_named_with_its_place(tmp_path: Path, value: Any, reason: str) -> None:
+def test_script_error_names_its_place(tmp_path: Path, value: Any, reason: str) -> None:
     path = script(tmp_path, value)
 
     with pytest.raises(ScriptError, match=reason) as caught:
@@ -157,7 +157,7 @@ def test_a_slip_in_a_script_is_named_with_its_place(tmp_path: Path, value: Any, 
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000])
-def test_a_file_that_is_no_json_is_no_script(tmp_path: Path, content: bytes) -> None:
+def test_invalid_json_is_not_a_script(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "script.json"
     path.write_bytes(content)
 
@@ -165,13 +165,13 @@ def test_a_file_that_is_no_json_is_no_script(tmp_path: Path, content: bytes) -> 
         ScriptedProvider.load(path)
 
 
-def test_a_file_that_is_not_there_or_a_folder_is_no_script(tmp_path: Path) -> None:
+def test_missing_file_is_not_a_script(tmp_path: Path) -> None:
     for path in (tmp_path / "none.json", tmp_path):
         with pytest.raises(ScriptError, match="cannot be read"):
             ScriptedProvider.load(path)
 
 
-async def test_a_script_may_name_a_text_that_is_shown_first(tmp_path: Path) -> None:
+async def test_script_placeholder_is_replaced_by_shown_text(tmp_path: Path) -> None:
     file = tmp_path / "script.json"
     call = {"name": "dismiss", "arguments": {"ticket_id": "$shown.ticket_id", "reason": "of $shown.x"}}
     file.write_text(json.dumps({"replies": [{"tool_calls": [call]}] * 2}))

@@ -87,11 +87,11 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("node", "turn", "expected"), TABLE)
-def test_what_comes_after_a_turn(node: dict[str, Any], turn: dict[str, Any], expected: str) -> None:
+def test_assess_turn_returns_next_action(node: dict[str, Any], turn: dict[str, Any], expected: str) -> None:
     assert word(assess_turn(spec(**node), after(**turn))) == expected
 
 
-def test_a_judge_of_a_chat_may_end_it_and_otherwise_the_user_has_the_word() -> None:
+def test_chat_judge_ends_visit_or_waits_for_user() -> None:
     chat = spec(client_facing=True, output_keys=(), conversation_judge="llm")
 
     move = assess_turn(chat, after(text="Hi.", user_interaction_count=1))
@@ -99,30 +99,30 @@ def test_a_judge_of_a_chat_may_end_it_and_otherwise_the_user_has_the_word() -> N
     assert move == NextAction(None, question="Hi.")
 
 
-def test_who_is_sent_back_is_told_what_is_missing() -> None:
+def test_retry_feedback_names_missing_outputs() -> None:
     move = assess_turn(spec(), after(text="Well.", outputs={"a": 1}))
 
     assert "without setting b" in move.feedback
     assert move.error == "ended without setting b"
 
 
-def test_outputs_set_without_a_word_are_what_the_user_is_shown() -> None:
+def test_outputs_are_shown_to_user_if_model_said_nothing() -> None:
     move = assess_turn(spec(client_facing=True), after(calls=["set_output"], outputs_set=True, outputs=BOTH))
 
     assert move.question == "a: 1\nb: 2"
 
 
-def test_node_of_a_run_that_no_user_began_ends_without_a_word_with_one() -> None:
+def test_node_of_automatic_run_ends_without_user() -> None:
     move = assess_turn(
         spec(client_facing=True),
         after(calls=["set_output"], outputs_set=True, outputs=BOTH, text="Mended."),
-        begun_by_user=False,
+        started_by_user=False,
     )
 
     assert move == NextAction(None)
 
 
-def test_several_questions_are_one() -> None:
+def test_multiple_questions_are_joined() -> None:
     move = assess_turn(
         spec(client_facing=True), after(calls=["ask_user", "ask_user"], asked=["One?", "Two?"])
     )
@@ -141,7 +141,7 @@ NAMES = st.sampled_from(["look", "set_output", "ask_user"])
     text=st.sampled_from(["", "Words."]),
     count=st.integers(0, 2),
 )
-def test_nothing_ends_without_its_outputs_and_nobody_waits_for_a_user_who_is_not_there(
+def test_visit_ends_only_with_outputs_and_waits_only_for_users(
     client_facing: bool, calls: list[str], outputs: dict[str, int], outputs_set: bool, text: str, count: int
 ) -> None:
     node = spec(client_facing=client_facing)

@@ -571,7 +571,7 @@ class AgentRuntime:
         Raises:
             GraphError: The run is unknown.
         """
-        return await self._execution(execution_id).ended()
+        return await self._execution(execution_id).wait()
 
     def get_execution_result(self, execution_id: str, graph_id: str | None = None) -> ExecutionResult | None:
         """

@@ -163,7 +163,7 @@ class EventBus:
             capacity=capacity,
             remove=self._remove,
             on_drop=self._on_drop,
-            on_error=self._failed,
+            on_error=self._handle_error,
         )
         self._listeners.append(subscription)
         self._routes = {}
@@ -344,7 +344,7 @@ class EventBus:
             self._listeners.remove(listener)
             self._routes = {}
 
-    def _failed(self, name: str, error: BaseException) -> None:
+    def _handle_error(self, name: str, error: BaseException) -> None:
         if self._on_error is None:
             _log.error("event handler %r failed", name, exc_info=error)
             return

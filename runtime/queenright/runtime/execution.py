@@ -160,14 +160,14 @@ class Execution:
         finally:
             self.is_waiting_for_turn = False
 
-    async def placed(self) -> None:
+    async def wait_placed(self) -> None:
         """Wait until it runs, waits for another run of its session, or ended without starting."""
         await self._placed.wait()
 
-    async def begun(self) -> None:
+    async def wait_started(self) -> None:
         """Wait until it runs, or ended without starting."""
         await self._started.wait()
 
-    async def ended(self) -> ExecutionResult:
+    async def wait(self) -> ExecutionResult:
         """Wait for the result. Cancelling the wait does not cancel the run."""
         return await asyncio.shield(self._result)

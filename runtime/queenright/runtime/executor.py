@@ -38,7 +38,7 @@ from queenright.runtime.nodes.visit import CURSOR_FILE
 from queenright.runtime.plan import Advance, add_nodes, advance, ready_nodes
 from queenright.runtime.services import LoadedGraph, RuntimeServices
 from queenright.runtime.storage.checkpoint_queue import CheckpointDraft, CheckpointQueue
-from queenright.runtime.storage.checkpoint_store import Checkpoint, CheckpointStore, Reason
+from queenright.runtime.storage.checkpoint_store import Checkpoint, CheckpointStore, SaveReason
 from queenright.runtime.storage.conversation import Conversation, conversations_in, read_last_seq
 from queenright.runtime.storage.files import UnusableFileError, read_json
 from queenright.runtime.storage.runtime_logger import RuntimeLogger, VisitRow
@@ -64,7 +64,7 @@ class _Running:
     since: float
 
 
-_STOPPED: Final[Mapping[SessionStatus, Reason]] = {
+_STOPPED: Final[Mapping[SessionStatus, SaveReason]] = {
     SessionStatus.PAUSED: "pause",
     SessionStatus.TERMINATED: "terminate",
 }
@@ -102,7 +102,7 @@ class GraphExecutor:
         reporter: Reports progress as events, spans and metrics.
         logger: Logs one row per visit.
         fresh: Whether each visit starts with an empty conversation.
-        begun_by_user: Whether a user started the run, rather than an event or a timer.
+        started_by_user: Whether a user started the run, rather than an event or a timer.
         on_waiting: Called when all running nodes wait for a user.
     """
 
@@ -119,7 +119,7 @@ class GraphExecutor:
         reporter: Reporter,
         logger: RuntimeLogger,
         fresh: bool,
-        begun_by_user: bool,
+        started_by_user: bool,
         on_waiting: Callable[[], None],
     ) -> None:
         self.graph_id = graph.spec.id
@@ -141,7 +141,7 @@ class GraphExecutor:
         self._reporter = reporter
         self._logger = logger
         self._fresh = fresh
-        self._begun_by_user = begun_by_user
+        self._begun_by_user = started_by_user
         self._on_waiting = on_waiting
         # A node that runs alone continues the thread that started at the entry node.
         self._thread = "" if fresh else entry_node
@@ -410,7 +410,7 @@ class GraphExecutor:
             context=self._context(spec.id),
             random=services.random,
             fresh=self._fresh,
-            begun_by_user=self._begun_by_user,
+            started_by_user=self._begun_by_user,
             on_waiting=self._notify_waiting,
             approve=partial(self._approve, spec.id) if services.approvals.callback is not None else None,
         )
@@ -496,7 +496,7 @@ class GraphExecutor:
         self.state = state.executions[self._key]
         self._memory = SharedMemory(state.memory)
 
-    async def _checkpoint(self, node_id: str, reason: Reason) -> None:
+    async def _checkpoint(self, node_id: str, reason: SaveReason) -> None:
         # A graph that is not a worker is never respawned.
         if not self._graph.agent_id:
             return

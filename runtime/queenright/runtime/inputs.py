@@ -18,14 +18,10 @@ from queenright.instrumentation.redaction import redact
 from queenright.runtime.graphs.goal import Goal
 from queenright.runtime.graphs.graph import GraphSpec
 from queenright.runtime.graphs.specs import NodeSpec
+from queenright.runtime.tooling.tools import CONTEXT_PARAMETERS
 
 INPUT_REFUSED: Final = "input_refused"
 """Error type of a run whose first node rejected the input: it was cancelled, and did not fail."""
-
-CONTEXT_PARAMETERS: Final = frozenset(
-    {"runtime", "graph_id", "session_id", "agent_id", "node_id", "data_dir"}
-)
-"""Parameters that the runtime sets, not the caller."""
 
 ALWAYS_KNOWN: Final = frozenset({"message", "event", "tick"})
 """Input names of user messages, events and timers, accepted for every graph."""

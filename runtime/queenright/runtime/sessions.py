@@ -159,7 +159,7 @@ class SessionResolver:
         key = (graph.spec.id, entry.id)
         session = self._own.get(key)
         if session is None or not self._exists_on_disk(session):
-            session = self._own[key] = graph.store.persistent(graph.spec.id, entry.id, graph.agent_id)
+            session = self._own[key] = graph.store.get_or_create(graph.spec.id, entry.id, graph.agent_id)
         return session
 
     @staticmethod
@@ -169,4 +169,4 @@ class SessionResolver:
 
 def _session_view(graph: LoadedGraph, session: Session, store: SessionStore) -> Session:
     """Return a session as a graph sees it: its own unchanged, another graph's with a folder inside."""
-    return session if store.base == graph.store.base else store.shared(session, graph.spec.id)
+    return session if store.base == graph.store.base else store.shared_view(session, graph.spec.id)

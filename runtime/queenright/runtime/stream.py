@@ -249,7 +249,7 @@ class ExecutionStream:
             return False
         if execution.is_finishing:
             if execution.task is not asyncio.current_task():
-                await execution.ended()
+                await execution.wait()
             return False
         execution.stop_status, execution.stop_reason = status, reason
         if execution.task is None:
@@ -258,7 +258,7 @@ class ExecutionStream:
             return True
         execution.task.cancel()
         if execution.task is not asyncio.current_task():
-            await execution.ended()
+            await execution.wait()
         return True
 
     def nodes(self) -> list[tuple[Execution, str, EventLoopNode]]:
@@ -392,7 +392,7 @@ class ExecutionStream:
 
     def _release_session(self, resources: _RunResources) -> None:
         """Release the session, at once or when the threads that still work in it have ended."""
-        if not self._graph.tools.threads.running(resources.session_id):
+        if not self._graph.tools.threads.count_running(resources.session_id):
             resources.release_session()
             return
         _log.warning("a function of %s is still running; its session stays locked until it ends", self.id)
@@ -402,7 +402,7 @@ class ExecutionStream:
 
     async def _release_session_later(self, resources: _RunResources) -> None:
         try:
-            await self._graph.tools.threads.ended(resources.session_id)
+            await self._graph.tools.threads.wait_idle(resources.session_id)
         finally:
             resources.release_session()
 
@@ -470,7 +470,7 @@ class ExecutionStream:
             reporter=reporter,
             logger=logger,
             fresh=self.spec.conversation_mode == "fresh",
-            begun_by_user=self.spec.trigger_type == "manual",
+            started_by_user=self.spec.trigger_type == "manual",
             on_waiting=self._start_queued,
         )
         data: dict[str, Any] = {"framework": FRAMEWORK, "start_records": True, "entry_point": self.spec.id}

@@ -118,11 +118,11 @@ class WorkerRegistry:
         Waits until the current work has stopped. A run that has already ended is left unchanged.
         """
         await run.stream.stop_execution(run.execution.id, SessionStatus.TERMINATED, reason)
-        return await run.execution.ended()
+        return await run.execution.wait()
 
     def still_works(self, run: RunningWorker) -> bool:
         """Return whether a function of a run is still running in a thread, which cannot be stopped."""
-        return bool(run.graph.tools.threads.running(run.execution.session_id or ""))
+        return bool(run.graph.tools.threads.count_running(run.execution.session_id or ""))
 
     async def find_interrupted(self, agent_id: str, session_id: str, incarnation_id: str) -> StoppedWorker:
         """
@@ -192,14 +192,14 @@ class WorkerRegistry:
                 worker.state.execution_id, session_id, checkpoint, respawn=respawn
             )
         try:
-            await execution.begun()
+            await execution.wait_started()
         except asyncio.CancelledError:
             await worker.stream.stop_execution(
                 execution.id, SessionStatus.TERMINATED, "it took too long to start"
             )
             raise
         if not execution.has_begun:
-            result = await execution.ended()
+            result = await execution.wait()
             reason = result.error or result.status.value
             raise InvalidWorkerError(f"session {session_id!r} did not start again: {reason}")
         return execution

@@ -215,23 +215,25 @@ class LiteLlmProvider:
         stream = await self._ask(
             litellm, {**request, "stream": True, "stream_options": {"include_usage": True}}
         )
-        reply = ReplyAccumulator(self._ids)
-        async with aclosing(stream), aclosing(self._chunks(stream, reply)) as chunks:
+        accumulator = ReplyAccumulator(self._ids)
+        async with aclosing(stream), aclosing(self._chunks(stream, accumulator)) as chunks:
             async for chunk in chunks:
-                text = reply.add(chunk)
+                text = accumulator.add(chunk)
                 if text and on_text is not None:
                     on_text(text)
         # litellm always sets a finish reason of its own; this is the provider's.
-        finish_reason = getattr(stream, "received_finish_reason", reply.finish_reason)
+        finish_reason = getattr(stream, "received_finish_reason", accumulator.finish_reason)
         if not (finish_reason or getattr(stream, "intermittent_finish_reason", None)):
-            if reply.empty and _is_json(stream):
+            if accumulator.empty and _is_json(stream):
                 raise _NotStreamedError
             raise TransientModelError(f"{self._name}: the stream was interrupted (no finish reason)")
-        if reply.finish_reason == "content_filter" and reply.empty:
+        if accumulator.finish_reason == "content_filter" and accumulator.empty:
             raise ModelError(f"{self._name}: the provider's content filter blocked the whole answer")
-        usage = reply.usage
-        priced = litellm.ModelResponse(model=reply.model or self._name, **({"usage": usage} if usage else {}))
-        return reply.reply(_cost(litellm, priced, self._name) if usage else 0.0)
+        usage = accumulator.usage
+        priced = litellm.ModelResponse(
+            model=accumulator.model or self._name, **({"usage": usage} if usage else {})
+        )
+        return accumulator.reply(_cost(litellm, priced, self._name) if usage else 0.0)
 
     async def _whole(self, litellm: Any, request: dict[str, Any]) -> ModelReply:
         response = await self._ask(litellm, request)
@@ -256,13 +258,13 @@ class LiteLlmProvider:
         # Outside `except`: the provider's message may contain a key, and a traceback shows causes.
         raise failed
 
-    async def _chunks(self, stream: Any, reply: ReplyAccumulator) -> AsyncGenerator[Any, None]:
+    async def _chunks(self, stream: Any, accumulator: ReplyAccumulator) -> AsyncGenerator[Any, None]:
         try:
             async for chunk in stream:
                 yield chunk
             return
         except Exception as error:
-            if reply.empty and rejects_streaming(error):
+            if accumulator.empty and rejects_streaming(error):
                 raise _NotStreamedError from None
             failed = to_model_error(self._name, error, now=self._clock())
         raise failed

@@ -89,7 +89,7 @@ class EventLoopNode:
         context: Values of the context parameters of tools.
         random: Jitter of waits, and ids of inputs.
         fresh: Whether a visit starts with an empty conversation.
-        begun_by_user: Whether a user started the run, rather than an event or a timer.
+        started_by_user: Whether a user started the run, rather than an event or a timer.
         on_waiting: Called when the node starts to wait for its user.
         approve: Approves each tool call of the graph's tools; None approves all.
 
@@ -115,7 +115,7 @@ class EventLoopNode:
         random: Random,
         fresh: bool,
         breakers: Breakers | None = None,
-        begun_by_user: bool = True,
+        started_by_user: bool = True,
         on_waiting: Callable[[], None] = lambda: None,
         approve: Approve | None = None,
     ) -> None:
@@ -144,7 +144,7 @@ class EventLoopNode:
         self._judge = judge
         self._random = random
         self._fresh = fresh
-        self._begun_by_user = begun_by_user
+        self._begun_by_user = started_by_user
         self._on_waiting = on_waiting
         self._inbox = Inbox(folder / "inbox", disk=disk, clock=clock, random=random)
         self._input_came = asyncio.Event()
@@ -364,11 +364,11 @@ class EventLoopNode:
         """Judge the turn, and act on the verdict."""
         visit, cursor = self._visit, self._visit.cursor
         visit.raise_if_stopped()
-        move = assess_turn(self._spec, cursor, begun_by_user=self._begun_by_user)
-        if move.verdict is None:
+        action = assess_turn(self._spec, cursor, started_by_user=self._begun_by_user)
+        if action.verdict is None:
             judgement = await self._judgement(step)
         else:
-            judgement = Judgement(move.verdict, move.feedback)
+            judgement = Judgement(action.verdict, action.feedback)
         late, ids = await self._late_user_input(judgement)
         if late:
             judgement = Judgement(Verdict.CONTINUE, "")
@@ -380,8 +380,8 @@ class EventLoopNode:
             await visit.save()
             await self._inbox.remove(ids)
             return
-        waits = verdict is Verdict.CONTINUE and move.question is not None
-        if (end := self._ending(judgement, move)) is not None:
+        waits = verdict is Verdict.CONTINUE and action.question is not None
+        if (end := self._ending(judgement, action)) is not None:
             await self._end(judgement, end)
         elif not waits and (feedback or not cursor.calls):
             # The next model call needs a new message to respond to.
@@ -391,7 +391,7 @@ class EventLoopNode:
         else:
             cursor.record_verdict(verdict, "", self._clock())
             if waits:
-                cursor.awaiting, cursor.question = "user", move.question
+                cursor.awaiting, cursor.question = "user", action.question
             await visit.save()
 
     async def _late_user_input(self, judgement: Judgement) -> tuple[list[Draft], list[str]]:
@@ -430,7 +430,7 @@ class EventLoopNode:
             raise JudgeFailed(fault or TypeError("the judge returned no judgement")) from fault
         return judgement
 
-    def _ending(self, judgement: Judgement, move: NextAction) -> NodeResult | None:
+    def _ending(self, judgement: Judgement, action: NextAction) -> NodeResult | None:
         """Return the result if this was the visit's last turn, otherwise None."""
         if judgement.verdict is Verdict.ACCEPT:
             return NodeResult(outcome="done")
@@ -440,7 +440,7 @@ class EventLoopNode:
         limit = self._max_retries
         if judgement.verdict is Verdict.RETRY and limit is not None and self._visit.cursor.retries >= limit:
             return NodeResult(
-                outcome="incomplete", error=move.error or judgement.feedback, error_type="SentBack"
+                outcome="incomplete", error=action.error or judgement.feedback, error_type="SentBack"
             )
         if self._visit.cursor.iteration >= self._spec.max_turns:
             error = f"not done after {self._spec.max_turns} turns (max_turns)"

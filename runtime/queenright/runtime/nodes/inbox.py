@@ -19,7 +19,7 @@ from typing import Any
 from queenright.runtime.events import Clock
 from queenright.runtime.storage.files import (
     Disk,
-    Skipped,
+    SkippedFile,
     UnusableFileError,
     read_json,
     sync_folder,
@@ -78,7 +78,7 @@ class Inbox:
     """
 
     def __init__(self, folder: Path, *, disk: Disk, clock: Clock, random: Random) -> None:
-        self.skipped: list[Skipped] = []
+        self.skipped: list[SkippedFile] = []
         """Files that could not be read; they are left in place."""
         self._folder = folder
         self._disk = disk
@@ -148,7 +148,7 @@ class Inbox:
             except UnusableFileError as error:
                 if all(skipped.path != path for skipped in self.skipped):
                     _log.warning("ignored an unreadable input: %s", error)
-                    self.skipped.append(Skipped(path, error.reason))
+                    self.skipped.append(SkippedFile(path, error.reason))
         return items
 
     def _remove(self, ids: Collection[str]) -> None:

@@ -66,7 +66,7 @@ class ToolRunner:
 
     async def run_calls(self, visit: Visit, step: StepReport) -> None:
         """Run the tool calls of the newest turn."""
-        await self._run_calls(visit, step, visit.unanswered_calls())
+        await self._run_concurrently(visit, step, visit.unanswered_calls())
 
     async def resume(self, visit: Visit, step: StepReport) -> None:
         """
@@ -75,12 +75,12 @@ class ToolRunner:
         Built-in tools only affect the conversation and are called again. The effect of the others is
         unknown, so their calls are answered with an error.
         """
-        await self._run_calls(
+        await self._run_concurrently(
             visit, step, [call for call in visit.unanswered_calls() if call.name in self._builtin_names]
         )
         await visit.repair()
 
-    async def _run_calls(self, visit: Visit, step: StepReport, calls: Iterable[ToolCall]) -> None:
+    async def _run_concurrently(self, visit: Visit, step: StepReport, calls: Iterable[ToolCall]) -> None:
         tasks = {
             asyncio.create_task(self._run_call(step, call), name=f"tool {call.name}"): call for call in calls
         }

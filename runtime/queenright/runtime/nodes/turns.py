@@ -32,7 +32,7 @@ CONTINUE_TURN: Final = NextAction(Verdict.CONTINUE)
 ASK_JUDGE: Final = NextAction(None)
 
 
-def assess_turn(spec: NodeSpec, cursor: NodeCursor, *, begun_by_user: bool = True) -> NextAction:
+def assess_turn(spec: NodeSpec, cursor: NodeCursor, *, started_by_user: bool = True) -> NextAction:
     """
     Decide what follows the newest turn, all of whose calls have been answered.
 
@@ -50,7 +50,7 @@ def assess_turn(spec: NodeSpec, cursor: NodeCursor, *, begun_by_user: bool = Tru
     if cursor.asked:
         return NextAction(Verdict.CONTINUE, question="\n".join(cursor.asked))
     if cursor.outputs and not missing and (cursor.outputs_set or not uses_tools):
-        if spec.client_facing and begun_by_user and not uses_tools and cursor.user_interaction_count == 0:
+        if spec.client_facing and started_by_user and not uses_tools and cursor.user_interaction_count == 0:
             return NextAction(Verdict.CONTINUE, question=cursor.text if has_text else _format_outputs(cursor))
         return ASK_JUDGE
     if uses_tools:

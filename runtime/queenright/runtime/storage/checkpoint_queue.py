@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from queenright.runtime.breakers import CallBreaker, CallRefused
 from queenright.runtime.deadline import Sleep
-from queenright.runtime.storage.checkpoint_store import CheckpointStore, Reason
+from queenright.runtime.storage.checkpoint_store import CheckpointStore, SaveReason
 from queenright.runtime.storage.files import Disk
 from queenright.runtime.storage.session_state import ExecutionState
 
@@ -38,7 +38,7 @@ class CheckpointDraft:
     execution_id: str
     graph_id: str
     node_id: str
-    reason: Reason
+    reason: SaveReason
     memory: Mapping[str, Any]
     execution: ExecutionState
     conversations: Mapping[str, int]

@@ -23,7 +23,7 @@ from pydantic import BaseModel, Field, ValidationError
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.events import Clock
 from queenright.runtime.storage.files import (
-    Skipped,
+    SkippedFile,
     UnusableFileError,
     json_bytes,
     read_json,
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 _NAME: Final = re.compile(r"([0-9]{10,})-[A-Za-z0-9_-]{1,64}")
 _HASH: Final = "content_hash"
 
-Reason = Literal["node", "pause", "terminate"]
+SaveReason = Literal["node", "pause", "terminate"]
 
 
 class CorruptCheckpointError(QueenrightError):
@@ -74,7 +74,7 @@ class Checkpoint(BaseModel):
     execution_id: str
     node_id: str
     """The node that had just completed; "" if there is none."""
-    reason: Reason
+    reason: SaveReason
     memory: dict[str, Any] = Field(default_factory=dict)
     execution: ExecutionState
     conversations: dict[str, int] = Field(default_factory=dict)
@@ -112,7 +112,7 @@ class CheckpointStore:
     """
 
     def __init__(self, directory: Path, *, clock: Clock, ids: Callable[[], str]) -> None:
-        self.skipped: list[Skipped] = []
+        self.skipped: list[SkippedFile] = []
         """Invalid files of the last listing or search, with reasons."""
         self._directory = directory
         self._clock = clock
@@ -125,7 +125,7 @@ class CheckpointStore:
         graph_id: str,
         execution_id: str,
         node_id: str,
-        reason: Reason,
+        reason: SaveReason,
         memory: Mapping[str, Any],
         execution: ExecutionState,
         conversations: Mapping[str, int],
@@ -201,7 +201,7 @@ class CheckpointStore:
     def chain(self) -> list[ChainLink]:
         """Return all checkpoints, newest first: valid ones, and others with the reason."""
         links = []
-        for name in sorted(self._names(), key=_order, reverse=True):
+        for name in sorted(self._names(), key=_sort_key, reverse=True):
             try:
                 links.append(ChainLink(checkpoint_id=name, checkpoint=self.load(name)))
             except CheckpointNotFoundError:
@@ -229,7 +229,7 @@ class CheckpointStore:
             return 0
         removed = 0
         for name in names:
-            if _order(name) < _order(kept[-1]):
+            if _sort_key(name) < _sort_key(kept[-1]):
                 try:
                     (self._directory / f"{name}.json").unlink()
                     removed += 1
@@ -241,17 +241,17 @@ class CheckpointStore:
 
     def _valid(self) -> Iterator[Checkpoint]:
         self.skipped = []
-        for name in sorted(self._names(), key=_order, reverse=True):
+        for name in sorted(self._names(), key=_sort_key, reverse=True):
             try:
                 yield self.load(name)
             except CheckpointNotFoundError:
                 continue
             except CorruptCheckpointError as error:
                 _log.warning("skipped a checkpoint: %s", error)
-                self.skipped.append(Skipped(error.path, error.reason))
+                self.skipped.append(SkippedFile(error.path, error.reason))
 
     def _check_parent(self, path: Path, checkpoint: Checkpoint, parent_id: str) -> None:
-        if not _NAME.fullmatch(parent_id) or _order(parent_id) >= _order(checkpoint.checkpoint_id):
+        if not _NAME.fullmatch(parent_id) or _sort_key(parent_id) >= _sort_key(checkpoint.checkpoint_id):
             raise CorruptCheckpointError(path, f"its parent {parent_id[:100]!r} is not an older checkpoint")
         try:
             parent = self._row(self._directory / f"{parent_id}.json")
@@ -298,5 +298,5 @@ def _number(name: str) -> int:
     return int(name.partition("-")[0])
 
 
-def _order(name: str) -> tuple[int, str]:
+def _sort_key(name: str) -> tuple[int, str]:
     return _number(name), name

@@ -35,7 +35,7 @@ from queenright.runtime.storage.exchanges import (
 from queenright.runtime.storage.files import (
     TEMP_SUFFIX,
     Disk,
-    Skipped,
+    SkippedFile,
     UnusableFileError,
     json_bytes,
     read_json,
@@ -44,7 +44,7 @@ from queenright.runtime.storage.files import (
     write_json,
 )
 
-__all__ = ["Conversation", "Draft", "Entry", "EntryKind", "Skipped", "estimated_tokens"]
+__all__ = ["Conversation", "Draft", "Entry", "EntryKind", "SkippedFile", "estimated_tokens"]
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Conversation:
         self._clock = clock
         self._entries: list[Entry] = []
         self._last_seq = 0
-        self._skipped: list[Skipped] = []
+        self._skipped: list[SkippedFile] = []
         # Answers of concurrent tools are appended from several tasks.
         self._writing = asyncio.Lock()
 
@@ -93,7 +93,7 @@ class Conversation:
         return self._last_seq
 
     @property
-    def skipped(self) -> tuple[Skipped, ...]:
+    def skipped(self) -> tuple[SkippedFile, ...]:
         """Files that ``open`` could not read, with reasons."""
         return tuple(self._skipped)
 
@@ -349,7 +349,7 @@ class Conversation:
         return entry
 
     def _skip(self, path: Path, reason: str) -> None:
-        self._skipped.append(Skipped(path, reason))
+        self._skipped.append(SkippedFile(path, reason))
 
     def _remove(self, numbers: Iterable[int]) -> None:
         """Remove the files of removed entries; failures do not matter, since the entries no longer count."""

@@ -60,7 +60,7 @@ class FileLockedError(QueenrightError):
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedFile:
     """A file that could not be read and was skipped, with the reason."""
 
     path: Path
@@ -263,7 +263,7 @@ def lines_before(path: Path, before: int | None = None) -> Iterator[tuple[int, d
 
 
 @contextmanager
-def locked(path: Path, *, wait: bool) -> Iterator[None]:
+def lock_file(path: Path, *, wait: bool) -> Iterator[None]:
     """
     Hold the lock on ``path`` within the block; the kernel releases it if the process is killed.
 

@@ -23,9 +23,9 @@ from queenright.runtime.storage.files import (
     TEMP_SUFFIX,
     Claim,
     FileLockedError,
-    Skipped,
+    SkippedFile,
     UnusableFileError,
-    locked,
+    lock_file,
     make_folder,
     read_json,
     sync_folder,
@@ -144,7 +144,7 @@ class SessionStore:
 
     def __init__(self, base: Path, *, clock: Clock, ids: Callable[[], str] = _short_id) -> None:
         self.base = base
-        self.skipped: list[Skipped] = []
+        self.skipped: list[SkippedFile] = []
         """Files that the last listing could not read, with reasons."""
         self._sessions = base / "sessions"
         self._clock = clock
@@ -171,7 +171,7 @@ class SessionStore:
             if not os.path.lexists(session.root):  # a file is in place of a parent folder
                 raise NotADirectoryError(errno.ENOTDIR, "Not a directory", error.filename) from error
             raise SessionExists(session_id) from error
-        with locked(_state_lock(session), wait=True):
+        with lock_file(_state_lock(session), wait=True):
             if (session.root / _STATE_FILE).exists():
                 raise SessionExists(session_id)
             state = SessionState(
@@ -199,7 +199,7 @@ class SessionStore:
             raise SessionNotFound(session_id, self._sessions)
         return session
 
-    def shared(self, session: Session, graph_id: str) -> Session:
+    def shared_view(self, session: Session, graph_id: str) -> Session:
         """
         Return ``session`` as seen by the graph ``graph_id`` that shares it, with its own folder inside.
 
@@ -209,11 +209,11 @@ class SessionStore:
         path = session.root / "graphs" / _GRAPH_ID.validate_python(graph_id)
         return Session(session.id, path, session.root)
 
-    def persistent(self, graph_id: str, entry_point: str, agent_id: str = "") -> Session:
+    def get_or_create(self, graph_id: str, entry_point: str, agent_id: str = "") -> Session:
         """Return the newest session of an entry point; create the first one."""
         make_folder(self._sessions)
         # Concurrent callers must get the same session.
-        with locked(self._sessions / _LOCK_FILE, wait=True):
+        with lock_file(self._sessions / _LOCK_FILE, wait=True):
             for state in self.list_sessions():
                 if (state.graph_id, state.entry_point) == (graph_id, entry_point):
                     return self._session(state.session_id)
@@ -260,7 +260,7 @@ class SessionStore:
             limit: Maximum number of sessions.
         """
         states: list[SessionState] = []
-        skipped: list[Skipped] = []
+        skipped: list[SkippedFile] = []
         for name in self._names():
             try:
                 states.append(self._read(Session(name, self._sessions / name, self._sessions / name)))
@@ -268,7 +268,7 @@ class SessionStore:
                 continue
             except UnusableFileError as error:
                 _log.warning("skipped a session: %s", error)
-                skipped.append(Skipped(error.path, error.reason))
+                skipped.append(SkippedFile(error.path, error.reason))
         self.skipped = skipped
         states.sort(key=lambda state: (state.created_at, state.session_id), reverse=True)
         return [state for state in states if status is None or state.status is status][:limit]
@@ -286,7 +286,7 @@ class SessionStore:
         trash = self.base / "sessions.deleted"
         with self._locked(session), ExitStack() as claims:
             for lock in [session.root / _LOCK_FILE, *session.root.glob(f"graphs/*/{_LOCK_FILE}")]:
-                claims.callback(self._take(session, lock).release)
+                claims.callback(self._claim_file(session, lock).release)
             make_folder(trash)
             # Move it in one step, so that a kill during the removal leaves no partial session.
             os.replace(session.root, trash / f"{_short_id()}-{_short_id()}")
@@ -307,7 +307,7 @@ class SessionStore:
             if not (session.root / _STATE_FILE).exists():
                 raise SessionNotFound(session.id, self._sessions)
             make_folder(session.path)
-            claim = self._take(session, session.path / _LOCK_FILE)
+            claim = self._claim_file(session, session.path / _LOCK_FILE)
             try:
                 _remove_temporary_files(session)
             except BaseException:
@@ -326,7 +326,7 @@ class SessionStore:
             try:
                 for lock in [session.root / _LOCK_FILE, *session.root.glob(f"graphs/*/{_LOCK_FILE}")]:
                     if lock.exists():
-                        with locked(lock, wait=False):
+                        with lock_file(lock, wait=False):
                             pass
             except FileLockedError:
                 return True
@@ -346,12 +346,12 @@ class SessionStore:
     def _locked(self, session: Session) -> ExitStack:
         stack = ExitStack()
         try:
-            stack.enter_context(locked(_state_lock(session), wait=True))
+            stack.enter_context(lock_file(_state_lock(session), wait=True))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise SessionNotFound(session.id, self._sessions) from error
         return stack
 
-    def _take(self, session: Session, path: Path) -> Claim:
+    def _claim_file(self, session: Session, path: Path) -> Claim:
         try:
             return Claim.take(path)
         except FileLockedError as error:

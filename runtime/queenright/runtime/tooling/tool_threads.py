@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from queenright.instrumentation.errors import QueenrightError
 
-THREADS: Final = 32
+MAX_THREADS_PER_SESSION: Final = 32
 """Maximum number of concurrent functions per session."""
 
 T = TypeVar("T")
@@ -32,10 +32,10 @@ class TooManyThreadsError(QueenrightError):
 
 class ToolThreads:
     """
-    Runs plain functions in threads, at most ``THREADS`` per session.
+    Runs plain functions in threads, at most ``MAX_THREADS_PER_SESSION`` per session.
 
     A call that is cancelled or times out ends at once, but its thread runs until the function returns. Wait
-    for ``ended`` before anyone else writes in the session.
+    for ``wait_idle`` before anyone else writes in the session.
     """
 
     def __init__(self) -> None:
@@ -43,11 +43,11 @@ class ToolThreads:
         self._abandoned: Counter[str] = Counter()
         self._changed: set[asyncio.Future[None]] = set()
 
-    def running(self, session_id: str) -> int:
+    def count_running(self, session_id: str) -> int:
         """Return the number of functions that run for a session."""
         return self._running[session_id]
 
-    async def ended(self, session_id: str) -> None:
+    async def wait_idle(self, session_id: str) -> None:
         """Wait until no function runs for a session."""
         while self._running[session_id]:
             await self._change()
@@ -59,10 +59,10 @@ class ToolThreads:
         Raises:
             TooManyThreadsError: All threads run functions that nobody waits for, which may never end.
         """
-        while self._running[session_id] >= THREADS:
-            if self._abandoned[session_id] >= THREADS:
+        while self._running[session_id] >= MAX_THREADS_PER_SESSION:
+            if self._abandoned[session_id] >= MAX_THREADS_PER_SESSION:
                 raise TooManyThreadsError(
-                    f"{THREADS} calls that timed out are still running in this session, "
+                    f"{MAX_THREADS_PER_SESSION} calls that timed out are still running in this session, "
                     f"and no more are started before one of them ends"
                 )
             await self._change()
