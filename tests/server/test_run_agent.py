@@ -18,7 +18,7 @@ import pytest
 
 from queenright.cli.conversation import Progress
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.runtime.storage.files import locked
+from queenright.runtime.storage.files import lock_file
 from tests.runtime.agents import TALKER, TALKS, adder, chatter, circler, folder_of, keeper, talker
 from tests.warm import PROGRAM, Command, Talking, queenright
 
@@ -123,7 +123,7 @@ def test_a_session_that_another_writes_in_is_left_to_it(tmp_path: Path) -> None:
     session = run(tmp_path, "--input", '{"a": 1, "b": 0}').stdout.split()[1]
     (path / "functions.py").write_text("def add(a, b):\n    return a + b\n", encoding="utf-8")
     folder = tmp_path / "here" / "sessions" / session
-    with locked(folder / ".lock", wait=False):
+    with lock_file(folder / ".lock", wait=False):
         done = run(tmp_path, "--session", session, "--input", '{"a": 1, "b": 2}')
 
     assert done.returncode == 1

@@ -118,7 +118,7 @@ async def test_judge_and_queen_are_among_the_graphs_to_be_looked_at(home: House)
     """003: they run as graphs beside each agent; nobody talks with them there, and nobody removes them."""
     found = (await home.ask("GET", "/api/agents/guide/graphs"))["graphs"]
     store = home.service.runtime.session_store("worker_health_judge")
-    store.persistent("worker_health_judge", "health_check")
+    store.get_or_create("worker_health_judge", "health_check")
     path = "/api/agents/guide/graphs/worker_health_judge"
     nodes = (await home.ask("GET", f"{path}/nodes"))["nodes"]
     [session] = (await home.ask("GET", f"{path}/sessions"))["sessions"]

@@ -109,7 +109,9 @@ class RuntimeControl:
     async def _was_killed(self, target: Target) -> Stopped:
         """Make sure that nobody runs a session whose run is not at its end."""
         try:
-            left = await self._workers.find_abandoned(target.agent_id, target.session_id, target.incarnation_id)
+            left = await self._workers.find_abandoned(
+                target.agent_id, target.session_id, target.incarnation_id
+            )
         except (InvalidWorkerError, UnusableFileError, OSError) as error:
             raise WorkerUnreachableError(f"worker {target} cannot be terminated: {error}") from error
         saved = next((link.checkpoint_id for link in left.chain if link.checkpoint is not None), None)
