@@ -1,4 +1,4 @@
-"""Models that an agent names and that nothing can be asked of: said before it starts."""
+"""Models that an agent cannot use are reported before it starts."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ async def test_interval_ticks_fire_on_time(tmp_path: Path, fake_time: FakeTime) 
 async def test_a_run_longer_than_its_interval_skips_ticks_and_counts_them(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    """B55: one in flight at most, the next tick is on the grid again, and a run can be cancelled."""
+    """B55: at most one run at a time, the next tick is on the grid, and a run can be cancelled."""
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     fired: list[int | None] = []
     running = at_once = 0
@@ -123,7 +123,7 @@ async def test_blocked_process_counts_missed_ticks_and_fires_once(
 
 
 async def test_no_event_is_lost_while_a_run_is_going_on(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B45: each is handled, in order, one at a time."""
+    """B45: events are handled in order, one at a time."""
     bus = EventBus()
     runtime = runtime_on(bus, tmp_path, fake_time)
     seen: list[str] = []
@@ -144,7 +144,7 @@ async def test_no_event_is_lost_while_a_run_is_going_on(tmp_path: Path, fake_tim
 
 
 async def test_a_graph_is_not_started_by_its_own_events(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B63: what another graph emitted starts it, and carries that graph's id."""
+    """B63: an event of another graph starts a run and carries that graph's id."""
     bus = EventBus()
     runtime = runtime_on(bus, tmp_path, fake_time)
     seen: list[str] = []
@@ -168,7 +168,7 @@ async def test_a_graph_is_not_started_by_its_own_events(tmp_path: Path, fake_tim
 async def test_events_of_a_graph_carry_where_they_come_from_and_no_worker(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    """B50, B63: graph, stream and session are on every event; agent_id is not on those of no worker."""
+    """B50, B63: events carry graph, stream and session, but no agent_id without a worker."""
     bus = EventBus()
     seen: list[AgentEvent] = []
     bus.subscribe(seen.append, name="reader")
@@ -188,7 +188,7 @@ async def test_events_of_a_graph_carry_where_they_come_from_and_no_worker(
 
 
 async def test_events_of_a_worker_name_it_and_one_incarnation(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B63: two runs of one process are one incarnation; another process is another."""
+    """B63: runs of one process share an incarnation; another process has its own."""
     seen: list[AgentEvent] = []
     for _ in range(2):
         bus = EventBus()
@@ -208,7 +208,7 @@ async def test_events_of_a_worker_name_it_and_one_incarnation(tmp_path: Path, fa
 async def test_after_a_restart_the_second_run_still_knows_the_first(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    """B54: same session, same conversation."""
+    """B54: the same session has the same conversation."""
     ids = []
     shown: list[list[str]] = []
     for message in ("first check", "second check"):
@@ -269,7 +269,7 @@ async def test_entry_points_of_one_graph_have_sessions_of_their_own(
 
 
 async def test_runs_in_one_session_take_turns(tmp_path: Path, fake_time: FakeTime) -> None:
-    """One writer a session, whoever triggers, and however many may run at a time."""
+    """A session has one writer, whoever triggers the runs, at any concurrency."""
     at_once = running = 0
 
     class Slow(ScriptedModel):
@@ -316,13 +316,13 @@ async def test_queue_rejects_runs_beyond_max_waiting(tmp_path: Path, fake_time: 
 
 
 def asking_graph(**entry: Any) -> GraphSpec:
-    """A graph that asks its user who it is."""
+    """Build a graph that asks its user a question."""
     node = NodeSpec(id="chat", system_prompt="Talk.", client_facing=True, output_keys=("name",))
     return GraphSpec(id="g", nodes=(node,), entry_points=(EntryPointSpec(id="e", node_id="chat", **entry),))
 
 
 class Asking(ScriptedModel):
-    """Asks who is there, and is content with the answer."""
+    """A model that asks once and accepts the answer."""
 
     async def complete(self, messages: Any, tools: Any, on_text: Any = None) -> ModelReply:
         if messages[-1].content == "Ada":
@@ -331,7 +331,7 @@ class Asking(ScriptedModel):
 
 
 async def test_run_waiting_for_user_takes_no_slot(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B109: one run at a time, but a conversation that waits holds nobody up; it goes on when answered."""
+    """B109: one run at a time, but a waiting conversation takes no slot and continues when answered."""
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     runtime.add_graph(asking_graph(), model=Asking())
     await runtime.start()
@@ -348,7 +348,7 @@ async def test_run_waiting_for_user_takes_no_slot(tmp_path: Path, fake_time: Fak
 
 
 async def test_steps_are_numbered_on_after_a_resume(tmp_path: Path, fake_time: FakeTime) -> None:
-    """A resumed run, in another process, goes on counting its steps: in events and in the step log."""
+    """A run resumed in another process continues its step count in events and step log."""
     told: list[AgentEvent] = []
     session = ""
     for _ in range(2):
@@ -421,7 +421,7 @@ async def test_approval_callback_decides_whether_a_tool_runs(
 
 
 async def test_run_waiting_for_session_takes_no_slot(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B109: who is triggered in the session of a waiting conversation holds up nobody elsewhere."""
+    """B109: a run queued behind a waiting conversation does not delay other sessions."""
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     runtime.add_graph(asking_graph(), model=Asking())
     await runtime.start()
@@ -480,7 +480,7 @@ async def test_session_claimed_by_another_process_is_rejected(tmp_path: Path, fa
 async def test_a_graph_added_before_the_start_behaves_as_one_added_after(
     tmp_path: Path, fake_time: FakeTime, before: bool
 ) -> None:
-    """B57: timers run, and nothing ran before the start."""
+    """B57: timers run after the start, and nothing before it."""
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     fired: list[float] = []
 
@@ -598,7 +598,7 @@ async def test_a_runtime_that_was_stopped_starts_again(tmp_path: Path, fake_time
 
 
 async def test_cancelled_run_has_ended(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B55: a run that hangs can be cancelled, and one that waits behind it."""
+    """B55: a hanging run and one queued behind it can be cancelled."""
     bus = EventBus()
     ends: list[AgentEvent] = []
     bus.subscribe(ends.append, name="reader", types={EventType.EXECUTION_FAILED})
@@ -631,7 +631,7 @@ async def test_invalid_use_is_an_error(tmp_path: Path, fake_time: FakeTime) -> N
 
     with pytest.raises(GraphError, match="graph 'g' already exists"):
         runtime.add_graph(graph(), model=ScriptedModel())
-    with pytest.raises(GraphError, match="graph 'h' cannot be primary: 'g' is"):
+    with pytest.raises(GraphError, match="graph 'h' cannot be primary: 'g' already is"):
         runtime.add_graph(graph("h"), model=ScriptedModel(), primary=True)
     with pytest.raises(GraphError, match="graph 'h' has no entry point 'x'"):
         runtime.add_graph(graph("h"), model=ScriptedModel(), entries={"x": lambda t, r: r("")})
@@ -750,7 +750,7 @@ async def test_user_is_present_after_recent_input(tmp_path: Path, fake_time: Fak
 
 
 async def test_user_input_goes_to_the_active_graph_first(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B62: two graphs with the same node id; words go where they belong."""
+    """B62: input reaches the right one of two graphs with the same node id."""
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     models = {name: ScriptedModel([ModelReply(text="Who are you?")]) for name in ("left", "right")}
     for name, model in models.items():
@@ -816,7 +816,7 @@ def sharer(graph_id: str) -> GraphSpec:
 async def test_a_run_in_a_shared_session_is_resumed_there_after_a_restart(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    """Each graph of a session goes on by itself, with the memory that they share."""
+    """Graphs that share a session run independently, with shared memory."""
     replies = [ModelReply(text="What now?"), calls("set_output", '{"x": "rest"}')]
     sessions = []
     for life in range(2):

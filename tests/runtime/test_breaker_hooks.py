@@ -1,4 +1,4 @@
-"""Where the runtime asks its circuit breakers: before tools, models, and the writing of checkpoints."""
+"""Circuit breakers of the runtime: before tools, models and checkpoint writes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Nothing(BaseModel):
 
 
 class Bench:
-    """A runtime with breakers, and what happened on it."""
+    """A runtime with breakers, and the events it published."""
 
     def __init__(self, path: Path, time: FakeTime, breakers: Breakers | None) -> None:
         self.path, self.time = path, time
@@ -53,7 +53,7 @@ class Bench:
         self.model = ScriptedModel()
 
     async def load(self, *nodes: NodeSpec, agent_id: str = "bee", **more: Any) -> None:
-        """Start a graph of nodes in a row."""
+        """Start a graph with nodes in a row."""
         edges = [EdgeSpec(source=a.id, target=b.id) for a, b in pairwise(nodes)]
         spec = GraphSpec(
             id="g",
@@ -65,14 +65,14 @@ class Bench:
         await self.runtime.start()
 
     async def talk(self, *replies: ModelReply | Exception, tools: tuple[Tool, ...] = (), **more: Any) -> None:
-        """Start a graph of one node that gives these answers."""
+        """Start a graph with one node and these replies."""
         self.model.replies = list(replies)
         agent_id = more.pop("agent_id", "bee")
         node = NodeSpec(id="n", system_prompt="Be a bee.", tools=tuple(tool.name for tool in tools), **more)
         await self.load(node, tools=tools, agent_id=agent_id)
 
     async def run(self, *, most: float = 0.0) -> ExecutionResult:
-        """Run it, for so many seconds at most."""
+        """Run it, for at most a number of seconds."""
         execution = await self.runtime.trigger("e", {"message": "Go."})
         await self.time.advance(most)
         return await self.runtime.wait(execution)
@@ -86,7 +86,7 @@ class Bench:
         return self.registry.status(name).failures
 
     def told(self) -> list[str]:
-        """What the model was told by its tools, at the end."""
+        """Return the tool results that the model received."""
         return [message.content for message in self.model.requests[-1] if message.role == "tool"]
 
     def count(self, kind: EventType) -> int:
@@ -256,7 +256,7 @@ async def test_failing_model_opens_its_breaker(bench: Bench) -> None:
     result = await bench.run(most=3600)
 
     assert result.succeeded
-    # Three that failed and the one that answered; between them one was refused, and waited out the time.
+    # Three failures and the successful call; one refusal in between waited for the breaker.
     assert bench.count(EventType.LLM_CALL_STARTED) == 4
     assert bench.count(EventType.WORKER_WAITING) == 8
     waits = [
@@ -275,7 +275,7 @@ async def test_breaker_refusal_uses_no_model_attempt(bench: Bench) -> None:
 
 
 class Shut:
-    """A breaker that never lets anything pass."""
+    """A breaker that is always open."""
 
     def get(self, kind: str, agent: str = "", target: str = "", *, parents: Sequence[str] = ()) -> Shut:
         return self
@@ -333,7 +333,7 @@ async def nothing() -> None: ...
 
 
 class Disk:
-    """A place for checkpoints that can be taken away: a file lies where their folder should be."""
+    """A checkpoint folder that can be made unwritable by a file in its place."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -343,7 +343,7 @@ class Disk:
         [session] = (self._bench.path / "sessions").iterdir()
         return session / "checkpoints"
 
-    # Async: a function in a thread is over when it is over, whatever the clock says.
+    # Async: a function in a thread ends in real time.
     async def breaks(self) -> None:
         self._folder.write_text("")
 

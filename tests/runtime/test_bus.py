@@ -19,7 +19,7 @@ def event(event_type: EventType = DELTA, **fields: str) -> AgentEvent:
 
 
 class Gate:
-    """A subscriber that sleeps until it is opened."""
+    """A subscriber that blocks until it is released."""
 
     def __init__(self) -> None:
         self.opened = asyncio.Event()
@@ -69,7 +69,7 @@ async def test_blocked_subscriber_does_not_slow_publisher_or_lose_tickets() -> N
 
 
 async def test_the_oldest_events_are_dropped_and_the_rest_stay_in_order() -> None:
-    """B58: what is kept is the newest."""
+    """B58: the newest events are kept."""
     bus = EventBus()
     gate = Gate()
     bus.subscribe(gate, name="slow", capacity=3)
@@ -82,7 +82,7 @@ async def test_the_oldest_events_are_dropped_and_the_rest_stay_in_order() -> Non
 
 
 async def test_a_queue_full_of_tickets_takes_more_tickets_and_refuses_deltas() -> None:
-    """B61: no flood of text pushes a ticket out."""
+    """B61: a flood of text does not displace a ticket."""
     bus = EventBus()
     gate = Gate()
     subscription = bus.subscribe(gate, name="slow", capacity=2)
@@ -143,7 +143,7 @@ async def test_a_handler_that_publishes_a_hundred_deep_does_not_deadlock() -> No
 
 
 async def test_failing_handler_is_reported_and_isolated() -> None:
-    """B60: neither the publisher nor other handlers hear of it; it goes on with the next event."""
+    """B60: neither the publisher nor other handlers are affected; the handler gets the next event."""
     errors: list[tuple[str, BaseException]] = []
     bus = EventBus(on_error=lambda name, error: errors.append((name, error)))
     seen: list[AgentEvent] = []
@@ -162,7 +162,7 @@ async def test_failing_handler_is_reported_and_isolated() -> None:
 
 
 async def test_failing_handler_is_logged_without_on_error(caplog: pytest.LogCaptureFixture) -> None:
-    """B60: silence is not an option either."""
+    """B60: errors are not swallowed silently."""
     bus = EventBus()
 
     async def broken(_: AgentEvent) -> None:
@@ -329,11 +329,11 @@ def test_capacity_must_be_positive() -> None:
         EventBus().subscribe(lambda _: None, name="x", capacity=0)
 
 
-# -- whoever listens, and however ------------------------------------------------------------------
+# -- any subscribers ------------------------------------------------------------------------------
 
 
 class Bee:
-    """A subscriber with a temper; keeps what it was given."""
+    """A subscriber with a given behaviour that records its events."""
 
     def __init__(self, temper: str) -> None:
         self.temper = temper
@@ -372,7 +372,7 @@ class Bee:
 def test_every_alert_reaches_each_live_subscriber_that_matches_once_and_in_order(
     bees: list[tuple[str, str | None, int]], events: list[tuple[EventType, str, bool]]
 ) -> None:
-    """B58, B60, B61, B62: whatever the others on the bus do, and however full a queue is."""
+    """B58, B60, B61, B62: whatever other subscribers do, and however full a queue is."""
 
     async def scenario() -> list[tuple[Bee, str | None]]:
         bus = EventBus(on_error=lambda _name, _error: None)
@@ -395,7 +395,7 @@ def test_every_alert_reaches_each_live_subscriber_that_matches_once_and_in_order
 
 
 async def test_a_million_deltas_later_every_ticket_is_still_readable() -> None:
-    """B61: from the bus by a subscriber that slept, and by one that waits for one of them."""
+    """B61: by a subscriber that was blocked, and by a waiter."""
     bus = EventBus()
     gate = Gate()
     bus.subscribe(gate, name="slow", capacity=100)
@@ -413,7 +413,7 @@ async def test_a_million_deltas_later_every_ticket_is_still_readable() -> None:
 
 
 async def test_an_event_keeps_its_graph_on_the_way_through_the_bus() -> None:
-    """B63: as its author set it, for subscribers, in the log and over the wire."""
+    """B63: unchanged for subscribers, in the log and over the wire."""
     log = ListLog()
     bus = EventBus(log=log)
     seen: list[AgentEvent] = []

@@ -66,7 +66,7 @@ def test_checkpoint_names_parent_and_its_hash(tmp_path: Path) -> None:
     assert (first.parent_id, first.parent_hash) == (None, "")
     assert (second.parent_id, second.parent_hash) == (first.checkpoint_id, first.content_hash)
     assert (third.parent_id, third.parent_hash) == (second.checkpoint_id, second.content_hash)
-    # Also when the clock was set back.
+    # Even if the clock was set back.
     assert ids(store.list_checkpoints()) == ids([third, second, first])
 
 
@@ -141,7 +141,7 @@ def test_no_folder_is_no_checkpoints(tmp_path: Path) -> None:
 @settings(max_examples=60, deadline=None)
 @given(broken=st.dictionaries(st.integers(0, 7), damages), litter=st.booleans())
 def test_newest_valid_checkpoint_is_found_in_any_broken_chain(broken: dict[int, str], litter: bool) -> None:
-    """B74: checkpoints are validated before use; a broken one falls back along the chain."""
+    """B74: checkpoints are validated before use; a corrupt one falls back along the chain."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         store = store_at(path)
@@ -160,7 +160,7 @@ def test_newest_valid_checkpoint_is_found_in_any_broken_chain(broken: dict[int, 
         listed = {n for n, kind in broken.items() if kind not in ("gone", "link to nothing")}
         assert {skipped.path for skipped in store.skipped} == {file(path, chain[n]) for n in listed}
 
-        # The chain goes on behind the newest whole one, under a number that nobody had.
+        # The chain continues after the newest valid one, with an unused number.
         after = saved(store)
         assert after.parent_id == (latest.checkpoint_id if latest else None)
         assert store.latest_valid() == after

@@ -159,7 +159,7 @@ JSON = st.recursive(
 
 @given(memory=st.dictionaries(st.sampled_from(["a", "b", "len"]), JSON, max_size=3), other=JSON)
 def test_equality_means_what_it_means_in_python(memory: dict[str, Any], other: Any) -> None:
-    """Values are compared as they are: nothing is lost or searched through on the way."""
+    """Values are compared as they are, without conversion or deep search."""
     literal = json.dumps(other) if isinstance(other, str) else repr(other)
     for key, value in memory.items():
         if not any(isinstance(node, ast.Dict) for node in ast.walk(ast.parse(literal))):

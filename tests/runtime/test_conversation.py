@@ -355,7 +355,7 @@ def test_reader_retries_after_concurrent_compaction(tmp_path: Path, monkeypatch:
         names = listdir(path)
         listings.append(names)
         if len(listings) == 1:
-            # After the reader has listed the files and before it reads them.
+            # Between the reader's listing and reading of the files.
             run(writer.compact(max_tokens=1000, keep_messages=4, summary=told))
         return names
 
@@ -379,7 +379,7 @@ words = st.text(max_size=300)
 
 
 class Talk(RuleBasedStateMachine):
-    """Append, repair, shorten, forget and open again in any order, with kills in the middle of them."""
+    """Append, repair, compact, clear and reopen in any order, with kills in between."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -474,7 +474,7 @@ class Talk(RuleBasedStateMachine):
     def reopen(self, same: bool = True) -> None:
         was, self.conversation = self.conversation, open_at(self.path)
 
-        # Late answers of a call that went may be back after a kill; they are shown to nobody.
+        # After a kill, late answers of a removed call may be back; they are never shown.
         assert self.conversation.messages == was.messages
         if same:
             assert self.conversation.entries == was.entries

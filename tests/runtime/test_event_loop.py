@@ -115,7 +115,7 @@ async def test_failing_model_is_no_answer_and_is_recorded(tmp_path: Path, fake_t
 
 
 class Broken:
-    """A provider that does what it must not."""
+    """A misbehaving provider."""
 
     name = "broken"
 
@@ -208,7 +208,7 @@ async def test_hanging_model_times_out(tmp_path: Path, fake_time: FakeTime) -> N
 
 
 async def test_model_call_start_is_published_before_its_reply(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B19: what hangs in its first step is seen to have begun."""
+    """B19: a hang in the first step is visible, because its start was published."""
     bench = Bench(tmp_path, Hanging(), fake_time)
 
     run = asyncio.create_task(bench.run())
@@ -220,7 +220,7 @@ async def test_model_call_start_is_published_before_its_reply(tmp_path: Path, fa
 
 
 async def test_transient_failure_waits_as_backoff(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B18: the wait is said as one, and is never shorter than the provider asked for."""
+    """B18: the wait is reported, and at least as long as the provider requested."""
     busy = TransientModelError("429", retry_after=20)
     model = ScriptedModel([busy, TransientModelError("cut"), sets(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time)
@@ -243,7 +243,7 @@ async def test_transient_failure_waits_as_backoff(tmp_path: Path, fake_time: Fak
 
 
 async def test_failures_of_the_provider_are_counted_and_end(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B34: each failed call is one, whatever becomes of the step."""
+    """B34: each failed call counts, whatever the outcome of the step."""
     bench = Bench(tmp_path, ScriptedModel([TransientModelError("429")] * 9), fake_time, model_attempts=3)
 
     run = asyncio.create_task(bench.run())
@@ -420,7 +420,7 @@ async def test_calls_with_equal_ids_get_unique_ids(tmp_path: Path, fake_time: Fa
 
 
 async def test_a_declared_time_limit_is_passed_on_and_kept(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B21: who looks on knows how long a call may be silent."""
+    """B21: observers know how long a call may be silent."""
 
     async def dig(given: Place) -> str:
         await asyncio.Event().wait()
@@ -572,7 +572,7 @@ async def test_failing_judge_fails_visit_and_can_be_retried(tmp_path: Path, fake
 
 
 class Counting:
-    """A guard that counts calls of tools: from two on it warns, from ``limit`` on it stops."""
+    """A guard that counts tool calls: it warns from two on, and stops from ``limit`` on."""
 
     def __init__(self, limit: int = 99, *, hold_seconds: float = 0) -> None:
         self.limit = limit
@@ -623,7 +623,7 @@ def looking(times: int) -> list[ModelReply]:
 async def test_held_visit_calls_no_model_and_continues_with_a_note(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    """B33: the note lets it go on with nothing counted, so that it gets as many tries as before."""
+    """B33: after the note it continues with counters reset, and gets as many tries as before."""
     model = ScriptedModel([*looking(4), sets(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time, guard=Counting(limit=3, hold_seconds=600))
 
@@ -726,7 +726,7 @@ async def test_failing_guard_is_ignored(
 
 
 async def test_a_question_waits_for_the_user(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B17: the wait is said, and ends with the reply."""
+    """B17: the wait is reported, and ends with the reply."""
     model = ScriptedModel([reply(("ask_user", '{"question": "Which hive?"}')), sets(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time, client_facing=True)
 
@@ -762,7 +762,7 @@ async def test_client_facing_node_talks_to_user_before_it_ends(tmp_path: Path, f
 
 
 async def test_input_during_last_turn_continues_the_visit(tmp_path: Path, fake_time: FakeTime) -> None:
-    """The node goes on for it, though its outputs were complete."""
+    """The node continues, although its outputs were complete."""
     bench: Bench
 
     class Interrupted(ScriptedModel):
@@ -827,7 +827,7 @@ class Hanging(ScriptedModel):
 
 
 class HangsAtLast(ScriptedModel):
-    """Answers what it has, then never again."""
+    """Gives its replies, then hangs."""
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None

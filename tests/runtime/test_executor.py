@@ -25,7 +25,7 @@ from tests.runtime.conftest import FakeTime, ScriptedModel, calls
 
 
 class Bench:
-    """A runtime with one graph on it, and what it published."""
+    """A runtime with one graph, and the events it published."""
 
     def __init__(self, path: Path, time: FakeTime, **more: Any) -> None:
         self.path, self.time = path, time
@@ -105,7 +105,7 @@ async def test_outputs_become_the_next_nodes_input(bench: Bench) -> None:
 
 
 async def test_branches_run_side_by_side_and_meet_once(bench: Bench) -> None:
-    """However long each is; what both put out is there where they meet."""
+    """Whatever the length of each; both outputs are available where they join."""
     together = asyncio.Barrier(2)
     met: list[dict[str, int]] = []
 
@@ -190,7 +190,7 @@ async def test_failure_edge_continues_the_run(bench: Bench) -> None:
 
 
 async def test_a_loop_goes_on_until_its_condition_holds(bench: Bench) -> None:
-    """Each time round is a visit of its own."""
+    """Each iteration is a visit of its own."""
     again = EdgeSpec(source="a", target="a", when="expression", expression="n < 4")
     await bench.load(
         function("a", "n", "n"), edge_specs=(again,), functions={"a": lambda n: n + 1}, agent_id="bee"
@@ -410,7 +410,7 @@ async def test_a_run_is_logged_at_three_levels(bench: Bench) -> None:
 
 
 async def test_nodes_that_follow_each_other_talk_in_one_thread(bench: Bench) -> None:
-    """Each under its own prompt; the second sees what was said to the first."""
+    """Each has its own prompt; the second sees the first one's messages."""
     await bench.load(
         NodeSpec(id="a", system_prompt="Find.", output_keys=("x",)),
         NodeSpec(id="b", system_prompt="Tell.", input_keys=("x",)),
@@ -429,7 +429,7 @@ async def test_nodes_that_follow_each_other_talk_in_one_thread(bench: Bench) -> 
 
 
 async def test_events_of_a_run_tell_its_whole_story(bench: Bench) -> None:
-    """B19, B63: what begins is told before it ends, and each event says whose it is."""
+    """B19, B63: starts are published before ends, and each event carries its origin."""
     await bench.load(NodeSpec(id="a", system_prompt="Find."))
     bench.model.replies = [ModelReply(text="found")]
 
@@ -451,7 +451,7 @@ async def test_events_of_a_run_tell_its_whole_story(bench: Bench) -> None:
 
 
 async def test_a_session_is_not_free_before_the_thread_of_a_cancelled_run_has_ended(bench: Bench) -> None:
-    """A thread cannot be killed: the run is over at once, and nobody else gets its session meanwhile."""
+    """A thread cannot be killed: the run ends at once, but its session stays locked."""
     going, may_end = threading.Event(), threading.Event()
 
     def dig() -> str:
@@ -476,7 +476,7 @@ async def test_a_session_is_not_free_before_the_thread_of_a_cancelled_run_has_en
 
 
 class SlowDisk(Disk):
-    """A disk whose work can be held up."""
+    """A disk whose work can be delayed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -494,7 +494,7 @@ class SlowDisk(Disk):
 async def test_a_run_that_is_stopped_while_it_ends_ends_as_it_ended(
     tmp_path: Path, fake_time: FakeTime, how: str
 ) -> None:
-    """Its end is written down and told once, whoever comes too late."""
+    """Its end is recorded and reported once, despite late cancellations."""
     fake_time.disk = disk = SlowDisk()
     bench = Bench(tmp_path, fake_time)
 
@@ -564,7 +564,7 @@ async def test_missing_checkpoint_is_named(bench: Bench) -> None:
 
 
 async def test_checkpoint_resumes_its_own_run(bench: Bench) -> None:
-    """Though another run was in the session since."""
+    """Although another run used the session since."""
     spec = GraphSpec(
         id="g",
         nodes=(function("a", gives="x"), function("b", gives="y"), function("o", gives="z")),
@@ -600,7 +600,7 @@ async def test_checkpoint_resumes_its_own_run(bench: Bench) -> None:
 async def test_span_carries_run_status(
     tmp_path: Path, fake_time: FakeTime, ends: str, error_type: str | None, waiting: str | None
 ) -> None:
-    """Whoever watches by telemetry alone knows what who is on the bus knows."""
+    """Telemetry and bus carry the same information."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -629,7 +629,7 @@ async def test_span_carries_run_status(
 
 
 async def test_returned_object_holds_outputs_by_key(bench: Bench) -> None:
-    """Else a misspelt key would become the value, and go on unseen."""
+    """Otherwise a misspelt key would become the value unnoticed."""
     await bench.load(function("a", gives="words"), functions={"a": lambda: {"word": 1}})
 
     assert "did not return 'words'" in (await bench.run()).error

@@ -59,7 +59,7 @@ json_values = st.recursive(
     | st.booleans()
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
-    # Half a surrogate pair, too: models write them.
+    # Including lone surrogates, which models write.
     | st.text(st.characters(codec=None), max_size=20),
     lambda values: st.lists(values, max_size=4) | st.dictionaries(st.text(max_size=5), values, max_size=4),
     max_leaves=20,
@@ -132,7 +132,7 @@ def test_killed_at_any_line_a_file_is_old_or_new_and_never_half(tmp_path: Path) 
         first, second = copies / str(number) / "first", copies / str(number) / "made" / "second"
         found.append((first.read_bytes(), second.read_bytes() if second.exists() else None))
     assert len(found) > 30
-    # In the order in which they were given, and nothing else ever.
+    # Only in the order given.
     stages = [(b"old", None), (b"new", None), (b"new", b"new")]
     assert list(dict.fromkeys(found)) == stages
     assert found == sorted(found, key=stages.index)
@@ -155,7 +155,7 @@ def test_valid_lines_are_read_between_torn_ones(rows: list[dict[str, str] | byte
         for row in rows:
             if isinstance(row, bytes):
                 with path.open("ab") as file:
-                    # As a kill leaves it, or another program.
+                    # As left by a kill, or by another program.
                     file.write(row if path.stat().st_size == 0 else b"\n" + row)
             else:
                 append_line(path, row)

@@ -9,7 +9,7 @@ from queenright.runtime.graphs.goal import Constraint, Goal, GoalProgress, Succe
 
 
 def goal(*criteria: str, **fields: Any) -> Goal:
-    """A goal with a criterion for each expression, called ``c0``, ``c1`` and so on."""
+    """Build a goal with a criterion per expression, named ``c0``, ``c1`` and so on."""
     criteria_ = tuple(SuccessCriterion(id=f"c{n}", expression=e) for n, e in enumerate(criteria))
     return Goal(id="g", **{"success_criteria": criteria_, **fields})
 

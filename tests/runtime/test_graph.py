@@ -19,7 +19,7 @@ def worker(node_id: str, **fields: Any) -> NodeSpec:
 
 
 def chain(*edges: tuple[str, str] | EdgeSpec, **nodes: Any) -> GraphSpec:
-    """A graph that starts in ``a``, with a node for every name in ``edges``."""
+    """Build a graph that starts in ``a``, with a node for every name in ``edges``."""
     specs = [e if isinstance(e, EdgeSpec) else EdgeSpec(source=e[0], target=e[1]) for e in edges]
     names = dict.fromkeys(["a", *(name for e in specs for name in (e.source, e.target))])
     return GraphSpec(
@@ -31,7 +31,7 @@ def chain(*edges: tuple[str, str] | EdgeSpec, **nodes: Any) -> GraphSpec:
 
 
 def faults(**fields: Any) -> list[str]:
-    """Every line that is said about a graph, without the id of the graph."""
+    """Return the problems of a graph, without its id."""
     fields = {"nodes": [NODE], "entry_points": [START], **fields}
     with pytest.raises(ValidationError) as refused:
         GraphSpec.model_validate({"id": "g", **fields})
@@ -395,7 +395,7 @@ def test_a_router_that_only_leads_back_is_no_exit() -> None:
     pairs=st.sets(st.tuples(st.sampled_from("abcde"), st.sampled_from("abcde")), max_size=12),
 )
 def test_accepted_graph_can_always_end(pairs: set[tuple[str, str]]) -> None:
-    """All edges are taken on success, so a graph without an end is one in which some node reaches no last."""
+    """All edges are taken on success: a graph is endless if some node cannot reach an end."""
     try:
         graph = chain(*sorted(pairs))
     except ValidationError as refused:

@@ -30,19 +30,19 @@ Rows = list[list[str]]
 
 
 def section(page: str, heading: str) -> str:
-    """What is below a heading, up to the next of any level."""
+    """Return the text below a heading."""
     [text] = re.findall(rf"^##+ {heading}\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
     return str(text)
 
 
 def table(text: str, header: str = "field") -> Rows:
-    """The rows of the table that begins with ``header``: field, default, meaning."""
+    """Return the rows of the table that starts with ``header``: field, default, meaning."""
     [body] = re.findall(rf"^\| {header} \| default \| meaning \|\n\| -.*\n((?:\|.*\n)+)", text, re.MULTILINE)
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in body.splitlines()]
 
 
 def defaults(rows: Rows) -> dict[str, Any]:
-    """By field what the page says: a JSON value, or ``required``."""
+    """Return the documented default of each field: a JSON value, or ``required``."""
     return {
         name.strip("`"): default if default == "required" else json.loads(default.strip("`"))
         for name, default, _ in rows

@@ -1,4 +1,4 @@
-"""Several graphs in one session: an agent fails; another sees it, looks whether a user is there, decides."""
+"""Several graphs in one session: a guardian repairs a failed agent, or asks the user if one is present."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -42,7 +42,7 @@ class Mend(BaseModel):
 
 
 class Guardian:
-    """A model: asks whether anybody is there; mends the agent if not, asks what to do if so."""
+    """A model that repairs the agent if no user is present, and asks the user otherwise."""
 
     name = "guardian"
 
@@ -143,7 +143,7 @@ async def house(tmp_path: Path, fake_time: FakeTime) -> AsyncIterator[House]:
 
 
 async def test_failed_agent_is_repaired_while_user_is_absent(house: House) -> None:
-    """The guardian knows the event and the shared memory, and what it changed is what runs."""
+    """The guardian sees the event and the shared memory, and its change takes effect."""
     bus = house.runtime.bus
     with bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="email_agent") as mended:
         await house.runtime.trigger("default", {"message": "Sort my letters."}, graph_id="coder")
@@ -176,7 +176,7 @@ async def test_failed_agent_is_escalated_to_present_user(house: House) -> None:
 
 
 def sorter(graph_id: str, **entry: object) -> GraphSpec:
-    """A graph that sorts what it is given, and fails where that cannot be sorted."""
+    """Build a graph that sorts its input, and fails if it cannot be sorted."""
     node = NodeSpec(
         id="sort", node_type="function", function="sort", input_keys=("inbox",), output_keys=("sorted",)
     )
@@ -209,7 +209,7 @@ WATCHER = GraphSpec(
 
 @pytest.fixture
 async def watched(tmp_path: Path) -> AsyncIterator[AgentRuntime]:
-    """A primary sorter, a secondary one, one with a session of its own, and who is called when one fails."""
+    """Set up a primary sorter, a secondary one, one with its own session, and a guardian."""
     runtime = AgentRuntime(bus=EventBus(), storage=tmp_path)
     functions = {"sort": lambda inbox: sorted(inbox), "watch": lambda inbox: inbox}
     runtime.add_graph(sorter("main"), functions=functions, primary=True)

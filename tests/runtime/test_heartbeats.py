@@ -1,4 +1,4 @@
-"""Heartbeats of workers on the runtime: on the bus, for as long as they run."""
+"""Heartbeats of workers on the runtime's bus."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GRAPH = GraphSpec(
 
 
 class Hive:
-    """A runtime whose worker asks a question and waits for the answer."""
+    """A runtime whose worker waits for an answer."""
 
     def __init__(self, path: Path, time: FakeTime, interval: float | None = 300.0) -> None:
         self.time = time

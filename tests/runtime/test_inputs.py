@@ -1,4 +1,4 @@
-"""What a run is given: which names are known, and as what a function gets its values (B99)."""
+"""Inputs of runs: accepted names, and conversion for functions (B99)."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ MCP_SERVER = Path(__file__).with_name("mcp_server.py")
 
 
 class Keeper:
-    """A graph that looks after others, seen from its tools."""
+    """A graph that manages others with the lifecycle tools."""
 
     def __init__(self, runtime: AgentRuntime, lifecycle: Lifecycle, fake_time: FakeTime) -> None:
         self.runtime = runtime

@@ -47,7 +47,7 @@ from tests.runtime.openai_server import (
     openai_server,
 )
 
-# litellm's own modules use what pydantic and the standard library have deprecated.
+# litellm uses deprecated features of pydantic and the standard library.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:pydantic")
 
 NOW = 1_800_000_000.0
@@ -73,7 +73,7 @@ def litellm() -> Any:
 
 @pytest.fixture
 def serving(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A server that litellm takes for OpenAI's."""
+    """A server that litellm treats as OpenAI's."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
     @asynccontextmanager
@@ -257,7 +257,7 @@ async def test_permanent_errors_are_not_transient(
 
 async def test_a_request_that_cannot_be_processed_is_not_transient(serving: Any) -> None:
     no = Refusal(status=422, message="cannot be processed")
-    # At this status litellm itself asks once more, without the parameters that were refused.
+    # For this status litellm itself retries once, without the rejected parameters.
     error = await refused(serving, no, no)
 
     assert not isinstance(error, TransientModelError)
@@ -584,7 +584,7 @@ ALONE = """
 
     async def main():
         tools = [ToolSpec("look", "Look.", {"type": "object", "properties": {}})]
-        # Without usage litellm counts by itself; for a Llama, with a tokenizer that it would fetch.
+        # Without usage, litellm counts tokens itself; for Llama with a downloaded tokenizer.
         silent = Answer(text=["hum"], usage=None, model="llama-3-8b")
         async with openai_server(silent, Answer(text=["hum"])) as server:
             os.environ["OPENAI_API_BASE"] = os.environ["HOSTED_VLLM_API_BASE"] = server.url
@@ -598,7 +598,7 @@ ALONE = """
 
 
 def test_provider_makes_no_other_network_requests(tmp_path: Path) -> None:
-    """Also: tools need nothing that litellm does not bring, whichever release of mcp is installed."""
+    """Also: tools need only litellm itself, whichever version of mcp is installed."""
     root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(ALONE)],
@@ -617,7 +617,7 @@ async def arrives(happened: asyncio.Event) -> None:
         await happened.wait()
 
 
-# -- tool calls that must be, and prompts that are kept ------------------------------------------
+# -- forced tool calls and prompt caching ---------------------------------------------------------
 
 
 async def test_must_call_forces_a_tool_call(serving: Any) -> None:
@@ -690,7 +690,7 @@ CACHED = (
 
 
 async def test_caching_provider_gets_cache_markers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the system prompt, which covers the tools too, and after all that was said until now."""
+    """After the system prompt, which also covers the tools, and after the last message."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
     said = [*ASKED, Message(role="assistant", content="Well."), Message(role="user", content="And now?")]
     async with openai_server(Stream(events=CACHED)) as server:

@@ -58,7 +58,7 @@ async def call(tools: ToolRegistry, name: str, **arguments: Any) -> ToolResult:
 
 
 class Watched:
-    """An ASGI app that keeps the headers of what it was asked."""
+    """An ASGI app that records request headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -121,7 +121,7 @@ async def test_tool_error_is_returned_to_the_model(tmp_path: Path) -> None:
 async def test_server_gets_only_its_own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUEENRIGHT_TEST_ELSE", "not for servers")
     async with closing(stdio_transport(tmp_path, env={"GREETING": "hello ${TOKEN}x"})) as tools:
-        # The values are there, and are masked when the server repeats them.
+        # The values are known, and masked when the server repeats them.
         assert await call(tools, "environment", variable="GREETING") == ToolResult(f"hello {SECRET}x")
         assert await call(tools, "environment", variable="QUEENRIGHT_TEST_ELSE") == ToolResult("not set")
 
@@ -160,7 +160,7 @@ async def test_server_that_died_between_calls_is_reconnected(tmp_path: Path) -> 
         both = await asyncio.gather(call(tools, "add", a=1, b=2), call(tools, "add", a=3, b=4))
 
         assert [*both] == [ToolResult("3"), ToolResult("7")]
-    # Two calls at once, and one new server.
+    # Two concurrent calls, but one new server.
     assert (tmp_path / "starts").read_text(encoding="utf-8") == "started\n" * 2
 
 
@@ -337,7 +337,7 @@ def hanging(tmp_path: Path, **more: Any) -> McpServer:
 
 
 async def give_up(tools: ToolRegistry, name: str, tmp_path: Path) -> None:
-    """Call a tool, and let its time be up when the server has it."""
+    """Call a tool, and let the call time out once the server has received it."""
     work = asyncio.create_task(call(tools, name))
     await until((tmp_path / f"asked_{name}").exists, "it is asked")
     work.cancel()

@@ -11,7 +11,7 @@ from queenright.runtime.storage.session_store import PendingNode
 
 
 def graph(*edges: EdgeSpec, nodes: str = "abcde") -> GraphSpec:
-    """A graph that is not checked: plans must hold for any."""
+    """An unvalidated graph: plans must hold for any."""
     return GraphSpec.model_construct(
         id="g",
         nodes=tuple(NodeSpec(id=n, system_prompt="x") for n in nodes),
@@ -103,5 +103,5 @@ def test_a_node_is_not_started_twice_at_a_time() -> None:
     waiting=st.lists(st.sampled_from("abcde"), min_size=1, max_size=5, unique=True),
 )
 def test_some_node_can_always_start(edges: list[tuple[str, str]], waiting: list[str]) -> None:
-    """No graph, however tangled, can wait for itself."""
+    """No graph can deadlock."""
     assert starting(graph(*(edge(s, t) for s, t in edges)), "".join(waiting))

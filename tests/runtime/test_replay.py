@@ -1,4 +1,4 @@
-"""A run that begins at another one's checkpoint, in a session of its own."""
+"""A run that starts from a checkpoint of another, in its own session."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COUNTING = GraphSpec.model_validate(
 
 
 async def counted(folder: Path, entry: str) -> tuple[AgentRuntime, list[str], str, list[str]]:
-    """Run the graph to its end; return the runtime, the calls, the session and its checkpoints."""
+    """Run the graph; return the runtime, the calls, the session and its checkpoints."""
     calls: list[str] = []
     runtime = AgentRuntime(bus=EventBus(), storage=folder)
 

@@ -1,4 +1,4 @@
-"""The reporter: what goes onto the bus is what goes into spans and the step log."""
+"""The reporter: bus, spans and step log contain the same facts."""
 
 import asyncio
 from collections import Counter
@@ -33,7 +33,7 @@ def memory() -> Memory:
 
 @pytest.fixture
 def telemetry(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Telemetry]:
-    # What was said to the model is in the step log only if content may be.
+    # Text for the model is in the step log only if content is allowed.
     monkeypatch.setenv(names.CAPTURE_CONTENT_ENV, "true")
     telemetry = Telemetry(connect=lambda: memory)
     yield telemetry
@@ -57,7 +57,7 @@ def judge(turn: Turn) -> Judgement:
 
 
 async def worked(path: Path, time: FakeTime, telemetry: Telemetry) -> Bench:
-    """Return a bench after a visit with everything in it: failures, repeats, time-outs, a retry."""
+    """Return a bench after a visit with failures, repeated calls, timeouts and a retry."""
     model = ScriptedModel(
         [
             reply(("look", '{"place": "hive"}'), ("look", '{"place": "void"}'), ("fly", "{}")),
@@ -85,13 +85,13 @@ async def worked(path: Path, time: FakeTime, telemetry: Telemetry) -> Bench:
 
 
 def facts(event: AgentEvent) -> tuple[Any, ...]:
-    # A row of the log names no model, and so has no price.
+    # A row of the step log has no model, and so no price.
     left_out = ("duration", "model", "cost_usd")
     kept = {key: value for key, value in event.data.items() if key not in left_out}
     of_model = event.type is EventType.LLM_CALL_COMPLETED
     return (
         event.type,
-        # A row of the log is a step: it has neither time nor span of the calls of a model in it.
+        # A row of the step log is a step: it has no times or spans of model calls.
         round(event.time, 3) if not of_model else 0,
         event.agent_id,
         event.session_id,
@@ -192,7 +192,7 @@ async def test_waits_and_checkpoints_reach_bus_and_telemetry(tmp_path: Path, fak
 
 
 async def test_event_carries_origin_ids(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B63: with its graph, whoever emitted it."""
+    """B63: with its graph, whoever published it."""
     bench = Bench(tmp_path, ScriptedModel([ModelReply(text="Hi.")]), fake_time, output_keys=())
 
     await bench.run()

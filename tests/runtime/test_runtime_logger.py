@@ -58,7 +58,7 @@ def test_the_summary_says_how_the_executions_stand(tmp_path: Path) -> None:
         "cost": 0.5,
     }
     assert [row["execution_id"] for row in summary["executions"]] == ["e1", "e2"]
-    # What it was given and what it made are in the state, not in every log.
+    # Input and outputs are in the state, not in the logs.
     assert not {"input", "outputs"} & summary["executions"][0].keys()
 
 

@@ -30,7 +30,7 @@ from tests.runtime.test_files import WRITERS, line, writer
 
 
 class Ticking:
-    """A clock that goes on by a second whenever it is read."""
+    """A clock that advances by a second at each reading."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000.0
@@ -96,7 +96,7 @@ def test_default_session_id_ends_in_eight_hex_digits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("session_id", ["", ".", "..", "a/b", "a\\b", "../x", "a\0b", "x" * 201, "ä" * 200])
 def test_a_session_id_that_is_no_folder_name_never_reaches_the_disk(tmp_path: Path, session_id: str) -> None:
-    """B8: a session id with a path separator or `..` is refused with a clear error, by all that take one."""
+    """B8: a session id with a path separator or `..` is rejected everywhere with a clear error."""
     store = store_at(tmp_path / "base")
 
     for take in (
@@ -380,7 +380,7 @@ def test_a_session_is_deleted_whole(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     session, other = made(store), made(store)
     (session.artifacts / "deep").mkdir(parents=True)
-    # A delete that was killed before it was done.
+    # A delete that was killed halfway.
     (tmp_path / "sessions.deleted" / "half").mkdir(parents=True)
 
     store.delete_session(session.id)

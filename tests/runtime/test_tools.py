@@ -142,7 +142,7 @@ async def test_result_that_is_not_text_becomes_json(answer: object, text: str) -
 
 
 class Odd(BaseException):
-    """A failure that is no Exception, and cannot even say what it is."""
+    """A failure that is not an Exception, and whose message fails."""
 
     def __str__(self) -> str:
         raise ValueError("no words")

@@ -1,4 +1,4 @@
-"""The table of what comes after a turn, line by line."""
+"""The decision table of turns."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ BOTH = {"a": 1, "b": 2}
 SET = {"calls": ["set_output"], "outputs_set": True}
 
 TABLE = [
-    # Nobody to talk to.
+    # No user.
     (ALONE, {"calls": ["look"]}, "CONTINUE"),
     (ALONE, {"calls": ["look"], "text": "I look."}, "CONTINUE"),
     (ALONE, {"calls": ["fly"]}, "CONTINUE"),
@@ -50,7 +50,7 @@ TABLE = [
     (ALONE, {"text": ""}, "RETRY"),
     (ALONE, {"text": "Well.", "outputs": {"a": 1}}, "RETRY"),
     (ALONE, {"calls": ["ask_user"]}, "CONTINUE"),
-    # A final tool that worked ends it, whatever is missing; one that failed, or was only called, does not.
+    # A successful final tool ends the visit even if outputs are missing; a failed or pending one does not.
     ({"tools": ("emit",), "final_tools": ("emit",)}, {"calls": ["emit"], "succeeded": ["emit"]}, JUDGE),
     ({"tools": ("emit",), "final_tools": ("emit",)}, {"calls": ["emit"]}, "CONTINUE"),
     (
@@ -58,15 +58,15 @@ TABLE = [
         {"calls": ["look"], "succeeded": ["look"]},
         "CONTINUE",
     ),
-    # Outputs that need not be set.
+    # Optional outputs.
     ({"nullable_output_keys": ("b",)}, {**SET, "outputs": {"a": 1}}, JUDGE),
     ({"nullable_output_keys": ("a", "b")}, {"text": "Nothing to say."}, JUDGE),
     ({"nullable_output_keys": ("a", "b")}, {"calls": ["look"]}, "CONTINUE"),
-    # No outputs: words are the answer.
+    # No outputs: text is the answer.
     ({"output_keys": ()}, {"text": "Hello."}, JUDGE),
     ({"output_keys": ()}, {"text": " \n"}, "RETRY"),
     ({"output_keys": ()}, {"calls": ["look"], "text": "I look."}, "CONTINUE"),
-    # Somebody to talk to.
+    # With a user.
     (WITH_USER, {"calls": ["ask_user"], "asked": ["Which?"]}, BLOCK),
     (WITH_USER, {"calls": ["look", "ask_user"], "asked": ["Which?"]}, BLOCK),
     (WITH_USER, {"calls": ["ask_user"]}, "CONTINUE"),
@@ -80,7 +80,7 @@ TABLE = [
     (WITH_USER, {**SET, "outputs": BOTH, "user_interaction_count": 1}, JUDGE),
     (WITH_USER, {"text": "Bye.", "outputs": BOTH, "user_interaction_count": 1}, JUDGE),
     (WITH_USER, {"text": ""}, "RETRY"),
-    # A chat: without outputs it goes on until a judge of its own ends it.
+    # A chat: without outputs it continues until its own judge ends it.
     ({**WITH_USER, "output_keys": ()}, {"text": "Hi.", "user_interaction_count": 9}, BLOCK),
     ({**WITH_USER, "output_keys": (), "conversation_judge": "llm"}, {"text": "Hi."}, BLOCK),
 ]

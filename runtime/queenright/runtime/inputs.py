@@ -69,7 +69,7 @@ def check_input(node: NodeSpec, function: Callable[..., Any] | None, values: Map
     for field in missing_input(node, function, values):
         unused = [name for name in values if name not in required]
         close = get_close_matches(field, unused, 1, 0.5)
-        hint = f" (did you mean {field!r} by {close[0]!r}?)" if close else ""
+        hint = f" (is {close[0]!r} a typo?)" if close else ""
         raise InputRefused(
             f"input {field!r} is missing{hint}: node {node.id!r} needs {', '.join(required)}, "
             f"but got {', '.join(map(repr, values)) or 'nothing'}",

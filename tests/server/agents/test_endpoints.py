@@ -297,7 +297,7 @@ async def test_post_api_agents__id__resume(home: House) -> None:
     await home.ask("POST", resume, json={"session_id": "none"}, status=404)
     await home.ask("POST", resume, json={"session_id": "../../etc"}, status=422)
 
-    assert "goes on" in busy["title"]
+    assert "is still running" in busy["title"]
     assert (again["status"], again["execution_id"], again["session_id"]) == ("resumed", run, session)
     assert await home.waits("guide", run) == session
 
@@ -323,7 +323,7 @@ async def test_post_api_agents__id__replay(home: House) -> None:
     ended = await home.over("guide", started["execution_id"])
     assert (ended["status"], ended["outputs"]) == ("completed", {"greeting": "Ada: all about bees"})
     assert await home.ask("GET", f"/api/agents/guide/sessions/{session}") == before
-    assert "at its end" in nothing["title"]
+    assert "was finished at that point" in nothing["title"]
 
 
 async def test_get_api_agents__id__executions__eid(home: House) -> None:
