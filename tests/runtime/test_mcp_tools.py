@@ -155,7 +155,7 @@ async def test_server_that_died_between_calls_is_reconnected(tmp_path: Path) -> 
     async with closing(server) as tools:
         [pid] = children(tmp_path)
         os.kill(pid, signal.SIGKILL)
-        await until(lambda: server.gone, "the server has ended")
+        await until(lambda: server.is_gone, "the server has ended")
 
         both = await asyncio.gather(call(tools, "add", a=1, b=2), call(tools, "add", a=3, b=4))
 

@@ -91,7 +91,7 @@ class EventBus:
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
         """The current subscriptions."""
-        return tuple(one for one in self._listeners if isinstance(one, Subscription))
+        return tuple(each for each in self._listeners if isinstance(each, Subscription))
 
     async def publish(self, *events: AgentEvent) -> None:
         """

@@ -209,9 +209,9 @@ def _check_types(node: NodeSpec, function: Callable[..., Any], values: Mapping[s
             _as_annotated(hints[field], value)
         except ValidationError as error:
             why = fault_message(error.errors(include_url=False, include_input=False)[0])
-            shown = redact(repr(value), _MAX_VALUE_CHARACTERS)
+            excerpt = redact(repr(value), _MAX_VALUE_CHARACTERS)
             raise InputRefused(
-                f"input {field!r}: {shown} is not valid for node {node.id!r}: {why}", field=field
+                f"input {field!r}: {excerpt} is not valid for node {node.id!r}: {why}", field=field
             ) from None
 
 

@@ -33,7 +33,7 @@ class SessionResolver:
         self._shareable = shareable
         self._others = others
         self._current: Session | None = None
-        self._own: dict[tuple[str, str], Session] = {}
+        self._isolated_sessions: dict[tuple[str, str], Session] = {}
 
     def set_current(self, session: Session) -> None:
         """Record ``session`` as the primary graph's current one."""
@@ -157,9 +157,11 @@ class SessionResolver:
 
     def _isolated(self, graph: LoadedGraph, entry: EntryPointSpec) -> Session:
         key = (graph.spec.id, entry.id)
-        session = self._own.get(key)
+        session = self._isolated_sessions.get(key)
         if session is None or not self._exists_on_disk(session):
-            session = self._own[key] = graph.store.get_or_create(graph.spec.id, entry.id, graph.agent_id)
+            session = self._isolated_sessions[key] = graph.store.get_or_create(
+                graph.spec.id, entry.id, graph.agent_id
+            )
         return session
 
     @staticmethod

@@ -211,14 +211,14 @@ class WorkerRegistry:
         """Find an interrupted run. Blocks."""
         for graph, streams in self._of(agent_id):
             if self._services.sessions.exists(graph, session_id):
-                return self._stopped(graph, streams, session_id, incarnation_id)
+                return self._load_stopped(graph, streams, session_id, incarnation_id)
         raise InvalidWorkerError(
             f"agent {agent_id!r} has no session {session_id!r} here; it was deleted, or belongs to another "
             "process: respawn it there",
             final=True,
         )
 
-    def _stopped(
+    def _load_stopped(
         self,
         graph: LoadedGraph,
         streams: Mapping[str, ExecutionStream],

@@ -50,7 +50,11 @@ def file(folder: str, copies: int = 1, *, session_id: str):
         ({"folder": "docs", "copies": "many"}, "copies", ["input 'copies': 'many' is not valid"]),
         ({"folder": "docs", "copies": "3"}, "copies", ["input 'copies': '3' is not valid", "valid integer"]),
         ({"folder": "docs", "copies": 3.0}, "copies", ["input 'copies': 3.0 is not valid", "valid integer"]),
-        ({"folder": "docs", "copies": True}, "copies", ["input 'copies': True is not valid", "valid integer"]),
+        (
+            {"folder": "docs", "copies": True},
+            "copies",
+            ["input 'copies': True is not valid", "valid integer"],
+        ),
         (
             {"folder": "docs", "copeis": 3},
             "copeis",

@@ -62,7 +62,7 @@ class AgentModules:
 
     def unload(self) -> None:
         """Remove the modules from ``sys.modules``."""
-        for name in [known for known in sys.modules if _is_in_package(known, self._package)]:
+        for name in [module for module in sys.modules if _is_in_package(module, self._package)]:
             del sys.modules[name]
 
     @contextmanager
@@ -80,7 +80,7 @@ class AgentModules:
             yield
         finally:
             sys.meta_path.remove(finder)
-            for name in [known for known in sys.modules if finder.is_sibling(known)]:
+            for name in [module for module in sys.modules if finder.is_sibling(module)]:
                 del sys.modules[name]
             sys.modules.update(before)
 
@@ -143,12 +143,12 @@ class _Alias(Loader):
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
         module = importlib.import_module(self._name)
-        self._own = (module.__spec__, module.__loader__)
+        self._original = (module.__spec__, module.__loader__)
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
         # The import system has overwritten both with those of the plain name.
-        module.__spec__, module.__loader__ = self._own
+        module.__spec__, module.__loader__ = self._original
 
 
 def _is_main_thread() -> bool:

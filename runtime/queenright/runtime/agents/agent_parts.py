@@ -149,9 +149,11 @@ def _public(modules: AgentModules, name: str, accept: Callable[[Any], bool]) -> 
     module = modules.load(name)
     if module is None:
         return {}
-    return {key: value for key, value in vars(module).items() if _own(module, key, value) and accept(value)}
+    return {
+        key: value for key, value in vars(module).items() if _is_public(module, key, value) and accept(value)
+    }
 
 
-def _own(module: types.ModuleType, key: str, value: object) -> bool:
+def _is_public(module: types.ModuleType, key: str, value: object) -> bool:
     defined = getattr(value, "__module__", None) == module.__name__
     return defined and not key.startswith("_") and not inspect.ismodule(value)

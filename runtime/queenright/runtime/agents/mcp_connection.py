@@ -42,8 +42,8 @@ class McpConnection:
     """
 
     def __init__(self, transport: Transport, *, name: str) -> None:
-        self._ended = asyncio.Event()
-        self._watched = _Watched(transport, self._ended, name)
+        self._end_event = asyncio.Event()
+        self._watched = _Watched(transport, self._end_event, name)
         self._stop = asyncio.Event()
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.client: mcp.Client
@@ -57,9 +57,9 @@ class McpConnection:
         await asyncio.shield(self._opened)
 
     @property
-    def gone(self) -> bool:
+    def is_gone(self) -> bool:
         """Whether the server has gone away."""
-        return self._ended.is_set() or self._task.done()
+        return self._end_event.is_set() or self._task.done()
 
     @property
     def invalid_output(self) -> str:
@@ -75,7 +75,7 @@ class McpConnection:
         if isinstance(error, mcp.MCPError) and (
             error.code == CONNECTION_CLOSED or error.message == "Session terminated"
         ):
-            self._ended.set()
+            self._end_event.set()
 
     async def close(self) -> None:
         """Close the connection. A server started here has exited when this returns."""
@@ -110,7 +110,7 @@ class McpConnection:
             else:
                 logger.debug("%s ended: %s", self._task.get_name(), type(error).__name__)
         finally:
-            self._ended.set()
+            self._end_event.set()
             if not self._opened.done():
                 self._opened.cancel()
             elif not self._opened.cancelled():
@@ -127,12 +127,12 @@ class _Watched:
     def __init__(self, transport: Transport, ended: asyncio.Event, name: str) -> None:
         self.invalid_output = ""
         self._transport = transport
-        self._ended = ended
+        self._end_event = ended
         self._name = name
 
     async def __aenter__(self) -> Any:
         read, write = await self._transport.__aenter__()
-        return _WatchedStream(read, self._ended, self._reject), write
+        return _WatchedStream(read, self._end_event, self._reject), write
 
     async def __aexit__(self, *raised: Any) -> bool | None:
         return await self._transport.__aexit__(*raised)
@@ -150,7 +150,7 @@ class _Watched:
 class _WatchedStream:
     def __init__(self, stream: Any, ended: asyncio.Event, reject: Callable[[Exception], None]) -> None:
         self._stream = stream
-        self._ended = ended
+        self._end_event = ended
         self._reject = reject
 
     def __getattr__(self, name: str) -> Any:
@@ -165,7 +165,7 @@ class _WatchedStream:
                 self._reject(item)
             return item
         except BaseException:
-            self._ended.set()
+            self._end_event.set()
             raise
 
     async def __aenter__(self) -> _WatchedStream:

@@ -73,9 +73,9 @@ class McpServer:
         return self._spec.timeout_seconds
 
     @property
-    def gone(self) -> bool:
+    def is_gone(self) -> bool:
         """Whether the server went away after it was connected; the next call reconnects."""
-        return self._connection is not None and self._connection.gone
+        return self._connection is not None and self._connection.is_gone
 
     async def list_tools(self) -> list[mcp.Tool]:
         """
@@ -109,7 +109,7 @@ class McpServer:
             raise
         except Exception as error:
             connection.mark_gone(error)
-            if connection.gone:
+            if connection.is_gone:
                 raise ToolUnavailable(
                     f"the MCP server {self.name!r} went away during the call, which may or may not have "
                     f"taken effect: check before calling it again"
@@ -134,7 +134,7 @@ class McpServer:
                 raise McpUnavailableError(f"The MCP server {self.name!r} is closed.")
             if self._connection is not None and self._connection.is_suspect:
                 await self._probe(self._connection)
-            if self._connection is not None and self._connection.gone:
+            if self._connection is not None and self._connection.is_gone:
                 await self._connection.close()
                 self._connection = None
             if self._connection is None:

@@ -46,8 +46,8 @@ class ConditionError(QueenrightError):
     """Raised when a condition is invalid, or cannot be evaluated with the current memory."""
 
     def __init__(self, expression: str, problem: str) -> None:
-        shown = expression if len(expression) <= 200 else expression[:200] + "..."
-        super().__init__(f"condition {shown!r}: {problem}")
+        excerpt = expression if len(expression) <= 200 else expression[:200] + "..."
+        super().__init__(f"condition {excerpt!r}: {problem}")
         self.expression = expression
         self.problem = problem
 

@@ -67,9 +67,9 @@ class GraphSpec(Spec):
 
     @model_validator(mode="after")
     def _validate_graph(self) -> GraphSpec:
-        found = find_graph_problems(self.nodes, self.edges, self.entry_points)
-        if found:
-            raise ValueError("\n".join(f"graph {self.id!r}: {problem}" for problem in found))
+        problems = find_graph_problems(self.nodes, self.edges, self.entry_points)
+        if problems:
+            raise ValueError("\n".join(f"graph {self.id!r}: {problem}" for problem in problems))
         return self
 
     def node(self, node_id: str) -> NodeSpec:

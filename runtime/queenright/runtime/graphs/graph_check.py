@@ -17,23 +17,23 @@ def find_graph_problems(
 ) -> list[str]:
     """Return all problems, in the order: ids, nodes, edges, entry points, structure."""
     by_id = {node.id: node for node in nodes}
-    found = [*_id_problems(nodes, edges, entry_points)]
+    result = [*_id_problems(nodes, edges, entry_points)]
     for node in nodes:
-        found += node_problems(node)
-        found += _router_problems(node, edges)
+        result += node_problems(node)
+        result += _router_problems(node, edges)
     for edge in edges:
-        found += _edge_problems(edge, by_id)
-    found += _repeated_edges(edges)
+        result += _edge_problems(edge, by_id)
+    result += _repeated_edges(edges)
     for entry in entry_points:
         if entry.node_id not in by_id:
-            found.append(
+            result.append(
                 f"entry point {entry.id!r} starts node {entry.node_id!r}, which does not exist; "
                 f"nodes: {_list(by_id)}"
             )
-        found += entry_point_problems(entry)
-    found += _unreachable_nodes(by_id, edges, entry_points)
-    found += _endless_cycles(by_id, edges)
-    return found
+        result += entry_point_problems(entry)
+    result += _unreachable_nodes(by_id, edges, entry_points)
+    result += _endless_cycles(by_id, edges)
+    return result
 
 
 def adjacency(edges: Iterable[EdgeSpec]) -> Adjacency:

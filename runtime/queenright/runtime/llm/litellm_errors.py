@@ -101,11 +101,11 @@ def _headers(error: Exception) -> dict[str, str]:
         getattr(error, "headers", None),
     ]
     inner = getattr(error, "original_exception", None)
-    found = _headers(inner) if isinstance(inner, Exception) and inner is not error else {}
+    merged = _headers(inner) if isinstance(inner, Exception) and inner is not error else {}
     for headers in reversed(places):
         if isinstance(headers, Mapping):
-            found |= {str(name).lower(): str(value) for name, value in headers.items()}
-    return found
+            merged |= {str(name).lower(): str(value) for name, value in headers.items()}
+    return merged
 
 
 def _provider_message(error: Exception) -> str:

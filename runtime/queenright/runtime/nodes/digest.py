@@ -46,12 +46,12 @@ def _line(entry: Entry) -> str:
     text = " ".join(entry.message.content.split())
     if entry.kind is EntryKind.ASSISTANT:
         called = ", ".join(f"{call.name}({call.arguments[:60]})" for call in entry.message.tool_calls)
-        said = [f"said: {text}"] if text else []
-        return _clip("- you " + "; ".join([*said, *([f"called {called}"] if called else [])]), _LINE)
+        parts = [f"said: {text}"] if text else []
+        return _clip("- you " + "; ".join([*parts, *([f"called {called}"] if called else [])]), _LINE)
     if entry.kind is EntryKind.TOOL:
         return _clip(f"- {entry.data.get('tool') or 'a tool'} answered: {text}", _LINE)
-    who = "the user" if entry.kind is EntryKind.USER else "you were told"
-    return _clip(f"- {who}: {text}", _LINE)
+    author = "the user" if entry.kind is EntryKind.USER else "you were told"
+    return _clip(f"- {author}: {text}", _LINE)
 
 
 def _clip(text: str, limit: int) -> str:

@@ -166,5 +166,5 @@ class Visit:
                 continue
             if finding.stop:
                 self.stop = self.stop or finding
-            elif all(finding.label != known.label for known in self._warnings):
+            elif all(finding.label != warning.label for warning in self._warnings):
                 self._warnings.append(finding)
