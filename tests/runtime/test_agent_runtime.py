@@ -637,13 +637,13 @@ async def test_invalid_use_is_an_error(tmp_path: Path, fake_time: FakeTime) -> N
         runtime.add_graph(graph("h"), model=ScriptedModel(), entries={"x": lambda t, r: r("")})
     with pytest.raises(GraphError, match="has no entry point 'x'; it has: e"):
         runtime.get_stream("x")
-    with pytest.raises(GraphError, match="there is no graph 'h'; there are: g"):
+    with pytest.raises(GraphError, match="there is no graph 'h'; available: g"):
         await runtime.remove_graph("h")
-    with pytest.raises(GraphError, match="'g' is the primary one and stays"):
+    with pytest.raises(GraphError, match="'g' is primary and cannot be removed"):
         await runtime.remove_graph("g")
     with pytest.raises(GraphError, match="not started"):
         await runtime.trigger("e", {})
-    with pytest.raises(GraphError, match="no run 'nobody' is known"):
+    with pytest.raises(GraphError, match="run 'nobody' is unknown"):
         await runtime.wait("nobody")
     with pytest.raises(GraphError, match="there is no graph 'h'"):
         runtime.active_graph_id = "h"

@@ -49,7 +49,7 @@ def group_exchanges(entries: Iterable[Entry]) -> list[Exchange]:
 
     An answer belongs to the entry named in its ``data``, otherwise to the last assistant's entry before it
     that has a call with its id; ids repeat from turn to turn. An answer whose call is lost or already
-    answered is an exchange by itself, and not whole.
+    answered is an incomplete exchange by itself.
     """
     result: list[Exchange] = []
     by_seq: dict[int, Exchange] = {}
@@ -88,7 +88,7 @@ def estimated_tokens(messages: Iterable[Message]) -> int:
 
 
 def count_tokens(items: Iterable[Exchange]) -> int:
-    """Estimate the tokens of exchanges, including those that are not whole."""
+    """Estimate the tokens of exchanges, including incomplete ones."""
     return estimated_tokens(entry.message for item in items for entry in item.entries)
 
 
