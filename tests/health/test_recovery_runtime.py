@@ -258,7 +258,7 @@ async def test_what_still_runs_is_not_started_a_second_time(ward: Ward) -> None:
     target = await ward.colony.begin()
     respawner = RuntimeRespawner(ward.colony.runtime)
 
-    with pytest.raises(RespawnRefusedError, match="stop that first"):
+    with pytest.raises(RespawnRefusedError, match="stop it first"):
         await respawner.respawn(
             target, None, task_id="t", attempt=1, note="", repeatable=False, may_start_over=False
         )

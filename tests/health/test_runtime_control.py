@@ -64,7 +64,7 @@ class Looker(ScriptedModel):
 
     async def complete(self, *args: Any) -> ModelReply:
         answer = await super().complete(*args)
-        if len(self.shown) == 2:
+        if len(self.requests) == 2:
             self.thinks.set()
             await self.may.wait()
         return answer
@@ -95,22 +95,22 @@ async def test_a_nudge_is_what_the_model_reads_before_its_next_turn(
     """002 §11: a nudge reaches the agent's context, though its node talks with no user."""
     _, model = await nudged(tmp_path, fake_time)
 
-    said = [(m.role, m.content) for m in model.shown[2]]
+    said = [(m.role, m.content) for m in model.requests[2]]
     assert ("user", "Get on.") in said
-    assert all("Get on." not in m.content for m in model.shown[1])
+    assert all("Get on." not in m.content for m in model.requests[1])
 
 
 async def test_a_nudge_is_delivered_once(tmp_path: Path, fake_time: FakeTime) -> None:
     _, model = await nudged(tmp_path, fake_time, times=2)
 
-    assert [m.content for m in model.shown[2]].count("Get on.") == 1
+    assert [m.content for m in model.requests[2]].count("Get on.") == 1
 
 
 async def test_a_nudge_that_is_read_too_late_is_thrown_away(tmp_path: Path, fake_time: FakeTime) -> None:
     """B67: what it would speak of is over."""
     colony, model = await nudged(tmp_path, fake_time, ttl=60, later=60)
 
-    assert all("Get on." not in m.content for m in model.shown[2])
+    assert all("Get on." not in m.content for m in model.requests[2])
     assert inbox(tmp_path) == []
     assert colony.events
 
@@ -171,7 +171,7 @@ async def test_a_nudge_is_no_answer_of_the_user(tmp_path: Path, fake_time: FakeT
     assert [node.question for node in colony.runtime.waiting_nodes()] == ["Which jar?"]
     await colony.runtime.inject_input("make", "The big one.")
     assert (await colony.runtime.wait(run)).succeeded
-    said = [m.content for m in model.shown[2]]
+    said = [m.content for m in model.requests[2]]
     assert said.index("The big one.") < said.index("Get on.")
     await colony.runtime.stop()
 

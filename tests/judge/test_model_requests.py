@@ -17,7 +17,7 @@ from queenright.judge.models import load_model
 from queenright.judge.monitoring_tools import emit_tool, notify_tool, summary_tool
 from queenright.judge.settings import ModelSettings
 from queenright.runtime.events import EventType
-from queenright.runtime.llm.litellm_question import tools_of
+from queenright.runtime.llm.litellm_request import to_openai_tools
 from tests.judge.conftest import FakeTime, Hive
 from tests.runtime.openai_server import Answer, OpenAIServer, Request, Stream, openai_server
 
@@ -156,7 +156,7 @@ def test_the_tools_can_be_said_to_every_kind_of_provider(
     litellm: Any, provider: str, model: str, choice: object
 ) -> None:
     """What an argument may be, and which must be there, survives the translation."""
-    tools = tools_of([tool.spec for tool in TOOLS])
+    tools = to_openai_tools([tool.spec for tool in TOOLS])
 
     said = litellm.utils.get_optional_params(
         model=model, custom_llm_provider=provider, tools=tools, tool_choice="required", drop_params=True

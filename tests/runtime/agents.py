@@ -1,4 +1,4 @@
-"""Small agents in folders, for tests of what loads and runs them."""
+"""Small agents in folders, for tests of loading and running them."""
 
 from __future__ import annotations
 
@@ -107,11 +107,11 @@ def chatter(path: Path) -> Path:
 
 
 def circler(path: Path) -> Path:
-    """An agent that makes one call with one result, again and again."""
+    """Build an agent that makes one tool call with the same result again and again."""
     talker(path)
     return folder_of(path, TALKER, TALKS[:1] * 30)
 
 
 def keeper(path: Path) -> Path:
-    """Write an agent that loads ``adder``, which lies beside it, and starts a run of it."""
+    """Write an agent that loads ``adder`` from the folder next to it and starts a run of it."""
     return folder_of(path, KEEPER, KEEPS)

@@ -10,14 +10,14 @@ from queenright.runtime.storage.files import Disk
 
 
 class FakeTime:
-    """A clock that stands until it is moved, and sleepers that wake as it passes them."""
+    """A fake clock that moves only on request, with sleepers that wake up in time order."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._order = itertools.count()
         self.disk = Disk()
-        """For whoever does disk work in threads: `settle` waits for it."""
+        """Register a disk whose threads `settle` must wait for."""
 
     def __call__(self) -> float:
         return self.now
@@ -31,7 +31,7 @@ class FakeTime:
         await waking
 
     async def advance(self, seconds: float) -> None:
-        """Move on, waking each sleeper at its time and letting what it starts settle."""
+        """Advance the clock, waking each sleeper at its time and settling after it."""
         until = self.now + seconds
         await self.settle()
         while self._sleepers and self._sleepers[0][0] <= until:
@@ -44,12 +44,12 @@ class FakeTime:
         await self.settle()
 
     async def settle(self) -> None:
-        """Let everything come to rest: the loop idle, and no disk work under way."""
+        """Wait until the loop is idle and no disk work is in progress."""
         quiet = 0
         while quiet < 50:
             if self.disk.pending:
                 quiet = 0
-                # A thread answers in its own time.
+                # A thread finishes in real time.
                 await asyncio.sleep(0.0002)
             else:
                 quiet += 1
@@ -57,19 +57,19 @@ class FakeTime:
 
 
 class ScriptedModel:
-    """Answers from a list; an exception in it is raised; what it was shown is kept."""
+    """A model with scripted replies; raises exceptions among them, and records its requests."""
 
     name = "scripted"
 
     def __init__(self, replies: Sequence[ModelReply | Exception] = ()) -> None:
         self.replies = list(replies)
-        self.shown: list[list[Message]] = []
+        self.requests: list[list[Message]] = []
         self.offered: list[list[str]] = []
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
-        self.shown.append(list(messages))
+        self.requests.append(list(messages))
         self.offered.append([tool.name for tool in tools])
         reply = self.replies.pop(0) if self.replies else ModelReply(text="nothing more to say")
         if isinstance(reply, Exception):

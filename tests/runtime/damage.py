@@ -1,4 +1,4 @@
-"""What may be found on a disk in the place of a file: half of it, nothing, another's, a folder."""
+"""Kinds of damage to a file on disk: truncated, empty, foreign, a folder in its place."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ damages: Final = st.sampled_from(DAMAGES)
 
 
 def damage(path: Path, kind: str) -> None:
-    """Put ``kind`` in the place of the file at ``path``."""
+    """Replace the file at ``path`` with damage of ``kind``."""
     was = path.read_bytes()
     row = json.loads(was)
     path.unlink()

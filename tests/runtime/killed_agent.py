@@ -44,7 +44,7 @@ class Look(BaseModel):
 
 
 class Bee:
-    """A model that is a function of what it is shown, so that a resumed run goes where it would have gone."""
+    """A model that is a function of its messages, so that a resumed run takes the same path."""
 
     name = "bee"
 
@@ -52,7 +52,7 @@ class Bee:
         self._failed_at: set[int] = set()
 
     def _busy(self, at: int) -> bool:
-        """Once in each life and place: a provider that is busy now and answers then."""
+        """Fail once per life and place, as a provider that is briefly overloaded."""
         if at in self._failed_at:
             return False
         self._failed_at.add(at)
@@ -82,7 +82,7 @@ class Bee:
                     return calling(("set_output", {"topic": "bees"}))
                 return calling(("ask_user", {"question": "Which topic?"}))
             case "Look.":
-                # Longer than its conversation may be: what was seen first is in a summary then.
+                # Exceed the context limit, so that early observations are in a summary.
                 missing = [n for n in range(LOOKS) if not any(f"saw {n}" in words for words in said)]
                 if 0 not in missing and 4 in missing and self._busy(len(messages)):
                     raise TransientModelError("the hive is busy")
@@ -131,7 +131,7 @@ def strict(turn: Turn) -> Judgement:
 
 
 async def live(folder: Path, kill: Callable[[AgentRuntime], None]) -> None:
-    """One life: begin the run, or take it up; answer the question when it is asked."""
+    """Run one life: start or resume the run, and answer its question."""
     effects = folder / "effects"
 
     async def look(given: Look) -> str:
@@ -178,7 +178,7 @@ async def live(folder: Path, kill: Callable[[AgentRuntime], None]) -> None:
 
 
 async def begin_or_take_up(runtime: AgentRuntime, session: str, graph_id: str) -> str | None:
-    """Begin a graph's run, or go on with it; None if it is over."""
+    """Start or resume a graph's run; return None if it has ended."""
     begun = runtime.session_store("hive").read_state(session).executions.get(f"{graph_id}::start")
     if begun is None:
         return await runtime.trigger("start", {"message": "go"}, graph_id=graph_id, session_id=session)
@@ -188,7 +188,7 @@ async def begin_or_take_up(runtime: AgentRuntime, session: str, graph_id: str) -
 
 
 def life(folder: Path, step: int, write: int) -> None:
-    """Live, and die at the given step of the loop, the memory dumped, or at the given write to the disk."""
+    """Run a life that is killed at a given loop step, after dumping its memory, or at a given disk write."""
     runtimes: list[AgentRuntime] = []
     loop = asyncio.new_event_loop()
     steps = writes = 0
@@ -220,7 +220,7 @@ def life(folder: Path, step: int, write: int) -> None:
 
 
 def memory_of(runtime: AgentRuntime) -> list[dict[str, Any]]:
-    """What the nodes under way have in memory."""
+    """Return the in-memory state of the running nodes."""
     found = []
     for _, node_id, node in runtime.get_stream("start").nodes():
         cursor = node.cursor
@@ -232,7 +232,7 @@ def memory_of(runtime: AgentRuntime) -> list[dict[str, Any]]:
 
 
 def fork(work: Callable[..., None], *args: Any) -> bool:
-    """Run ``work`` in a child; return whether it was killed. Any other end but a good one is an error."""
+    """Run ``work`` in a child process; return whether it was killed. Any other failure is an error."""
     child = os.fork()
     if child == 0:
         try:
@@ -265,7 +265,7 @@ def conversation(session: Session, name: str) -> Conversation:
 
 
 def was_kept(entries: list[dict[str, Any]], opened: Conversation) -> list[dict[str, Any]]:
-    """Return what was in memory without what a summary, written when the kill came, stands for by now."""
+    """Drop what a summary, written during the kill, has replaced from the state in memory."""
     first = opened.entries[0] if opened.entries else None
     if first is None or first.kind is not EntryKind.SUMMARY or first.to_dict() in entries:
         return entries
@@ -273,7 +273,7 @@ def was_kept(entries: list[dict[str, Any]], opened: Conversation) -> list[dict[s
 
 
 def check_kill(folder: Path) -> None:
-    """What was in memory is on the disk: everything that was written before the kill, and nothing undone."""
+    """Check that the disk holds everything written before the kill."""
     dump = folder / "at_kill.json"
     if not dump.exists():
         return
@@ -294,13 +294,13 @@ def check_kill(folder: Path) -> None:
                 now.fold(entry)
         assert now.iteration >= was.iteration, f"{node_id}: turns were lost"
         assert now.user_interaction_count >= was.user_interaction_count, f"{node_id}: the user was forgotten"
-        # What was being written when the kill came (a verdict, a call that failed) is done anew by the next
-        # life; that is one thing at most.
+        # A write in progress during the kill (a verdict, a failed call) is repeated by the next
+        # life; that is at most one.
         unwritten = max(0, len(was.verdicts) - len(now.verdicts))
         assert unwritten <= 1, f"{node_id}: verdicts were lost"
         assert now.retries >= was.retries - unwritten, f"{node_id}: retries were lost"
         assert now.noted >= was.noted - 1, f"{node_id}: the guard's counters were lost"
-        # The disk may be ahead by an answer that was being written, which may have set an output anew.
+        # The disk may be ahead by an answer that was being written and may have set an output.
         assert set(was.outputs) <= set(now.outputs), f"{node_id}: outputs were lost"
         if row["waits"] and now.user_interaction_count == was.user_interaction_count:
             assert now.question == was.question, f"{node_id}: the question was lost"
@@ -308,7 +308,7 @@ def check_kill(folder: Path) -> None:
 
 
 def check_end(folder: Path, kills: int) -> dict[str, Any]:
-    """Return what the run came to; what must hold of any is asserted."""
+    """Return the run's outcome, after checking invariants."""
     found = the_session(folder)
     assert found is not None
     store, session = found
@@ -324,7 +324,7 @@ def check_end(folder: Path, kills: int) -> dict[str, Any]:
     assert side.verdicts.count("ACCEPT") == 1
     for name in ("plan", "look", "sum"):
         cursor = NodeCursor.from_dict(read_json(session.conversations / name / "cursor.json"))
-        # The last node runs alone again, and talks in the thread that the first one began.
+        # The last node runs alone again, in the thread that the first one started.
         thread = conversation(session, THREADS[name])
         entries = [e for e in thread.entries if e.visit_id == cursor.visit_id]
         asked = [c.id for e in entries for c in e.message.tool_calls]
@@ -344,7 +344,7 @@ def check_end(folder: Path, kills: int) -> dict[str, Any]:
             "outputs": cursor.outputs,
             "users": sorted(set(users)),
         }
-        # After a kill the question may be asked anew, or an answer given twice; never more often than that.
+        # After a kill the question may be repeated, or an answer given twice, but not more often.
         assert len(users) <= 1 + kills if name == "plan" else not users
     effects = sorted({int(line) for line in (folder / "effects").read_text().split()})
     assert effects == list(range(LOOKS))
@@ -354,7 +354,7 @@ def check_end(folder: Path, kills: int) -> dict[str, Any]:
 
 
 def main(folder: Path, seed: int, rounds: int) -> int:
-    """Compare ``rounds`` killed runs with one that was not."""
+    """Compare ``rounds`` killed runs with one that was never killed."""
     dice = random.Random(seed)
     calm = folder / "calm"
     calm.mkdir(parents=True)
@@ -369,7 +369,7 @@ def main(folder: Path, seed: int, rounds: int) -> int:
         script: list[tuple[int, int]] = []
         try:
             while kills < 12:
-                # Early kills are the likelier ones: a life that takes up a run has less before it.
+                # Prefer early kills: a life that resumes a run has less work left.
                 share = dice.random() ** 2
                 by_step = dice.random() < 0.6
                 at = (1 + int(share * steps), NEVER) if by_step else (NEVER, 1 + int(share * writes))

@@ -27,7 +27,7 @@ def _say(word: str) -> None:
 
 
 def die_at_every_line(folder: str, copies: str) -> None:
-    """Write two files anew, killed before the first line of the code that does it, the second, and so on."""
+    """Rewrite two files, killed before the first line of the code that writes them, the second, and so on."""
     paths = [Path(folder) / "first", Path(folder) / "made" / "second"]
     for number in range(sys.maxsize):
         shutil.rmtree(folder, ignore_errors=True)
@@ -57,7 +57,7 @@ def _killer(number: int) -> Callable[[FrameType, str, Any], Any]:
 
 
 def hold(lock: str) -> None:
-    """Take a claim and keep it."""
+    """Take a claim and hold it."""
     claim = Claim.take(Path(lock))
     _say("held")
     sys.stdin.read()
@@ -65,7 +65,7 @@ def hold(lock: str) -> None:
 
 
 def hold_with_a_child(lock: str) -> None:
-    """Take a claim, and fork a child that lives on; it tells its id once it has let go of the claim."""
+    """Take a claim and fork a child, which prints its id once it has released the claim."""
     claim = Claim.take(Path(lock))
     child = os.fork()
     if child == 0:
@@ -77,7 +77,7 @@ def hold_with_a_child(lock: str) -> None:
 
 
 def count(base: str, session_id: str, times: str) -> None:
-    """Add one to a number in a session's memory, so many times."""
+    """Increment a number in a session's memory repeatedly."""
     store = SessionStore(Path(base), clock=time.time)
     session = store.open(session_id)
 

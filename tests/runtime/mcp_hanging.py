@@ -1,4 +1,4 @@
-"""An MCP server in one thread that stops answering for good, and has a child; SIGTERM does not end it."""
+"""An MCP server in one thread that hangs forever, has a child process and ignores SIGTERM."""
 
 from __future__ import annotations
 

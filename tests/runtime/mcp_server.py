@@ -1,4 +1,4 @@
-"""A real MCP server for the tests: over stdio as a program, over streamable HTTP as an app."""
+"""A real MCP server for the tests: a stdio program, or a streamable HTTP app."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def make_server(counted: Path | None = None) -> MCPServer:
 
     @server.tool()
     def refuse(why: str) -> str:
-        """Refuse, saying why."""
+        """Fail with a reason."""
         raise ToolError(f"refused: {why}")
 
     @server.tool()
     def environment(variable: str) -> str:
-        """Say what a variable of the environment is."""
+        """Return an environment variable."""
         return os.environ.get(variable, "not set")
 
     @server.tool()
     def folder() -> str:
-        """Say where the server runs."""
+        """Return the working folder."""
         return str(Path.cwd())
 
     @server.tool()
     def die() -> str:
-        """End the server without an answer."""
+        """Exit without an answer."""
         os._exit(3)
 
     @server.tool()
@@ -58,7 +58,7 @@ def make_server(counted: Path | None = None) -> MCPServer:
 
     @server.tool(name="strange.name/of tool")
     def strange() -> str:
-        """Have a name that few providers take."""
+        """Have a name that some providers reject."""
         return "strange"
 
     if counted is not None:

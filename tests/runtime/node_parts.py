@@ -1,4 +1,4 @@
-"""Parts for the tests of nodes: a bench with a node on it, all of it real, that can be opened again."""
+"""A bench for node tests: one real node that can be reopened from disk."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LOOK = Tool("look", "Look at a place.", Place, look)
 
 
 class InlineDisk(Disk):
-    """Does the work at once, with a rest before and after: a run takes the same steps each time."""
+    """A disk that works synchronously, yielding before and after, so that runs are deterministic."""
 
     async def run(self, work: Callable[[], T]) -> T:
         await asyncio.sleep(0)
@@ -57,7 +57,7 @@ class InlineDisk(Disk):
 
 
 class Bench:
-    """One node and what is around it; made again on the same folder, it is a restarted process."""
+    """One node with its dependencies; a new bench on the same folder acts as a restarted process."""
 
     def __init__(
         self,
@@ -143,13 +143,13 @@ class Bench:
 
 
 def reply(*calls: tuple[str, str], text: str = "") -> ModelReply:
-    """Return an answer with calls, given as name and arguments."""
+    """Build a reply with tool calls, each a name with arguments."""
     made = tuple(ToolCall(f"c{n}", name, arguments) for n, (name, arguments) in enumerate(calls))
     return ModelReply(text=text, tool_calls=made, input_tokens=10, output_tokens=2, cost=0.5)
 
 
 def sets(**outputs: str) -> ModelReply:
-    """Return an answer that sets outputs."""
+    """Build a reply that sets outputs."""
     import json
 
     return reply(("set_output", json.dumps(outputs)))

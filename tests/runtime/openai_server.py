@@ -1,4 +1,4 @@
-"""A server that speaks OpenAI's chat completions over real HTTP, and fails in every way a provider can."""
+"""A server for OpenAI's chat completions over real HTTP that can fail in every way a provider can."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Answer:
 
     @property
     def ended(self) -> str | None:
-        """The finish reason, by default what OpenAI says."""
+        """The finish reason, by default OpenAI's."""
         return (
             ("tool_calls" if self.tool_calls else "stop") if self.finish_reason == "" else self.finish_reason
         )
 
     def events(self) -> list[bytes]:
-        """The answer as server-sent events, without the last one, ``[DONE]``."""
+        """The answer as server-sent events, without the final ``[DONE]``."""
         deltas: list[dict[str, Any]] = [{"role": "assistant", "content": "" if self.text else None}]
         deltas += [{"content": piece} for piece in self.text]
         heads = [
@@ -48,7 +48,7 @@ class Answer:
             for i, (call_id, name, _) in enumerate(self.tool_calls)
         ]
         deltas += [{"tool_calls": [head]} for head in heads]
-        # Arguments of parallel calls come interleaved, as the field allows.
+        # Arguments of parallel calls may be interleaved.
         cut = [_cut(arguments, self.fragment) for _, _, arguments in self.tool_calls]
         for n in range(max(map(len, cut), default=0)):
             deltas += [
@@ -87,7 +87,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An answer that is an error; ``code`` is OpenAI's word for it."""
+    """An error response; ``code`` is OpenAI's error code."""
 
     status: int
     message: str = "no"
@@ -114,14 +114,14 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
-    """JSON in one piece, also for those who asked for a stream: a server that does not know how."""
+    """A single JSON document even for streaming requests, from a server that cannot stream."""
 
     answer: Answer
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked: one request."""
+    """One recorded request."""
 
     path: str
     headers: Mapping[str, str]
@@ -143,11 +143,11 @@ class OpenAIServer:
         self.requests: list[Request] = []
         self.url = ""
         self.held = asyncio.Event()
-        """Set once a reply is held back."""
+        """Set when a reply is held back."""
         self.released = asyncio.Event()
-        """Set it, and what is held goes on."""
+        """Set it to release the reply."""
         self.gone = asyncio.Event()
-        """Set once a client went away from a reply that was held."""
+        """Set when a client disconnected from a held reply."""
         self._serving: set[asyncio.Task[None]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -210,7 +210,7 @@ class OpenAIServer:
         await _end_stream(writer)
 
     async def close(self) -> None:
-        """End every connection."""
+        """Close every connection."""
         for task in list(self._serving):
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
@@ -218,7 +218,7 @@ class OpenAIServer:
 
 @contextlib.asynccontextmanager
 async def openai_server(*replies: Reply) -> AsyncIterator[OpenAIServer]:
-    """Serve ``replies`` on a free port of this machine; ``url`` ends in ``/v1``."""
+    """Serve ``replies`` on a free local port; ``url`` ends in ``/v1``."""
     server = OpenAIServer(replies)
     listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"

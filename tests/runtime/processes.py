@@ -1,4 +1,4 @@
-"""Programs that a test has started."""
+"""Processes started by a test."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def children(folder: Path) -> list[int]:
-    """The programs that this process runs on something in ``folder``, without those that have ended."""
+    """Return this process's running children that work in ``folder``."""
     return [pid for pid, parent in _running(folder) if parent == os.getpid()]
 
 
 def programs(folder: Path) -> list[int]:
-    """The programs that anybody runs on something in ``folder``, without those that have ended."""
+    """Return all running processes that work in ``folder``."""
     return [pid for pid, _ in _running(folder) if pid != os.getpid()]
 
 

@@ -1,4 +1,4 @@
-"""Models that an agent names and that nothing can be asked of: said before it starts."""
+"""Models that an agent cannot use are reported before it starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queenright.runtime.llm.litellm_provider import LiteLlmProvider, ProviderUna
 from tests.runtime.agents import adder, talker
 
 RULES_REFUSED = (
-    "the model 'queenright/rules' is for judge and queen only: for an agent, name a litellm model, "
+    "the model 'queenright/rules' is for judge and queen only: for an agent, use a litellm model, "
     "such as anthropic/claude-sonnet-4-5, or scripted:PATH"
 )
 
@@ -25,7 +25,7 @@ def test_the_rules_of_judge_and_queen_are_no_model_of_an_agent(tmp_path: Path) -
     assert errors(talker(tmp_path / "agent"), "queenright/rules") == (RULES_REFUSED,)
 
 
-def test_a_provider_that_is_misspelt_is_found_before_the_start(tmp_path: Path) -> None:
+def test_misspelt_provider_is_found_before_start(tmp_path: Path) -> None:
     [said] = errors(talker(tmp_path / "agent"), "antropic/claude-sonnet-4-5")
 
     assert said == (
@@ -57,7 +57,7 @@ def test_models_of_known_providers_are_let_through(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["notaprovider/x", "gtp", "x" * 500])
-def test_what_no_provider_is_known_for_is_refused(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_model_without_known_provider_is_rejected(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ProviderUnavailable, match="litellm knows no provider"):
         LiteLlmProvider(name).check()
 

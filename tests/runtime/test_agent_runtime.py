@@ -53,7 +53,7 @@ async def run(runtime: AgentRuntime, message: str, **more: Any) -> ExecutionResu
     return await runtime.wait(await runtime.trigger("e", {"message": message}, **more))
 
 
-async def test_thirty_ticks_fire_on_the_dot(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_interval_ticks_fire_on_time(tmp_path: Path, fake_time: FakeTime) -> None:
     """B56: at t0 + k * interval, however long each run takes."""
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     fired: list[float] = []
@@ -75,7 +75,7 @@ async def test_thirty_ticks_fire_on_the_dot(tmp_path: Path, fake_time: FakeTime)
 async def test_a_run_longer_than_its_interval_skips_ticks_and_counts_them(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    """B55: one in flight at most, the next tick is on the grid again, and a run can be cancelled."""
+    """B55: at most one run at a time, the next tick is on the grid, and a run can be cancelled."""
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     fired: list[int | None] = []
     running = at_once = 0
@@ -101,7 +101,7 @@ async def test_a_run_longer_than_its_interval_skips_ticks_and_counts_them(
     assert running == 0
 
 
-async def test_a_process_held_up_past_whole_intervals_counts_them_and_fires_once(
+async def test_blocked_process_counts_missed_ticks_and_fires_once(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
     """B55: no burst of late ticks."""
@@ -123,7 +123,7 @@ async def test_a_process_held_up_past_whole_intervals_counts_them_and_fires_once
 
 
 async def test_no_event_is_lost_while_a_run_is_going_on(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B45: each is handled, in order, one at a time."""
+    """B45: events are handled in order, one at a time."""
     bus = EventBus()
     runtime = runtime_on(bus, tmp_path, fake_time)
     seen: list[str] = []
@@ -144,7 +144,7 @@ async def test_no_event_is_lost_while_a_run_is_going_on(tmp_path: Path, fake_tim
 
 
 async def test_a_graph_is_not_started_by_its_own_events(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B63: what another graph emitted starts it, and carries that graph's id."""
+    """B63: an event of another graph starts a run and carries that graph's id."""
     bus = EventBus()
     runtime = runtime_on(bus, tmp_path, fake_time)
     seen: list[str] = []
@@ -168,7 +168,7 @@ async def test_a_graph_is_not_started_by_its_own_events(tmp_path: Path, fake_tim
 async def test_events_of_a_graph_carry_where_they_come_from_and_no_worker(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    """B50, B63: graph, stream and session are on every event; agent_id is not on those of no worker."""
+    """B50, B63: events carry graph, stream and session, but no agent_id without a worker."""
     bus = EventBus()
     seen: list[AgentEvent] = []
     bus.subscribe(seen.append, name="reader")
@@ -188,7 +188,7 @@ async def test_events_of_a_graph_carry_where_they_come_from_and_no_worker(
 
 
 async def test_events_of_a_worker_name_it_and_one_incarnation(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B63: two runs of one process are one incarnation; another process is another."""
+    """B63: runs of one process share an incarnation; another process has its own."""
     seen: list[AgentEvent] = []
     for _ in range(2):
         bus = EventBus()
@@ -208,7 +208,7 @@ async def test_events_of_a_worker_name_it_and_one_incarnation(tmp_path: Path, fa
 async def test_after_a_restart_the_second_run_still_knows_the_first(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    """B54: same session, same conversation."""
+    """B54: the same session has the same conversation."""
     ids = []
     shown: list[list[str]] = []
     for message in ("first check", "second check"):
@@ -217,7 +217,7 @@ async def test_after_a_restart_the_second_run_still_knows_the_first(
         runtime.add_graph(graph(), model=model)
         await runtime.start()
         ids.append((await run(runtime, message)).session_id)
-        shown.append([m.content for m in model.shown[0]])
+        shown.append([m.content for m in model.requests[0]])
         await runtime.stop()
         fake_time.now += 60
 
@@ -225,9 +225,7 @@ async def test_after_a_restart_the_second_run_still_knows_the_first(
     assert shown[1] == ["Judge.", "first check", "did the first check", "second check"]
 
 
-async def test_a_fresh_conversation_knows_nothing_of_the_run_before(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_fresh_conversation_starts_empty(tmp_path: Path, fake_time: FakeTime) -> None:
     model = ScriptedModel()
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph(conversation_mode="fresh"), model=model)
@@ -236,12 +234,12 @@ async def test_a_fresh_conversation_knows_nothing_of_the_run_before(
     await run(runtime, "one")
     await run(runtime, "two")
 
-    assert [m.content for m in model.shown[1]] == ["Judge.", "two"]
+    assert [m.content for m in model.requests[1]] == ["Judge.", "two"]
     await runtime.stop()
 
 
 @pytest.mark.parametrize(("isolation", "sessions"), [("isolated", 1), ("per_run", 3)])
-async def test_isolation_says_how_many_sessions_there_are(
+async def test_isolation_level_determines_sessions(
     tmp_path: Path, fake_time: FakeTime, isolation: str, sessions: int
 ) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
@@ -271,7 +269,7 @@ async def test_entry_points_of_one_graph_have_sessions_of_their_own(
 
 
 async def test_runs_in_one_session_take_turns(tmp_path: Path, fake_time: FakeTime) -> None:
-    """One writer a session, whoever triggers, and however many may run at a time."""
+    """A session has one writer, whoever triggers the runs, at any concurrency."""
     at_once = running = 0
 
     class Slow(ScriptedModel):
@@ -299,16 +297,14 @@ async def test_runs_in_one_session_take_turns(tmp_path: Path, fake_time: FakeTim
     await runtime.stop()
 
 
-async def test_as_many_runs_wait_as_may_and_the_next_is_refused_until_one_is_over(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_queue_rejects_runs_beyond_max_waiting(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph(isolation_level="per_run", max_waiting=2), model=Hanging())
     await runtime.start()
     first, *waiting = [await runtime.trigger("e", {"message": "hi"}) for _ in range(3)]
 
     with pytest.raises(
-        TooManyWaitingError, match=r"2 runs of entry point 'e' of graph 'g' wait .* max_waiting"
+        TooManyWaitingError, match=r"2 runs of entry point 'e' of graph 'g' are queued.* max_waiting"
     ):
         await runtime.trigger("e", {"message": "hi"})
     await fake_time.settle()
@@ -320,13 +316,13 @@ async def test_as_many_runs_wait_as_may_and_the_next_is_refused_until_one_is_ove
 
 
 def asking_graph(**entry: Any) -> GraphSpec:
-    """A graph that asks its user who it is."""
+    """Build a graph that asks its user a question."""
     node = NodeSpec(id="chat", system_prompt="Talk.", client_facing=True, output_keys=("name",))
     return GraphSpec(id="g", nodes=(node,), entry_points=(EntryPointSpec(id="e", node_id="chat", **entry),))
 
 
 class Asking(ScriptedModel):
-    """Asks who is there, and is content with the answer."""
+    """A model that asks once and accepts the answer."""
 
     async def complete(self, messages: Any, tools: Any, on_text: Any = None) -> ModelReply:
         if messages[-1].content == "Ada":
@@ -334,8 +330,8 @@ class Asking(ScriptedModel):
         return ModelReply(text="Who are you?")
 
 
-async def test_run_that_waits_for_its_user_takes_no_place(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B109: one run at a time, but a conversation that waits holds nobody up; it goes on when answered."""
+async def test_run_waiting_for_user_takes_no_slot(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B109: one run at a time, but a waiting conversation takes no slot and continues when answered."""
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     runtime.add_graph(asking_graph(), model=Asking())
     await runtime.start()
@@ -352,7 +348,7 @@ async def test_run_that_waits_for_its_user_takes_no_place(tmp_path: Path, fake_t
 
 
 async def test_steps_are_numbered_on_after_a_resume(tmp_path: Path, fake_time: FakeTime) -> None:
-    """A resumed run, in another process, goes on counting its steps: in events and in the step log."""
+    """A run resumed in another process continues its step count in events and step log."""
     told: list[AgentEvent] = []
     session = ""
     for _ in range(2):
@@ -420,14 +416,12 @@ async def test_approval_callback_decides_whether_a_tool_runs(
 
     assert (result.outputs, found) == ({"done": "yes"}, ran)
     assert asked == [("fetch", '{"what": "nectar"}', "n", ["user_input"])]
-    told = model.shown[1][-1].content
+    told = model.requests[1][-1].content
     assert told == "here" if ran else "fetch was not run" in told
 
 
-async def test_run_that_waits_for_another_of_its_session_takes_no_place(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
-    """B109: who is triggered in the session of a waiting conversation holds up nobody elsewhere."""
+async def test_run_waiting_for_session_takes_no_slot(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B109: a run queued behind a waiting conversation does not delay other sessions."""
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     runtime.add_graph(asking_graph(), model=Asking())
     await runtime.start()
@@ -453,14 +447,12 @@ async def test_conversations_that_wait_are_bounded(tmp_path: Path, fake_time: Fa
         await fake_time.settle()
 
     assert len(runtime.waiting_nodes()) == 3
-    with pytest.raises(TooManyWaitingError, match="2 runs of entry point 'e' of graph 'g' wait"):
+    with pytest.raises(TooManyWaitingError, match="2 runs of entry point 'e' of graph 'g' are queued"):
         await runtime.trigger("e", {"message": "hi"})
     await runtime.stop()
 
 
-async def test_a_session_that_another_process_writes_in_is_refused(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_session_claimed_by_another_process_is_rejected(tmp_path: Path, fake_time: FakeTime) -> None:
     bus = EventBus()
     failures: list[AgentEvent] = []
     bus.subscribe(failures.append, name="reader", types={EventType.EXECUTION_FAILED})
@@ -488,7 +480,7 @@ async def test_a_session_that_another_process_writes_in_is_refused(
 async def test_a_graph_added_before_the_start_behaves_as_one_added_after(
     tmp_path: Path, fake_time: FakeTime, before: bool
 ) -> None:
-    """B57: timers run, and nothing ran before the start."""
+    """B57: timers run after the start, and nothing before it."""
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     fired: list[float] = []
 
@@ -540,7 +532,7 @@ async def test_a_graph_removed_in_the_middle_of_a_tick_leaves_no_task_and_no_sub
     assert runtime.list_graphs() == []
 
 
-async def test_a_run_that_raises_is_told_and_the_next_one_runs(
+async def test_failed_run_is_reported_and_next_one_starts(
     tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
 ) -> None:
     bus = EventBus()
@@ -565,7 +557,7 @@ async def test_a_run_that_raises_is_told_and_the_next_one_runs(
     await runtime.stop()
 
 
-async def test_a_log_that_fails_does_not_fail_the_run(
+async def test_failing_event_log_does_not_fail_the_run(
     tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
 ) -> None:
     class FullDisk:
@@ -605,8 +597,8 @@ async def test_a_runtime_that_was_stopped_starts_again(tmp_path: Path, fake_time
     await runtime.stop()
 
 
-async def test_a_run_can_be_cancelled_and_is_over_then(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B55: a run that hangs can be cancelled, and one that waits behind it."""
+async def test_cancelled_run_has_ended(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B55: a hanging run and one queued behind it can be cancelled."""
     bus = EventBus()
     ends: list[AgentEvent] = []
     bus.subscribe(ends.append, name="reader", types={EventType.EXECUTION_FAILED})
@@ -631,27 +623,27 @@ async def test_a_run_can_be_cancelled_and_is_over_then(tmp_path: Path, fake_time
     await runtime.stop()
 
 
-async def test_misuse_is_named(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_invalid_use_is_an_error(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
-    with pytest.raises(GraphError, match="there is no graph None; there are: none"):
+    with pytest.raises(GraphError, match="there is no graph None; available: none"):
         runtime.get_stream("e")
     runtime.add_graph(graph(), model=ScriptedModel(), primary=True)
 
-    with pytest.raises(GraphError, match="graph 'g' is there already"):
+    with pytest.raises(GraphError, match="graph 'g' already exists"):
         runtime.add_graph(graph(), model=ScriptedModel())
-    with pytest.raises(GraphError, match="graph 'h' cannot be primary: 'g' is"):
+    with pytest.raises(GraphError, match="graph 'h' cannot be primary: 'g' already is"):
         runtime.add_graph(graph("h"), model=ScriptedModel(), primary=True)
     with pytest.raises(GraphError, match="graph 'h' has no entry point 'x'"):
         runtime.add_graph(graph("h"), model=ScriptedModel(), entries={"x": lambda t, r: r("")})
     with pytest.raises(GraphError, match="has no entry point 'x'; it has: e"):
         runtime.get_stream("x")
-    with pytest.raises(GraphError, match="there is no graph 'h'; there are: g"):
+    with pytest.raises(GraphError, match="there is no graph 'h'; available: g"):
         await runtime.remove_graph("h")
-    with pytest.raises(GraphError, match="'g' is the primary one and stays"):
+    with pytest.raises(GraphError, match="'g' is primary and cannot be removed"):
         await runtime.remove_graph("g")
     with pytest.raises(GraphError, match="not started"):
         await runtime.trigger("e", {})
-    with pytest.raises(GraphError, match="no run 'nobody' is known"):
+    with pytest.raises(GraphError, match="run 'nobody' is unknown"):
         await runtime.wait("nobody")
     with pytest.raises(GraphError, match="there is no graph 'h'"):
         runtime.active_graph_id = "h"
@@ -666,7 +658,7 @@ async def test_misuse_is_named(tmp_path: Path, fake_time: FakeTime) -> None:
         ({"node_type": "function", "function": "buzz"}, "function 'buzz'"),
     ],
 )
-async def test_what_a_node_uses_and_nobody_gave_is_named(
+async def test_missing_tool_or_model_is_named(
     tmp_path: Path, fake_time: FakeTime, node: dict[str, Any], missing: str
 ) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
@@ -674,7 +666,7 @@ async def test_what_a_node_uses_and_nobody_gave_is_named(
         id="t", nodes=(NodeSpec(id="n", **node),), entry_points=(EntryPointSpec(id="e", node_id="n"),)
     )
 
-    with pytest.raises(GraphError, match=f"node 'n' uses {missing}, which is not given"):
+    with pytest.raises(GraphError, match=f"node 'n' uses {missing}, which was not passed"):
         runtime.add_graph(spec, model=ScriptedModel())
 
 
@@ -730,7 +722,7 @@ async def test_a_graph_that_shares_a_session_shares_its_memory_and_not_its_conve
     shared = await runtime.wait(await runtime.trigger("e", {"message": "failed"}, graph_id="guardian"))
 
     assert shared.session_id == main.session_id
-    assert "north" in model.shown[0][1].content
+    assert "north" in model.requests[0][1].content
     session = tmp_path / "sessions" / main.session_id
     assert (session / "conversations" / "judge").is_dir()
     assert (session / "graphs" / "guardian" / "conversations" / "judge").is_dir()
@@ -740,7 +732,7 @@ async def test_a_graph_that_shares_a_session_shares_its_memory_and_not_its_conve
     await runtime.stop()
 
 
-async def test_a_user_is_there_while_words_are_fresh(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_user_is_present_after_recent_input(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph(), model=ScriptedModel())
     await runtime.start()
@@ -757,8 +749,8 @@ async def test_a_user_is_there_while_words_are_fresh(tmp_path: Path, fake_time: 
     await runtime.stop()
 
 
-async def test_what_a_user_says_goes_to_the_active_graph_first(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B62: two graphs with the same node id; words go where they belong."""
+async def test_user_input_goes_to_the_active_graph_first(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B62: input reaches the right one of two graphs with the same node id."""
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     models = {name: ScriptedModel([ModelReply(text="Who are you?")]) for name in ("left", "right")}
     for name, model in models.items():
@@ -781,18 +773,18 @@ async def test_what_a_user_says_goes_to_the_active_graph_first(tmp_path: Path, f
     assert await runtime.inject_input("chat", "a drone")
     await fake_time.settle()
 
-    assert [m.content for m in models["right"].shown[1]][-1] == "a drone"
-    assert len(models["left"].shown) == 1
+    assert [m.content for m in models["right"].requests[1]][-1] == "a drone"
+    assert len(models["left"].requests) == 1
     with_two = await runtime.trigger("e", {"message": "hi"}, graph_id="left")
     await fake_time.settle()
-    with pytest.raises(GraphError, match="several sessions; say which"):
+    with pytest.raises(GraphError, match="several sessions; pass one"):
         await runtime.inject_input("chat", "me", graph_id="left")
     session = next(w.session_id for w in runtime.waiting_nodes() if w.execution_id == with_two)
     assert await runtime.inject_input("chat", "me", graph_id="left", session_id=session)
     await runtime.stop()
 
 
-async def test_subscribers_hear_of_one_graph(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_subscription_can_filter_by_graph(tmp_path: Path, fake_time: FakeTime) -> None:
     """B62: routing is by graph and node."""
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     heard: list[AgentEvent] = []
@@ -824,7 +816,7 @@ def sharer(graph_id: str) -> GraphSpec:
 async def test_a_run_in_a_shared_session_is_resumed_there_after_a_restart(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    """Each graph of a session goes on by itself, with the memory that they share."""
+    """Graphs that share a session run independently, with shared memory."""
     replies = [ModelReply(text="What now?"), calls("set_output", '{"x": "rest"}')]
     sessions = []
     for life in range(2):
@@ -853,9 +845,7 @@ async def test_a_run_in_a_shared_session_is_resumed_there_after_a_restart(
     assert state.memory == {"hive": "north", "x": "rest"}
 
 
-async def test_a_shared_session_is_the_one_asked_for_else_the_last_one_a_restart_or_not(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_shared_session_is_requested_or_newest(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph("main", isolation_level="per_run"), model=ScriptedModel(), primary=True)
     await runtime.start()
@@ -877,7 +867,7 @@ async def test_a_shared_session_is_the_one_asked_for_else_the_last_one_a_restart
     await again.stop()
 
 
-async def test_a_session_that_was_deleted_is_made_anew(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_deleted_persistent_session_is_recreated(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph(), model=ScriptedModel())
     await runtime.start()
@@ -913,7 +903,7 @@ async def test_runs_that_nobody_triggered_by_hand_are_known_too(tmp_path: Path, 
     await runtime.stop()
 
 
-async def test_a_run_whose_node_has_left_the_graph_says_so(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_resuming_a_removed_node_is_an_error(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph(node="old"), model=Hanging())
     await runtime.start()
@@ -923,14 +913,12 @@ async def test_a_run_whose_node_has_left_the_graph_says_so(tmp_path: Path, fake_
     session = (await runtime.wait(execution)).session_id
     runtime.add_graph(graph(node="new"), model=ScriptedModel())
 
-    with pytest.raises(GraphError, match="it was in node 'old', which graph 'g' has no more"):
+    with pytest.raises(GraphError, match="it stopped in node 'old', which graph 'g' no longer has"):
         await runtime.resume(session)
     await runtime.stop()
 
 
-async def test_a_session_that_a_timer_keeps_to_itself_is_not_shared(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_isolated_session_is_not_shared(tmp_path: Path, fake_time: FakeTime) -> None:
     """Before and after a restart."""
     for life in range(2):
         runtime = runtime_on(EventBus(), tmp_path, fake_time)
@@ -955,7 +943,7 @@ async def test_a_session_that_a_timer_keeps_to_itself_is_not_shared(
 
 
 @pytest.mark.parametrize("given", [[1], [], "words", 7])
-async def test_a_run_that_is_given_no_mapping_is_refused_by_name(
+async def test_input_that_is_not_a_mapping_is_rejected(
     tmp_path: Path, fake_time: FakeTime, given: Any
 ) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
@@ -969,7 +957,7 @@ async def test_a_run_that_is_given_no_mapping_is_refused_by_name(
 
 
 @pytest.mark.parametrize("storage", ["there", "a_file"])
-async def test_what_whoever_runs_it_can_mend_is_logged_in_one_line(
+async def test_fixable_error_is_logged_in_one_line(
     tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture, storage: str
 ) -> None:
     (tmp_path / "a_file").write_text("", encoding="utf-8")

@@ -9,18 +9,18 @@ SEEDS = st.integers(0, 2**32)
 
 
 @given(attempt=st.integers(0, 200), seed=SEEDS)
-def test_a_wait_is_the_upper_half_of_what_doubles_up_to_the_cap(attempt: int, seed: int) -> None:
+def test_wait_doubles_up_to_the_cap_with_jitter(attempt: int, seed: int) -> None:
     longest = min(60.0, 2.0**attempt)
 
     assert longest / 2 <= backoff(attempt, random=Random(seed)) <= longest
 
 
 @given(attempt=st.integers(0, 20), asked=st.floats(0, 10_000), seed=SEEDS)
-def test_a_wait_is_never_shorter_than_was_asked_for(attempt: int, asked: float, seed: int) -> None:
+def test_wait_is_at_least_retry_after(attempt: int, asked: float, seed: int) -> None:
     assert backoff(attempt, retry_after=asked, random=Random(seed)) >= asked
 
 
-def test_those_who_failed_together_do_not_come_back_together() -> None:
+def test_backoff_has_jitter() -> None:
     random = Random(1)
 
     assert len({backoff(3, random=random) for _ in range(100)}) == 100

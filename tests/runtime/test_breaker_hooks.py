@@ -1,4 +1,4 @@
-"""Where the runtime asks its circuit breakers: before tools, models, and the writing of checkpoints."""
+"""Circuit breakers of the runtime: before tools, models and checkpoint writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import ModelError, ModelReply, TransientModelError
-from queenright.runtime.storage.checkpoint_queue import CHECKPOINTS_WAITING
+from queenright.runtime.storage.checkpoint_queue import MAX_QUEUED_CHECKPOINTS
 from queenright.runtime.storage.checkpoint_store import CheckpointStore
 from queenright.runtime.storage.session_store import SessionStatus
 from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailable
@@ -35,7 +35,7 @@ class Nothing(BaseModel):
 
 
 class Bench:
-    """A runtime with breakers, and what happened on it."""
+    """A runtime with breakers, and the events it published."""
 
     def __init__(self, path: Path, time: FakeTime, breakers: Breakers | None) -> None:
         self.path, self.time = path, time
@@ -53,7 +53,7 @@ class Bench:
         self.model = ScriptedModel()
 
     async def load(self, *nodes: NodeSpec, agent_id: str = "bee", **more: Any) -> None:
-        """Start a graph of nodes in a row."""
+        """Start a graph with nodes in a row."""
         edges = [EdgeSpec(source=a.id, target=b.id) for a, b in pairwise(nodes)]
         spec = GraphSpec(
             id="g",
@@ -65,14 +65,14 @@ class Bench:
         await self.runtime.start()
 
     async def talk(self, *replies: ModelReply | Exception, tools: tuple[Tool, ...] = (), **more: Any) -> None:
-        """Start a graph of one node that gives these answers."""
+        """Start a graph with one node and these replies."""
         self.model.replies = list(replies)
         agent_id = more.pop("agent_id", "bee")
         node = NodeSpec(id="n", system_prompt="Be a bee.", tools=tuple(tool.name for tool in tools), **more)
         await self.load(node, tools=tools, agent_id=agent_id)
 
     async def run(self, *, most: float = 0.0) -> ExecutionResult:
-        """Run it, for so many seconds at most."""
+        """Run it, for at most a number of seconds."""
         execution = await self.runtime.trigger("e", {"message": "Go."})
         await self.time.advance(most)
         return await self.runtime.wait(execution)
@@ -86,8 +86,8 @@ class Bench:
         return self.registry.status(name).failures
 
     def told(self) -> list[str]:
-        """What the model was told by its tools, at the end."""
-        return [message.content for message in self.model.shown[-1] if message.role == "tool"]
+        """Return the tool results that the model received."""
+        return [message.content for message in self.model.requests[-1] if message.role == "tool"]
 
     def count(self, kind: EventType) -> int:
         return sum(event.type is kind for event in self.events)
@@ -116,7 +116,7 @@ def searches(times: int) -> list[ModelReply]:
     return [calls("search", "{}", f"c{n}") for n in range(times)]
 
 
-async def test_a_tool_that_keeps_failing_is_not_run_any_more_and_the_model_is_told_so(bench: Bench) -> None:
+async def test_failing_tool_opens_its_breaker_and_model_is_told(bench: Bench) -> None:
     ran = 0
 
     def broken(_: Nothing) -> str:
@@ -153,7 +153,7 @@ async def test_other_tools_and_other_workers_are_not_held_up_by_it(bench: Bench)
     assert bench.told() == ["found"]
 
 
-async def test_after_its_time_one_call_tries_the_tool_again(bench: Bench) -> None:
+async def test_half_open_breaker_admits_one_call(bench: Bench) -> None:
     works = False
 
     async def sometimes(_: Nothing) -> str:
@@ -173,7 +173,7 @@ async def test_after_its_time_one_call_tries_the_tool_again(bench: Bench) -> Non
     assert bench.states()["tool_execution:bee:search"] == "closed"
 
 
-async def test_what_the_model_did_wrong_is_not_the_tool_s_failure(bench: Bench) -> None:
+async def test_invalid_call_is_not_a_tool_failure(bench: Bench) -> None:
     def picky(_: Nothing) -> str:
         raise ToolError("say where")
 
@@ -210,7 +210,7 @@ async def test_a_tool_whose_server_is_away_and_one_that_never_answers_have_faile
     assert bench.failures("tool_execution:bee:hang") == 1
 
 
-async def test_a_run_that_is_stopped_during_a_probe_gives_its_place_back(bench: Bench) -> None:
+async def test_run_stopped_during_probe_releases_its_permit(bench: Bench) -> None:
     assert bench.registry is not None
     breaker = bench.registry.get("tool_execution", "bee", "search")
     for _ in range(3):
@@ -250,13 +250,13 @@ def overloaded(times: int) -> list[Exception]:
     return [TransientModelError("overloaded") for _ in range(times)]
 
 
-async def test_a_model_that_keeps_failing_is_left_alone_and_asked_again_later(bench: Bench) -> None:
+async def test_failing_model_opens_its_breaker(bench: Bench) -> None:
     await bench.talk(*overloaded(3), ModelReply(text="done"), model_attempts=5)
 
     result = await bench.run(most=3600)
 
     assert result.succeeded
-    # Three that failed and the one that answered; between them one was refused, and waited out the time.
+    # Three failures and the successful call; one refusal in between waited for the breaker.
     assert bench.count(EventType.LLM_CALL_STARTED) == 4
     assert bench.count(EventType.WORKER_WAITING) == 8
     waits = [
@@ -266,7 +266,7 @@ async def test_a_model_that_keeps_failing_is_left_alone_and_asked_again_later(be
     assert set(bench.states().values()) == {"closed"}
 
 
-async def test_a_refusal_takes_none_of_the_model_s_attempts(bench: Bench) -> None:
+async def test_breaker_refusal_uses_no_model_attempt(bench: Bench) -> None:
     await bench.talk(*overloaded(3), ModelReply(text="done"), model_attempts=4)
 
     result = await bench.run(most=3600)
@@ -275,7 +275,7 @@ async def test_a_refusal_takes_none_of_the_model_s_attempts(bench: Bench) -> Non
 
 
 class Shut:
-    """A breaker that never lets anything pass."""
+    """A breaker that is always open."""
 
     def get(self, kind: str, agent: str = "", target: str = "", *, parents: Sequence[str] = ()) -> Shut:
         return self
@@ -284,9 +284,7 @@ class Shut:
         raise CallRefused("it is shut", retry_in=5)
 
 
-async def test_who_is_refused_too_often_ends_without_an_answer_and_says_why(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_repeated_breaker_refusals_end_without_answer(tmp_path: Path, fake_time: FakeTime) -> None:
     bench = Bench(tmp_path, fake_time, Shut())
     await bench.talk(model_attempts=4)
 
@@ -310,9 +308,7 @@ async def test_models_of_one_provider_share_a_breaker(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("error", [ModelError("no such model"), ValueError("a bug")])
-async def test_a_question_that_was_wrong_is_not_the_provider_s_failure(
-    bench: Bench, error: Exception
-) -> None:
+async def test_invalid_request_is_not_a_provider_failure(bench: Bench, error: Exception) -> None:
     await bench.talk(error)
 
     result = await bench.run()
@@ -337,7 +333,7 @@ async def nothing() -> None: ...
 
 
 class Disk:
-    """A place for checkpoints that can be taken away: a file lies where their folder should be."""
+    """A checkpoint folder that can be made unwritable by a file in its place."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -347,7 +343,7 @@ class Disk:
         [session] = (self._bench.path / "sessions").iterdir()
         return session / "checkpoints"
 
-    # Async: a function in a thread is over when it is over, whatever the clock says.
+    # Async: a function in a thread ends in real time.
     async def breaks(self) -> None:
         self._folder.write_text("")
 
@@ -355,7 +351,7 @@ class Disk:
         self._folder.unlink()
 
 
-async def test_a_checkpoint_that_cannot_be_written_waits_and_the_run_goes_on(
+async def test_unwritable_checkpoint_is_queued_and_run_continues(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = Disk(bench)
@@ -371,11 +367,11 @@ async def test_a_checkpoint_that_cannot_be_written_waits_and_the_run_goes_on(
     assert [checkpoint.node_id for checkpoint in kept] == ["n3", "n2", "n1", "n0"]
     assert [checkpoint.execution.path for checkpoint in kept][-1] == ["n0"]  # as it was then
     assert bench.count(EventType.CHECKPOINT_SAVED) == 4
-    assert caplog.text.count("could not be saved, and waits") == 1
+    assert caplog.text.count("could not save a checkpoint") == 1
     assert bench.failures("checkpoint_write:bee") == 0
 
 
-async def test_while_the_breaker_is_open_nothing_is_written_and_it_is_visible(bench: Bench) -> None:
+async def test_open_breaker_blocks_checkpoints_visibly(bench: Bench) -> None:
     disk = Disk(bench)
     going_on = asyncio.Event()
     bench_functions: dict[str, Any] = {f"n{n}": nothing for n in range(6)}
@@ -395,7 +391,7 @@ async def test_while_the_breaker_is_open_nothing_is_written_and_it_is_visible(be
     assert len(bench.checkpoints(result).list_checkpoints()) == 6
 
 
-async def test_before_a_session_is_closed_its_checkpoints_are_tried_a_last_time(bench: Bench) -> None:
+async def test_queued_checkpoints_are_retried_on_close(bench: Bench) -> None:
     disk = Disk(bench)
     functions: dict[str, Any] = {f"n{n}": nothing for n in range(5)}
     execution = await begin(bench, {**functions, "n0": disk.breaks, "n4": disk.mended})
@@ -406,7 +402,7 @@ async def test_before_a_session_is_closed_its_checkpoints_are_tried_a_last_time(
     assert kept == ["n4", "n3", "n2", "n1", "n0"]
 
 
-async def test_of_many_that_wait_the_newest_are_kept(bench: Bench) -> None:
+async def test_newest_queued_checkpoints_are_kept(bench: Bench) -> None:
     disk = Disk(bench)
     functions: dict[str, Any] = {f"n{n}": nothing for n in range(10)}
     execution = await begin(bench, {**functions, "n0": disk.breaks, "n9": disk.mended})
@@ -414,12 +410,10 @@ async def test_of_many_that_wait_the_newest_are_kept(bench: Bench) -> None:
     result = await bench.runtime.wait(execution)
 
     kept = [checkpoint.node_id for checkpoint in bench.checkpoints(result).list_checkpoints()]
-    assert kept == [f"n{n}" for n in range(9, 9 - CHECKPOINTS_WAITING, -1)]
+    assert kept == [f"n{n}" for n in range(9, 9 - MAX_QUEUED_CHECKPOINTS, -1)]
 
 
-async def test_what_is_never_written_is_logged_as_lost_and_no_task_is_left(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_lost_checkpoints_are_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     disk = Disk(bench)
     execution = await begin(bench, {"n0": disk.breaks, "n1": nothing})
 
@@ -430,7 +424,7 @@ async def test_what_is_never_written_is_logged_as_lost_and_no_task_is_left(
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("checkpoints:")]
 
 
-async def test_without_breakers_a_checkpoint_waits_and_is_tried_again_too(
+async def test_checkpoint_is_retried_without_breaker(
     tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -444,7 +438,7 @@ async def test_without_breakers_a_checkpoint_waits_and_is_tried_again_too(
     await bench.time.advance(60)
 
     assert bench.count(EventType.CHECKPOINT_SAVED) == 1
-    assert "are saved again" in caplog.text
+    assert "works again" in caplog.text
     going_on.set()
     await bench.runtime.wait(execution)
     await bench.runtime.stop()

@@ -19,7 +19,7 @@ def event(event_type: EventType = DELTA, **fields: str) -> AgentEvent:
 
 
 class Gate:
-    """A subscriber that sleeps until it is opened."""
+    """A subscriber that blocks until it is released."""
 
     def __init__(self) -> None:
         self.opened = asyncio.Event()
@@ -44,7 +44,7 @@ class ListLog:
         self.rows.extend(events)
 
 
-async def test_a_sleeping_subscriber_neither_slows_the_publisher_nor_loses_a_ticket() -> None:
+async def test_blocked_subscriber_does_not_slow_publisher_or_lose_tickets() -> None:
     """B58: the queue is bounded, drops are counted, tickets are never dropped."""
     drops: list[tuple[str, int]] = []
     bus = EventBus(on_drop=lambda name, count: drops.append((name, count)))
@@ -69,7 +69,7 @@ async def test_a_sleeping_subscriber_neither_slows_the_publisher_nor_loses_a_tic
 
 
 async def test_the_oldest_events_are_dropped_and_the_rest_stay_in_order() -> None:
-    """B58: what is kept is the newest."""
+    """B58: the newest events are kept."""
     bus = EventBus()
     gate = Gate()
     bus.subscribe(gate, name="slow", capacity=3)
@@ -82,7 +82,7 @@ async def test_the_oldest_events_are_dropped_and_the_rest_stay_in_order() -> Non
 
 
 async def test_a_queue_full_of_tickets_takes_more_tickets_and_refuses_deltas() -> None:
-    """B61: no flood of text pushes a ticket out."""
+    """B61: a flood of text does not displace a ticket."""
     bus = EventBus()
     gate = Gate()
     subscription = bus.subscribe(gate, name="slow", capacity=2)
@@ -100,9 +100,7 @@ async def test_a_queue_full_of_tickets_takes_more_tickets_and_refuses_deltas() -
     kinds=st.lists(st.sampled_from([DELTA, TICKET, EventType.AGENT_HEARTBEAT]), max_size=60),
     capacity=st.integers(min_value=1, max_value=20),
 )
-def test_whatever_is_published_order_holds_and_no_alert_is_lost(
-    kinds: list[EventType], capacity: int
-) -> None:
+def test_order_is_kept_and_no_alert_is_lost(kinds: list[EventType], capacity: int) -> None:
     """B58: for any mix of events and any queue size."""
 
     async def scenario() -> tuple[list[int], int]:
@@ -144,8 +142,8 @@ async def test_a_handler_that_publishes_a_hundred_deep_does_not_deadlock() -> No
     assert depth == 100
 
 
-async def test_a_failing_handler_is_reported_and_reaches_nobody_else() -> None:
-    """B60: neither the publisher nor other handlers hear of it; it goes on with the next event."""
+async def test_failing_handler_is_reported_and_isolated() -> None:
+    """B60: neither the publisher nor other handlers are affected; the handler gets the next event."""
     errors: list[tuple[str, BaseException]] = []
     bus = EventBus(on_error=lambda name, error: errors.append((name, error)))
     seen: list[AgentEvent] = []
@@ -163,8 +161,8 @@ async def test_a_failing_handler_is_reported_and_reaches_nobody_else() -> None:
     assert [(name, str(error)) for name, error in errors] == [("broken", "no such bee")] * 2
 
 
-async def test_a_failing_handler_is_logged_where_nobody_asked(caplog: pytest.LogCaptureFixture) -> None:
-    """B60: silence is not an option either."""
+async def test_failing_handler_is_logged_without_on_error(caplog: pytest.LogCaptureFixture) -> None:
+    """B60: errors are not swallowed silently."""
     bus = EventBus()
 
     async def broken(_: AgentEvent) -> None:
@@ -225,7 +223,7 @@ async def test_events_are_durable_before_anyone_sees_them() -> None:
     assert durable == [2, 2]
 
 
-async def test_what_could_not_be_made_durable_reaches_nobody() -> None:
+async def test_unlogged_event_is_not_delivered() -> None:
     class FullDisk(ListLog):
         async def append(self, events: Sequence[AgentEvent]) -> None:
             raise OSError("disk full")
@@ -251,7 +249,7 @@ async def test_everything_fanned_out_is_shown_to_on_publish() -> None:
     assert [e.type for e in shown] == [DELTA, TICKET, DELTA]
 
 
-async def test_a_cancelled_subscription_leaves_no_task_and_gets_nothing_more() -> None:
+async def test_cancelled_subscription_leaves_no_task() -> None:
     bus = EventBus()
     gate = Gate()
     before = asyncio.all_tasks()
@@ -287,7 +285,7 @@ async def test_a_subscription_may_cancel_itself_in_its_handler() -> None:
     assert [e.node_id for e in seen] == ["1"]
 
 
-async def test_a_handler_that_drains_is_told_that_it_would_wait_for_itself() -> None:
+async def test_drain_inside_a_handler_is_an_error() -> None:
     errors: list[BaseException] = []
     bus = EventBus(on_error=lambda _, error: errors.append(error))
     bus.subscribe(lambda _: bus.drain(), name="greedy")
@@ -326,16 +324,16 @@ async def test_another_thread_publishes_through_the_loop() -> None:
     assert [e.node_id for e in seen] == ["far"]
 
 
-def test_a_queue_must_have_room() -> None:
+def test_capacity_must_be_positive() -> None:
     with pytest.raises(ValueError, match="got 0"):
         EventBus().subscribe(lambda _: None, name="x", capacity=0)
 
 
-# -- whoever listens, and however ------------------------------------------------------------------
+# -- any subscribers ------------------------------------------------------------------------------
 
 
 class Bee:
-    """A subscriber with a temper; keeps what it was given."""
+    """A subscriber with a given behaviour that records its events."""
 
     def __init__(self, temper: str) -> None:
         self.temper = temper
@@ -374,7 +372,7 @@ class Bee:
 def test_every_alert_reaches_each_live_subscriber_that_matches_once_and_in_order(
     bees: list[tuple[str, str | None, int]], events: list[tuple[EventType, str, bool]]
 ) -> None:
-    """B58, B60, B61, B62: whatever the others on the bus do, and however full a queue is."""
+    """B58, B60, B61, B62: whatever other subscribers do, and however full a queue is."""
 
     async def scenario() -> list[tuple[Bee, str | None]]:
         bus = EventBus(on_error=lambda _name, _error: None)
@@ -397,7 +395,7 @@ def test_every_alert_reaches_each_live_subscriber_that_matches_once_and_in_order
 
 
 async def test_a_million_deltas_later_every_ticket_is_still_readable() -> None:
-    """B61: from the bus by a subscriber that slept, and by one that waits for one of them."""
+    """B61: by a subscriber that was blocked, and by a waiter."""
     bus = EventBus()
     gate = Gate()
     bus.subscribe(gate, name="slow", capacity=100)
@@ -415,7 +413,7 @@ async def test_a_million_deltas_later_every_ticket_is_still_readable() -> None:
 
 
 async def test_an_event_keeps_its_graph_on_the_way_through_the_bus() -> None:
-    """B63: as its author set it, for subscribers, in the log and over the wire."""
+    """B63: unchanged for subscribers, in the log and over the wire."""
     log = ListLog()
     bus = EventBus(log=log)
     seen: list[AgentEvent] = []
@@ -429,7 +427,7 @@ async def test_an_event_keeps_its_graph_on_the_way_through_the_bus() -> None:
     assert seen[0].to_dict()["graph_id"] == "worker_health_judge"
 
 
-def test_a_subscription_says_what_it_wants() -> None:
+def test_subscription_exposes_its_filter() -> None:
     subscription = EventBus().subscribe(
         lambda _: None,
         name="x",
@@ -449,7 +447,7 @@ def test_a_subscription_says_what_it_wants() -> None:
 # -- waiting for an event -------------------------------------------------------------------------
 
 
-async def test_what_is_expected_is_caught_though_it_comes_before_it_is_awaited() -> None:
+async def test_expectation_catches_event_before_await() -> None:
     bus = EventBus()
 
     with bus.expect(TICKET, filter_graph="g", where=lambda e: e.node_id == "b") as expected:
@@ -475,7 +473,7 @@ async def test_an_event_is_awaited_once_it_is_durable() -> None:
     assert await waiting is log.rows[-1]
 
 
-async def test_without_a_type_any_event_will_do() -> None:
+async def test_wait_for_without_types_matches_any_event() -> None:
     bus = EventBus()
 
     with bus.expect() as expected:
@@ -484,7 +482,7 @@ async def test_without_a_type_any_event_will_do() -> None:
         assert (await expected).type is EventType.GOAL_PROGRESS
 
 
-async def test_waiting_ends_when_the_time_is_up_and_says_for_what(fake_time: FakeTime) -> None:
+async def test_wait_for_times_out_and_names_the_event(fake_time: FakeTime) -> None:
     bus = EventBus()
     waiting = asyncio.ensure_future(
         bus.wait_for(TICKET, filter_node="judge", timeout=30, sleep=fake_time.sleep)
@@ -496,13 +494,13 @@ async def test_waiting_ends_when_the_time_is_up_and_says_for_what(fake_time: Fak
 
     with pytest.raises(
         TimeoutError,
-        match=r"^worker_escalation_ticket with node_id 'judge' did not come within 30 s$",
+        match=r"within 30 s: worker_escalation_ticket with node_id 'judge'$",
     ):
         await waiting
     assert bus._listeners == []
 
 
-async def test_an_expectation_outlives_a_time_that_is_up(fake_time: FakeTime) -> None:
+async def test_expectation_survives_a_timeout(fake_time: FakeTime) -> None:
     bus = EventBus()
     with bus.expect(TICKET) as expected:
         first = asyncio.ensure_future(expected.within(1, sleep=fake_time.sleep))
@@ -514,7 +512,7 @@ async def test_an_expectation_outlives_a_time_that_is_up(fake_time: FakeTime) ->
         assert (await expected.within(1, sleep=fake_time.sleep)).type is TICKET
 
 
-async def test_an_expectation_that_is_over_listens_no_more() -> None:
+async def test_finished_expectation_is_unsubscribed() -> None:
     bus = EventBus()
     before = asyncio.all_tasks()
 
@@ -528,7 +526,7 @@ async def test_an_expectation_that_is_over_listens_no_more() -> None:
         await expected
 
 
-async def test_a_failing_condition_reaches_who_waits_and_not_who_publishes() -> None:
+async def test_failing_condition_raises_in_waiter_not_publisher() -> None:
     """B60: as with handlers."""
     bus = EventBus()
     seen: list[AgentEvent] = []
@@ -546,7 +544,7 @@ async def test_a_failing_condition_reaches_who_waits_and_not_who_publishes() -> 
             await expected
 
 
-async def test_a_condition_may_cancel_a_subscription_that_would_be_next() -> None:
+async def test_condition_can_cancel_the_next_subscription() -> None:
     bus = EventBus()
     seen: list[AgentEvent] = []
     later: list[Subscription] = []
@@ -564,20 +562,20 @@ async def test_a_condition_may_cancel_a_subscription_that_would_be_next() -> Non
     assert seen == []
 
 
-async def test_whoever_waits_is_told_that_the_bus_closed() -> None:
+async def test_closing_the_bus_fails_waiters() -> None:
     bus = EventBus()
     waiting = asyncio.ensure_future(bus.wait_for(TICKET, timeout=None))
     await asyncio.sleep(0)
 
     await bus.close()
 
-    with pytest.raises(RuntimeError, match="the bus was closed before worker_escalation_ticket came"):
+    with pytest.raises(RuntimeError, match="the bus was closed while waiting for worker_escalation_ticket"):
         await waiting
     with pytest.raises(RuntimeError, match="the bus is closed"):
         bus.expect(TICKET)
 
 
-async def test_a_waiter_that_is_cancelled_leaves_nothing_behind() -> None:
+async def test_cancelled_waiter_is_removed() -> None:
     bus = EventBus()
     before = asyncio.all_tasks()
     waiting = asyncio.ensure_future(bus.wait_for(TICKET, timeout=60))
@@ -597,7 +595,7 @@ async def test_without_a_log_there_is_no_history() -> None:
     assert await EventBus().history() == []
 
 
-async def test_history_is_the_logs_own() -> None:
+async def test_history_comes_from_the_log() -> None:
     log = ListLog()
     bus = EventBus(log=log)
     await bus.publish(event(TICKET))

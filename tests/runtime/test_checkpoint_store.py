@@ -46,7 +46,7 @@ def ids(checkpoints: list[Checkpoint]) -> list[str]:
     return [checkpoint.checkpoint_id for checkpoint in checkpoints]
 
 
-def test_what_was_saved_is_loaded_again(tmp_path: Path) -> None:
+def test_checkpoint_round_trips(tmp_path: Path) -> None:
     store = store_at(tmp_path / "checkpoints")
 
     checkpoint = saved(store, {"x": (1, None), "half": "\ud800", "not a number": float("nan")})
@@ -58,7 +58,7 @@ def test_what_was_saved_is_loaded_again(tmp_path: Path) -> None:
     assert checkpoint.created_at == 1_000.0
 
 
-def test_each_names_the_one_before_and_its_hash(tmp_path: Path) -> None:
+def test_checkpoint_names_parent_and_its_hash(tmp_path: Path) -> None:
     store = store_at(tmp_path)
 
     first, second, third = saved(store), saved(store), saved(store_at(tmp_path, now=1.0))
@@ -66,11 +66,11 @@ def test_each_names_the_one_before_and_its_hash(tmp_path: Path) -> None:
     assert (first.parent_id, first.parent_hash) == (None, "")
     assert (second.parent_id, second.parent_hash) == (first.checkpoint_id, first.content_hash)
     assert (third.parent_id, third.parent_hash) == (second.checkpoint_id, second.content_hash)
-    # Also when the clock was set back.
+    # Even if the clock was set back.
     assert ids(store.list_checkpoints()) == ids([third, second, first])
 
 
-def test_the_hash_is_of_all_the_rest_whatever_its_order(tmp_path: Path) -> None:
+def test_content_hash_is_independent_of_key_order(tmp_path: Path) -> None:
     checkpoint = saved(store_at(tmp_path))
     row = read_json(file(tmp_path, checkpoint))
 
@@ -80,7 +80,7 @@ def test_the_hash_is_of_all_the_rest_whatever_its_order(tmp_path: Path) -> None:
     assert content_hash({**row, "added": 1}) != checkpoint.content_hash
 
 
-def test_one_that_was_changed_is_refused(tmp_path: Path) -> None:
+def test_modified_checkpoint_is_rejected(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     checkpoint = saved(store, {"paid": False})
     row = read_json(file(tmp_path, checkpoint))
@@ -90,16 +90,16 @@ def test_one_that_was_changed_is_refused(tmp_path: Path) -> None:
         store.load(checkpoint.checkpoint_id)
 
 
-def test_one_under_another_ones_name_is_refused(tmp_path: Path) -> None:
+def test_renamed_checkpoint_is_rejected(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     first, second = saved(store), saved(store)
     write_json(file(tmp_path, second), read_json(file(tmp_path, first)))
 
-    with pytest.raises(CorruptCheckpointError, match="it is checkpoint"):
+    with pytest.raises(CorruptCheckpointError, match="it contains checkpoint"):
         store.load(second.checkpoint_id)
 
 
-def test_one_whose_parent_was_exchanged_for_another_whole_one_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_with_replaced_parent_is_rejected(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     first, second = saved(store), saved(store)
     row = {**read_json(file(tmp_path, first)), "memory": {"another": "past"}}
@@ -111,7 +111,7 @@ def test_one_whose_parent_was_exchanged_for_another_whole_one_is_refused(tmp_pat
 
 
 @pytest.mark.parametrize("parent", ["../../x", "0000000009-x", ""])
-def test_one_whose_parent_could_not_be_is_refused(tmp_path: Path, parent: str) -> None:
+def test_checkpoint_with_impossible_parent_is_rejected(tmp_path: Path, parent: str) -> None:
     store = store_at(tmp_path)
     checkpoint = saved(store)
     row = {**read_json(file(tmp_path, checkpoint)), "parent_id": parent}
@@ -122,7 +122,7 @@ def test_one_whose_parent_could_not_be_is_refused(tmp_path: Path, parent: str) -
 
 
 @pytest.mark.parametrize("checkpoint_id", ["", "..", "../0000000001-id0", "0000000001-id9", "x" * 500, "1-x"])
-def test_one_that_is_not_there_is_not_found(tmp_path: Path, checkpoint_id: str) -> None:
+def test_missing_checkpoint_is_not_found(tmp_path: Path, checkpoint_id: str) -> None:
     store = store_at(tmp_path)
     saved(store)
 
@@ -140,10 +140,8 @@ def test_no_folder_is_no_checkpoints(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(broken=st.dictionaries(st.integers(0, 7), damages), litter=st.booleans())
-def test_with_any_of_a_chain_broken_the_newest_whole_one_is_found(
-    broken: dict[int, str], litter: bool
-) -> None:
-    """B74: checkpoints are validated before use; a broken one falls back along the chain."""
+def test_newest_valid_checkpoint_is_found_in_any_broken_chain(broken: dict[int, str], litter: bool) -> None:
+    """B74: checkpoints are validated before use; a corrupt one falls back along the chain."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         store = store_at(path)
@@ -162,7 +160,7 @@ def test_with_any_of_a_chain_broken_the_newest_whole_one_is_found(
         listed = {n for n, kind in broken.items() if kind not in ("gone", "link to nothing")}
         assert {skipped.path for skipped in store.skipped} == {file(path, chain[n]) for n in listed}
 
-        # The chain goes on behind the newest whole one, under a number that nobody had.
+        # The chain continues after the newest valid one, with an unused number.
         after = saved(store)
         assert after.parent_id == (latest.checkpoint_id if latest else None)
         assert store.latest_valid() == after

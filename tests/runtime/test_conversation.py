@@ -68,7 +68,7 @@ def assert_well_formed(messages: Sequence[Message]) -> None:
     assert not waiting
 
 
-async def test_what_was_said_is_read_again_from_one_file_an_entry(tmp_path: Path) -> None:
+async def test_conversation_round_trips_one_file_per_entry(tmp_path: Path) -> None:
     drafts = [say("hive", EntryKind.INPUT), ask("1"), answer("1"), say("Größe ✓ \ud800", EntryKind.FEEDBACK)]
 
     added = await open_at(tmp_path).append(*drafts)
@@ -80,7 +80,7 @@ async def test_what_was_said_is_read_again_from_one_file_an_entry(tmp_path: Path
     assert parts(tmp_path) == [f"{n:010d}.json" for n in range(1, 5)]
 
 
-async def test_an_entry_is_live_what_it_is_from_disk(tmp_path: Path) -> None:
+async def test_entry_equals_its_stored_form(tmp_path: Path) -> None:
     draft = Draft(kind=EntryKind.USER, message=say("x").message, visit_id="v:1", data={"t": (1, {2: None})})
 
     [live] = await open_at(tmp_path).append(draft)
@@ -99,7 +99,7 @@ async def test_entries_added_side_by_side_are_all_kept_in_one_order(tmp_path: Pa
     assert conversation.entries == open_at(tmp_path).entries
 
 
-async def test_cancelled_while_it_writes_the_entry_is_there_all_the_same(tmp_path: Path) -> None:
+async def test_entry_is_stored_despite_cancellation(tmp_path: Path) -> None:
     conversation = open_at(tmp_path)
     writing = asyncio.ensure_future(conversation.append(say("x")))
     await asyncio.sleep(0)
@@ -111,7 +111,7 @@ async def test_cancelled_while_it_writes_the_entry_is_there_all_the_same(tmp_pat
     assert texts(conversation) == texts(open_at(tmp_path)) == ["x"]
 
 
-async def test_what_the_disk_refused_is_not_there_and_its_number_is_not_given_again(tmp_path: Path) -> None:
+async def test_failed_append_leaves_no_entry_and_skips_its_number(tmp_path: Path) -> None:
     conversation = open_at(tmp_path)
     (tmp_path / "parts").write_bytes(b"")
 
@@ -135,7 +135,7 @@ async def test_what_the_disk_refused_is_not_there_and_its_number_is_not_given_ag
         ),
     ],
 )
-async def test_a_draft_that_could_not_be_read_again_is_refused(tmp_path: Path, draft: Draft) -> None:
+async def test_unreadable_draft_is_rejected(tmp_path: Path, draft: Draft) -> None:
     conversation = open_at(tmp_path)
 
     with pytest.raises(ValueError, match=r"summary|kind"):
@@ -162,7 +162,7 @@ async def test_call_ids_may_repeat_from_turn_to_turn(tmp_path: Path) -> None:
     assert texts(conversation) == ["", "a", "", "b"]
 
 
-async def test_a_call_without_its_answer_is_left_out_until_it_is_repaired(tmp_path: Path) -> None:
+async def test_unanswered_call_is_hidden_until_repaired(tmp_path: Path) -> None:
     conversation = open_at(tmp_path)
     await conversation.append(say("go"), ask("1", "2"), answer("1"))
     assert texts(conversation) == ["go"]
@@ -179,7 +179,7 @@ async def test_a_call_without_its_answer_is_left_out_until_it_is_repaired(tmp_pa
     assert await conversation.repair("again") == []
 
 
-async def test_a_call_of_long_ago_whose_answer_was_lost_is_repaired_in_its_place(tmp_path: Path) -> None:
+async def test_old_unanswered_call_is_repaired_in_place(tmp_path: Path) -> None:
     await open_at(tmp_path).append(ask("1"), answer("1", "lost"), ask("1"), answer("1", "b"), say("end"))
     (tmp_path / "parts" / "0000000002.json").write_bytes(b"")
     conversation = open_at(tmp_path)
@@ -189,7 +189,7 @@ async def test_a_call_of_long_ago_whose_answer_was_lost_is_repaired_in_its_place
     assert texts(conversation) == texts(open_at(tmp_path)) == ["", "interrupted", "", "b", "end"]
 
 
-async def test_within_the_bound_nothing_is_left_out(tmp_path: Path) -> None:
+async def test_conversation_within_limits_is_not_compacted(tmp_path: Path) -> None:
     conversation = open_at(tmp_path)
     await conversation.append(*(say("x" * 40) for _ in range(4)))
 
@@ -197,7 +197,7 @@ async def test_within_the_bound_nothing_is_left_out(tmp_path: Path) -> None:
     assert len(conversation.entries) == 4
 
 
-async def test_past_the_bound_a_summary_stands_for_the_oldest_also_on_disk(tmp_path: Path) -> None:
+async def test_compaction_replaces_oldest_entries_on_disk(tmp_path: Path) -> None:
     """B53: bounded in tokens."""
     conversation = open_at(tmp_path)
     await conversation.append(*(say(f"{n}" * 396) for n in range(10)))
@@ -211,7 +211,7 @@ async def test_past_the_bound_a_summary_stands_for_the_oldest_also_on_disk(tmp_p
     assert len(parts(tmp_path)) == 4
 
 
-async def test_bounded_in_messages_too(tmp_path: Path) -> None:
+async def test_conversation_is_bounded_in_messages(tmp_path: Path) -> None:
     """B53: bounded in messages."""
     conversation = open_at(tmp_path)
     for n in range(100):
@@ -255,7 +255,7 @@ async def test_one_entry_longer_than_everything_is_clipped(tmp_path: Path) -> No
     assert conversation.entries == open_at(tmp_path).entries
 
 
-async def test_calls_that_wait_for_their_answers_stay(tmp_path: Path) -> None:
+async def test_unanswered_calls_survive_compaction(tmp_path: Path) -> None:
     conversation = open_at(tmp_path)
     await conversation.append(*(say("x" * 100) for _ in range(9)), ask("1", "2"), answer("1"), say("y" * 100))
 
@@ -265,7 +265,7 @@ async def test_calls_that_wait_for_their_answers_stay(tmp_path: Path) -> None:
     assert texts(conversation)[1:4] == ["", "seen", "seen"]
 
 
-async def test_forgetting_leaves_no_entry_and_gives_no_number_twice(tmp_path: Path) -> None:
+async def test_clear_removes_entries_and_keeps_numbering(tmp_path: Path) -> None:
     conversation = open_at(tmp_path)
     await conversation.append(say("one"), say("two"))
 
@@ -278,7 +278,7 @@ async def test_forgetting_leaves_no_entry_and_gives_no_number_twice(tmp_path: Pa
     assert entry.seq == 3
 
 
-async def test_forgetting_nothing_leaves_nothing(tmp_path: Path) -> None:
+async def test_clear_of_empty_conversation_writes_nothing(tmp_path: Path) -> None:
     await open_at(tmp_path).clear()
 
     assert os.listdir(tmp_path) == []
@@ -286,7 +286,7 @@ async def test_forgetting_nothing_leaves_nothing(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(broken=st.dictionaries(st.integers(1, 8), damages, max_size=8), litter=st.booleans())
-def test_whatever_lies_there_the_whole_entries_are_read(broken: dict[int, str], litter: bool) -> None:
+def test_valid_entries_are_read_beside_any_garbage(broken: dict[int, str], litter: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         run(open_at(path).append(*(say(str(n)) for n in range(1, 9))))
@@ -345,9 +345,7 @@ async def test_a_full_disk_while_shortening_changes_nothing(
     assert len(parts(tmp_path)) == 9
 
 
-def test_a_reader_that_a_writer_overtakes_reads_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reader_retries_after_concurrent_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = open_at(tmp_path)
     run(writer.append(*(say(str(n)) for n in range(9))))
     listings: list[list[str]] = []
@@ -357,7 +355,7 @@ def test_a_reader_that_a_writer_overtakes_reads_again(
         names = listdir(path)
         listings.append(names)
         if len(listings) == 1:
-            # After the reader has listed the files and before it reads them.
+            # Between the reader's listing and reading of the files.
             run(writer.compact(max_tokens=1000, keep_messages=4, summary=told))
         return names
 
@@ -381,7 +379,7 @@ words = st.text(max_size=300)
 
 
 class Talk(RuleBasedStateMachine):
-    """Append, repair, shorten, forget and open again in any order, with kills in the middle of them."""
+    """Append, repair, compact, clear and reopen in any order, with kills in between."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -476,7 +474,7 @@ class Talk(RuleBasedStateMachine):
     def reopen(self, same: bool = True) -> None:
         was, self.conversation = self.conversation, open_at(self.path)
 
-        # Late answers of a call that went may be back after a kill; they are shown to nobody.
+        # After a kill, late answers of a removed call may be back; they are never shown.
         assert self.conversation.messages == was.messages
         if same:
             assert self.conversation.entries == was.entries

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from queenright.runtime.agents.credentials import (
     MissingCredentialError,
-    filled_in,
-    missing,
-    references,
-    variables_of_model,
+    find_references,
+    get_model_variables,
+    missing_credentials,
+    substitute_variables,
 )
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
@@ -31,34 +31,34 @@ NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
         ("", ()),
     ],
 )
-def test_a_models_name_says_which_key_it_needs(model: str, variables: tuple[str, ...]) -> None:
-    assert variables_of_model(model) == variables
+def test_model_name_determines_required_key(model: str, variables: tuple[str, ...]) -> None:
+    assert get_model_variables(model) == variables
 
 
-def test_what_is_not_set_is_named_once_and_alternatives_together() -> None:
+def test_missing_variables_are_named_once() -> None:
     environment = {"SET": "x", "EMPTY": "", "OPENAI_API_KEY": "k"}
     models = ["gemini/flash", "gpt-4o", "gemini/pro"]
 
-    absent = missing(["SET", "EMPTY", "ABSENT"], models, environment)
+    absent = missing_credentials(["SET", "EMPTY", "ABSENT"], models, environment)
 
     assert absent == ["EMPTY", "ABSENT", "GEMINI_API_KEY or GOOGLE_API_KEY"]
 
 
-def test_either_of_two_variables_will_do() -> None:
-    assert missing([], ["gemini/pro"], {"GOOGLE_API_KEY": "k"}) == []
+def test_either_of_two_variables_is_enough() -> None:
+    assert missing_credentials([], ["gemini/pro"], {"GOOGLE_API_KEY": "k"}) == []
 
 
 def test_a_reference_that_cannot_be_filled_in_names_every_variable_and_no_value() -> None:
     with pytest.raises(MissingCredentialError) as raised:
-        filled_in("${A} ${B} ${C} ${A}", {"B": "secret-value"}, wanted_by="Server 'x'")
+        substitute_variables("${A} ${B} ${C} ${A}", {"B": "secret-value"}, required_by="Server 'x'")
 
     assert str(raised.value) == "Server 'x': not set in the environment: A, C; set it and try again."
     assert raised.value.variables == ("A", "C")
 
 
 @given(st.dictionaries(NAMES, st.text()), st.text(alphabet="ab $}\\1"))
-def test_values_are_taken_as_they_are(environment: dict[str, str], between: str) -> None:
+def test_substituted_values_are_literal(environment: dict[str, str], between: str) -> None:
     text = between + between.join(f"${{{name}}}" for name in environment)
-    known = {name: environment[name] for name in references(text)}
+    known = {name: environment[name] for name in find_references(text)}
 
-    assert filled_in(text, known, wanted_by="x") == between + between.join(environment.values())
+    assert substitute_variables(text, known, required_by="x") == between + between.join(environment.values())

@@ -53,7 +53,7 @@ def test_a_turn_is_followed_to_its_verdict() -> None:
     assert (cursor.awaiting, cursor.iteration, cursor.tool_calls) == ("verdict", 1, 2)
     assert (cursor.input_tokens, cursor.output_tokens, cursor.cost) == (7, 3, 0.5)
 
-    cursor.judged(Verdict.CONTINUE, "", 5.0)
+    cursor.record_verdict(Verdict.CONTINUE, "", 5.0)
     assert (cursor.awaiting, cursor.verdicts) == ("model", ["CONTINUE"])
     assert [row["type"] for row in cursor.guard] == [
         "llm_call_completed",
@@ -63,7 +63,7 @@ def test_a_turn_is_followed_to_its_verdict() -> None:
     ]
 
 
-def test_words_alone_await_their_verdict_and_being_sent_back_is_one() -> None:
+def test_text_turn_awaits_verdict() -> None:
     cursor = folded(
         told(1, EntryKind.INPUT),
         said(2, text="Well."),
@@ -78,7 +78,7 @@ def test_words_alone_await_their_verdict_and_being_sent_back_is_one() -> None:
     }
 
 
-def test_a_question_is_kept_until_the_user_speaks() -> None:
+def test_question_is_kept_until_the_user_answers() -> None:
     cursor = folded(told(1, EntryKind.INPUT), said(2, "ask_user"), answered(3, "2-0", question="Which?"))
     assert (cursor.asked, cursor.awaiting) == (["Which?"], "verdict")
     cursor.awaiting, cursor.question = "user", "Which?"
@@ -89,7 +89,7 @@ def test_a_question_is_kept_until_the_user_speaks() -> None:
     assert cursor.taken == ["i1"]
 
 
-def test_what_others_said_in_the_same_thread_moves_the_cursor_on_and_nothing_else() -> None:
+def test_entries_of_other_visits_only_advance_seq() -> None:
     cursor = folded(
         told(1, EntryKind.INPUT, visit="w"),
         said(2, "look", visit="w"),
@@ -111,16 +111,16 @@ def test_a_repaired_call_counts_as_one() -> None:
     assert cursor.guard[-1]["data"]["error_type"] == "interrupted"
 
 
-def test_what_the_guard_was_shown_is_bounded_and_counted() -> None:
+def test_guard_history_is_bounded_and_counted() -> None:
     cursor = folded(told(1, EntryKind.INPUT))
     for _ in range(GUARD_ROWS + 10):
-        cursor.model_failed({"error_type": "TransientModelError"}, 1.0)
+        cursor.record_model_failure({"error_type": "TransientModelError"}, 1.0)
 
     assert (len(cursor.guard), cursor.noted) == (GUARD_ROWS, GUARD_ROWS + 10)
 
 
 @pytest.mark.parametrize("row", [None, [], {}, {"visit_id": 7}, {"visit_id": "v", "awaiting": "tea"}])
-def test_what_is_no_cursor_is_a_value_error(row: object) -> None:
+def test_invalid_cursor_is_a_value_error(row: object) -> None:
     with pytest.raises(ValueError, match="NodeCursor"):
         NodeCursor.from_dict(row)
 

@@ -12,7 +12,7 @@ def entry(kind: EntryKind, content: str, *calls: ToolCall, **data: str) -> Entry
     return Entry.of(Draft(kind=kind, message=message, data=data), seq=1, at=0.0)
 
 
-def test_the_task_is_kept_and_a_line_for_each_message() -> None:
+def test_digest_keeps_task_and_a_line_per_message() -> None:
     text = digest(
         [
             entry(EntryKind.INPUT, "Find the queen."),

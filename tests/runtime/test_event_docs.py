@@ -1,4 +1,4 @@
-"""What a running graph says, held against the page that says what it says."""
+"""Events of a running graph match the documentation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "events.md"
 
 
 def documented() -> dict[EventType, tuple[set[str], set[str]]]:
-    """By type: the keys of ``data`` that are always there, and those that may be."""
+    """Return, by type, the required and the optional keys of ``data``."""
     rows: dict[EventType, tuple[set[str], set[str]]] = {}
     for line in PAGE.read_text("utf-8").splitlines():
         if not line.startswith("| `"):
@@ -32,7 +32,7 @@ def documented() -> dict[EventType, tuple[set[str], set[str]]]:
 
 
 class Speaking(ScriptedModel):
-    """Says its text as it comes, too."""
+    """Also streams its text."""
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
@@ -59,7 +59,7 @@ GOAL = Goal(id="done", success_criteria=(SuccessCriterion(id="counted", expressi
 async def test_every_event_of_a_graph_has_the_keys_that_the_page_names(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    """B63: and the graph it came from."""
+    """B63: with its graph."""
     bus = EventBus()
     seen: list[AgentEvent] = []
     bus.subscribe(seen.append, name="reader")

@@ -34,11 +34,11 @@ async def test_the_model_is_asked_again_until_it_sets_its_output(tmp_path: Path,
     assert (result.outcome, result.outputs, result.turns) == ("done", {"verdict": "fine"}, 2)
     assert (result.input_tokens, result.output_tokens, result.cost, result.tool_calls) == (20, 4, 1.0, 2)
     assert result.verdicts == ("CONTINUE", "ACCEPT")
-    assert model.shown[0] == [
+    assert model.requests[0] == [
         Message(role="system", content="Be a bee."),
         Message(role="user", content="How is the hive?"),
     ]
-    assert model.shown[1][-1] == Message(role="tool", content="looked at hive", tool_call_id="c0")
+    assert model.requests[1][-1] == Message(role="tool", content="looked at hive", tool_call_id="c0")
     assert model.offered[0] == ["look", "set_output"]
     turn = ["llm_call_started", "llm_call_completed", "tool_call_started", "tool_call_completed"]
     step = ["step_started", *turn, "step_completed"]
@@ -53,15 +53,15 @@ async def test_the_model_is_asked_again_until_it_sets_its_output(tmp_path: Path,
         ("look", '{"place": 7}', "error: look: place: Input should be a valid string (given: 7)"),
         ("look", "{}", "error: look: place: Field required"),
         ("look", "{not json", "error: look: arguments: Invalid JSON"),
-        ("fly", "{}", "error: there is no tool 'fly'; there are: look, set_output"),
-        ("ask_user", '{"question": "?"}', "error: there is no tool 'ask_user'; there are: look, set_output"),
+        ("fly", "{}", "error: there is no tool 'fly'; available: look, set_output"),
+        ("ask_user", '{"question": "?"}', "error: there is no tool 'ask_user'; available: look, set_output"),
         ("set_output", '{"verdict": ""}', "error: set_output: verdict: must not be empty"),
         ("set_output", '{"verdict": null}', "error: set_output: verdict: must not be empty"),
-        ("set_output", "{}", "error: set_output: none is set; set at least one of: verdict"),
+        ("set_output", "{}", "error: set_output: no output is set; set at least one of: verdict"),
         ("set_output", '{"other": "x"}', "error: set_output: other: Extra inputs are not permitted"),
     ],
 )
-async def test_whatever_is_wrong_with_a_call_is_told_to_the_model(
+async def test_invalid_call_is_explained_to_the_model(
     tmp_path: Path, fake_time: FakeTime, name: str, arguments: str, told: str
 ) -> None:
     model = ScriptedModel([reply((name, arguments)), sets(verdict="ok")])
@@ -70,13 +70,11 @@ async def test_whatever_is_wrong_with_a_call_is_told_to_the_model(
     result = await bench.run()
 
     assert (result.outcome, result.verdicts) == ("done", ("CONTINUE", "ACCEPT"))
-    assert model.shown[1][-1].content.startswith(told)
+    assert model.requests[1][-1].content.startswith(told)
     assert bench.data(EventType.TOOL_CALL_COMPLETED)[0]["outcome"] == "error"
 
 
-async def test_a_final_tool_that_worked_ends_the_visit_in_the_same_turn(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_successful_final_tool_ends_the_visit(tmp_path: Path, fake_time: FakeTime) -> None:
     model = ScriptedModel(
         [reply(("look", '{"place": "nowhere"}')), reply(("look", '{"place": "hive"}')), sets(verdict="late")]
     )
@@ -104,9 +102,7 @@ async def test_outputs_may_come_one_by_one_and_be_any_json(tmp_path: Path, fake_
     assert result.outputs == {"a": [1, {"b": None}], "schema": 0.5, "note": None}
 
 
-async def test_a_model_that_fails_is_no_answer_and_the_conversation_says_so(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_failing_model_is_no_answer_and_is_recorded(tmp_path: Path, fake_time: FakeTime) -> None:
     """B51: an exception is never a verdict."""
     bench = Bench(tmp_path, ScriptedModel([ModelError("overloaded")]), fake_time)
 
@@ -119,7 +115,7 @@ async def test_a_model_that_fails_is_no_answer_and_the_conversation_says_so(
 
 
 class Broken:
-    """A provider that does what it must not."""
+    """A misbehaving provider."""
 
     name = "broken"
 
@@ -153,9 +149,7 @@ def cancel_itself() -> ModelReply:
     return ModelReply(text="too late")
 
 
-NO_ANSWER = (
-    "the provider 'broken' ({}) answered with a {}; its complete() must be async and return a ModelReply"
-)
+NO_ANSWER = "the provider 'broken' ({}) returned a {}; its complete() must be async and return a ModelReply"
 
 
 @pytest.mark.parametrize(
@@ -171,7 +165,7 @@ NO_ANSWER = (
         (NotAsync(lambda: "hum"), NO_ANSWER.format("NotAsync", "str")),
     ],
 )
-async def test_a_provider_that_does_what_it_must_not_fails_the_visit_alone(
+async def test_misbehaving_provider_fails_only_its_visit(
     model: Broken, said: str, tmp_path: Path, fake_time: FakeTime
 ) -> None:
     complaints: list[Any] = []
@@ -199,7 +193,7 @@ async def test_after_no_answer_the_same_visit_can_be_taken_up_again(
     assert [kind for kind, _ in again.contents()] == ["input", "feedback", "assistant", "tool"]
 
 
-async def test_a_model_that_hangs_is_given_up_at_its_time_limit(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_hanging_model_times_out(tmp_path: Path, fake_time: FakeTime) -> None:
     """B51: a timeout is never a verdict, and leaves no task behind."""
     bench = Bench(tmp_path, Hanging(), fake_time, model_timeout_seconds=30, model_attempts=1)
     run = asyncio.create_task(bench.run())
@@ -213,8 +207,8 @@ async def test_a_model_that_hangs_is_given_up_at_its_time_limit(tmp_path: Path, 
     assert asyncio.all_tasks() == others
 
 
-async def test_a_call_of_the_model_is_said_before_its_answer(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B19: what hangs in its first step is seen to have begun."""
+async def test_model_call_start_is_published_before_its_reply(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B19: a hang in the first step is visible, because its start was published."""
     bench = Bench(tmp_path, Hanging(), fake_time)
 
     run = asyncio.create_task(bench.run())
@@ -225,8 +219,8 @@ async def test_a_call_of_the_model_is_said_before_its_answer(tmp_path: Path, fak
     await asyncio.wait([run])
 
 
-async def test_a_failure_that_passes_is_waited_out_as_backoff(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B18: the wait is said as one, and is never shorter than the provider asked for."""
+async def test_transient_failure_waits_as_backoff(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B18: the wait is reported, and at least as long as the provider requested."""
     busy = TransientModelError("429", retry_after=20)
     model = ScriptedModel([busy, TransientModelError("cut"), sets(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time)
@@ -249,7 +243,7 @@ async def test_a_failure_that_passes_is_waited_out_as_backoff(tmp_path: Path, fa
 
 
 async def test_failures_of_the_provider_are_counted_and_end(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B34: each failed call is one, whatever becomes of the step."""
+    """B34: each failed call counts, whatever the outcome of the step."""
     bench = Bench(tmp_path, ScriptedModel([TransientModelError("429")] * 9), fake_time, model_attempts=3)
 
     run = asyncio.create_task(bench.run())
@@ -299,7 +293,7 @@ async def test_text_that_did_not_come_in_pieces_is_handed_out_as_one(
     assert loud.data(EventType.CLIENT_OUTPUT_DELTA) == [{"text": "All well."}]
 
 
-async def test_a_reply_without_words_hands_out_none(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_empty_reply_emits_no_text(tmp_path: Path, fake_time: FakeTime) -> None:
     bench = Bench(tmp_path, ScriptedModel([sets(verdict="ok")]), fake_time)
 
     await bench.run()
@@ -307,9 +301,7 @@ async def test_a_reply_without_words_hands_out_none(tmp_path: Path, fake_time: F
     assert bench.data(EventType.LLM_TEXT_DELTA) == []
 
 
-async def test_who_answers_in_words_where_an_output_is_wanted_is_sent_back(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_text_answer_without_required_output_is_retried(tmp_path: Path, fake_time: FakeTime) -> None:
     """B51: an invalid answer is never a verdict."""
     model = ScriptedModel([ModelReply(text="All is well!"), sets(verdict="fine")])
     bench = Bench(tmp_path, model, fake_time)
@@ -317,10 +309,10 @@ async def test_who_answers_in_words_where_an_output_is_wanted_is_sent_back(
     result = await bench.run()
 
     assert (result.outcome, result.verdicts) == ("done", ("RETRY", "ACCEPT"))
-    assert model.shown[1][-1].content.startswith("You ended your turn without setting verdict.")
+    assert model.requests[1][-1].content.startswith("You ended your turn without setting verdict.")
 
 
-async def test_without_retries_the_first_sending_back_is_the_end(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_zero_retries_end_at_first_retry_verdict(tmp_path: Path, fake_time: FakeTime) -> None:
     bench = Bench(tmp_path, ScriptedModel([ModelReply(text="Well!")]), fake_time, max_retries=0)
 
     result = await bench.run()
@@ -338,9 +330,7 @@ async def test_retries_are_counted_over_the_visit(tmp_path: Path, fake_time: Fak
     assert (result.outcome, result.turns, result.verdicts) == ("incomplete", 3, ("RETRY",) * 3)
 
 
-async def test_an_answer_in_words_is_enough_where_no_output_is_wanted(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_text_answer_ends_node_without_outputs(tmp_path: Path, fake_time: FakeTime) -> None:
     bench = Bench(tmp_path, ScriptedModel([ModelReply(text="Hello.")]), fake_time, output_keys=())
 
     result = await bench.run()
@@ -348,19 +338,21 @@ async def test_an_answer_in_words_is_enough_where_no_output_is_wanted(
     assert (result.outcome, result.text, result.outputs) == ("done", "Hello.", {})
 
 
-async def test_a_model_that_never_ends_is_stopped_after_its_turns(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_endless_model_stops_at_max_turns(tmp_path: Path, fake_time: FakeTime) -> None:
     model = ScriptedModel([reply(("look", '{"place": "hive"}')) for _ in range(9)])
     bench = Bench(tmp_path, model, fake_time, max_turns=3)
 
     result = await bench.run()
 
-    assert (result.outcome, result.turns, result.error) == ("incomplete", 3, "not done after 3 turns")
-    assert len(model.shown) == 3
+    assert (result.outcome, result.turns, result.error) == (
+        "incomplete",
+        3,
+        "not done after 3 turns (max_turns)",
+    )
+    assert len(model.requests) == 3
 
 
-async def test_a_visit_that_ended_is_not_gone_through_again(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_ended_visit_returns_its_stored_result(tmp_path: Path, fake_time: FakeTime) -> None:
     first = await Bench(tmp_path, ScriptedModel([sets(verdict="fine")]), fake_time).run()
     again = Bench(tmp_path, ScriptedModel(), fake_time)
 
@@ -368,18 +360,16 @@ async def test_a_visit_that_ended_is_not_gone_through_again(tmp_path: Path, fake
     assert again.events == []
 
 
-async def test_a_new_visit_sees_what_was_said_unless_it_is_to_begin_afresh(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_new_visit_sees_conversation_unless_fresh(tmp_path: Path, fake_time: FakeTime) -> None:
     await Bench(tmp_path, ScriptedModel([sets(verdict="one")]), fake_time).run("v1", "First.")
     second = ScriptedModel([sets(verdict="two")])
     result = await Bench(tmp_path, second, fake_time).run("v2", "Second.")
     third = ScriptedModel([sets(verdict="three")])
     await Bench(tmp_path, third, fake_time, fresh=True).run("v3", "Third.")
 
-    assert [m.content for m in second.shown[0][1:]] == ["First.", "", '{"verdict": "one"}', "Second."]
+    assert [m.content for m in second.requests[0][1:]] == ["First.", "", '{"verdict": "one"}', "Second."]
     assert (result.outputs, result.turns, result.tool_calls) == ({"verdict": "two"}, 1, 1)
-    assert [m.content for m in third.shown[0][1:]] == ["Third."]
+    assert [m.content for m in third.requests[0][1:]] == ["Third."]
 
 
 async def test_a_long_conversation_is_shortened_and_keeps_the_task(
@@ -392,8 +382,8 @@ async def test_a_long_conversation_is_shortened_and_keeps_the_task(
     result = await bench.run(message="Find the queen.")
 
     assert (result.outcome, result.turns, result.tool_calls) == ("done", 21, 21)
-    assert "Find the queen." in model.shown[-1][1].content
-    assert all(sum(len(m.content) for m in shown) < 4 * 600 for shown in model.shown)
+    assert "Find the queen." in model.requests[-1][1].content
+    assert all(sum(len(m.content) for m in shown) < 4 * 600 for shown in model.requests)
 
 
 # -- tools ------------------------------------------------------------------------------------------
@@ -412,25 +402,25 @@ async def test_calls_of_one_turn_run_side_by_side(tmp_path: Path, fake_time: Fak
     bench = Bench(tmp_path, model, fake_time, tools=[Tool("meet", "Meet.", Place, meet)])
 
     assert (await bench.run()).outcome == "done"
-    answers = {m.tool_call_id: m.content for m in model.shown[1] if m.role == "tool"}
+    answers = {m.tool_call_id: m.content for m in model.requests[1] if m.role == "tool"}
     assert answers == {"c0": "met at a", "c1": "met at b", "c2": "met at c"}
     turns = [data["turn"] for data in bench.data(EventType.TOOL_CALL_COMPLETED)]
     assert turns == ["n:0", "n:0", "n:0", "n:1"]
 
 
-async def test_calls_without_ids_of_their_own_are_told_apart(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_calls_with_equal_ids_get_unique_ids(tmp_path: Path, fake_time: FakeTime) -> None:
     first, second = reply(("look", '{"place": "a"}')), reply(("look", '{"place": "b"}'))
     both = ModelReply(tool_calls=first.tool_calls + second.tool_calls)
     model = ScriptedModel([both, sets(verdict="ok")])
 
     await Bench(tmp_path, model, fake_time).run()
 
-    answers = {m.tool_call_id: m.content for m in model.shown[1] if m.role == "tool"}
+    answers = {m.tool_call_id: m.content for m in model.requests[1] if m.role == "tool"}
     assert answers == {"c0": "looked at a", "call_1_2": "looked at b"}
 
 
 async def test_a_declared_time_limit_is_passed_on_and_kept(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B21: who looks on knows how long a call may be silent."""
+    """B21: observers know how long a call may be silent."""
 
     async def dig(given: Place) -> str:
         await asyncio.Event().wait()
@@ -451,8 +441,8 @@ async def test_a_declared_time_limit_is_passed_on_and_kept(tmp_path: Path, fake_
     assert started == {"dig": 2400, "look": 7, "set_output": None}
     [ended] = [d for d in bench.data(EventType.TOOL_CALL_COMPLETED) if d["tool"] == "dig"]
     assert (ended["outcome"], ended["error_type"], ended["duration"]) == ("timeout", "TimeoutError", 2400)
-    [told] = [m.content for m in model.shown[1] if m.tool_call_id == "c0"]
-    assert told.startswith("error: dig: no answer within 2400 s; it may still be at work")
+    [told] = [m.content for m in model.requests[1] if m.tool_call_id == "c0"]
+    assert told.startswith("error: dig: no answer within 2400 s; it may still be running")
 
 
 async def test_each_of_many_slow_calls_in_one_step_is_activity(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -505,13 +495,13 @@ async def test_cancelled_among_its_tools_the_node_leaves_none_running(
     model = ScriptedModel([sets(verdict="ok")])
     again = Bench(tmp_path, model, fake_time, tools=tools)
     assert (await again.run()).outcome == "done"
-    answers = {m.tool_call_id: m.content for m in model.shown[0] if m.role == "tool"}
+    answers = {m.tool_call_id: m.content for m in model.requests[0] if m.role == "tool"}
     assert answers["c1"] == "looked at b"
     assert answers["c0"] == answers["c2"] != ""
     assert "may or may not have taken effect" in answers["c0"]
 
 
-async def test_a_cancelled_step_is_no_bad_step(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_cancelled_step_is_not_an_error(tmp_path: Path, fake_time: FakeTime) -> None:
     bench = Bench(tmp_path, Hanging(), fake_time)
     run = asyncio.create_task(bench.run())
     await fake_time.settle()
@@ -527,7 +517,7 @@ async def test_a_cancelled_step_is_no_bad_step(tmp_path: Path, fake_time: FakeTi
 # -- judges and guards ------------------------------------------------------------------------------
 
 
-async def test_a_judge_may_send_back_what_is_complete(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_judge_can_retry_complete_outputs(tmp_path: Path, fake_time: FakeTime) -> None:
     seen: list[Turn] = []
 
     def judge(turn: Turn) -> Judgement:
@@ -544,11 +534,11 @@ async def test_a_judge_may_send_back_what_is_complete(tmp_path: Path, fake_time:
     result = await bench.run()
 
     assert (result.outputs, result.verdicts) == ({"verdict": "better"}, ("RETRY", "CONTINUE", "ACCEPT"))
-    assert model.shown[1][-1] == Message(role="user", content="Say more.")
+    assert model.requests[1][-1] == Message(role="user", content="Say more.")
     assert [turn.iteration for turn in seen] == [1, 3]
 
 
-async def test_a_judge_may_give_up(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_judge_can_escalate(tmp_path: Path, fake_time: FakeTime) -> None:
     judge = FunctionJudge(lambda turn: Judgement(Verdict.ESCALATE, "beyond it"))
     bench = Bench(tmp_path, ScriptedModel([sets(verdict="x")]), fake_time, judge=judge)
 
@@ -558,19 +548,17 @@ async def test_a_judge_may_give_up(tmp_path: Path, fake_time: FakeTime) -> None:
     assert bench.data(EventType.STEP_COMPLETED)[0]["verdict"] == "ESCALATE"
 
 
-async def test_who_is_told_to_go_on_is_told_in_words(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_continue_verdict_adds_feedback(tmp_path: Path, fake_time: FakeTime) -> None:
     verdicts = iter([Verdict.CONTINUE, Verdict.ACCEPT])
     model = ScriptedModel([ModelReply(text="One."), ModelReply(text="Two.")])
     judge = FunctionJudge(lambda turn: next(verdicts))
     bench = Bench(tmp_path, model, fake_time, output_keys=(), judge=judge)
 
     assert (await bench.run()).verdicts == ("CONTINUE", "ACCEPT")
-    assert model.shown[1][-1] == Message(role="user", content="Go on.")
+    assert model.requests[1][-1] == Message(role="user", content="Go on.")
 
 
-async def test_a_judge_that_breaks_fails_the_visit_and_is_asked_again_later(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_failing_judge_fails_visit_and_can_be_retried(tmp_path: Path, fake_time: FakeTime) -> None:
     def judge(turn: Turn) -> bool:
         raise ZeroDivisionError("oops")
 
@@ -579,12 +567,12 @@ async def test_a_judge_that_breaks_fails_the_visit_and_is_asked_again_later(
     again = await Bench(tmp_path, ScriptedModel(), fake_time).run()
 
     assert (result.outcome, result.error_type) == ("failed", "JudgeFailed")
-    assert result.error == "its judge failed: ZeroDivisionError: oops"
+    assert result.error == "the judge failed: ZeroDivisionError: oops"
     assert (again.outcome, again.turns, again.verdicts) == ("done", 1, ("ACCEPT",))
 
 
 class Counting:
-    """A guard that counts calls of tools: from two on it warns, from ``limit`` on it stops."""
+    """A guard that counts tool calls: it warns from two on, and stops from ``limit`` on."""
 
     def __init__(self, limit: int = 99, *, hold_seconds: float = 0) -> None:
         self.limit = limit
@@ -603,14 +591,14 @@ class Counting:
         self.events.clear()
 
 
-async def test_what_the_guard_sees_is_said_to_the_model_once(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_guard_warning_is_given_once(tmp_path: Path, fake_time: FakeTime) -> None:
     model = ScriptedModel([reply(("look", '{"place": "hive"}')) for _ in range(4)] + [sets(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time, guard=Counting())
 
     assert (await bench.run()).outcome == "done"
     told = [text for kind, text in bench.contents() if kind == "feedback"]
     assert told == ["You may be going in circles: 2 calls. Try something else."]
-    assert model.shown[2][-1].content == told[0]
+    assert model.requests[2][-1].content == told[0]
 
 
 async def test_the_guard_can_stop_the_visit(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -632,25 +620,27 @@ def looking(times: int) -> list[ModelReply]:
     return [reply(("look", '{"place": "hive"}')) for _ in range(times)]
 
 
-async def test_held_visit_asks_no_model_and_goes_on_with_a_note(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B33: the note lets it go on with nothing counted, so that it gets as many tries as before."""
+async def test_held_visit_calls_no_model_and_continues_with_a_note(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    """B33: after the note it continues with counters reset, and gets as many tries as before."""
     model = ScriptedModel([*looking(4), sets(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time, guard=Counting(limit=3, hold_seconds=600))
 
     run = asyncio.create_task(bench.run())
     await fake_time.advance(599)
-    asked = len(model.shown)
+    asked = len(model.requests)
     note = Note(note_id="n1", content="REMINDER", incarnation_id=bench.reporter.origin.incarnation_id)
-    await bench.node.tell(note)
+    await bench.node.send_note(note)
     result = await run
 
     assert asked == 3
     assert (result.outcome, result.turns) == ("done", 5)
-    assert model.shown[3][-1].content == "REMINDER"
+    assert model.requests[3][-1].content == "REMINDER"
     assert bench.data(EventType.STEP_COMPLETED)[2]["verdict"] == "ESCALATE"
 
 
-async def test_held_visit_that_nobody_says_anything_to_ends(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_held_visit_without_input_is_escalated(tmp_path: Path, fake_time: FakeTime) -> None:
     bench = Bench(tmp_path, ScriptedModel(looking(9)), fake_time, guard=Counting(limit=3, hold_seconds=600))
 
     run = asyncio.create_task(bench.run())
@@ -675,7 +665,7 @@ async def test_held_visit_is_held_again_after_a_kill(tmp_path: Path, fake_time: 
     again = Bench(tmp_path, model, fake_time, guard=Counting(limit=3, hold_seconds=600))
     second = asyncio.create_task(again.run())
     await fake_time.advance(599)
-    asked = len(model.shown)
+    asked = len(model.requests)
     await again.node.inject("Stop looking.")
     result = await second
 
@@ -683,7 +673,7 @@ async def test_held_visit_is_held_again_after_a_kill(tmp_path: Path, fake_time: 
     assert result.outcome == "done"
 
 
-async def test_retries_end_only_a_visit_that_nobody_watches(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_default_retry_limit_applies_without_guard(tmp_path: Path, fake_time: FakeTime) -> None:
     words = [ModelReply(text="Well!") for _ in range(9)]
     alone = Bench(tmp_path / "alone", ScriptedModel(words), fake_time)
     watched = Bench(
@@ -697,7 +687,7 @@ async def test_retries_end_only_a_visit_that_nobody_watches(tmp_path: Path, fake
     assert (result.outcome, result.turns) == ("done", 10)
 
 
-async def test_what_the_guard_counted_survives_a_kill(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_guard_history_survives_a_kill(tmp_path: Path, fake_time: FakeTime) -> None:
     """B33: killed between the second call and the third, the third still stops it."""
     calls = [reply(("look", '{"place": "hive"}')) for _ in range(2)]
     first = Counting(limit=3)
@@ -716,7 +706,7 @@ async def test_what_the_guard_counted_survives_a_kill(tmp_path: Path, fake_time:
     assert shown[: len(first.events)] == [(e.type, e.time, dict(e.data)) for e in first.events]
 
 
-async def test_a_guard_that_breaks_is_not_missed(
+async def test_failing_guard_is_ignored(
     tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
@@ -736,7 +726,7 @@ async def test_a_guard_that_breaks_is_not_missed(
 
 
 async def test_a_question_waits_for_the_user(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B17: the wait is said, and ends with the reply."""
+    """B17: the wait is reported, and ends with the reply."""
     model = ScriptedModel([reply(("ask_user", '{"question": "Which hive?"}')), sets(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time, client_facing=True)
 
@@ -752,14 +742,14 @@ async def test_a_question_waits_for_the_user(tmp_path: Path, fake_time: FakeTime
     assert (result.outcome, result.verdicts) == ("done", ("CONTINUE", "ACCEPT"))
     assert bench.data(EventType.WORKER_WAITING)[-1] == {"reason": None}
     assert "client_input_received" in bench.types()
-    assert model.shown[1][-2:] == [
+    assert model.requests[1][-2:] == [
         Message(role="tool", content="asked", tool_call_id="c0"),
         Message(role="user", content="The left one."),
     ]
     assert (bench.node.waiting_for_user, bench.cursor.user_interaction_count) == (False, 1)
 
 
-async def test_who_has_a_user_has_a_word_with_it_before_it_ends(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_client_facing_node_talks_to_user_before_it_ends(tmp_path: Path, fake_time: FakeTime) -> None:
     model = ScriptedModel([sets(verdict="ok"), ModelReply(text="Bye.")])
     bench = Bench(tmp_path, model, fake_time, client_facing=True)
 
@@ -771,15 +761,15 @@ async def test_who_has_a_user_has_a_word_with_it_before_it_ends(tmp_path: Path, 
     assert (await run).outputs == {"verdict": "ok"}
 
 
-async def test_what_a_user_says_during_the_last_turn_is_heard(tmp_path: Path, fake_time: FakeTime) -> None:
-    """The node goes on for it, though its outputs were complete."""
+async def test_input_during_last_turn_continues_the_visit(tmp_path: Path, fake_time: FakeTime) -> None:
+    """The node continues, although its outputs were complete."""
     bench: Bench
 
     class Interrupted(ScriptedModel):
         async def complete(
             self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
         ) -> ModelReply:
-            if len(self.shown) == 1:
+            if len(self.requests) == 1:
                 await bench.node.inject("Wait, the other one!")
             return await super().complete(messages, tools, on_text)
 
@@ -792,13 +782,11 @@ async def test_what_a_user_says_during_the_last_turn_is_heard(tmp_path: Path, fa
     result = await run
 
     assert (result.outputs, result.verdicts) == ({"verdict": "right"}, ("CONTINUE", "CONTINUE", "ACCEPT"))
-    assert model.shown[2][-1].content == "Wait, the other one!"
+    assert model.requests[2][-1].content == "Wait, the other one!"
     assert list((tmp_path / "inbox").iterdir()) == []
 
 
-async def test_input_that_comes_while_the_node_is_busy_is_taken_up_at_the_next_turn(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_input_during_a_turn_is_read_at_the_next(tmp_path: Path, fake_time: FakeTime) -> None:
     model = ScriptedModel([reply(("look", '{"place": "hive"}')), sets(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time)
     await bench.node.inject("first")
@@ -806,13 +794,11 @@ async def test_input_that_comes_while_the_node_is_busy_is_taken_up_at_the_next_t
 
     await bench.run()
 
-    assert [m.content for m in model.shown[0][1:]] == ["Go.", "first", "second"]
+    assert [m.content for m in model.requests[0][1:]] == ["Go.", "first", "second"]
     assert list((tmp_path / "inbox").iterdir()) == []
 
 
-async def test_input_is_taken_up_once_though_a_kill_left_it_in_the_inbox(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_input_left_in_inbox_by_a_kill_is_read_once(tmp_path: Path, fake_time: FakeTime) -> None:
     bench = Bench(tmp_path, HangsAtLast([]), fake_time)
     await bench.node.inject("hello")
     [file] = (tmp_path / "inbox").iterdir()
@@ -841,7 +827,7 @@ class Hanging(ScriptedModel):
 
 
 class HangsAtLast(ScriptedModel):
-    """Answers what it has, then never again."""
+    """Gives its replies, then hangs."""
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None

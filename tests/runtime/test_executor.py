@@ -25,7 +25,7 @@ from tests.runtime.conftest import FakeTime, ScriptedModel, calls
 
 
 class Bench:
-    """A runtime with one graph on it, and what it published."""
+    """A runtime with one graph, and the events it published."""
 
     def __init__(self, path: Path, time: FakeTime, **more: Any) -> None:
         self.path, self.time = path, time
@@ -83,7 +83,7 @@ def function(name: str, takes: str = "", gives: str = "", **more: Any) -> NodeSp
     )
 
 
-async def test_what_one_node_puts_out_the_next_one_is_given(bench: Bench) -> None:
+async def test_outputs_become_the_next_nodes_input(bench: Bench) -> None:
     await bench.load(
         function("a", "text", "words"),
         function("b", "words", "count"),
@@ -105,7 +105,7 @@ async def test_what_one_node_puts_out_the_next_one_is_given(bench: Bench) -> Non
 
 
 async def test_branches_run_side_by_side_and_meet_once(bench: Bench) -> None:
-    """However long each is; what both put out is there where they meet."""
+    """Whatever the length of each; both outputs are available where they join."""
     together = asyncio.Barrier(2)
     met: list[dict[str, int]] = []
 
@@ -139,7 +139,7 @@ async def test_branches_run_side_by_side_and_meet_once(bench: Bench) -> None:
     assert met == [{"left": 1, "right": 2, "far": 20}]
 
 
-async def test_a_failure_that_no_edge_leads_on_from_ends_the_run_and_stops_the_others(bench: Bench) -> None:
+async def test_unhandled_failure_ends_run_and_stops_other_nodes(bench: Bench) -> None:
     stopped = asyncio.Event()
 
     async def hang() -> None:
@@ -171,7 +171,7 @@ async def test_a_failure_that_no_edge_leads_on_from_ends_the_run_and_stops_the_o
     assert bench.state(result).status is SessionStatus.FAILED
 
 
-async def test_a_failure_edge_is_a_way_on(bench: Bench) -> None:
+async def test_failure_edge_continues_the_run(bench: Bench) -> None:
     def fail() -> None:
         raise ValueError("no nectar")
 
@@ -190,7 +190,7 @@ async def test_a_failure_edge_is_a_way_on(bench: Bench) -> None:
 
 
 async def test_a_loop_goes_on_until_its_condition_holds(bench: Bench) -> None:
-    """Each time round is a visit of its own."""
+    """Each iteration is a visit of its own."""
     again = EdgeSpec(source="a", target="a", when="expression", expression="n < 4")
     await bench.load(
         function("a", "n", "n"), edge_specs=(again,), functions={"a": lambda n: n + 1}, agent_id="bee"
@@ -211,7 +211,7 @@ async def test_a_loop_beyond_its_limit_is_an_error_that_names_the_edge(bench: Be
     result = await bench.run()
 
     assert result.path == ("a", "a")
-    assert "edge 'a-a' leads to node 'a' once more, which was visited 3 times" in result.error
+    assert "edge 'a-a' leads to node 'a', which reached its limit of 3 visits" in result.error
 
 
 async def test_a_router_with_a_function_chooses_by_name(bench: Bench) -> None:
@@ -256,34 +256,32 @@ async def test_a_router_with_a_model_is_held_to_its_routes(bench: Bench) -> None
     result = await bench.run(message="a wasp")
 
     assert result.outputs == {"went": "right"}
-    assert "left: bees" in bench.model.shown[0][0].content
-    assert "route must be one of: left, right" in bench.model.shown[1][-1].content
+    assert "left: bees" in bench.model.requests[0][0].content
+    assert "route must be one of: left, right" in bench.model.requests[1][-1].content
 
 
 @pytest.mark.parametrize(
     ("run", "says"),
     [
         (lambda: {"other": 1}, "did not return 'x'; it must return an object with: x, y"),
-        (lambda: {"x": object(), "y": 1}, "'x' cannot be remembered: object is no JSON"),
+        (lambda: {"x": object(), "y": 1}, "'x' cannot be stored: object is not JSON"),
         (lambda: 1, "did not return 'x'"),
     ],
 )
-async def test_a_function_that_does_not_return_its_outputs_is_told_so(
-    bench: Bench, run: Callable[[], Any], says: str
-) -> None:
+async def test_missing_function_output_is_an_error(bench: Bench, run: Callable[[], Any], says: str) -> None:
     await bench.load(function("a", gives="x y"), functions={"a": run})
 
     assert says in (await bench.run()).error
 
 
-async def test_an_input_that_nobody_set_is_named(bench: Bench) -> None:
+async def test_missing_input_is_named(bench: Bench) -> None:
     await bench.load(
         function("a"), function("b", "x"), edges="a-b", functions={"a": lambda: None, "b": lambda x: None}
     )
 
     result = await bench.run(message="go")
 
-    assert "node 'b' failed: it needs 'x', which nobody has set; there is: message" in result.error
+    assert "node 'b' failed: input 'x' is not set; the memory has: message" in result.error
 
 
 async def test_an_edge_carries_what_it_maps(bench: Bench) -> None:
@@ -306,7 +304,7 @@ async def test_a_plain_function_does_not_hold_up_the_loop(bench: Bench) -> None:
     assert where != [threading.current_thread().name]
 
 
-async def test_a_function_is_given_what_the_runtime_knows_if_it_asks_for_it(bench: Bench) -> None:
+async def test_function_receives_declared_context_parameters(bench: Bench) -> None:
     seen: dict[str, Any] = {}
 
     def write(session_id: str, node_id: str, data_dir: Path) -> None:
@@ -344,7 +342,7 @@ async def test_each_node_that_is_done_is_a_checkpoint_in_a_chain(bench: Bench) -
     ]
 
 
-async def test_a_graph_that_is_no_worker_saves_no_checkpoints(bench: Bench) -> None:
+async def test_graph_without_agent_id_saves_no_checkpoints(bench: Bench) -> None:
     await bench.load(function("a"), functions={"a": lambda: None}, agent_id="")
 
     result = await bench.run()
@@ -412,7 +410,7 @@ async def test_a_run_is_logged_at_three_levels(bench: Bench) -> None:
 
 
 async def test_nodes_that_follow_each_other_talk_in_one_thread(bench: Bench) -> None:
-    """Each under its own prompt; the second sees what was said to the first."""
+    """Each has its own prompt; the second sees the first one's messages."""
     await bench.load(
         NodeSpec(id="a", system_prompt="Find.", output_keys=("x",)),
         NodeSpec(id="b", system_prompt="Tell.", input_keys=("x",)),
@@ -423,7 +421,7 @@ async def test_nodes_that_follow_each_other_talk_in_one_thread(bench: Bench) -> 
     result = await bench.run(message="what is it?")
 
     assert result.outputs == {"text": "It is honey."}
-    second = bench.model.shown[1]
+    second = bench.model.requests[1]
     assert second[0].content == "Tell."
     assert [m.role for m in second[1:]] == ["user", "assistant", "tool", "user"]
     assert second[1].content == "what is it?"
@@ -431,7 +429,7 @@ async def test_nodes_that_follow_each_other_talk_in_one_thread(bench: Bench) -> 
 
 
 async def test_events_of_a_run_tell_its_whole_story(bench: Bench) -> None:
-    """B19, B63: what begins is told before it ends, and each event says whose it is."""
+    """B19, B63: starts are published before ends, and each event carries its origin."""
     await bench.load(NodeSpec(id="a", system_prompt="Find."))
     bench.model.replies = [ModelReply(text="found")]
 
@@ -453,7 +451,7 @@ async def test_events_of_a_run_tell_its_whole_story(bench: Bench) -> None:
 
 
 async def test_a_session_is_not_free_before_the_thread_of_a_cancelled_run_has_ended(bench: Bench) -> None:
-    """A thread cannot be killed: the run is over at once, and nobody else gets its session meanwhile."""
+    """A thread cannot be killed: the run ends at once, but its session stays locked."""
     going, may_end = threading.Event(), threading.Event()
 
     def dig() -> str:
@@ -478,7 +476,7 @@ async def test_a_session_is_not_free_before_the_thread_of_a_cancelled_run_has_en
 
 
 class SlowDisk(Disk):
-    """A disk whose work can be held up."""
+    """A disk whose work can be delayed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -496,7 +494,7 @@ class SlowDisk(Disk):
 async def test_a_run_that_is_stopped_while_it_ends_ends_as_it_ended(
     tmp_path: Path, fake_time: FakeTime, how: str
 ) -> None:
-    """Its end is written down and told once, whoever comes too late."""
+    """Its end is recorded and reported once, despite late cancellations."""
     fake_time.disk = disk = SlowDisk()
     bench = Bench(tmp_path, fake_time)
 
@@ -531,7 +529,7 @@ async def test_a_run_that_is_stopped_while_it_ends_ends_as_it_ended(
     await bench.runtime.stop()
 
 
-async def test_going_back_to_a_checkpoint_takes_memory_and_conversation_back(bench: Bench) -> None:
+async def test_restoring_checkpoint_restores_memory_and_conversation(bench: Bench) -> None:
     await bench.load(
         NodeSpec(id="a", system_prompt="Find.", output_keys=("x",)),
         NodeSpec(id="b", system_prompt="Tell.", input_keys=("x",), output_keys=("y",)),
@@ -552,12 +550,12 @@ async def test_going_back_to_a_checkpoint_takes_memory_and_conversation_back(ben
 
     assert second.outputs == {"y": "second answer"}
     assert bench.state(second).memory == {"message": "go", "x": "honey", "y": "second answer"}
-    shown = [m.content for m in bench.model.shown[2]]
-    assert bench.model.shown[2] == bench.model.shown[1]
+    shown = [m.content for m in bench.model.requests[2]]
+    assert bench.model.requests[2] == bench.model.requests[1]
     assert not any("first answer" in content for content in shown)
 
 
-async def test_a_checkpoint_that_is_not_there_is_named(bench: Bench) -> None:
+async def test_missing_checkpoint_is_named(bench: Bench) -> None:
     await bench.load(function("a"), functions={"a": lambda: None})
     first = await bench.run()
 
@@ -565,8 +563,8 @@ async def test_a_checkpoint_that_is_not_there_is_named(bench: Bench) -> None:
         await bench.runtime.resume(first.session_id, checkpoint_id="0000000099-x")
 
 
-async def test_a_checkpoint_takes_up_the_run_that_it_is_of(bench: Bench) -> None:
-    """Though another run was in the session since."""
+async def test_checkpoint_resumes_its_own_run(bench: Bench) -> None:
+    """Although another run used the session since."""
     spec = GraphSpec(
         id="g",
         nodes=(function("a", gives="x"), function("b", gives="y"), function("o", gives="z")),
@@ -599,10 +597,10 @@ async def test_a_checkpoint_takes_up_the_run_that_it_is_of(bench: Bench) -> None
         ("pause", None, "paused"),
     ],
 )
-async def test_how_a_run_ended_is_on_its_span(
+async def test_span_carries_run_status(
     tmp_path: Path, fake_time: FakeTime, ends: str, error_type: str | None, waiting: str | None
 ) -> None:
-    """Whoever watches by telemetry alone knows what who is on the bus knows."""
+    """Telemetry and bus carry the same information."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -630,14 +628,14 @@ async def test_how_a_run_ended_is_on_its_span(
     await bench.runtime.stop()
 
 
-async def test_an_object_is_all_the_outputs_also_where_there_is_one(bench: Bench) -> None:
-    """Else a misspelt key would become the value, and go on unseen."""
+async def test_returned_object_holds_outputs_by_key(bench: Bench) -> None:
+    """Otherwise a misspelt key would become the value unnoticed."""
     await bench.load(function("a", gives="words"), functions={"a": lambda: {"word": 1}})
 
     assert "did not return 'words'" in (await bench.run()).error
 
 
-async def test_a_function_that_takes_too_long_is_given_up(bench: Bench) -> None:
+async def test_function_timeout_fails_the_node(bench: Bench) -> None:
     async def hang() -> None:
         await asyncio.Event().wait()
 
@@ -660,11 +658,11 @@ async def test_a_graph_of_functions_needs_no_model_and_any_other_says_so(bench: 
         nodes=(NodeSpec(id="n", system_prompt="Talk."),),
         entry_points=(EntryPointSpec(id="e", node_id="n"),),
     )
-    with pytest.raises(GraphError, match="node 'n' uses model, which is not given"):
+    with pytest.raises(GraphError, match="node 'n' needs a model"):
         bench.runtime.add_graph(talks)
 
 
-async def test_a_loop_that_nobody_bounded_ends_some_time(bench: Bench) -> None:
+async def test_unbounded_loop_ends_at_the_default_limit(bench: Bench) -> None:
     again = EdgeSpec(source="a", target="a", when="expression", expression="True")
     node = function("a")
     await bench.load(node, edge_specs=(again,), functions={"a": lambda: None}, agent_id="")
@@ -672,14 +670,14 @@ async def test_a_loop_that_nobody_bounded_ends_some_time(bench: Bench) -> None:
     result = await bench.run()
 
     assert node.max_node_visits == 1000
-    assert "was visited 1000 times; raise max_node_visits" in result.error
+    assert "limit of 1000 visits; raise max_node_visits" in result.error
 
 
 @pytest.mark.parametrize(
     "fault", [SystemExit(3), KeyboardInterrupt(), BaseException("odd"), asyncio.CancelledError()]
 )
 @pytest.mark.parametrize("plain", [True, False])
-async def test_whatever_a_function_raises_ends_its_node_and_nothing_else(
+async def test_any_function_exception_fails_only_its_node(
     bench: Bench, fault: BaseException, plain: bool
 ) -> None:
     def sync() -> None:
@@ -697,7 +695,7 @@ async def test_whatever_a_function_raises_ends_its_node_and_nothing_else(
     assert (await bench.run()).status is SessionStatus.FAILED
 
 
-async def test_a_secret_in_an_error_that_nobody_foresaw_is_in_no_log(
+async def test_secret_in_unexpected_error_is_not_logged(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(ScriptedModel):

@@ -23,7 +23,7 @@ from queenright.runtime.storage.files import (
     UnusableFileError,
     append_line,
     lines_before,
-    locked,
+    lock_file,
     newest_lines,
     read_json,
     write_files,
@@ -59,7 +59,7 @@ json_values = st.recursive(
     | st.booleans()
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
-    # Half a surrogate pair, too: models write them.
+    # Including lone surrogates, which models write.
     | st.text(st.characters(codec=None), max_size=20),
     lambda values: st.lists(values, max_size=4) | st.dictionaries(st.text(max_size=5), values, max_size=4),
     max_leaves=20,
@@ -68,7 +68,7 @@ json_values = st.recursive(
 
 @settings(max_examples=50, deadline=None)
 @given(json_values)
-def test_what_was_written_is_read_again(value: object) -> None:
+def test_json_file_round_trips(value: object) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "not" / "there" / "yet.json"
 
@@ -78,7 +78,7 @@ def test_what_was_written_is_read_again(value: object) -> None:
         assert os.listdir(path.parent) == ["yet.json"]
 
 
-def test_what_was_never_written_is_not_found(tmp_path: Path) -> None:
+def test_empty_store_finds_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_json(tmp_path / "x.json")
 
@@ -132,7 +132,7 @@ def test_killed_at_any_line_a_file_is_old_or_new_and_never_half(tmp_path: Path) 
         first, second = copies / str(number) / "first", copies / str(number) / "made" / "second"
         found.append((first.read_bytes(), second.read_bytes() if second.exists() else None))
     assert len(found) > 30
-    # In the order in which they were given, and nothing else ever.
+    # Only in the order given.
     stages = [(b"old", None), (b"new", None), (b"new", b"new")]
     assert list(dict.fromkeys(found)) == stages
     assert found == sorted(found, key=stages.index)
@@ -148,14 +148,14 @@ def test_killed_at_any_line_a_file_is_old_or_new_and_never_half(tmp_path: Path) 
         max_size=30,
     )
 )
-def test_lines_that_are_whole_are_read_whatever_lies_between(rows: list[dict[str, str] | bytes]) -> None:
+def test_valid_lines_are_read_between_torn_ones(rows: list[dict[str, str] | bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "logs" / "x.jsonl"
         path.parent.mkdir()
         for row in rows:
             if isinstance(row, bytes):
                 with path.open("ab") as file:
-                    # As a kill leaves it, or another program.
+                    # As left by a kill, or by another program.
                     file.write(row if path.stat().st_size == 0 else b"\n" + row)
             else:
                 append_line(path, row)
@@ -195,7 +195,7 @@ def test_a_lock_is_held_by_one_also_between_threads_of_a_process(tmp_path: Path)
     def add() -> None:
         nonlocal count
         for _ in range(100):
-            with locked(path, wait=True):
+            with lock_file(path, wait=True):
                 was = count
                 os.sched_yield()
                 count = was + 1
@@ -207,24 +207,24 @@ def test_a_lock_is_held_by_one_also_between_threads_of_a_process(tmp_path: Path)
         thread.join()
 
     assert count == 400
-    with locked(path, wait=False), pytest.raises(FileLockedError), locked(path, wait=False):
+    with lock_file(path, wait=False), pytest.raises(FileLockedError), lock_file(path, wait=False):
         pass
 
 
 def test_a_lock_whose_file_was_replaced_meanwhile_is_taken_on_the_new_one(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    with locked(path, wait=True):
+    with lock_file(path, wait=True):
         path.unlink()
-        with locked(path, wait=False):
+        with lock_file(path, wait=False):
             pass
 
 
 def test_a_lock_in_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), locked(tmp_path / "none" / "lock", wait=True):
+    with pytest.raises(FileNotFoundError), lock_file(tmp_path / "none" / "lock", wait=True):
         pass
 
 
-def test_who_is_refused_a_claim_is_told_who_has_it(tmp_path: Path) -> None:
+def test_rejected_claim_names_the_holder(tmp_path: Path) -> None:
     claim = Claim.take(tmp_path / "lock")
 
     with pytest.raises(FileLockedError, match=str(os.getpid())) as caught:
@@ -236,7 +236,7 @@ def test_who_is_refused_a_claim_is_told_who_has_it(tmp_path: Path) -> None:
     Claim.take(tmp_path / "lock").release()
 
 
-def test_a_claim_whose_file_says_nothing_is_held_by_nobody_known(tmp_path: Path) -> None:
+def test_claim_without_pid_has_unknown_holder(tmp_path: Path) -> None:
     claim = Claim.take(tmp_path / "lock")
     (tmp_path / "lock").write_bytes(b"\xff")
 
@@ -327,7 +327,7 @@ def test_json_is_one_line_whatever_is_in_it(tmp_path: Path) -> None:
     assert json.loads(data) == {"a": "1\n2\u2028\r", "ö": "\ud800"}
 
 
-def test_lines_before_a_place_are_those_that_were_there_before_it(tmp_path: Path) -> None:
+def test_lines_before_an_offset_are_stable(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     for number in range(2000):
         append_line(path, {"n": number, "filling": "x" * 80})

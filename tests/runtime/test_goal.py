@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from queenright.runtime.graphs.goal import Constraint, Goal, GoalProgress, SuccessCriterion, progress
+from queenright.runtime.graphs.goal import Constraint, Goal, GoalProgress, SuccessCriterion, measure_progress
 
 
 def goal(*criteria: str, **fields: Any) -> Goal:
-    """A goal with a criterion for each expression, called ``c0``, ``c1`` and so on."""
+    """Build a goal with a criterion per expression, named ``c0``, ``c1`` and so on."""
     criteria_ = tuple(SuccessCriterion(id=f"c{n}", expression=e) for n, e in enumerate(criteria))
     return Goal(id="g", **{"success_criteria": criteria_, **fields})
 
@@ -28,7 +28,9 @@ def test_progress_is_the_weight_of_what_is_met() -> None:
         SuccessCriterion(id="written", expression="report != ''"),
     )
 
-    found = progress(goal(success_criteria=criteria), {"sources": [1, 2, 3], "report": ""}, finished=False)
+    found = measure_progress(
+        goal(success_criteria=criteria), {"sources": [1, 2, 3], "report": ""}, finished=False
+    )
 
     assert found == GoalProgress(
         goal_id="g", fraction=0.75, criteria={"found": "met", "written": "unmet"}, achieved=False
@@ -36,7 +38,7 @@ def test_progress_is_the_weight_of_what_is_met() -> None:
 
 
 def test_all_met_is_achieved() -> None:
-    found = progress(goal("score > 3", "approved"), {"score": 4, "approved": True}, finished=False)
+    found = measure_progress(goal("score > 3", "approved"), {"score": 4, "approved": True}, finished=False)
 
     assert (found.fraction, found.achieved) == (1.0, True)
 
@@ -52,46 +54,46 @@ def test_all_met_is_achieved() -> None:
     ],
 )
 def test_a_criterion_is_met_unmet_or_unknown(expression: str, state: str) -> None:
-    found = progress(goal(expression), {"score": 5, "report": {}}, finished=True)
+    found = measure_progress(goal(expression), {"score": 5, "report": {}}, finished=True)
 
     assert found.criteria == {"c0": state}
     assert found.achieved is (state == "met")
 
 
-def test_a_criterion_in_words_is_met_when_the_execution_succeeded() -> None:
+def test_criterion_without_expression_is_met_on_success() -> None:
     words = goal("")
 
-    assert progress(words, {}, finished=False).criteria == {"c0": "unknown"}
-    assert progress(words, {}, finished=True) == GoalProgress(
+    assert measure_progress(words, {}, finished=False).criteria == {"c0": "unknown"}
+    assert measure_progress(words, {}, finished=True) == GoalProgress(
         goal_id="g", fraction=1.0, criteria={"c0": "met"}, achieved=True
     )
 
 
 @pytest.mark.parametrize(("finished", "fraction"), [(False, 0.0), (True, 1.0)])
 def test_a_goal_without_criteria_is_reached_by_finishing(finished: bool, fraction: float) -> None:
-    found = progress(goal(), {}, finished=finished)
+    found = measure_progress(goal(), {}, finished=finished)
 
     assert (found.fraction, found.achieved) == (fraction, finished)
 
 
-def test_a_hard_constraint_spoils_the_goal_and_a_soft_one_is_told() -> None:
+def test_hard_constraint_prevents_goal_and_soft_one_is_reported() -> None:
     constraints = (soft("cost < 1"), hard("cost < 5"), soft("True", "kept"))
 
-    cheap = progress(goal("done", constraints=constraints), {"done": True, "cost": 2}, finished=True)
-    dear = progress(goal("done", constraints=constraints), {"done": True, "cost": 9}, finished=True)
+    cheap = measure_progress(goal("done", constraints=constraints), {"done": True, "cost": 2}, finished=True)
+    dear = measure_progress(goal("done", constraints=constraints), {"done": True, "cost": 9}, finished=True)
 
     assert (cheap.violated, cheap.achieved) == (("s",), True)
     assert (dear.violated, dear.achieved, dear.fraction) == (("h", "s"), False, 1.0)
 
 
-def test_a_constraint_that_cannot_be_told_yet_is_violated_only_at_the_end() -> None:
+def test_unevaluable_constraint_is_violated_only_at_the_end() -> None:
     bound = goal(constraints=(hard("cost < 5"), Constraint(id="polite", description="Be polite.")))
 
-    assert progress(bound, {}, finished=False).violated == ()
-    assert progress(bound, {}, finished=True).violated == ("h",)
+    assert measure_progress(bound, {}, finished=False).violated == ()
+    assert measure_progress(bound, {}, finished=True).violated == ("h",)
 
 
-def test_everything_that_is_wrong_with_a_goal_is_said_at_once() -> None:
+def test_all_goal_problems_are_reported_at_once() -> None:
     with pytest.raises(ValidationError) as refused:
         Goal(
             id="g",
@@ -104,10 +106,10 @@ def test_everything_that_is_wrong_with_a_goal_is_said_at_once() -> None:
 
     text = str(refused.value)
     for part in (
-        "goal 'g': criterion 'c' is there twice",
+        "goal 'g': criterion 'c' is defined twice",
         "goal 'g': criterion 'c': condition 'x >': invalid syntax",
-        "goal 'g': criterion 'c': condition \"open('x')\": there is no function 'open'",
-        "goal 'g': constraint 'h' is there twice",
+        "goal 'g': criterion 'c': condition \"open('x')\": unknown function 'open'",
+        "goal 'g': constraint 'h' is defined twice",
         "goal 'g': constraint 'h': condition 'y **': invalid syntax",
     ):
         assert part in text
@@ -131,7 +133,7 @@ EXPRESSION = st.sampled_from(["a", "b > 1", "missing", "a > 'x'", ""])
     memory=st.fixed_dictionaries({"a": st.booleans(), "b": st.integers(0, 3)}),
     finished=st.booleans(),
 )
-def test_whatever_the_goal_progress_is_between_none_and_all(
+def test_goal_progress_is_between_0_and_1(
     criteria: list[tuple[str, float]],
     constraints: list[tuple[str, str]],
     memory: dict[str, Any],
@@ -149,7 +151,7 @@ def test_whatever_the_goal_progress_is_between_none_and_all(
         }
     )
 
-    found = progress(spec, memory, finished=finished)
+    found = measure_progress(spec, memory, finished=finished)
 
     assert 0 <= found.fraction <= 1
     assert set(found.criteria) == {one.id for one in spec.success_criteria}
@@ -158,4 +160,4 @@ def test_whatever_the_goal_progress_is_between_none_and_all(
     kinds = {one.id: one.kind for one in spec.constraints}
     assert [kinds[name] for name in found.violated] == sorted(kinds[name] for name in found.violated)
     if finished:
-        assert found.fraction >= progress(spec, memory, finished=False).fraction
+        assert found.fraction >= measure_progress(spec, memory, finished=False).fraction

@@ -19,7 +19,7 @@ def worker(node_id: str, **fields: Any) -> NodeSpec:
 
 
 def chain(*edges: tuple[str, str] | EdgeSpec, **nodes: Any) -> GraphSpec:
-    """A graph that starts in ``a``, with a node for every name in ``edges``."""
+    """Build a graph that starts in ``a``, with a node for every name in ``edges``."""
     specs = [e if isinstance(e, EdgeSpec) else EdgeSpec(source=e[0], target=e[1]) for e in edges]
     names = dict.fromkeys(["a", *(name for e in specs for name in (e.source, e.target))])
     return GraphSpec(
@@ -31,7 +31,7 @@ def chain(*edges: tuple[str, str] | EdgeSpec, **nodes: Any) -> GraphSpec:
 
 
 def faults(**fields: Any) -> list[str]:
-    """Every line that is said about a graph, without the id of the graph."""
+    """Return the problems of a graph, without its id."""
     fields = {"nodes": [NODE], "entry_points": [START], **fields}
     with pytest.raises(ValidationError) as refused:
         GraphSpec.model_validate({"id": "g", **fields})
@@ -47,10 +47,10 @@ def faults(**fields: Any) -> list[str]:
         ({"trigger_type": "timer"}, "a timer needs interval_seconds or cron"),
         (
             {"trigger_type": "timer", "interval_seconds": 5, "cron": "* * * * *"},
-            "a timer has interval_seconds or cron, not both",
+            "a timer takes either interval_seconds or cron, not both",
         ),
-        ({"interval_seconds": 5}, "interval_seconds is for timers, not manual"),
-        ({"cron": "* * * * *"}, "cron is for timers, not manual"),
+        ({"interval_seconds": 5}, "interval_seconds applies to timers, not manual"),
+        ({"cron": "* * * * *"}, "cron applies to timers, not manual"),
         (
             {"trigger_type": "timer", "cron": "0 0 * *"},
             "cron '0 0 * *' has 4 fields; it needs minute, hour, day of month, month, day of week",
@@ -59,26 +59,26 @@ def faults(**fields: Any) -> list[str]:
         ({"trigger_type": "timer", "cron": "0 0 31 2 *"}, "cron '0 0 31 2 *': Bad day-of-month"),
         (
             {"trigger_type": "timer", "cron": "0 0 * * *", "timezone": "Hive/North"},
-            "there is no timezone 'Hive/North'; one is such as 'UTC' or 'Europe/Vienna'",
+            "unknown timezone 'Hive/North'; use a name such as 'UTC' or 'Europe/Vienna'",
         ),
         (
             {"trigger_type": "timer", "cron": "0 0 * * *", "timezone": "../../etc/passwd"},
-            "there is no timezone '../../etc/passwd'; one is such as 'UTC' or 'Europe/Vienna'",
+            "unknown timezone '../../etc/passwd'; use a name such as 'UTC' or 'Europe/Vienna'",
         ),
         (
             {"trigger_type": "timer", "interval_seconds": 5, "timezone": "Europe/Vienna"},
-            "timezone is for cron",
+            "timezone applies to cron",
         ),
         ({"trigger_type": "event"}, "an event trigger needs event_types"),
-        ({"event_types": {EventType.STEP_STARTED}}, "event_types is for events, not manual"),
-        ({"filter_agent": "bee"}, "filter_agent is for events, not manual"),
+        ({"event_types": {EventType.STEP_STARTED}}, "event_types applies to event triggers, not manual"),
+        ({"filter_agent": "bee"}, "filter_agent applies to event triggers, not manual"),
         (
             {"isolation_level": "shared", "max_concurrent": 2},
-            "max_concurrent 2 needs isolation_level per_run",
+            "max_concurrent 2 requires isolation_level per_run",
         ),
     ],
 )
-def test_what_is_wrong_with_an_entry_point_is_said_by_name(fields: dict[str, Any], fault: str) -> None:
+def test_entry_point_problems_are_named(fields: dict[str, Any], fault: str) -> None:
     entry = EntryPointSpec(id="e", node_id="judge", **fields)
 
     [said] = faults(entry_points=[entry])
@@ -113,9 +113,7 @@ def test_a_value_that_no_entry_point_has_is_refused(fields: dict[str, Any], faul
         ({"trigger_type": "timer", "interval_seconds": 5, "isolation_level": "shared"}, "shared"),
     ],
 )
-def test_where_nothing_is_said_the_trigger_decides_whose_session_it_is(
-    fields: dict[str, Any], level: str
-) -> None:
+def test_default_isolation_level_depends_on_trigger(fields: dict[str, Any], level: str) -> None:
     entry = EntryPointSpec(id="e", node_id="judge", **fields)
 
     assert entry.isolation_level == level
@@ -128,39 +126,39 @@ def test_where_nothing_is_said_the_trigger_decides_whose_session_it_is(
         ({}, "an event_loop node needs a system_prompt"),
         (
             {"system_prompt": "x", "function": "f"},
-            "function is for function and router nodes, not event_loop",
+            "function applies to function and router nodes, not event_loop",
         ),
-        ({"system_prompt": "x", "routes": {"a": ""}}, "routes is for routers, not event_loop"),
+        ({"system_prompt": "x", "routes": {"a": ""}}, "routes applies to routers, not event_loop"),
         ({"node_type": "function"}, "a function node needs a function"),
         (
             {"node_type": "function", "function": "f", "tools": ("t",)},
-            "tools is for nodes with a model, and this one calls function 'f'",
+            "tools applies to nodes with a model, but this one calls function 'f'",
         ),
         (
             {"node_type": "function", "function": "f", "system_prompt": "x"},
-            "system_prompt is for nodes with a model, and this one calls function 'f'",
+            "system_prompt applies to nodes with a model, but this one calls function 'f'",
         ),
         (
             {"node_type": "function", "function": "f", "client_facing": True},
-            "client_facing is for event_loop nodes, not function",
+            "client_facing applies to event_loop nodes, not function",
         ),
-        ({"system_prompt": "x", "tools": ("t", "t")}, "tool 't' is there twice"),
-        ({"system_prompt": "x", "output_keys": ("o", "o")}, "output key 'o' is there twice"),
+        ({"system_prompt": "x", "tools": ("t", "t")}, "tool 't' is defined twice"),
+        ({"system_prompt": "x", "output_keys": ("o", "o")}, "output key 'o' is defined twice"),
         (
             {"system_prompt": "x", "output_keys": ("o",), "nullable_output_keys": ("p",)},
-            "nullable output key 'p' is none of its output_keys",
+            "nullable output key 'p' is not in output_keys",
         ),
         (
             {"system_prompt": "x", "tools": ("t",), "final_tools": ("u",)},
-            "final tool 'u' is none of its tools",
+            "final tool 'u' is not in tools",
         ),
         (
             {"system_prompt": "x", "conversation_judge": "llm"},
-            "conversation_judge 'llm' needs success_criteria to judge by",
+            "conversation_judge 'llm' requires success_criteria",
         ),
     ],
 )
-def test_what_is_wrong_with_a_node_is_said_by_name(fields: dict[str, Any], fault: str) -> None:
+def test_node_problems_are_named(fields: dict[str, Any], fault: str) -> None:
     assert faults(nodes=[NodeSpec(id="judge", **fields)]) == [f"node 'judge': {fault}"]
 
 
@@ -189,19 +187,19 @@ def router(**fields: Any) -> NodeSpec:
 @pytest.mark.parametrize(
     ("node", "edge", "said"),
     [
-        (worker("a"), {"expression": "x > 1"}, ["expression is for edges that are taken when 'expression'"]),
-        (worker("a"), {"when": "expression"}, ["needs an expression"]),
+        (worker("a"), {"expression": "x > 1"}, ["expression requires when='expression'"]),
+        (worker("a"), {"when": "expression"}, ["requires an expression"]),
         (worker("a"), {"when": "expression", "expression": "x >"}, ["condition 'x >': invalid syntax"]),
         (
             worker("a"),
             {"when": "expression", "expression": "__import__('os')"},
-            ["there is no function '__import__'"],
+            ["unknown function '__import__'"],
         ),
-        (worker("a"), {"route": "left"}, ["route is for edges that are taken when 'route', not 'success'"]),
+        (worker("a"), {"route": "left"}, ["route requires when='route', not 'success'"]),
         (
             worker("a"),
             {"when": "route", "route": "left"},
-            ["a route leaves node 'a', which is no router but event_loop"],
+            ["a route leaves node 'a', which is not a router but event_loop"],
         ),
         (
             router(),
@@ -217,13 +215,11 @@ def router(**fields: Any) -> NodeSpec:
         (
             router(system_prompt="Choose."),
             {"when": "route", "route": "left"},
-            ["a router needs either a system_prompt or a function, and not both"],
+            ["a router needs either a system_prompt or a function, not both"],
         ),
     ],
 )
-def test_what_is_wrong_with_an_edge_or_its_router_is_said_by_name(
-    node: NodeSpec, edge: dict[str, Any], said: list[str]
-) -> None:
+def test_edge_and_router_problems_are_named(node: NodeSpec, edge: dict[str, Any], said: list[str]) -> None:
     found = faults(
         nodes=[node, worker("b")],
         edges=[{"source": "a", "target": "b", **edge}],
@@ -240,11 +236,11 @@ def test_an_edge_maps_only_to_what_its_target_takes() -> None:
     edges = [{"source": "judge", "target": "b", "input_mapping": {"draft": "report"}}]
 
     assert faults(nodes=[NODE, worker("b", input_keys=("text",))], edges=edges) == [
-        "edge 'judge-b': 'draft' is no input key of node 'b'; it has: text"
+        "edge 'judge-b': 'draft' is not an input key of node 'b'; it has: text"
     ]
 
 
-def test_everything_that_is_wrong_is_said_at_once() -> None:
+def test_all_graph_problems_are_reported_at_once() -> None:
     found = faults(
         nodes=[{"id": "judge"}, NODE, worker("island")],
         edges=[
@@ -257,23 +253,23 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
     )
 
     assert found == [
-        "node 'judge' is there twice",
-        "edge 'x' is there twice",
-        "entry point 'e' is there twice",
+        "node 'judge' is defined twice",
+        "edge 'x' is defined twice",
+        "entry point 'e' is defined twice",
         "node 'judge': an event_loop node needs a system_prompt",
-        "edge 'judge-b' leads to node 'b', which is not there; there are: judge, island",
-        "edge 'c-judge' leaves node 'c', which is not there; there are: judge, island",
-        "edge 'x': an edge that is taken when 'expression' needs an expression",
-        "entry point 'e' starts node 'queen', which is not there; there are: judge, island",
+        "edge 'judge-b' leads to node 'b', which does not exist; nodes: judge, island",
+        "edge 'c-judge' leaves node 'c', which does not exist; nodes: judge, island",
+        "edge 'x': when='expression' requires an expression",
+        "entry point 'e' starts node 'queen', which does not exist; nodes: judge, island",
         "entry point 'e': a timer needs interval_seconds or cron",
-        "node 'island' is reached from no entry point",
+        "node 'island' is not reachable from any entry point",
     ]
 
 
 def test_an_empty_graph_is_refused() -> None:
     assert faults(nodes=[], entry_points=[]) == [
-        "there is no node",
-        "there is no entry point: nothing starts it",
+        "a graph needs at least one node",
+        "a graph needs at least one entry point",
     ]
 
 
@@ -281,7 +277,7 @@ def test_an_edge_that_is_there_twice_is_refused() -> None:
     edge = {"source": "judge", "target": "b"}
 
     assert faults(nodes=[NODE, worker("b")], edges=[edge, edge]) == [
-        "edge 'judge-b-2' is edge 'judge-b' again: it would start node 'b' twice"
+        "edge 'judge-b-2' repeats edge 'judge-b': it would start node 'b' twice"
     ]
 
 
@@ -368,7 +364,9 @@ def test_a_node_reaches_itself_only_round_a_cycle() -> None:
 def test_a_cycle_without_an_exit_is_refused_and_its_nodes_are_named(
     edges: list[tuple[str, str] | EdgeSpec], said: str
 ) -> None:
-    with pytest.raises(ValidationError, match=f"nodes go round for ever: {said}; give one of them an edge"):
+    with pytest.raises(
+        ValidationError, match=f"nodes form an endless cycle: {said}; give one of them an edge"
+    ):
         chain(*edges)
 
 
@@ -396,13 +394,13 @@ def test_a_router_that_only_leads_back_is_no_exit() -> None:
 @given(
     pairs=st.sets(st.tuples(st.sampled_from("abcde"), st.sampled_from("abcde")), max_size=12),
 )
-def test_whatever_the_edges_a_graph_that_is_accepted_can_always_end(pairs: set[tuple[str, str]]) -> None:
-    """All edges are taken on success, so a graph without an end is one in which some node reaches no last."""
+def test_accepted_graph_can_always_end(pairs: set[tuple[str, str]]) -> None:
+    """All edges are taken on success: a graph is endless if some node cannot reach an end."""
     try:
         graph = chain(*sorted(pairs))
     except ValidationError as refused:
         text = str(refused)
-        assert "nodes go round for ever" in text or "is reached from no entry point" in text
+        assert "nodes form an endless cycle" in text or "is not reachable from any entry point" in text
         return
     last = {node.id for node in graph.nodes if not graph.edges_from(node.id)}
 

@@ -1,4 +1,4 @@
-"""Several graphs in one session: an agent fails; another sees it, looks whether a user is there, decides."""
+"""Several graphs in one session: a guardian repairs a failed agent, or asks the user if one is present."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -42,17 +42,17 @@ class Mend(BaseModel):
 
 
 class Guardian:
-    """A model: asks whether anybody is there; mends the agent if not, asks what to do if so."""
+    """A model that repairs the agent if no user is present, and asks the user otherwise."""
 
     name = "guardian"
 
     def __init__(self) -> None:
-        self.shown: list[list[Message]] = []
+        self.requests: list[list[Message]] = []
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
-        self.shown.append(list(messages))
+        self.requests.append(list(messages))
         answers = [m.content for m in messages if m.role == "tool"]
         if not answers:
             return self.call("get_user_presence")
@@ -69,7 +69,7 @@ class Guardian:
         return steps[len(answers) - 1]
 
     def call(self, tool: str, **arguments: object) -> ModelReply:
-        return ModelReply(tool_calls=(ToolCall(f"c{len(self.shown)}", tool, json.dumps(arguments)),))
+        return ModelReply(tool_calls=(ToolCall(f"c{len(self.requests)}", tool, json.dumps(arguments)),))
 
 
 class House:
@@ -142,8 +142,8 @@ async def house(tmp_path: Path, fake_time: FakeTime) -> AsyncIterator[House]:
     await house.stop()
 
 
-async def test_an_agent_that_fails_while_nobody_is_there_is_mended_and_started_again(house: House) -> None:
-    """The guardian knows the event and the shared memory, and what it changed is what runs."""
+async def test_failed_agent_is_repaired_while_user_is_absent(house: House) -> None:
+    """The guardian sees the event and the shared memory, and its change takes effect."""
     bus = house.runtime.bus
     with bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="email_agent") as mended:
         await house.runtime.trigger("default", {"message": "Sort my letters."}, graph_id="coder")
@@ -152,13 +152,13 @@ async def test_an_agent_that_fails_while_nobody_is_there_is_mended_and_started_a
     store = house.runtime.session_store("coder")
     memory = store.read_state(event.session_id).memory
     assert memory["sorted"] == ["a", "b"]
-    asked = json.loads(house.guardian.shown[0][1].content)
+    asked = json.loads(house.guardian.requests[0][1].content)
     assert asked["inbox"] == ["b", "a"]
     assert asked["event"]["graph_id"] == "email_agent"
     assert "TypeError" in asked["event"]["data"]["error_type"]
 
 
-async def test_an_agent_that_fails_while_a_user_is_there_is_asked_about(house: House) -> None:
+async def test_failed_agent_is_escalated_to_present_user(house: House) -> None:
     bus = house.runtime.bus
     await house.runtime.inject_input("code", "hello")
     with bus.expect(EventType.CLIENT_INPUT_REQUESTED, filter_graph="guardian") as asked:
@@ -176,7 +176,7 @@ async def test_an_agent_that_fails_while_a_user_is_there_is_asked_about(house: H
 
 
 def sorter(graph_id: str, **entry: object) -> GraphSpec:
-    """A graph that sorts what it is given, and fails where that cannot be sorted."""
+    """Build a graph that sorts its input, and fails if it cannot be sorted."""
     node = NodeSpec(
         id="sort", node_type="function", function="sort", input_keys=("inbox",), output_keys=("sorted",)
     )
@@ -209,7 +209,7 @@ WATCHER = GraphSpec(
 
 @pytest.fixture
 async def watched(tmp_path: Path) -> AsyncIterator[AgentRuntime]:
-    """A primary sorter, a secondary one, one with a session of its own, and who is called when one fails."""
+    """Set up a primary sorter, a secondary one, one with its own session, and a guardian."""
     runtime = AgentRuntime(bus=EventBus(), storage=tmp_path)
     functions = {"sort": lambda inbox: sorted(inbox), "watch": lambda inbox: inbox}
     runtime.add_graph(sorter("main"), functions=functions, primary=True)

@@ -1,4 +1,4 @@
-"""Heartbeats of workers on the runtime: on the bus, for as long as they run."""
+"""Heartbeats of workers on the runtime's bus."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GRAPH = GraphSpec(
 
 
 class Hive:
-    """A runtime whose worker asks a question and waits for the answer."""
+    """A runtime whose worker waits for an answer."""
 
     def __init__(self, path: Path, time: FakeTime, interval: float | None = 300.0) -> None:
         self.time = time
@@ -71,7 +71,7 @@ def heartbeat_tasks() -> list[str]:
     return [task.get_name() for task in asyncio.all_tasks() if task.get_name() == "heartbeats"]
 
 
-async def test_a_run_beats_every_interval_with_all_that_a_heartbeat_says(hive: Hive) -> None:
+async def test_run_sends_complete_heartbeat_every_interval(hive: Hive) -> None:
     """002 §11: agents emit heartbeats, and each says task, phase, tool call, tokens, errors and progress."""
     await hive.ask()
 
@@ -94,11 +94,11 @@ async def test_a_run_beats_every_interval_with_all_that_a_heartbeat_says(hive: H
         "phase": "idle",
         "token_count": 105,
         "error_count": 0,
-        "progress_indicator": "1 node ended, 'count' last",
+        "progress_indicator": "1 node completed, last 'count'",
     }
 
 
-async def test_no_beat_comes_later_than_the_interval(hive: Hive) -> None:
+async def test_heartbeat_is_never_later_than_interval(hive: Hive) -> None:
     await hive.ask()
 
     await hive.time.advance(20_000)
@@ -109,7 +109,7 @@ async def test_no_beat_comes_later_than_the_interval(hive: Hive) -> None:
     assert len(set(gaps)) > 10
 
 
-async def test_runs_that_began_together_do_not_beat_together(hive: Hive) -> None:
+async def test_heartbeats_have_jitter(hive: Hive) -> None:
     for _ in range(5):
         await hive.ask()
 
@@ -121,7 +121,7 @@ async def test_runs_that_began_together_do_not_beat_together(hive: Hive) -> None
     assert heartbeat_tasks() == ["heartbeats"]
 
 
-async def test_progress_is_that_of_the_goal_where_there_is_one(hive: Hive) -> None:
+async def test_heartbeat_progress_uses_the_goal(hive: Hive) -> None:
     criteria = (
         SuccessCriterion(id="counted", expression="words > 1"),
         SuccessCriterion(id="told", expression="told"),
@@ -133,7 +133,7 @@ async def test_progress_is_that_of_the_goal_where_there_is_one(hive: Hive) -> No
     assert [beat.data["progress_indicator"] for beat in hive.beats] == ["50% of the goal"]
 
 
-async def test_a_run_that_has_ended_beats_no_more_and_leaves_no_task(hive: Hive) -> None:
+async def test_ended_run_sends_no_heartbeat(hive: Hive) -> None:
     execution = await hive.ask()
     assert heartbeat_tasks()
 
@@ -145,7 +145,7 @@ async def test_a_run_that_has_ended_beats_no_more_and_leaves_no_task(hive: Hive)
     assert hive.beats == []
 
 
-async def test_who_begins_as_the_last_one_ends_beats(hive: Hive) -> None:
+async def test_run_joining_while_the_task_ends_gets_heartbeats(hive: Hive) -> None:
     execution = await hive.ask()
     await hive.time.advance(200)
 
@@ -156,7 +156,7 @@ async def test_who_begins_as_the_last_one_ends_beats(hive: Hive) -> None:
     assert {beat.session_id for beat in hive.beats} == {hive.started[-1].session_id}
 
 
-async def test_a_graph_that_is_no_worker_has_no_heartbeat(hive: Hive) -> None:
+async def test_graph_without_agent_id_has_no_heartbeat(hive: Hive) -> None:
     await hive.ask(agent_id="")
 
     await hive.time.advance(1000)
@@ -185,6 +185,6 @@ async def test_stopping_the_runtime_leaves_no_task(hive: Hive) -> None:
     assert heartbeat_tasks() == []
 
 
-def test_an_interval_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_invalid_interval_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="above 0 seconds"):
         AgentRuntime(bus=EventBus(), storage=tmp_path, heartbeat_interval=0)

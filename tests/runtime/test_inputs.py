@@ -1,4 +1,4 @@
-"""What a run is given: which names are known, and as what a function gets its values (B99)."""
+"""Inputs of runs: accepted names, and conversion for functions (B99)."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def endless() -> dict[str, Any]:
 async def test_input_that_is_no_json_is_refused(tmp_path: Path, value: Any, why: str) -> None:
     def take(value: dict[str, Any]) -> None: ...
 
-    with pytest.raises(InputRefused, match=f"'value' is no JSON value.*{why}") as refused:
+    with pytest.raises(InputRefused, match=f"'value' is not a JSON value.*{why}") as refused:
         await run(tmp_path, take, {"value": value})
 
     assert refused.value.field == "value"
@@ -162,7 +162,7 @@ async def test_names_that_other_parts_of_the_graph_use_are_known(tmp_path: Path)
     }  # fmt: skip
 
     result = await runtime.wait(await runtime.trigger("e", given))
-    with pytest.raises(InputRefused, match=r"input 'stok' is unknown .is it meant to be 'stock'"):
+    with pytest.raises(InputRefused, match=r"input 'stok' is unknown .did you mean 'stock'"):
         await runtime.trigger("e", {**given, "stok": 3})
     await runtime.stop()
 

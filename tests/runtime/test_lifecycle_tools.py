@@ -23,7 +23,7 @@ MCP_SERVER = Path(__file__).with_name("mcp_server.py")
 
 
 class Keeper:
-    """A graph that looks after others, seen from its tools."""
+    """A graph that manages others with the lifecycle tools."""
 
     def __init__(self, runtime: AgentRuntime, lifecycle: Lifecycle, fake_time: FakeTime) -> None:
         self.runtime = runtime
@@ -68,9 +68,7 @@ async def test_an_agent_is_loaded_started_and_unloaded_again(keeper: Keeper, tmp
     assert keeper.runtime.list_graphs() == []
 
 
-async def test_nothing_of_an_agent_that_was_unloaded_waits_for_events_or_for_the_time(
-    keeper: Keeper, tmp_path: Path
-) -> None:
+async def test_unloaded_agent_leaves_no_timer_or_subscription(keeper: Keeper, tmp_path: Path) -> None:
     spec = json.loads(json.dumps(MODEL_FREE))
     spec["graph"]["entry_points"] += [
         {"id": "often", "node_id": "add", "trigger_type": "timer", "interval_seconds": 60},
@@ -133,9 +131,7 @@ async def test_a_restart_takes_up_what_was_changed_on_disk(keeper: Keeper, tmp_p
 
 
 @pytest.mark.parametrize("broken", ["def add(a, b:\n", "def something_else():\n    return 1\n"])
-async def test_an_agent_that_cannot_be_loaded_anew_stays_as_it_was(
-    keeper: Keeper, tmp_path: Path, broken: str
-) -> None:
+async def test_failed_restart_keeps_the_running_agent(keeper: Keeper, tmp_path: Path, broken: str) -> None:
     path = adder(tmp_path / "agents" / "one")
     await keeper("load_agent", agent_path="one")
     (path / "functions.py").write_text(broken, encoding="utf-8")
@@ -191,8 +187,8 @@ async def test_graphs_that_were_not_loaded_by_a_tool_are_left_alone(keeper: Keep
 
     assert "was not loaded by load_agent" in await keeper("unload_agent", graph_id="other")
     assert "was not loaded by load_agent" in await keeper("restart_agent", graph_id="other")
-    assert "there is no graph 'nobody'; there are: other" in await keeper("unload_agent", graph_id="nobody")
-    assert "there is no graph 'nobody'; there are: other" in await keeper("start_agent", graph_id="nobody")
+    assert "there is no graph 'nobody'; available: other" in await keeper("unload_agent", graph_id="nobody")
+    assert "there is no graph 'nobody'; available: other" in await keeper("start_agent", graph_id="nobody")
     assert "has no entry point 'x'" in await keeper("start_agent", graph_id="other", entry_point="x")
 
 
@@ -203,24 +199,24 @@ async def test_agents_come_from_below_the_roots_only(keeper: Keeper, tmp_path: P
     for path in ("../outside", str(outside), "link", "/", "nowhere"):
         said = await keeper("load_agent", agent_path=path)
         assert said == (
-            f"error: load_agent: there is no agent {path!r} to be loaded; "
-            f"agents are loaded from below: {tmp_path / 'agents'}"
+            f"error: load_agent: there is no agent {path!r}; "
+            f"agents can be loaded from folders below: {tmp_path / 'agents'}"
         )
     assert keeper.runtime.list_graphs() == []
 
 
-async def test_why_an_agent_cannot_be_loaded_is_said_in_words(keeper: Keeper, tmp_path: Path) -> None:
+async def test_load_agent_explains_failure(keeper: Keeper, tmp_path: Path) -> None:
     adder(tmp_path / "agents" / "broken", "def add(:\n")
     (tmp_path / "agents" / "empty").mkdir()
     adder(tmp_path / "agents" / "twice")
     await keeper("load_agent", agent_path="twice")
 
     assert "functions.py, line 1: invalid syntax" in await keeper("load_agent", agent_path="broken")
-    assert "has no agent.json and no agent.py" in await keeper("load_agent", agent_path="empty")
-    assert "there is a graph 'adder' already" in await keeper("load_agent", agent_path="twice")
+    assert "has no agent.json or agent.py" in await keeper("load_agent", agent_path="empty")
+    assert "graph 'adder' already exists" in await keeper("load_agent", agent_path="twice")
 
 
-async def test_presence_is_that_of_the_last_word_of_a_user(keeper: Keeper, fake_time: FakeTime) -> None:
+async def test_user_presence_depends_on_last_input(keeper: Keeper, fake_time: FakeTime) -> None:
     never = json.loads(await keeper("get_user_presence"))
     await keeper.runtime.inject_input("nobody", "hello")
     fake_time.now += 30
@@ -260,7 +256,7 @@ async def test_a_model_uses_the_tools_from_inside_a_graph(tmp_path: Path) -> Non
         await runtime.stop()
         await lifecycle.close()
 
-    answers = [m.content for m in model.shown[-1].messages if m.role == "tool"]
+    answers = [m.content for m in model.requests[-1].messages if m.role == "tool"]
     assert answers[0] == "loaded 'talker'; entry points: start"
     assert "an agent cannot unload or restart itself" in answers[1]
-    assert all("runtime" not in spec.parameters.get("properties", {}) for spec in model.shown[0].tools)
+    assert all("runtime" not in spec.parameters.get("properties", {}) for spec in model.requests[0].tools)

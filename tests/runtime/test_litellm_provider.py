@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.runtime.deadline import within
-from queenright.runtime.llm.litellm_answer import Gathered
-from queenright.runtime.llm.litellm_failure import retry_after
+from queenright.runtime.llm.litellm_errors import retry_after
 from queenright.runtime.llm.litellm_provider import LiteLlmProvider, ProviderUnavailable, load_provider
-from queenright.runtime.llm.litellm_question import wants_marks
+from queenright.runtime.llm.litellm_reply import ReplyAccumulator
+from queenright.runtime.llm.litellm_request import needs_cache_markers
 from queenright.runtime.llm.model import (
     LLMProvider,
     Message,
@@ -47,7 +47,7 @@ from tests.runtime.openai_server import (
     openai_server,
 )
 
-# litellm's own modules use what pydantic and the standard library have deprecated.
+# litellm uses deprecated features of pydantic and the standard library.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:pydantic")
 
 NOW = 1_800_000_000.0
@@ -73,7 +73,7 @@ def litellm() -> Any:
 
 @pytest.fixture
 def serving(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A server that litellm takes for OpenAI's."""
+    """A server that litellm treats as OpenAI's."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
     @asynccontextmanager
@@ -97,7 +97,7 @@ async def refused(serving: Any, *replies: Reply) -> ModelError:
     return caught.value
 
 
-async def test_words_come_piece_by_piece_and_are_whole_in_the_reply(serving: Any) -> None:
+async def test_streamed_text_is_whole_in_the_reply(serving: Any) -> None:
     heard: list[str] = []
     async with serving(HELLO) as server:
         reply = await provider().complete(ASKED, TOOLS, heard.append)
@@ -146,9 +146,7 @@ async def test_malformed_arguments_come_as_the_model_wrote_them(serving: Any) ->
 
 
 @pytest.mark.parametrize("written", ['{"place": ', "[1]", "hive", '"\ud800"'])
-async def test_malformed_arguments_are_shown_again_in_a_form_that_no_provider_refuses(
-    serving: Any, written: str
-) -> None:
+async def test_malformed_arguments_are_wrapped_in_an_object(serving: Any, written: str) -> None:
     said = [
         *ASKED,
         Message(role="assistant", content="", tool_calls=(ToolCall("c1", "look", written),)),
@@ -164,7 +162,7 @@ async def test_malformed_arguments_are_shown_again_in_a_form_that_no_provider_re
     assert answer["tool_call_id"] == "c1"
 
 
-async def test_what_cannot_be_sent_is_replaced_and_the_rest_is_said(serving: Any) -> None:
+async def test_lone_surrogates_are_replaced(serving: Any) -> None:
     async with serving(HELLO) as server:
         await provider().complete([Message(role="user", content="file \ud800.txt, ü")], [])
 
@@ -179,7 +177,7 @@ async def test_an_empty_answer_is_an_answer(serving: Any) -> None:
     assert (reply.text, reply.tool_calls, reply.finish_reason) == ("", (), "stop")
 
 
-async def test_an_answer_that_the_content_filter_took_is_none(serving: Any) -> None:
+async def test_filtered_answer_is_an_error(serving: Any) -> None:
     error = await refused(serving, Answer(finish_reason="content_filter"))
 
     assert not isinstance(error, TransientModelError)
@@ -201,7 +199,7 @@ async def test_a_server_that_does_not_stream_is_asked_for_the_whole_from_then_on
     assert [bool(request.body.get("stream")) for request in server.requests] == [True, False, False]
 
 
-async def test_a_model_that_may_not_be_streamed_is_asked_for_the_whole(serving: Any) -> None:
+async def test_model_without_streaming_is_called_without_it(serving: Any) -> None:
     no = Refusal(status=400, message="Unsupported value: 'stream' does not support true with this model.")
     async with serving(no, HELLO) as server:
         reply = await provider().complete(ASKED, TOOLS)
@@ -229,7 +227,7 @@ async def test_a_provider_without_a_streaming_interface_still_works(
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 529])
-async def test_what_may_pass_is_transient_and_nothing_is_asked_twice(serving: Any, status: int) -> None:
+async def test_transient_errors_are_classified_without_retry(serving: Any, status: int) -> None:
     error = await refused(serving, Refusal(status=status, message="the hive is full"))
 
     assert isinstance(error, TransientModelError)
@@ -248,7 +246,7 @@ async def test_what_may_pass_is_transient_and_nothing_is_asked_twice(serving: An
         (404, "model_not_found", "The model does not exist."),
     ],
 )
-async def test_what_would_be_refused_again_is_not_transient(
+async def test_permanent_errors_are_not_transient(
     serving: Any, status: int, code: str | None, message: str
 ) -> None:
     error = await refused(serving, Refusal(status=status, code=code, message=message))
@@ -259,7 +257,7 @@ async def test_what_would_be_refused_again_is_not_transient(
 
 async def test_a_request_that_cannot_be_processed_is_not_transient(serving: Any) -> None:
     no = Refusal(status=422, message="cannot be processed")
-    # At this status litellm itself asks once more, without the parameters that were refused.
+    # For this status litellm itself retries once, without the rejected parameters.
     error = await refused(serving, no, no)
 
     assert not isinstance(error, TransientModelError)
@@ -294,7 +292,7 @@ def test_retry_after_that_says_nothing_usable_is_none(headers: dict[str, str], s
 
 
 @given(st.text())
-def test_no_retry_after_breaks_the_reading_of_it(said: str) -> None:
+def test_any_retry_after_value_is_parsed_safely(said: str) -> None:
     seconds = retry_after({"retry-after": said, "retry-after-ms": said}, now=NOW)
 
     assert seconds is None or 0 <= seconds < float("inf")
@@ -315,9 +313,7 @@ def test_no_retry_after_breaks_the_reading_of_it(said: str) -> None:
         ),
     ],
 )
-async def test_a_stream_that_is_cut_is_no_answer_and_may_be_asked_for_again(
-    serving: Any, cut: Stream
-) -> None:
+async def test_interrupted_stream_is_transient(serving: Any, cut: Stream) -> None:
     async with serving(cut, HELLO) as server:
         model = provider()
         with pytest.raises(TransientModelError):
@@ -328,7 +324,7 @@ async def test_a_stream_that_is_cut_is_no_answer_and_may_be_asked_for_again(
     assert [bool(request.body.get("stream")) for request in server.requests] == [True, True]
 
 
-async def test_a_server_that_is_not_there_is_transient(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreachable_server_is_transient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     async with openai_server() as server:
         monkeypatch.setenv("OPENAI_API_BASE", server.url)
@@ -338,9 +334,7 @@ async def test_a_server_that_is_not_there_is_transient(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("head", [True, False])
-async def test_a_model_that_hangs_is_given_up_at_the_callers_limit_and_its_connection_closed(
-    serving: Any, fake_time: FakeTime, head: bool
-) -> None:
+async def test_caller_timeout_closes_the_connection(serving: Any, fake_time: FakeTime, head: bool) -> None:
     async with serving(Stream(events=HELLO.events()[:2], held=True, head=head)) as server:
         asked = asyncio.ensure_future(within(60, provider().complete(ASKED, TOOLS), fake_time.sleep))
         await arrives(server.held)
@@ -351,7 +345,7 @@ async def test_a_model_that_hangs_is_given_up_at_the_callers_limit_and_its_conne
 
 
 @pytest.mark.parametrize("head", [True, False])
-async def test_a_cancelled_question_closes_the_connection(serving: Any, head: bool) -> None:
+async def test_cancelled_request_closes_the_connection(serving: Any, head: bool) -> None:
     async with serving(Stream(events=HELLO.events()[:2], held=True, head=head)) as server:
         asked = asyncio.ensure_future(provider().complete(ASKED, TOOLS))
         await arrives(server.held)
@@ -361,7 +355,7 @@ async def test_a_cancelled_question_closes_the_connection(serving: Any, head: bo
         await arrives(server.gone)
 
 
-async def test_a_held_answer_goes_on_once_it_is_released(serving: Any) -> None:
+async def test_held_reply_continues_after_release(serving: Any) -> None:
     events = HELLO.events()
     async with serving(Stream(events=events[:2], held=True, then=events[2:])) as server:
         asked = asyncio.ensure_future(provider().complete(ASKED, TOOLS))
@@ -371,13 +365,13 @@ async def test_a_held_answer_goes_on_once_it_is_released(serving: Any) -> None:
         assert (await asked).text == "Hello bees"
 
 
-async def test_silence_beyond_the_providers_own_limit_is_transient(serving: Any) -> None:
+async def test_provider_timeout_is_transient(serving: Any) -> None:
     async with serving(Stream(events=HELLO.events()[:2], held=True)):
         with pytest.raises(TransientModelError, match=r"(?i)time"):
             await provider(timeout_seconds=0.05).complete(ASKED, TOOLS)
 
 
-async def test_a_listener_that_fails_is_not_the_models_fault(serving: Any) -> None:
+async def test_failing_on_text_is_not_a_provider_failure(serving: Any) -> None:
     def deaf(_: str) -> None:
         raise ZeroDivisionError
 
@@ -387,9 +381,7 @@ async def test_a_listener_that_fails_is_not_the_models_fault(serving: Any) -> No
 
 
 @pytest.mark.parametrize("shape", [KEY, "sk-" + "a1B2" * 10])
-async def test_a_key_that_the_provider_repeats_is_in_no_message_and_no_traceback(
-    serving: Any, shape: str
-) -> None:
+async def test_key_repeated_by_provider_is_masked(serving: Any, shape: str) -> None:
     no = Refusal(status=401, message=f"Incorrect API key provided: {shape}", code="invalid_api_key")
     error = await refused(serving, no)
 
@@ -458,7 +450,7 @@ async def test_a_provider_with_a_protocol_of_its_own_is_read_the_same_way(
         model = LiteLlmProvider("anthropic/claude-sonnet-4-5")
         heard: list[str] = []
         reply = await model.complete(ASKED, TOOLS, heard.append)
-        with pytest.raises(TransientModelError, match="cut"):
+        with pytest.raises(TransientModelError, match="interrupted"):
             await model.complete(ASKED, TOOLS)
         with pytest.raises(TransientModelError) as limited:
             await model.complete(ASKED, TOOLS)
@@ -470,7 +462,7 @@ async def test_a_provider_with_a_protocol_of_its_own_is_read_the_same_way(
     assert limited.value.retry_after == 11
 
 
-async def test_questions_at_once_do_not_mix(serving: Any) -> None:
+async def test_concurrent_requests_do_not_mix(serving: Any) -> None:
     answers = [Answer(text=[f"{n} ", "is it"]) for n in range(20)]
     async with serving(*answers):
         replies = await asyncio.gather(*(provider().complete(ASKED, TOOLS) for _ in answers))
@@ -490,7 +482,7 @@ def chunk(*pieces: SimpleNamespace, content: str | None = None) -> SimpleNamespa
 
 def gather(*chunks: SimpleNamespace) -> ModelReply:
     made = iter(f"made{n}" for n in range(9))
-    gathered = Gathered(lambda: next(made))
+    gathered = ReplyAccumulator(lambda: next(made))
     for one in chunks:
         gathered.add(one)
     return gathered.reply(0.0)
@@ -517,9 +509,7 @@ def test_calls_without_an_id_are_given_one_each() -> None:
     text=st.text(max_size=20),
     data=st.data(),
 )
-def test_however_an_answer_is_cut_it_is_put_together_again(
-    calls: list[str], text: str, data: st.DataObject
-) -> None:
+def test_reply_is_assembled_from_any_chunks(calls: list[str], text: str, data: st.DataObject) -> None:
     queues = [
         [piece(i, f"c{i}", f"tool{i}", None), *(piece(i, None, None, letter) for letter in arguments)]
         for i, arguments in enumerate(calls)
@@ -537,14 +527,14 @@ def test_however_an_answer_is_cut_it_is_put_together_again(
     }
 
 
-def test_a_model_is_found_by_its_name() -> None:
+def test_node_uses_its_named_model() -> None:
     model: LLMProvider = load_provider("anthropic/claude-sonnet-4-5", timeout_seconds=5)
 
     assert isinstance(model, LiteLlmProvider)
     assert model.name == "anthropic/claude-sonnet-4-5"
 
 
-async def test_a_script_is_a_model_too(tmp_path: Path) -> None:
+async def test_script_can_be_the_agents_model(tmp_path: Path) -> None:
     path = tmp_path / "script.json"
     path.write_text('{"replies": [{"text": "hum"}]}')
 
@@ -557,12 +547,12 @@ async def test_a_script_is_a_model_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("", "no model is named"),
+        ("", "no model is set"),
         ("scripted:/nowhere/x.json", r"/nowhere/x\.json: cannot"),
         ("queenright/rules", r"is for judge and queen only: .* litellm model, .* or scripted:PATH"),
     ],
 )
-def test_a_model_that_is_not_there_is_refused_with_the_way_out(name: str, reason: str) -> None:
+def test_missing_model_is_rejected_with_a_hint(name: str, reason: str) -> None:
     with pytest.raises(ProviderUnavailable, match=reason):
         load_provider(name, timeout_seconds=5)
 
@@ -594,7 +584,7 @@ ALONE = """
 
     async def main():
         tools = [ToolSpec("look", "Look.", {"type": "object", "properties": {}})]
-        # Without usage litellm counts by itself; for a Llama, with a tokenizer that it would fetch.
+        # Without usage, litellm counts tokens itself; for Llama with a downloaded tokenizer.
         silent = Answer(text=["hum"], usage=None, model="llama-3-8b")
         async with openai_server(silent, Answer(text=["hum"])) as server:
             os.environ["OPENAI_API_BASE"] = os.environ["HOSTED_VLLM_API_BASE"] = server.url
@@ -607,8 +597,8 @@ ALONE = """
 """
 
 
-def test_alone_in_a_process_nobody_but_the_provider_is_asked(tmp_path: Path) -> None:
-    """Also: tools need nothing that litellm does not bring, whichever release of mcp is installed."""
+def test_provider_makes_no_other_network_requests(tmp_path: Path) -> None:
+    """Also: tools need only litellm itself, whichever version of mcp is installed."""
     root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(ALONE)],
@@ -627,10 +617,10 @@ async def arrives(happened: asyncio.Event) -> None:
         await happened.wait()
 
 
-# -- tool calls that must be, and prompts that are kept ------------------------------------------
+# -- forced tool calls and prompt caching ---------------------------------------------------------
 
 
-async def test_a_decision_must_be_a_tool_call_if_the_caller_says_so(serving: Any) -> None:
+async def test_must_call_forces_a_tool_call(serving: Any) -> None:
     async with serving(CALLS, HELLO, HELLO) as server:
         await provider().complete(ASKED, TOOLS, must_call=True)
         await provider().complete(ASKED, TOOLS)
@@ -647,9 +637,7 @@ async def test_a_decision_must_be_a_tool_call_if_the_caller_says_so(serving: Any
         "Tool choice 'required' is not supported",
     ],
 )
-async def test_a_provider_that_refuses_to_be_told_is_asked_without_from_then_on(
-    serving: Any, message: str
-) -> None:
+async def test_provider_rejecting_tool_choice_is_called_without_it(serving: Any, message: str) -> None:
     model = provider()
     async with serving(Refusal(status=400, message=message), CALLS, CALLS) as server:
         first = await model.complete(ASKED, TOOLS, must_call=True)
@@ -659,7 +647,7 @@ async def test_a_provider_that_refuses_to_be_told_is_asked_without_from_then_on(
     assert [request.body.get("tool_choice") for request in server.requests] == ["required", None, None]
 
 
-async def test_what_refuses_both_had_another_reason(serving: Any) -> None:
+async def test_rejection_of_both_requests_changes_no_setting(serving: Any) -> None:
     model = provider()
     refusal = Refusal(status=400, message="bad tool_choice, bad everything")
     async with serving(refusal, refusal, CALLS) as server:
@@ -670,7 +658,7 @@ async def test_what_refuses_both_had_another_reason(serving: Any) -> None:
     assert [request.body.get("tool_choice") for request in server.requests] == ["required", None, "required"]
 
 
-async def test_a_server_that_neither_streams_nor_is_told_is_asked_for_the_whole(serving: Any) -> None:
+async def test_server_without_streaming_or_tool_choice_still_works(serving: Any) -> None:
     unstreamed = Refusal(status=400, message="stream is not supported")
     unforced = Refusal(status=400, message="tool_choice is not supported")
     async with serving(unstreamed, unforced, unstreamed, CALLS) as server:
@@ -701,8 +689,8 @@ CACHED = (
 )
 
 
-async def test_a_provider_that_caches_what_is_marked_is_given_marks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the system prompt, which covers the tools too, and after all that was said until now."""
+async def test_caching_provider_gets_cache_markers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the system prompt, which also covers the tools, and after the last message."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
     said = [*ASKED, Message(role="assistant", content="Well."), Message(role="user", content="And now?")]
     async with openai_server(Stream(events=CACHED)) as server:
@@ -720,7 +708,7 @@ async def test_a_provider_that_caches_what_is_marked_is_given_marks(monkeypatch:
     assert 0 < reply.cost < 1550 * 3e-6 + 15 * 15e-6
 
 
-async def test_openai_is_given_no_marks_and_says_what_it_had_in_its_cache(serving: Any) -> None:
+async def test_openai_gets_no_markers_and_reports_cached_tokens(serving: Any) -> None:
     *events, usage = HELLO.events()
     chunk = json.loads(usage.removeprefix(b"data: "))
     chunk["usage"]["prompt_tokens_details"] = {"cached_tokens": 9}
@@ -748,5 +736,5 @@ async def test_openai_is_given_no_marks_and_says_what_it_had_in_its_cache(servin
         ("gpt-4o", False),
     ],
 )
-def test_marks_are_for_those_that_keep_only_what_is_marked(name: str, marked: bool) -> None:
-    assert wants_marks(name) is marked
+def test_cache_markers_are_for_providers_that_need_them(name: str, marked: bool) -> None:
+    assert needs_cache_markers(name) is marked

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from queenright.runtime.agents.agent_spec import AgentLoadError
 from queenright.runtime.agents.credentials import MissingCredentialError
 from queenright.runtime.agents.mcp_spec import McpServerSpec, read_mcp_servers
-from queenright.runtime.agents.mcp_tools import McpServer, McpUnavailableError, mcp_tools
+from queenright.runtime.agents.mcp_tools import McpServer, McpUnavailableError, list_mcp_tools
 from queenright.runtime.llm.model import ToolCall
 from queenright.runtime.tooling.tools import ToolRegistry, ToolResult
 from tests.runtime.conftest import FakeTime
@@ -29,7 +29,9 @@ PROGRAM = Path(__file__).with_name("mcp_server.py")
 SECRET = "correct-horse-battery"
 
 
-def over_stdio(tmp_path: Path, name: str = "local", *, sleep: Any = asyncio.sleep, **more: Any) -> McpServer:
+def stdio_transport(
+    tmp_path: Path, name: str = "local", *, sleep: Any = asyncio.sleep, **more: Any
+) -> McpServer:
     spec = McpServerSpec.model_validate(
         {"command": "python", "args": [str(PROGRAM), str(tmp_path / "starts")], **more}
     )
@@ -46,7 +48,7 @@ def over_stdio(tmp_path: Path, name: str = "local", *, sleep: Any = asyncio.slee
 @contextlib.asynccontextmanager
 async def closing(server: McpServer) -> AsyncIterator[ToolRegistry]:
     try:
-        yield ToolRegistry(await mcp_tools([server]))
+        yield ToolRegistry(await list_mcp_tools([server]))
     finally:
         await server.close()
 
@@ -56,7 +58,7 @@ async def call(tools: ToolRegistry, name: str, **arguments: Any) -> ToolResult:
 
 
 class Watched:
-    """An ASGI app that keeps the headers of what it was asked."""
+    """An ASGI app that records request headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -69,7 +71,7 @@ class Watched:
 
 
 @contextlib.asynccontextmanager
-async def over_http(port: int = 0) -> AsyncIterator[tuple[int, Watched]]:
+async def http_transport(port: int = 0) -> AsyncIterator[tuple[int, Watched]]:
     app = Watched(make_server().streamable_http_app())
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error", timeout_graceful_shutdown=1))
     serving = asyncio.create_task(server.serve())
@@ -90,7 +92,7 @@ def http_server(port: int, tmp_path: Path, name: str = "remote", **more: Any) ->
 
 
 async def test_a_tool_over_stdio_has_the_servers_schema_and_answers(tmp_path: Path) -> None:
-    async with closing(over_stdio(tmp_path, timeout_seconds=7)) as tools:
+    async with closing(stdio_transport(tmp_path, timeout_seconds=7)) as tools:
         offered = {spec.name: spec for spec in tools.specs()}
 
         assert offered["add"].description == "Add two numbers."
@@ -98,23 +100,23 @@ async def test_a_tool_over_stdio_has_the_servers_schema_and_answers(tmp_path: Pa
         assert await call(tools, "add", a=2, b=40) == ToolResult("42")
 
 
-async def test_a_name_that_few_providers_take_is_made_plain_and_still_reaches_its_tool(
+async def test_tool_name_is_sanitized_and_still_works(
     tmp_path: Path,
 ) -> None:
-    async with closing(over_stdio(tmp_path)) as tools:
+    async with closing(stdio_transport(tmp_path)) as tools:
         assert await call(tools, "strange_name_of_tool") == ToolResult("strange")
 
 
 async def test_annotations_of_a_server_tell_what_its_tools_do(tmp_path: Path) -> None:
     """They are better than a guess from the name; without them the name counts."""
-    async with closing(over_stdio(tmp_path)) as tools:
+    async with closing(stdio_transport(tmp_path)) as tools:
         effects = {name: tool.effect for name in tools.names if (tool := tools.get(name))}
 
     assert (effects["apply_query"], effects["get_rid_of"], effects["add"]) == ("reads", "changes", "")
 
 
-async def test_what_a_tool_refuses_is_an_error_answer(tmp_path: Path) -> None:
-    async with closing(over_stdio(tmp_path)) as tools:
+async def test_tool_error_is_returned_to_the_model(tmp_path: Path) -> None:
+    async with closing(stdio_transport(tmp_path)) as tools:
         refused = await call(tools, "refuse", why="it is late")
         wrong = await call(tools, "add", a="many", b=1)
 
@@ -124,12 +126,10 @@ async def test_what_a_tool_refuses_is_an_error_answer(tmp_path: Path) -> None:
         assert "a" in wrong.content
 
 
-async def test_a_server_is_given_its_env_filled_in_and_nothing_else_of_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_server_gets_only_its_own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUEENRIGHT_TEST_ELSE", "not for servers")
-    async with closing(over_stdio(tmp_path, env={"GREETING": "hello ${TOKEN}x"})) as tools:
-        # The values are there, and are masked when the server repeats them.
+    async with closing(stdio_transport(tmp_path, env={"GREETING": "hello ${TOKEN}x"})) as tools:
+        # The values are known, and masked when the server repeats them.
         assert await call(tools, "environment", variable="GREETING") == ToolResult(f"hello {SECRET}x")
         assert await call(tools, "environment", variable="QUEENRIGHT_TEST_ELSE") == ToolResult("not set")
 
@@ -138,17 +138,17 @@ async def test_the_server_runs_in_its_folder_and_its_stderr_goes_to_its_log(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "sub").mkdir()
-    async with closing(over_stdio(tmp_path, cwd="sub")) as tools:
+    async with closing(stdio_transport(tmp_path, cwd="sub")) as tools:
         assert await call(tools, "folder") == ToolResult(str((tmp_path / "sub").resolve()))
 
     assert "a word on stderr" in (tmp_path / "logs" / "mcp_local.log").read_text(encoding="utf-8")
     assert "a word on stderr" not in capfd.readouterr().err
 
 
-async def test_a_server_that_dies_in_a_call_answers_with_an_error_and_is_started_again_at_the_next(
+async def test_server_dying_during_a_call_is_restarted_at_the_next(
     tmp_path: Path,
 ) -> None:
-    async with closing(over_stdio(tmp_path)) as tools:
+    async with closing(stdio_transport(tmp_path)) as tools:
         died = await call(tools, "die")
         again = await call(tools, "add", a=1, b=1)
 
@@ -158,24 +158,24 @@ async def test_a_server_that_dies_in_a_call_answers_with_an_error_and_is_started
     assert (tmp_path / "starts").read_text(encoding="utf-8") == "started\n" * 2
 
 
-async def test_a_server_that_died_between_two_calls_loses_neither(tmp_path: Path) -> None:
-    server = over_stdio(tmp_path)
+async def test_server_that_died_between_calls_is_reconnected(tmp_path: Path) -> None:
+    server = stdio_transport(tmp_path)
     async with closing(server) as tools:
         [pid] = children(tmp_path)
         os.kill(pid, signal.SIGKILL)
-        await until(lambda: server.gone, "the server has ended")
+        await until(lambda: server.is_gone, "the server has ended")
 
         both = await asyncio.gather(call(tools, "add", a=1, b=2), call(tools, "add", a=3, b=4))
 
         assert [*both] == [ToolResult("3"), ToolResult("7")]
-    # Two calls at once, and one new server.
+    # Two concurrent calls, but one new server.
     assert (tmp_path / "starts").read_text(encoding="utf-8") == "started\n" * 2
 
 
-async def test_a_server_that_cannot_be_started_again_is_said_at_each_call(tmp_path: Path) -> None:
+async def test_unrestartable_server_is_reported_at_each_call(tmp_path: Path) -> None:
     program = tmp_path / "server.py"
     program.write_text(f"import runpy; runpy.run_path({str(PROGRAM)!r}, run_name='__main__')")
-    async with closing(over_stdio(tmp_path, args=[str(program)])) as tools:
+    async with closing(stdio_transport(tmp_path, args=[str(program)])) as tools:
         program.write_text("raise SystemExit('not today')")
         await call(tools, "die")
         first, second = await call(tools, "add", a=1, b=1), await call(tools, "add", a=1, b=1)
@@ -187,15 +187,15 @@ async def test_a_server_that_cannot_be_started_again_is_said_at_each_call(tmp_pa
 
 
 async def test_nothing_is_left_running_when_a_server_is_closed(tmp_path: Path) -> None:
-    async with closing(over_stdio(tmp_path)):
+    async with closing(stdio_transport(tmp_path)):
         assert len(children(tmp_path)) == 1
 
     assert children(tmp_path) == []
     assert [t for t in asyncio.all_tasks() if t is not asyncio.current_task()] == []
 
 
-async def test_a_call_that_is_cancelled_leaves_the_server_to_the_others(tmp_path: Path) -> None:
-    async with over_http() as (port, _), closing(http_server(port, tmp_path)) as tools:
+async def test_cancelled_call_does_not_affect_other_calls(tmp_path: Path) -> None:
+    async with http_transport() as (port, _), closing(http_server(port, tmp_path)) as tools:
         waiting = asyncio.create_task(call(tools, "add", a=1, b=1))
         await asyncio.sleep(0)
         waiting.cancel()
@@ -205,10 +205,8 @@ async def test_a_call_that_is_cancelled_leaves_the_server_to_the_others(tmp_path
         assert await call(tools, "add", a=20, b=22) == ToolResult("42")
 
 
-async def test_a_server_that_says_nothing_is_given_up_after_its_time(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
-    server = over_stdio(
+async def test_silent_server_times_out(tmp_path: Path, fake_time: FakeTime) -> None:
+    server = stdio_transport(
         tmp_path,
         args=["-c", "import sys; sys.stdin.read()", str(tmp_path)],
         connect_timeout_seconds=5,
@@ -227,8 +225,8 @@ async def test_a_server_that_says_nothing_is_given_up_after_its_time(
     assert children(tmp_path) == []
 
 
-async def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
-    server = over_stdio(tmp_path, command="no-such-program")
+async def test_missing_program_is_named(tmp_path: Path) -> None:
+    server = stdio_transport(tmp_path, command="no-such-program")
 
     with pytest.raises(McpUnavailableError, match="no-such-program"):
         await server.list_tools()
@@ -237,7 +235,7 @@ async def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_tool_over_http_answers_and_its_headers_are_sent(tmp_path: Path) -> None:
-    async with over_http() as (port, app):
+    async with http_transport() as (port, app):
         server = http_server(port, tmp_path, headers={"Authorization": "Bearer ${TOKEN}"})
         async with closing(server) as tools:
             assert await call(tools, "add", a=2, b=40) == ToolResult("42")
@@ -245,15 +243,15 @@ async def test_a_tool_over_http_answers_and_its_headers_are_sent(tmp_path: Path)
     assert {headers.get("authorization") for headers in app.headers} == {f"Bearer {SECRET}"}
 
 
-async def test_an_http_server_that_was_started_anew_is_reached_again(tmp_path: Path) -> None:
-    async with over_http() as (port, _):
+async def test_restarted_http_server_is_reconnected(tmp_path: Path) -> None:
+    async with http_transport() as (port, _):
         server = http_server(port, tmp_path)
-        tools = ToolRegistry(await mcp_tools([server]))
+        tools = ToolRegistry(await list_mcp_tools([server]))
         assert await call(tools, "add", a=1, b=1) == ToolResult("2")
     try:
         away = await call(tools, "add", a=1, b=1)
         still_away = await call(tools, "add", a=1, b=1)
-        async with over_http(port):
+        async with http_transport(port):
             back = await call(tools, "add", a=1, b=1)
     finally:
         await server.close()
@@ -264,12 +262,12 @@ async def test_an_http_server_that_was_started_anew_is_reached_again(tmp_path: P
     assert back == ToolResult("2")
 
 
-async def test_names_that_collide_are_told_apart_by_their_server(tmp_path: Path) -> None:
-    async with over_http() as (port, _):
-        servers = [over_stdio(tmp_path, "one"), http_server(port, tmp_path, "two")]
+async def test_colliding_tool_names_get_server_prefix(tmp_path: Path) -> None:
+    async with http_transport() as (port, _):
+        servers = [stdio_transport(tmp_path, "one"), http_server(port, tmp_path, "two")]
         try:
-            names = [tool.name for tool in await mcp_tools(servers)]
-            alone = [tool.name for tool in await mcp_tools(servers[:1], taken=["add"])]
+            names = [tool.name for tool in await list_mcp_tools(servers)]
+            alone = [tool.name for tool in await list_mcp_tools(servers[:1], taken=["add"])]
         finally:
             await asyncio.gather(*(server.close() for server in servers))
 
@@ -285,7 +283,7 @@ async def test_a_secret_is_in_no_message_and_no_repr(tmp_path: Path) -> None:
         headers={"Authorization": f"Bearer {SECRET}"},
         url=f"http://u:{SECRET}@127.0.0.1:9/x?k={SECRET}",
     )
-    local = over_stdio(tmp_path, env={"A": SECRET}, command="/nowhere")
+    local = stdio_transport(tmp_path, env={"A": SECRET}, command="/nowhere")
 
     for each in (server, local):
         with pytest.raises(McpUnavailableError) as raised:
@@ -296,7 +294,7 @@ async def test_a_secret_is_in_no_message_and_no_repr(tmp_path: Path) -> None:
 
 
 async def test_a_variable_that_is_not_set_is_named_before_anything_is_started(tmp_path: Path) -> None:
-    server = over_stdio(tmp_path, env={"A": "${NOT_THERE} and ${TOKEN}"})
+    server = stdio_transport(tmp_path, env={"A": "${NOT_THERE} and ${TOKEN}"})
 
     with pytest.raises(
         MissingCredentialError, match="MCP server 'local': not set in the environment: NOT_THERE"
@@ -309,7 +307,7 @@ async def test_a_variable_that_is_not_set_is_named_before_anything_is_started(tm
 
 async def test_without_the_client_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
-    server = over_stdio(tmp_path)
+    server = stdio_transport(tmp_path)
 
     with pytest.raises(McpUnavailableError, match=r"pip install 'queenright\[mcp\]'"):
         await server.list_tools()
@@ -318,11 +316,11 @@ async def test_without_the_client_the_extra_is_named(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("server", "said"),
     [
-        ({}, "needs either command (a program) or url"),
-        ({"command": "x", "url": "http://x"}, "needs either command"),
-        ({"command": "x", "headers": {"A": SECRET}}, "headers are for a server with a url"),
-        ({"url": "http://x", "env": {"A": SECRET}}, "args, env and cwd are for a server with a command"),
-        ({"url": f"ftp://{SECRET}"}, "must begin with http:// or https://"),
+        ({}, "set either command (a program) or url"),
+        ({"command": "x", "url": "http://x"}, "set either command"),
+        ({"command": "x", "headers": {"A": SECRET}}, "headers apply to a server with a url"),
+        ({"url": "http://x", "env": {"A": SECRET}}, "args, env and cwd apply to a server with a command"),
+        ({"url": f"ftp://{SECRET}"}, "must start with http:// or https://"),
         ({"command": "x", "env": {"A": [SECRET]}}, "servers.a.env.A: Input should be a valid string"),
         ({"command": "x", "evn": {"A": SECRET}}, "servers.a.evn: Extra inputs are not permitted"),
     ],
@@ -343,18 +341,18 @@ HANGING = Path(__file__).with_name("mcp_hanging.py")
 
 
 def hanging(tmp_path: Path, **more: Any) -> McpServer:
-    return over_stdio(tmp_path, args=[str(HANGING), str(tmp_path)], **more)
+    return stdio_transport(tmp_path, args=[str(HANGING), str(tmp_path)], **more)
 
 
 async def give_up(tools: ToolRegistry, name: str, tmp_path: Path) -> None:
-    """Call a tool, and let its time be up when the server has it."""
+    """Call a tool, and let the call time out once the server has received it."""
     work = asyncio.create_task(call(tools, name))
     await until((tmp_path / f"asked_{name}").exists, "it is asked")
     work.cancel()
     await asyncio.wait([work])
 
 
-async def test_a_server_that_hangs_is_ended_with_all_that_it_started_and_connected_again(
+async def test_hanging_server_is_killed_with_its_children_and_restarted(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
     async with closing(hanging(tmp_path, sleep=fake_time.sleep, timeout_seconds=8)) as tools:
@@ -372,7 +370,7 @@ async def test_a_server_that_hangs_is_ended_with_all_that_it_started_and_connect
     assert (tmp_path / "starts").read_text(encoding="utf-8") == "started\n" * 2
 
 
-async def test_a_server_that_answers_after_a_call_that_was_given_up_is_kept(tmp_path: Path) -> None:
+async def test_server_responding_after_abandoned_call_is_kept(tmp_path: Path) -> None:
     async with closing(hanging(tmp_path)) as tools:
         await give_up(tools, "slow", tmp_path)
 
@@ -415,7 +413,7 @@ async def test_a_server_that_hangs_does_not_outlive_a_client_that_is_killed(
     await until(lambda: not programs(tmp_path), "no program is left")
 
 
-async def test_what_a_server_prints_that_is_no_message_is_said_in_one_line(
+async def test_invalid_server_output_is_logged_in_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async with closing(hanging(tmp_path)) as tools:
@@ -423,22 +421,22 @@ async def test_what_a_server_prints_that_is_no_message_is_said_in_one_line(
 
     [record] = [record for record in caplog.records if record.levelname != "DEBUG"]
     assert record.getMessage() == (
-        "mcp local: it writes what is no message to stdout, which is left out: 'Welcome to the hive!'"
+        "mcp local: ignored invalid output on stdout (not a JSON-RPC message): 'Welcome to the hive!'"
     )
     assert record.exc_info is None
     assert "Traceback" not in capfd.readouterr().err
 
 
-async def test_a_program_that_is_no_server_is_given_up_with_what_it_printed(
+async def test_program_that_is_not_a_server_is_reported_with_its_output(
     tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
 ) -> None:
     program = "import sys; print('Usage: hive [-h]', flush=True); sys.stdin.read()"
-    server = over_stdio(tmp_path, args=["-c", program, str(tmp_path)], sleep=fake_time.sleep)
+    server = stdio_transport(tmp_path, args=["-c", program, str(tmp_path)], sleep=fake_time.sleep)
     connecting = asyncio.create_task(server.list_tools())
     await until(lambda: caplog.records, "it is said")
 
     await fake_time.advance(30)
 
-    with pytest.raises(McpUnavailableError, match=r"what is no message: 'Usage: hive \[-h\]'"):
+    with pytest.raises(McpUnavailableError, match=r"invalid output to stdout: 'Usage: hive \[-h\]'"):
         await connecting
     await server.close()

@@ -12,7 +12,7 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.text(), json_values, max_size=4))
-def test_what_is_written_is_read(values: dict[str, object]) -> None:
+def test_shared_memory_round_trips(values: dict[str, object]) -> None:
     memory = SharedMemory()
 
     memory.write(values)
@@ -20,7 +20,7 @@ def test_what_is_written_is_read(values: dict[str, object]) -> None:
     assert memory.read_all() == values
 
 
-def test_nobody_changes_anothers_value_in_place() -> None:
+def test_values_are_copied() -> None:
     mine = {"seen": [1]}
     memory = SharedMemory(mine)
 
@@ -31,10 +31,10 @@ def test_nobody_changes_anothers_value_in_place() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, b"x", float("nan")])
-def test_what_is_no_json_is_refused_by_name_and_changes_nothing(value: object) -> None:
+def test_value_that_is_not_json_is_rejected(value: object) -> None:
     memory = SharedMemory({"kept": 1})
 
-    with pytest.raises(MemoryAccessError, match=r"'bad' cannot be remembered: .* is no JSON"):
+    with pytest.raises(MemoryAccessError, match=r"'bad' cannot be stored: .* is not JSON"):
         memory.write({"kept": 2, "bad": value})
 
     assert memory.read_all() == {"kept": 1}

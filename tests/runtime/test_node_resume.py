@@ -1,4 +1,4 @@
-"""A node that is cancelled or killed at any moment, and taken up from the disk, comes to the same end."""
+"""A node that is cancelled or killed at any point and resumed from disk gives the same result."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ WORDS = "The left one."
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: thousands of synced writes are made in it."""
+    """A folder in memory if possible, because the test makes thousands of synced writes."""
     if not os.access(MEMORY, os.W_OK):
         yield tmp_path
         return
@@ -44,7 +44,7 @@ def folders(tmp_path: Path) -> Iterator[Path]:
 
 
 class Thinking:
-    """A model that goes by what it is shown alone, as one does that is asked again after a restart."""
+    """A model that depends only on its messages."""
 
     name = "thinking"
 
@@ -79,7 +79,7 @@ async def look(given: Place) -> str:
 
 
 class Counting:
-    """A guard that warns of the second call of a tool, and keeps what it was shown."""
+    """A guard that warns at the second call of a tool, and records its events."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[EventType, dict[str, Any]]] = []
@@ -108,7 +108,7 @@ def bench(path: Path, time: FakeTime, disk: Disk, model: Any = None, guard: Any 
 
 
 async def drive(one: Bench, steps: int | None = None) -> NodeResult | None:
-    """Run a visit as its user would, answering once; after ``steps`` turns of the loop, cancel it."""
+    """Run a visit, answering once as its user; cancel it after ``steps`` steps of the loop."""
     run = asyncio.create_task(one.run())
     taken = 0
     while not run.done() and (steps is None or taken < steps):
@@ -124,7 +124,7 @@ async def drive(one: Bench, steps: int | None = None) -> NodeResult | None:
 
 
 def story(one: Bench) -> list[Any]:
-    """Return what was said, without the times."""
+    """Return the conversation without times."""
     timeless = []
     for entry in one.conversation.entries:
         data = {key: value for key, value in entry.data.items() if key not in ("ended_at", "inbox")}
@@ -140,7 +140,7 @@ def standing(cursor: NodeCursor) -> dict[str, Any]:
 
 
 def check_same_end(one: Bench, result: NodeResult | None, reference: Bench, wanted: NodeResult) -> bool:
-    """Check that a visit came to the reference's end; return whether a call had to be repaired."""
+    """Check that a visit matches the reference; return whether a call was repaired."""
     assert result is not None
     assert (result.outcome, result.outputs) == ("done", wanted.outputs)
     cursor = one.cursor
@@ -169,10 +169,10 @@ async def reference_run(path: Path, time: FakeTime, disk: Disk) -> tuple[Bench, 
     return one, result
 
 
-async def test_cancelled_after_any_step_of_the_loop_it_comes_to_the_same_end(
+async def test_visit_cancelled_after_any_step_resumes_to_same_result(
     folders: Path, fake_time: FakeTime
 ) -> None:
-    """B33 in passing: the guard's counters among them."""
+    """Includes B33: the guard's counters."""
     reference, wanted = await reference_run(folders / "reference", fake_time, InlineDisk())
     repaired = steps = 0
     while True:
@@ -189,7 +189,7 @@ async def test_cancelled_after_any_step_of_the_loop_it_comes_to_the_same_end(
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_cancelled_again_and_again_it_comes_to_the_same_end(
+async def test_repeatedly_cancelled_visit_resumes_to_same_result(
     folders: Path, fake_time: FakeTime, seed: int
 ) -> None:
     random = Random(seed)
@@ -203,7 +203,7 @@ async def test_cancelled_again_and_again_it_comes_to_the_same_end(
 
 
 class Keeping(InlineDisk):
-    """Keeps a copy of the folder after each work: what a kill at that moment would leave."""
+    """A disk that copies the folder after each operation, as a kill at that moment would leave it."""
 
     def __init__(self, folder: Path, copies: Path) -> None:
         super().__init__()
@@ -229,10 +229,10 @@ async def test_killed_between_any_two_writes_it_comes_to_the_same_end(
         check_same_end(again, await drive(again), reference, wanted)
 
 
-async def test_what_the_guard_was_shown_is_shown_again_the_same(folders: Path, fake_time: FakeTime) -> None:
+async def test_guard_history_is_replayed_identically(folders: Path, fake_time: FakeTime) -> None:
     live, later = Counting(), Counting()
     await drive(bench(folders, fake_time, InlineDisk(), guard=live))
-    # The end is taken back: the visit stands before its last verdict.
+    # Undo the end, so that the visit is before its last verdict.
     row = json.loads((folders / "cursor.json").read_text())
     row |= {"awaiting": "model", "result": None, "max_turns": 5}
     (folders / "cursor.json").write_text(json.dumps(row))
@@ -245,7 +245,7 @@ async def test_what_the_guard_was_shown_is_shown_again_the_same(folders: Path, f
 @pytest.mark.parametrize(
     "content", [b"", b'{"visit_id": ', b"[]", b"\xff\xfe", b'{"visit_id": "x1:n:1", "seq": 999}']
 )
-async def test_a_cursor_that_is_torn_or_foreign_is_made_anew_from_the_conversation(
+async def test_invalid_cursor_is_rebuilt_from_conversation(
     folders: Path, fake_time: FakeTime, content: bytes
 ) -> None:
     one = bench(folders, fake_time, InlineDisk())
@@ -260,9 +260,7 @@ async def test_a_cursor_that_is_torn_or_foreign_is_made_anew_from_the_conversati
     assert again.cursor.user_interaction_count == 1
 
 
-async def test_a_folder_in_place_of_the_cursor_is_an_error_of_the_disk_and_nothing_is_lost(
-    folders: Path, fake_time: FakeTime
-) -> None:
+async def test_folder_in_place_of_cursor_is_a_disk_error(folders: Path, fake_time: FakeTime) -> None:
     (folders / "cursor.json").mkdir()
 
     with pytest.raises(OSError, match=r"cursor\.json"):

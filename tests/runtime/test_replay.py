@@ -1,4 +1,4 @@
-"""A run that begins at another one's checkpoint, in a session of its own."""
+"""A run that starts from a checkpoint of another, in its own session."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COUNTING = GraphSpec.model_validate(
 
 
 async def counted(folder: Path, entry: str) -> tuple[AgentRuntime, list[str], str, list[str]]:
-    """Run the graph to its end; return the runtime, the calls, the session and its checkpoints."""
+    """Run the graph; return the runtime, the calls, the session and its checkpoints."""
     calls: list[str] = []
     runtime = AgentRuntime(bus=EventBus(), storage=folder)
 
@@ -48,7 +48,7 @@ async def counted(folder: Path, entry: str) -> tuple[AgentRuntime, list[str], st
     return runtime, calls, session.id, [one.checkpoint_id for one in found]
 
 
-async def test_a_replay_does_what_came_after_the_checkpoint_and_leaves_the_first_run_alone(
+async def test_replay_continues_from_checkpoint_without_changing_the_original(
     tmp_path: Path,
 ) -> None:
     runtime, calls, session, [_, first] = await counted(tmp_path, "start")
@@ -68,9 +68,9 @@ async def test_a_replay_does_what_came_after_the_checkpoint_and_leaves_the_first
     await runtime.stop()
 
 
-async def test_nothing_is_replayed_from_an_end_or_where_all_runs_share_a_session(tmp_path: Path) -> None:
+async def test_finished_or_isolated_run_cannot_be_replayed(tmp_path: Path) -> None:
     runtime, _, session, [last, first] = await counted(tmp_path / "a", "start")
-    with pytest.raises(GraphError, match="at its end there"):
+    with pytest.raises(GraphError, match="finished at that point"):
         await runtime.replay(session, last)
     with pytest.raises(CheckpointNotFoundError):
         await runtime.replay(session, "0000000009-none")

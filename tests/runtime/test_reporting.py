@@ -1,4 +1,4 @@
-"""The reporter: what goes onto the bus is what goes into spans and the step log."""
+"""The reporter: bus, spans and step log contain the same facts."""
 
 import asyncio
 from collections import Counter
@@ -33,7 +33,7 @@ def memory() -> Memory:
 
 @pytest.fixture
 def telemetry(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Telemetry]:
-    # What was said to the model is in the step log only if content may be.
+    # Text for the model is in the step log only if content is allowed.
     monkeypatch.setenv(names.CAPTURE_CONTENT_ENV, "true")
     telemetry = Telemetry(connect=lambda: memory)
     yield telemetry
@@ -57,7 +57,7 @@ def judge(turn: Turn) -> Judgement:
 
 
 async def worked(path: Path, time: FakeTime, telemetry: Telemetry) -> Bench:
-    """Return a bench after a visit with everything in it: failures, repeats, time-outs, a retry."""
+    """Return a bench after a visit with failures, repeated calls, timeouts and a retry."""
     model = ScriptedModel(
         [
             reply(("look", '{"place": "hive"}'), ("look", '{"place": "void"}'), ("fly", "{}")),
@@ -85,13 +85,13 @@ async def worked(path: Path, time: FakeTime, telemetry: Telemetry) -> Bench:
 
 
 def facts(event: AgentEvent) -> tuple[Any, ...]:
-    # A row of the log names no model, and so has no price.
+    # A row of the step log has no model, and so no price.
     left_out = ("duration", "model", "cost_usd")
     kept = {key: value for key, value in event.data.items() if key not in left_out}
     of_model = event.type is EventType.LLM_CALL_COMPLETED
     return (
         event.type,
-        # A row of the log is a step: it has neither time nor span of the calls of a model in it.
+        # A row of the step log is a step: it has no times or spans of model calls.
         round(event.time, 3) if not of_model else 0,
         event.agent_id,
         event.session_id,
@@ -108,9 +108,7 @@ def of_type(events: list[AgentEvent], type_: EventType) -> list[tuple[Any, ...]]
     return [facts(event) for event in events if event.type is type_]
 
 
-async def test_the_bus_and_the_step_log_tell_the_same(
-    tmp_path: Path, fake_time: FakeTime, telemetry: Telemetry
-) -> None:
+async def test_bus_and_step_log_agree(tmp_path: Path, fake_time: FakeTime, telemetry: Telemetry) -> None:
     bench = await worked(tmp_path, fake_time, telemetry)
     logged = open_step_log(tmp_path, "s1").read()
 
@@ -124,7 +122,7 @@ async def test_the_bus_and_the_step_log_tell_the_same(
     assert "hunter2" not in str([facts(event) for event in bench.events])
 
 
-async def test_vital_signs_are_the_same_from_either(
+async def test_vitals_agree_between_bus_and_telemetry(
     tmp_path: Path, fake_time: FakeTime, telemetry: Telemetry
 ) -> None:
     bench = await worked(tmp_path, fake_time, telemetry)
@@ -161,7 +159,7 @@ async def test_the_ids_are_those_of_the_spans(
     assert started == {e.span_id for e in bench.events if e.type is EventType.TOOL_CALL_COMPLETED}
 
 
-async def test_a_log_that_fails_is_not_worth_the_run(
+async def test_failing_log_does_not_fail_the_run(
     tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Full(Log):
@@ -175,10 +173,10 @@ async def test_a_log_that_fails_is_not_worth_the_run(
 
     await reporter.emit(EventType.GOAL_PROGRESS, {"fraction": 0.5})
 
-    assert "the event goal_progress of node '' was not published" in caplog.text
+    assert "could not publish event goal_progress of node ''" in caplog.text
 
 
-async def test_waits_and_checkpoints_are_told_to_both(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_waits_and_checkpoints_reach_bus_and_telemetry(tmp_path: Path, fake_time: FakeTime) -> None:
     bench = Bench(tmp_path, ScriptedModel([]), fake_time)
 
     with pytest.raises(ZeroDivisionError):
@@ -193,8 +191,8 @@ async def test_waits_and_checkpoints_are_told_to_both(tmp_path: Path, fake_time:
     ]
 
 
-async def test_an_event_says_whose_it_is(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B63: with its graph, whoever emitted it."""
+async def test_event_carries_origin_ids(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B63: with its graph, whoever published it."""
     bench = Bench(tmp_path, ScriptedModel([ModelReply(text="Hi.")]), fake_time, output_keys=())
 
     await bench.run()
@@ -205,7 +203,7 @@ async def test_an_event_says_whose_it_is(tmp_path: Path, fake_time: FakeTime) ->
         assert (event.node_id, event.incarnation_id) == ("n", bench.worker.incarnation_id)
 
 
-async def test_a_block_cancelled_while_it_begins_is_left(
+async def test_block_cancelled_on_enter_is_exited(
     tmp_path: Path, fake_time: FakeTime, telemetry: Telemetry, memory: Memory
 ) -> None:
     class Slow(Log):

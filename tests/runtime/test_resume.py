@@ -11,10 +11,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("seed", "kills"), [(0, 12), *(pytest.param(seed, 40, marks=pytest.mark.slow) for seed in range(1, 4))]
 )
-def test_a_run_that_is_killed_at_any_moment_goes_on_to_the_same_end(
-    tmp_path: Path, seed: int, kills: int
-) -> None:
-    """B33: conversation, outputs, turns, user, question and the guard's counters are what they were."""
+def test_run_killed_anywhere_resumes_to_the_same_result(tmp_path: Path, seed: int, kills: int) -> None:
+    """B33: conversation, outputs, turns, user, question and the guard's counters are restored."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.runtime.killed_agent", str(tmp_path), str(seed), str(kills)],
         cwd=ROOT,

@@ -80,7 +80,7 @@ async def test_tools_are_the_public_functions_of_tools_py_and_a_script_lies_besi
     assert info.models == ("scripted:replies.json",)
 
 
-async def test_a_script_begins_anew_with_each_run_whether_they_follow_each_other_or_go_on_at_once(
+async def test_script_restarts_for_each_run(
     tmp_path: Path,
 ) -> None:
     entry = {"id": "start", "node_id": "work", "max_concurrent": 2}
@@ -110,7 +110,7 @@ async def test_an_agent_in_python_brings_its_provider_and_imports_the_files_besi
     assert not (folder / "__pycache__").exists()
 
 
-async def test_a_model_that_is_given_comes_before_the_agents_own(tmp_path: Path) -> None:
+async def test_model_argument_overrides_the_agents_model(tmp_path: Path) -> None:
     model = ScriptedProvider([ModelReply(text="", tool_calls=())] * 9, name="mine")
     asked: list[str] = []
 
@@ -164,8 +164,8 @@ def test_a_reload_sees_a_change_of_the_same_length_in_the_same_second(tmp_path: 
         ("functions.py", "import sys\nsys.exit(3)\n", "functions.py, line 2: SystemExit"),
         ("functions.py", "import tools\n", "tools.py, line 1: ZeroDivisionError"),
         ("tools.py", "def f(*rest): ...\n", "tools.py"),
-        ("tools.py", "tools = [len]\n", "`tools` holds a builtin_function_or_method"),
-        ("mcp_servers.json", '{"servers": {"a": {}}}', "servers.a: needs either command"),
+        ("tools.py", "tools = [len]\n", "`tools` contains a builtin_function_or_method"),
+        ("mcp_servers.json", '{"servers": {"a": {}}}', "servers.a: set either command"),
     ],
 )
 def test_a_faulty_file_is_named_with_its_line(tmp_path: Path, file: str, text: str, said: str) -> None:
@@ -190,9 +190,9 @@ def test_a_file_that_is_not_utf8_a_folder_in_its_place_and_no_agent_at_all_are_s
 
     for name, said in (
         ("latin", "is not UTF-8 (byte 10)"),
-        ("folder", "has no agent.json and no agent.py"),
+        ("folder", "has no agent.json or agent.py"),
         ("both", "has both agent.json and agent.py"),
-        ("nowhere", "is no folder"),
+        ("nowhere", "is not a folder"),
     ):
         with pytest.raises(AgentLoadError) as raised:
             AgentRunner.load(tmp_path / name)
@@ -203,12 +203,12 @@ def test_a_file_that_is_not_utf8_a_folder_in_its_place_and_no_agent_at_all_are_s
     ("text", "said"),
     [
         ("x = 1\n", "has no `agent`"),
-        ("agent = 3\n", "has an `agent` that is a int"),
+        ("agent = 3\n", "`agent` is a int"),
         (AGENT_PY.replace("class provider:", "provider = 3\nclass P:"), "`provider` is a int"),
         (AGENT_PY.replace('name="speaker"', f'name="{SECRET} x"'), "String should match pattern"),
     ],
 )
-def test_what_agent_py_must_hold_is_said(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_agent_py_is_explained(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "words.py").write_text("HELLO = 1\n", encoding="utf-8")
     (tmp_path / "agent.py").write_text(text, encoding="utf-8")
 
@@ -242,9 +242,9 @@ def test_everything_that_is_missing_is_found_before_the_start(tmp_path: Path) ->
 
     assert not result.ok
     assert result.errors == (
-        "node 'f': function 'nope' is not in functions.py; there are: other",
-        "node 'w': judge 'strict' is not in judges.py; there are: none",
-        "node 'w': tool 'hammer' is not in tools.py; there are: none",
+        "node 'f': function 'nope' is not in functions.py; defined there: other",
+        "node 'w': judge 'strict' is not in judges.py; defined there: none",
+        "node 'w': tool 'hammer' is not in tools.py; defined there: none",
         "not set in the environment: NEEDY_TOKEN",
         "not set in the environment: ANTHROPIC_API_KEY",
     )
@@ -261,7 +261,7 @@ async def test_an_agent_that_cannot_work_is_not_started(tmp_path: Path) -> None:
     assert not (tmp_path / "storage").exists()
 
 
-def test_a_client_facing_node_with_nobody_at_a_terminal_is_a_warning(tmp_path: Path) -> None:
+def test_client_facing_node_without_terminal_is_a_warning(tmp_path: Path) -> None:
     path = chatter(tmp_path / "agent")
 
     assert AgentRunner.load(path).validate().warnings == ()
@@ -326,7 +326,7 @@ async def test_an_agent_joins_another_runtime_under_a_name_of_its_own(tmp_path: 
     try:
         await first.setup_as_secondary(runtime, "one")
         await second.setup_as_secondary(runtime, "two")
-        with pytest.raises(GraphError, match="'two' is there already"):
+        with pytest.raises(GraphError, match="'two' already exists"):
             await first.setup_as_secondary(runtime, "two")
         result = await runtime.wait(await runtime.trigger("start", {"a": 2, "b": 2}, graph_id="two"))
     finally:
@@ -384,7 +384,7 @@ async def test_a_tool_that_no_server_offers_stops_the_start_and_leaves_no_server
         assert [t.get_name() for t in asyncio.all_tasks() if t.get_name().startswith("mcp ")] == []
 
 
-async def test_a_run_in_a_session_that_is_there_knows_what_it_knew(tmp_path: Path) -> None:
+async def test_run_in_existing_session_sees_its_memory(tmp_path: Path) -> None:
     async with loaded(adder(tmp_path / "agent"), tmp_path) as runner:
         first = await runner.run({"a": 1, "b": 2})
         second = await runner.run({"b": 40}, entry_point="start", session_id=first.session_id)
@@ -437,7 +437,7 @@ def written(folder: Path) -> list[str]:
     return [file.read_text(encoding="utf-8") for file in folder.rglob("*") if file.is_file()]
 
 
-async def test_a_credential_that_an_error_repeats_is_written_and_said_nowhere(
+async def test_credential_in_an_error_is_masked_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     door, window = "open 'sesame' \\ ü", "glass of the hive"
@@ -472,7 +472,7 @@ async def test_a_credential_that_an_error_repeats_is_written_and_said_nowhere(
         assert [text for text in said if words in text] == []
 
 
-async def test_a_credential_is_in_no_message_of_a_module_that_cannot_be_loaded(tmp_path: Path) -> None:
+async def test_load_error_contains_no_credential(tmp_path: Path) -> None:
     path = folder_of(tmp_path / "agent", LEAKING, [], tools="raise OSError('lock of 7 wards')")
 
     with pytest.raises(AgentLoadError) as raised:
@@ -481,7 +481,7 @@ async def test_a_credential_is_in_no_message_of_a_module_that_cannot_be_loaded(t
     assert "wards" not in str(raised.value)
 
 
-async def test_what_a_run_leaves_behind_is_its_owners_alone(tmp_path: Path) -> None:
+async def test_session_files_are_private(tmp_path: Path) -> None:
     path = talker(tmp_path / "agent")
     (path / "mcp_servers.json").write_text(
         json.dumps({"servers": {"local": {"command": "python", "args": [str(MCP_SERVER)]}}}), encoding="utf-8"
@@ -515,11 +515,11 @@ async def test_an_output_that_is_too_large_fails_its_node_with_the_way_out(
         [kept] = (tmp_path / "storage").rglob("state.json")
 
     assert result.status is SessionStatus.FAILED
-    assert "output 'sum' has 1.0 MiB as JSON, and at most 1 MiB is kept; write it" in result.error
+    assert "output 'sum' has 1.0 MiB as JSON, but the limit is 1 MiB; write it" in result.error
     assert kept.stat().st_size < 10_000
 
 
-async def test_a_model_that_sets_too_large_an_output_is_told_and_goes_on(tmp_path: Path) -> None:
+async def test_oversized_output_is_rejected_and_model_continues(tmp_path: Path) -> None:
     large = {"tool_calls": [{"name": "set_output", "arguments": {"answer": "x" * (1 << 20)}}]}
     path = talker(tmp_path / "agent")
     async with loaded(folder_of(path, TALKER, [large, TALKS[1]]), tmp_path) as runner:

@@ -5,7 +5,7 @@ import pytest
 
 from queenright.instrumentation.steplog import StepLog, step_log_path
 from queenright.runtime.storage.files import newest_lines, write_json
-from queenright.runtime.storage.runtime_logger import EXECUTIONS, RuntimeLogger, VisitRow
+from queenright.runtime.storage.runtime_logger import MAX_SUMMARY_EXECUTIONS, RuntimeLogger, VisitRow
 from queenright.runtime.storage.session_store import ExecutionState, SessionStatus, SessionStore
 from tests.runtime.damage import DAMAGES, damage
 
@@ -44,8 +44,8 @@ def visit(node_id: str, number: int) -> VisitRow:
 def test_the_summary_says_how_the_executions_stand(tmp_path: Path) -> None:
     logger = logger_at(tmp_path)
 
-    logger.execution_ended(ended("e1", steps=3, input_tokens=10, cost=0.5, input={"secret": "x"}))
-    logger.execution_ended(ended("e2", SessionStatus.FAILED, steps=1, error="no"))
+    logger.log_execution(ended("e1", steps=3, input_tokens=10, cost=0.5, input={"secret": "x"}))
+    logger.log_execution(ended("e2", SessionStatus.FAILED, steps=1, error="no"))
 
     summary = logger.summary()
     assert summary["session_id"] == "s"
@@ -58,15 +58,15 @@ def test_the_summary_says_how_the_executions_stand(tmp_path: Path) -> None:
         "cost": 0.5,
     }
     assert [row["execution_id"] for row in summary["executions"]] == ["e1", "e2"]
-    # What it was given and what it made are in the state, not in every log.
+    # Input and outputs are in the state, not in the logs.
     assert not {"input", "outputs"} & summary["executions"][0].keys()
 
 
-def test_an_execution_that_goes_on_and_ends_again_is_counted_once(tmp_path: Path) -> None:
+def test_resumed_execution_is_counted_once(tmp_path: Path) -> None:
     logger = logger_at(tmp_path)
-    logger.execution_ended(ended("e1", SessionStatus.PAUSED, steps=2))
+    logger.log_execution(ended("e1", SessionStatus.PAUSED, steps=2))
 
-    logger.execution_ended(ended("e1", SessionStatus.COMPLETED, steps=5))
+    logger.log_execution(ended("e1", SessionStatus.COMPLETED, steps=5))
 
     totals = logger.summary()["totals"]
     assert (totals["executions"], totals["steps"], totals["statuses"]) == (1, 5, {"completed": 1})
@@ -76,37 +76,37 @@ def test_an_execution_that_goes_on_and_ends_again_is_counted_once(tmp_path: Path
 
 def test_a_summary_is_bounded_and_its_totals_are_of_all(tmp_path: Path) -> None:
     logger = logger_at(tmp_path)
-    logger.execution_ended(ended("first", steps=1))
+    logger.log_execution(ended("first", steps=1))
     summary = logger.summary()
     [row] = summary["executions"]
-    rows = [{**row, "execution_id": f"e{n}"} for n in range(EXECUTIONS)]
+    rows = [{**row, "execution_id": f"e{n}"} for n in range(MAX_SUMMARY_EXECUTIONS)]
     write_json(tmp_path / "sessions" / "s" / "logs" / "summary.json", {**summary, "executions": rows})
 
     for name in ("last", "very last"):
-        logger.execution_ended(ended(name, steps=1))
+        logger.log_execution(ended(name, steps=1))
 
     summary = logger.summary()
-    assert len(summary["executions"]) == EXECUTIONS
+    assert len(summary["executions"]) == MAX_SUMMARY_EXECUTIONS
     assert summary["earlier"]["steps"] == 2
-    assert summary["totals"]["steps"] == summary["totals"]["executions"] == EXECUTIONS + 2
+    assert summary["totals"]["steps"] == summary["totals"]["executions"] == MAX_SUMMARY_EXECUTIONS + 2
 
 
 @pytest.mark.parametrize("kind", [kind for kind in DAMAGES if kind not in ("folder", "huge number")])
-def test_a_broken_summary_is_begun_anew(tmp_path: Path, kind: str) -> None:
+def test_corrupt_summary_is_replaced(tmp_path: Path, kind: str) -> None:
     logger = logger_at(tmp_path)
-    logger.execution_ended(ended("e1"))
+    logger.log_execution(ended("e1"))
     damage(tmp_path / "sessions" / "s" / "logs" / "summary.json", kind)
 
     assert logger.summary()["executions"] == []
-    logger.execution_ended(ended("e2"))
+    logger.log_execution(ended("e2"))
 
     assert [row["execution_id"] for row in logger.summary()["executions"]] == ["e2"]
 
 
 @pytest.mark.parametrize("row", [{"execution_id": "e"}, [], {"execution_id": "e", "status": 1}])
-def test_a_summary_of_another_shape_is_as_good_as_none(tmp_path: Path, row: object) -> None:
+def test_summary_in_another_format_is_ignored(tmp_path: Path, row: object) -> None:
     logger = logger_at(tmp_path)
-    logger.execution_ended(ended("e1"))
+    logger.log_execution(ended("e1"))
     path = tmp_path / "sessions" / "s" / "logs" / "summary.json"
     write_json(path, {**logger.summary(), "executions": [row]})
 
@@ -116,7 +116,7 @@ def test_a_summary_of_another_shape_is_as_good_as_none(tmp_path: Path, row: obje
 def test_visits_are_told_newest_last(tmp_path: Path) -> None:
     logger = logger_at(tmp_path)
     for number in range(4):
-        logger.visit_ended(visit("a" if number % 2 else "b", number))
+        logger.log_visit(visit("a" if number % 2 else "b", number))
 
     assert [row["visit"] for row in logger.details()] == [0, 1, 2, 3]
     assert [row["visit"] for row in logger.details("a")] == [1, 3]

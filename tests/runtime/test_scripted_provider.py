@@ -29,15 +29,15 @@ def script(folder: Path, value: Any) -> Path:
     return path
 
 
-async def test_replies_come_in_order_and_what_was_shown_is_kept() -> None:
+async def test_replies_come_in_order_and_requests_are_recorded() -> None:
     provider = ScriptedProvider([ModelReply(text="one"), ModelReply(text="two")])
     model: LLMProvider = provider
 
     texts = [(await model.complete(ASKED, TOOLS)).text, (await model.complete([], [])).text]
 
     assert texts == ["one", "two"]
-    assert [shown.messages for shown in provider.shown] == [tuple(ASKED), ()]
-    assert provider.shown[0].tools == tuple(TOOLS)
+    assert [request.messages for request in provider.requests] == [tuple(ASKED), ()]
+    assert provider.requests[0].tools == tuple(TOOLS)
     assert model.name == "scripted"
 
 
@@ -46,7 +46,7 @@ async def test_after_the_last_reply_there_is_no_answer() -> None:
     await provider.complete(ASKED, [])
 
     for _ in range(2):
-        with pytest.raises(ModelError, match="at its end, replies given: 1"):
+        with pytest.raises(ModelError, match="exhausted, replies given: 1"):
             await provider.complete(ASKED, [])
 
 
@@ -59,14 +59,14 @@ async def test_an_exception_is_raised_and_the_next_reply_follows() -> None:
     assert (await provider.complete(ASKED, [])).text == "now"
 
 
-async def test_a_rule_answers_by_what_it_is_shown() -> None:
+async def test_rule_computes_reply_from_request() -> None:
     def echo(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
         return ModelReply(text=f"{messages[-1].content} {tools[0].name}")
 
     assert (await ScriptedProvider([echo]).complete(ASKED, TOOLS)).text == "How is it? look"
 
 
-async def test_a_rule_may_take_its_time() -> None:
+async def test_rule_can_be_async() -> None:
     let = asyncio.Event()
 
     async def slow(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
@@ -135,8 +135,8 @@ async def test_a_script_is_read_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ([], "is no script"),
-        ({"replies": {}}, "is no script"),
+        ([], "is not a script"),
+        ({"replies": {}}, "is not a script"),
         ({"replies": ["hum"]}, r"replies\[0\]: must be an object"),
         ({"replies": [{}, {"txt": "hum"}]}, r"replies\[1\]: .*'txt'"),
         ({"replies": [{"text": 3}]}, r"replies\[0\]: text is 3"),
@@ -147,7 +147,7 @@ async def test_a_script_is_read_from_a_file(tmp_path: Path) -> None:
         ({"replies": [{"error": "x", "transient": True, "retry_after": "soon"}]}, r"replies\[0\]: .*soon"),
     ],
 )
-def test_a_slip_in_a_script_is_named_with_its_place(tmp_path: Path, value: Any, reason: str) -> None:
+def test_script_error_names_its_place(tmp_path: Path, value: Any, reason: str) -> None:
     path = script(tmp_path, value)
 
     with pytest.raises(ScriptError, match=reason) as caught:
@@ -157,21 +157,21 @@ def test_a_slip_in_a_script_is_named_with_its_place(tmp_path: Path, value: Any, 
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000])
-def test_a_file_that_is_no_json_is_no_script(tmp_path: Path, content: bytes) -> None:
+def test_invalid_json_is_not_a_script(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "script.json"
     path.write_bytes(content)
 
-    with pytest.raises(ScriptError, match="is no JSON"):
+    with pytest.raises(ScriptError, match="is not JSON"):
         ScriptedProvider.load(path)
 
 
-def test_a_file_that_is_not_there_or_a_folder_is_no_script(tmp_path: Path) -> None:
+def test_missing_file_is_not_a_script(tmp_path: Path) -> None:
     for path in (tmp_path / "none.json", tmp_path):
         with pytest.raises(ScriptError, match="cannot be read"):
             ScriptedProvider.load(path)
 
 
-async def test_a_script_may_name_a_text_that_is_shown_first(tmp_path: Path) -> None:
+async def test_script_placeholder_is_replaced_by_shown_text(tmp_path: Path) -> None:
     file = tmp_path / "script.json"
     call = {"name": "dismiss", "arguments": {"ticket_id": "$shown.ticket_id", "reason": "of $shown.x"}}
     file.write_text(json.dumps({"replies": [{"tool_calls": [call]}] * 2}))
@@ -183,5 +183,5 @@ async def test_a_script_may_name_a_text_that_is_shown_first(tmp_path: Path) -> N
     reply = await script.complete([old, new, Message(role="assistant", content="Well.")], [])
 
     assert json.loads(reply.tool_calls[0].arguments) == {"ticket_id": 't-"2', "reason": "of $shown.x"}
-    with pytest.raises(ModelError, match=r"names \$shown\.ticket_id, and nothing that is shown"):
+    with pytest.raises(ModelError, match=r"uses \$shown\.ticket_id, but no message"):
         await script.complete([Message(role="user", content="Good day.")], [])

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queenright.instrumentation.identity import InvalidSessionIdError
-from queenright.runtime.storage.files import UnusableFileError, locked, read_json, write_json
+from queenright.runtime.storage.files import UnusableFileError, lock_file, read_json, write_json
 from queenright.runtime.storage.session_store import (
     ExecutionState,
     PendingNode,
@@ -30,7 +30,7 @@ from tests.runtime.test_files import WRITERS, line, writer
 
 
 class Ticking:
-    """A clock that goes on by a second whenever it is read."""
+    """A clock that advances by a second at each reading."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000.0
@@ -85,7 +85,7 @@ def test_a_session_has_its_own_folder_and_state(tmp_path: Path) -> None:
     assert state.status is SessionStatus.ACTIVE
 
 
-def test_by_default_an_id_ends_in_eight_digits_of_its_own(tmp_path: Path) -> None:
+def test_default_session_id_ends_in_eight_hex_digits(tmp_path: Path) -> None:
     store = SessionStore(tmp_path, clock=lambda: 0.0)
 
     ids = {made(store).id for _ in range(20)}
@@ -96,7 +96,7 @@ def test_by_default_an_id_ends_in_eight_digits_of_its_own(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("session_id", ["", ".", "..", "a/b", "a\\b", "../x", "a\0b", "x" * 201, "ä" * 200])
 def test_a_session_id_that_is_no_folder_name_never_reaches_the_disk(tmp_path: Path, session_id: str) -> None:
-    """B8: a session id with a path separator or `..` is refused with a clear error, by all that take one."""
+    """B8: a session id with a path separator or `..` is rejected everywhere with a clear error."""
     store = store_at(tmp_path / "base")
 
     for take in (
@@ -116,7 +116,7 @@ def test_a_graph_id_that_is_no_folder_name_is_refused(tmp_path: Path, graph_id: 
     store = store_at(tmp_path)
 
     with pytest.raises(ValueError, match="pattern"):
-        store.shared(made(store), graph_id)
+        store.shared_view(made(store), graph_id)
 
 
 def test_a_session_is_made_once(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_graph_that_shares_a_session_has_its_own_folder_and_the_same_state(tmp
     store = store_at(tmp_path)
     session = made(store)
 
-    shared = store.shared(session, "judge")
+    shared = store.shared_view(session, "judge")
 
     assert shared.conversations == session.root / "graphs" / "judge" / "conversations"
     assert {shared.artifacts.parent, shared.checkpoints.parent, shared.logs.parent} == {shared.path}
@@ -155,27 +155,27 @@ def test_a_graph_that_shares_a_session_has_its_own_folder_and_the_same_state(tmp
 
 
 def test_an_entry_point_keeps_its_session_over_restarts(tmp_path: Path) -> None:
-    first = store_at(tmp_path).persistent("g", "tick")
+    first = store_at(tmp_path).get_or_create("g", "tick")
     store = store_at(tmp_path)
     made(store, "a newer one of another entry point")
 
-    assert store.persistent("g", "tick") == first
-    assert store.persistent("g", "other") != first
-    assert store.persistent("h", "tick") not in (first, store.persistent("g", "other"))
+    assert store.get_or_create("g", "tick") == first
+    assert store.get_or_create("g", "other") != first
+    assert store.get_or_create("h", "tick") not in (first, store.get_or_create("g", "other"))
 
 
 def test_an_entry_point_whose_state_is_broken_gets_a_new_session(tmp_path: Path) -> None:
     store = store_at(tmp_path)
-    first = store.persistent("g", "tick")
+    first = store.get_or_create("g", "tick")
     damage(first.root / "state.json", "torn")
 
-    second = store.persistent("g", "tick")
+    second = store.get_or_create("g", "tick")
 
     assert second != first
     assert first.root.is_dir()
 
 
-def test_a_change_is_read_again_whole(tmp_path: Path) -> None:
+def test_state_update_round_trips(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     session = made(store)
 
@@ -195,7 +195,7 @@ def test_a_change_is_read_again_whole(tmp_path: Path) -> None:
     assert state.updated_at > state.created_at
 
 
-def test_a_change_that_fails_or_makes_no_state_changes_nothing(tmp_path: Path) -> None:
+def test_failed_or_invalid_update_changes_nothing(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     session = made(store)
     before = (session.root / "state.json").read_bytes()
@@ -215,7 +215,7 @@ def test_a_change_that_fails_or_makes_no_state_changes_nothing(tmp_path: Path) -
     assert (session.root / "state.json").read_bytes() == before
 
 
-def test_a_clock_that_is_set_back_does_not_make_a_state_older(tmp_path: Path) -> None:
+def test_clock_set_back_does_not_lower_updated_at(tmp_path: Path) -> None:
     session = made(store_at(tmp_path))
 
     state = SessionStore(tmp_path, clock=lambda: 5.0).update(session, lambda _: None)
@@ -245,7 +245,7 @@ def test_two_processes_that_change_a_state_lose_nothing(tmp_path: Path) -> None:
         (["completed", "meditating"], "unknown"),
     ],
 )
-def test_a_session_stands_as_the_worst_of_its_executions(statuses: list[str], status: str) -> None:
+def test_session_status_combines_its_executions(statuses: list[str], status: str) -> None:
     state = SessionState(session_id="s", graph_id="g", entry_point="start", created_at=0, updated_at=0)
     for number, word in enumerate(statuses):
         state.executions |= put(word, f"e{number}")
@@ -254,7 +254,7 @@ def test_a_session_stands_as_the_worst_of_its_executions(statuses: list[str], st
 
 
 @pytest.mark.parametrize("word", ["meditating", "", None, 7, ["active"], {}])
-def test_a_word_of_another_version_is_unknown(word: object) -> None:
+def test_status_of_another_version_is_unknown(word: object) -> None:
     row = {**execution().model_dump(), "status": word}
 
     assert ExecutionState.model_validate(row).status is SessionStatus.UNKNOWN
@@ -272,7 +272,7 @@ def test_a_state_that_a_newer_version_wrote_is_refused_and_left_alone(tmp_path: 
     assert read_json(path)["new"] == "precious"
 
 
-def test_what_is_wrong_with_a_state_is_said_without_what_is_in_it(tmp_path: Path) -> None:
+def test_state_error_contains_no_values(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     session = made(store)
     path = session.root / "state.json"
@@ -284,7 +284,7 @@ def test_what_is_wrong_with_a_state_is_said_without_what_is_in_it(tmp_path: Path
     assert "sk-secret" not in str(caught.value)
 
 
-def test_a_copy_of_a_session_under_another_name_is_not_that_session(tmp_path: Path) -> None:
+def test_copied_session_folder_is_rejected(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     session = made(store)
     write_json(tmp_path / "sessions" / "copy" / "state.json", read_json(session.root / "state.json"))
@@ -312,7 +312,7 @@ def test_no_folder_is_no_sessions(tmp_path: Path) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(broken=st.dictionaries(st.integers(0, 5), damages), litter=st.booleans())
-def test_whatever_lies_there_the_whole_sessions_are_listed(broken: dict[int, str], litter: bool) -> None:
+def test_valid_sessions_are_listed_beside_any_garbage(broken: dict[int, str], litter: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = store_at(Path(folder))
         for number in range(6):
@@ -338,7 +338,7 @@ def test_a_session_and_graph_have_one_writer(tmp_path: Path) -> None:
     with pytest.raises(SessionBusy, match=str(os.getpid())):
         store.claim(session)
 
-    store.claim(store.shared(session, "judge")).release()
+    store.claim(store.shared_view(session, "judge")).release()
     claim.release()
     store.claim(session).release()
 
@@ -358,7 +358,7 @@ def test_a_claim_is_free_when_its_process_was_killed(tmp_path: Path) -> None:
         store.claim(session).release()
 
 
-def test_whoever_claims_a_session_removes_what_a_killed_writer_left(tmp_path: Path) -> None:
+def test_claim_removes_leftovers_of_killed_writer(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     session = made(store)
     left = [
@@ -380,7 +380,7 @@ def test_a_session_is_deleted_whole(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     session, other = made(store), made(store)
     (session.artifacts / "deep").mkdir(parents=True)
-    # A delete that was killed before it was done.
+    # A delete that was killed halfway.
     (tmp_path / "sessions.deleted" / "half").mkdir(parents=True)
 
     store.delete_session(session.id)
@@ -402,7 +402,7 @@ def test_a_session_is_deleted_whole(tmp_path: Path) -> None:
 def test_a_session_is_not_deleted_while_anybody_writes_in_it(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     session = made(store)
-    for writing in (session, store.shared(session, "judge")):
+    for writing in (session, store.shared_view(session, "judge")):
         claim = store.claim(writing)
 
         with pytest.raises(SessionBusy):
@@ -419,5 +419,5 @@ def test_the_lock_of_a_state_is_free_after_each_call(tmp_path: Path) -> None:
     store.update(session, lambda _: None)
     store.claim(session).release()
 
-    with locked(session.root / "state.json.lock", wait=False):
+    with lock_file(session.root / "state.json.lock", wait=False):
         pass

@@ -45,7 +45,7 @@ async def test_an_interval_does_not_drift(fake_time: FakeTime) -> None:
 
 
 async def test_intervals_that_passed_unnoticed_are_counted_and_not_made_up_for(fake_time: FakeTime) -> None:
-    """B55: a process that was held up fires once, and is on the grid again."""
+    """B55: a process that was blocked fires once, and is on the grid again."""
     async with following(interval_ticks(10, monotonic=fake_time, sleep=fake_time.sleep), fake_time) as fired:
         await fake_time.advance(10)
         fake_time.now += 57
@@ -67,7 +67,7 @@ async def test_cron_fires_at_the_named_minutes(fake_time: FakeTime) -> None:
     ("start", "fires"),
     [
         ("2026-03-28 12:00", ["03-29 03:00", "03-30 02:30"]),  # 02:30 does not exist: right after the jump
-        ("2026-10-24 12:00", ["10-25 02:30", "10-26 02:30"]),  # 02:30 is there twice: fires once
+        ("2026-10-24 12:00", ["10-25 02:30", "10-26 02:30"]),  # 02:30 occurs twice: fires once
     ],
 )
 async def test_cron_keeps_to_its_zone_through_summer_time(
@@ -81,8 +81,8 @@ async def test_cron_keeps_to_its_zone_through_summer_time(
     assert times(fired, "Europe/Vienna") == fires
 
 
-async def test_a_night_asleep_is_no_storm_of_cron_ticks(fake_time: FakeTime) -> None:
-    """B23, B55: one tick for the moments that passed, the others counted."""
+async def test_suspended_machine_fires_one_cron_tick(fake_time: FakeTime) -> None:
+    """B23, B55: one tick for the missed ones, which are counted."""
     fake_time.now = at("2026-03-02 08:00")
     ticks = cron_ticks("* * * * *", "UTC", clock=fake_time, sleep=fake_time.sleep)
     async with following(ticks, fake_time) as fired:
@@ -93,7 +93,7 @@ async def test_a_night_asleep_is_no_storm_of_cron_ticks(fake_time: FakeTime) -> 
     assert [tick.skipped for _, tick in fired] == [0, 479, 0]
 
 
-async def test_a_clock_that_is_set_back_repeats_nothing(fake_time: FakeTime) -> None:
+async def test_clock_set_back_repeats_no_tick(fake_time: FakeTime) -> None:
     fake_time.now = at("2026-03-02 08:59")
     ticks = cron_ticks("0 * * * *", "UTC", clock=fake_time, sleep=fake_time.sleep)
     async with following(ticks, fake_time) as fired:

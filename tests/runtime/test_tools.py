@@ -78,12 +78,12 @@ async def test_context_parameters_are_given_by_the_runtime_and_never_by_the_mode
 @pytest.mark.parametrize(
     ("function", "problem"),
     [
-        (lambda *places: "", "has no name of its own"),
-        (lambda **places: "", "has no name of its own"),
-        (lambda place, /: "", "has no name of its own"),
+        (lambda *places: "", "cannot be passed by name"),
+        (lambda **places: "", "cannot be passed by name"),
+        (lambda place, /: "", "cannot be passed by name"),
     ],
 )
-def test_a_function_that_no_model_can_call_is_refused(function: Any, problem: str) -> None:
+def test_function_with_unnamed_parameters_is_rejected(function: Any, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         tool_from_function(function)
 
@@ -92,7 +92,7 @@ def test_an_annotation_that_cannot_be_checked_is_refused() -> None:
     def odd(event: threading.Event) -> str:
         return ""
 
-    with pytest.raises(TypeError, match="tool 'odd' has an annotation that cannot be checked"):
+    with pytest.raises(TypeError, match="tool 'odd' has an annotation that cannot be validated"):
         tool_from_function(odd)
 
 
@@ -137,12 +137,12 @@ class Weight(BaseModel):
         (Weight(grams=math.inf), '{"grams":null}'),
     ],
 )
-async def test_what_is_no_text_is_told_as_json(answer: object, text: str) -> None:
+async def test_result_that_is_not_text_becomes_json(answer: object, text: str) -> None:
     assert await call(Tool("say", "Say.", {}, lambda given: answer), "{}") == text
 
 
 class Odd(BaseException):
-    """A failure that is no Exception, and cannot even say what it is."""
+    """A failure that is not an Exception, and whose message fails."""
 
     def __str__(self) -> str:
         raise ValueError("no words")
@@ -162,7 +162,7 @@ FAILURES = [
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
 @pytest.mark.parametrize("kind", ["plain", "threaded", "async"])
-async def test_however_a_tool_fails_it_is_told_and_goes_no_further(failure: BaseException, kind: str) -> None:
+async def test_any_tool_failure_becomes_a_result(failure: BaseException, kind: str) -> None:
     def fail(given: object) -> str:
         raise failure
 
@@ -195,7 +195,7 @@ async def test_a_tool_that_cancels_its_own_task_has_failed_and_ends_nothing_else
     assert task.cancelling() == 0
 
 
-async def test_a_cancellation_from_outside_reaches_the_tool_and_whoever_waits_for_it() -> None:
+async def test_outer_cancellation_reaches_tool_and_caller() -> None:
     stopped: list[str] = []
     begun = asyncio.Event()
 
@@ -217,7 +217,7 @@ async def test_a_cancellation_from_outside_reaches_the_tool_and_whoever_waits_fo
     assert stopped == ["tidied"]
 
 
-async def test_a_refusal_is_told_in_its_own_words() -> None:
+async def test_approval_refusal_reaches_the_model() -> None:
     def refuse(given: object) -> str:
         raise ToolError("not today")
 
@@ -250,17 +250,21 @@ async def test_the_thread_of_a_cancelled_call_is_counted_until_it_ends() -> None
 
     task.cancel()
     await asyncio.wait([task])
-    ended = asyncio.create_task(registry.threads.ended("s1"))
+    ended = asyncio.create_task(registry.threads.wait_idle("s1"))
     await asyncio.sleep(0)
 
     assert task.cancelled()
-    assert (registry.threads.running("s1"), registry.threads.running("s2"), ended.done()) == (1, 0, False)
+    assert (registry.threads.count_running("s1"), registry.threads.count_running("s2"), ended.done()) == (
+        1,
+        0,
+        False,
+    )
     go.set()
     await ended
-    assert registry.threads.running("s1") == 0
+    assert registry.threads.count_running("s1") == 0
 
 
-async def test_calls_whose_time_was_up_take_no_more_than_their_share_of_threads() -> None:
+async def test_timed_out_calls_are_limited_in_threads() -> None:
     go = threading.Event()
     dug: list[int] = []
 
@@ -275,7 +279,7 @@ async def test_calls_whose_time_was_up_take_no_more_than_their_share_of_threads(
         return asyncio.create_task(registry.call(ToolCall("c1", "dig", "{}"), {"session_id": session}))
 
     given_up = [begin() for _ in range(32)]
-    while registry.threads.running("s1") < 32:  # noqa: ASYNC110 - each begins at a turn of its own
+    while registry.threads.count_running("s1") < 32:  # noqa: ASYNC110 - each begins at a turn of its own
         await asyncio.sleep(0)
     waiting = begin()
     for each in given_up:
@@ -284,11 +288,11 @@ async def test_calls_whose_time_was_up_take_no_more_than_their_share_of_threads(
 
     for refused in (await waiting, await begin()):
         assert refused.failed
-        assert "32 calls whose time was up are still at work in this session" in refused.content
+        assert "32 calls that timed out are still running in this session" in refused.content
     elsewhere = begin("s2")
     go.set()
     assert (await elsewhere).content == "dug"
-    await registry.threads.ended("s1")
+    await registry.threads.wait_idle("s1")
     assert (await begin()).content == "dug"
     assert len(dug) == 34
 
@@ -335,7 +339,7 @@ def test_a_registry_has_what_it_was_given() -> None:
         registry.only(["three"])
 
 
-def test_whoever_changes_a_spec_changes_nobody_elses() -> None:
+def test_changing_a_tool_schema_affects_no_other_copy() -> None:
     tool = tool_from_function(find)
 
     changed: dict[str, Any] = tool.spec.parameters  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""The table of what comes after a turn, line by line."""
+"""The decision table of turns."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from queenright.instrumentation.names import Verdict
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.nodes.cursor import NodeCursor
-from queenright.runtime.nodes.turns import Move, assess
+from queenright.runtime.nodes.turns import NextAction, assess_turn
 
 JUDGE = "judge"
 BLOCK = "block"
@@ -23,7 +23,7 @@ def after(**turn: Any) -> NodeCursor:
     return NodeCursor(visit_id="v", iteration=1, awaiting="verdict", **turn)
 
 
-def word(move: Move) -> str:
+def word(move: NextAction) -> str:
     if move.question is not None and move.verdict is Verdict.CONTINUE:
         return BLOCK
     return JUDGE if move.verdict is None else move.verdict.value
@@ -35,7 +35,7 @@ BOTH = {"a": 1, "b": 2}
 SET = {"calls": ["set_output"], "outputs_set": True}
 
 TABLE = [
-    # Nobody to talk to.
+    # No user.
     (ALONE, {"calls": ["look"]}, "CONTINUE"),
     (ALONE, {"calls": ["look"], "text": "I look."}, "CONTINUE"),
     (ALONE, {"calls": ["fly"]}, "CONTINUE"),
@@ -50,7 +50,7 @@ TABLE = [
     (ALONE, {"text": ""}, "RETRY"),
     (ALONE, {"text": "Well.", "outputs": {"a": 1}}, "RETRY"),
     (ALONE, {"calls": ["ask_user"]}, "CONTINUE"),
-    # A final tool that worked ends it, whatever is missing; one that failed, or was only called, does not.
+    # A successful final tool ends the visit even if outputs are missing; a failed or pending one does not.
     ({"tools": ("emit",), "final_tools": ("emit",)}, {"calls": ["emit"], "succeeded": ["emit"]}, JUDGE),
     ({"tools": ("emit",), "final_tools": ("emit",)}, {"calls": ["emit"]}, "CONTINUE"),
     (
@@ -58,15 +58,15 @@ TABLE = [
         {"calls": ["look"], "succeeded": ["look"]},
         "CONTINUE",
     ),
-    # Outputs that need not be set.
+    # Optional outputs.
     ({"nullable_output_keys": ("b",)}, {**SET, "outputs": {"a": 1}}, JUDGE),
     ({"nullable_output_keys": ("a", "b")}, {"text": "Nothing to say."}, JUDGE),
     ({"nullable_output_keys": ("a", "b")}, {"calls": ["look"]}, "CONTINUE"),
-    # No outputs: words are the answer.
+    # No outputs: text is the answer.
     ({"output_keys": ()}, {"text": "Hello."}, JUDGE),
     ({"output_keys": ()}, {"text": " \n"}, "RETRY"),
     ({"output_keys": ()}, {"calls": ["look"], "text": "I look."}, "CONTINUE"),
-    # Somebody to talk to.
+    # With a user.
     (WITH_USER, {"calls": ["ask_user"], "asked": ["Which?"]}, BLOCK),
     (WITH_USER, {"calls": ["look", "ask_user"], "asked": ["Which?"]}, BLOCK),
     (WITH_USER, {"calls": ["ask_user"]}, "CONTINUE"),
@@ -80,50 +80,52 @@ TABLE = [
     (WITH_USER, {**SET, "outputs": BOTH, "user_interaction_count": 1}, JUDGE),
     (WITH_USER, {"text": "Bye.", "outputs": BOTH, "user_interaction_count": 1}, JUDGE),
     (WITH_USER, {"text": ""}, "RETRY"),
-    # A chat: without outputs it goes on until a judge of its own ends it.
+    # A chat: without outputs it continues until its own judge ends it.
     ({**WITH_USER, "output_keys": ()}, {"text": "Hi.", "user_interaction_count": 9}, BLOCK),
     ({**WITH_USER, "output_keys": (), "conversation_judge": "llm"}, {"text": "Hi."}, BLOCK),
 ]
 
 
 @pytest.mark.parametrize(("node", "turn", "expected"), TABLE)
-def test_what_comes_after_a_turn(node: dict[str, Any], turn: dict[str, Any], expected: str) -> None:
-    assert word(assess(spec(**node), after(**turn))) == expected
+def test_assess_turn_returns_next_action(node: dict[str, Any], turn: dict[str, Any], expected: str) -> None:
+    assert word(assess_turn(spec(**node), after(**turn))) == expected
 
 
-def test_a_judge_of_a_chat_may_end_it_and_otherwise_the_user_has_the_word() -> None:
+def test_chat_judge_ends_visit_or_waits_for_user() -> None:
     chat = spec(client_facing=True, output_keys=(), conversation_judge="llm")
 
-    move = assess(chat, after(text="Hi.", user_interaction_count=1))
+    move = assess_turn(chat, after(text="Hi.", user_interaction_count=1))
 
-    assert move == Move(None, question="Hi.")
+    assert move == NextAction(None, question="Hi.")
 
 
-def test_who_is_sent_back_is_told_what_is_missing() -> None:
-    move = assess(spec(), after(text="Well.", outputs={"a": 1}))
+def test_retry_feedback_names_missing_outputs() -> None:
+    move = assess_turn(spec(), after(text="Well.", outputs={"a": 1}))
 
     assert "without setting b" in move.feedback
     assert move.error == "ended without setting b"
 
 
-def test_outputs_set_without_a_word_are_what_the_user_is_shown() -> None:
-    move = assess(spec(client_facing=True), after(calls=["set_output"], outputs_set=True, outputs=BOTH))
+def test_outputs_are_shown_to_user_if_model_said_nothing() -> None:
+    move = assess_turn(spec(client_facing=True), after(calls=["set_output"], outputs_set=True, outputs=BOTH))
 
     assert move.question == "a: 1\nb: 2"
 
 
-def test_node_of_a_run_that_no_user_began_ends_without_a_word_with_one() -> None:
-    move = assess(
+def test_node_of_automatic_run_ends_without_user() -> None:
+    move = assess_turn(
         spec(client_facing=True),
         after(calls=["set_output"], outputs_set=True, outputs=BOTH, text="Mended."),
-        begun_by_user=False,
+        started_by_user=False,
     )
 
-    assert move == Move(None)
+    assert move == NextAction(None)
 
 
-def test_several_questions_are_one() -> None:
-    move = assess(spec(client_facing=True), after(calls=["ask_user", "ask_user"], asked=["One?", "Two?"]))
+def test_multiple_questions_are_joined() -> None:
+    move = assess_turn(
+        spec(client_facing=True), after(calls=["ask_user", "ask_user"], asked=["One?", "Two?"])
+    )
 
     assert move.question == "One?\nTwo?"
 
@@ -139,7 +141,7 @@ NAMES = st.sampled_from(["look", "set_output", "ask_user"])
     text=st.sampled_from(["", "Words."]),
     count=st.integers(0, 2),
 )
-def test_nothing_ends_without_its_outputs_and_nobody_waits_for_a_user_who_is_not_there(
+def test_visit_ends_only_with_outputs_and_waits_only_for_users(
     client_facing: bool, calls: list[str], outputs: dict[str, int], outputs_set: bool, text: str, count: int
 ) -> None:
     node = spec(client_facing=client_facing)
@@ -147,7 +149,7 @@ def test_nothing_ends_without_its_outputs_and_nobody_waits_for_a_user_who_is_not
         calls=calls, outputs=outputs, outputs_set=outputs_set, text=text, user_interaction_count=count
     )
 
-    move = assess(node, turn)
+    move = assess_turn(node, turn)
 
     if move.verdict is None:
         assert outputs.keys() == {"a", "b"}

@@ -236,7 +236,7 @@ def test_run_of_what_is_no_agent_or_of_no_session_is_exit_code_1(tmp_path: Path)
     empty = queenright("run", "empty", cwd=tmp_path)
 
     assert empty.returncode == 1
-    assert "has no agent.json and no agent.py" in empty.stderr
+    assert "has no agent.json or agent.py" in empty.stderr
     assert "Traceback" not in empty.stderr
 
 

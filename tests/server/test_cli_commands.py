@@ -119,7 +119,7 @@ def test_help_imports_no_command() -> None:
     [
         ("--files", "nowhere", "'nowhere' does not exist"),
         ("--files", __file__, "is a file"),
-        ("--model", "queenright/rules", "name a litellm model"),
+        ("--model", "queenright/rules", "use a litellm model"),
     ],
 )
 def test_up_refuses_what_its_demo_cannot_use_before_anything_starts(

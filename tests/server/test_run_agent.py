@@ -18,7 +18,7 @@ import pytest
 
 from queenright.cli.conversation import Progress
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.runtime.storage.files import locked
+from queenright.runtime.storage.files import lock_file
 from tests.runtime.agents import TALKER, TALKS, adder, chatter, circler, folder_of, keeper, talker
 from tests.warm import PROGRAM, Command, Talking, queenright
 
@@ -82,7 +82,7 @@ def test_input_that_is_missing_is_misuse_with_the_way_out(tmp_path: Path) -> Non
     done = run(tmp_path, "--input", '{"b": 2}')
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert "input 'a' is missing: node 'add' needs a, b, and was given 'b'" in done.stderr
+    assert "input 'a' is missing: node 'add' needs a, b, but got 'b'" in done.stderr
     assert "--input" in done.stderr
     session = run(tmp_path, "--input", '{"a": 1, "b": 2}').stdout.split()[1]
     again = run(tmp_path, "--session", session, "--input", '{"b": 3}')
@@ -123,7 +123,7 @@ def test_a_session_that_another_writes_in_is_left_to_it(tmp_path: Path) -> None:
     session = run(tmp_path, "--input", '{"a": 1, "b": 0}').stdout.split()[1]
     (path / "functions.py").write_text("def add(a, b):\n    return a + b\n", encoding="utf-8")
     folder = tmp_path / "here" / "sessions" / session
-    with locked(folder / ".lock", wait=False):
+    with lock_file(folder / ".lock", wait=False):
         done = run(tmp_path, "--session", session, "--input", '{"a": 1, "b": 2}')
 
     assert done.returncode == 1
@@ -314,21 +314,21 @@ def test_streams_that_are_found_so_at_the_start_are_no_worse(
 @pytest.mark.parametrize(
     ("replies", "judges", "said"),
     [
-        ([], "", "node 'work' got no answer: scripted: the script is at its end, replies given: 0"),
+        ([], "", "node 'work' got no answer: scripted: the script is exhausted, replies given: 0"),
         (
             [{"text": "hm"}] * 22,
             "",
-            "node 'work' was given up: 20 bad steps since the last ACCEPT, 19 of them brought nothing new",
+            "node 'work' was escalated: 20 bad steps since the last ACCEPT, 19 of them brought nothing new",
         ),
         (
             TALKS,
             "def strict(turn):\n    raise ValueError('oops')\n",
-            "node 'work' failed: its judge failed: ValueError: oops",
+            "node 'work' failed: the judge failed: ValueError: oops",
         ),
         (
             TALKS[:1] * 30,
             "",
-            f"node 'work' was given up: double was called 20 times {SAME} in a row",
+            f"node 'work' was escalated: double was called 20 times {SAME} in a row",
         ),
     ],
 )

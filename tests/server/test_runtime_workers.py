@@ -320,8 +320,8 @@ async def test_a_worker_killed_between_call_two_and_three_is_in_a_loop_at_the_th
         service.runtime.add_graph(searching("hive"), model=model, tools=[SEARCH], agent_id="bee")
         await service.runtime.resume("one", "hive")
         await until(lambda: FindingKind.DOOM_LOOP in findings(service, "bee"), "the loop is found")
-        await until(lambda: len(model.shown) == 2, "the model is asked again")
-        said = model.shown[1].messages[-1].content
+        await until(lambda: len(model.requests) == 2, "the model is asked again")
+        said = model.requests[1].messages[-1].content
 
     assert before == []
     assert "search was called 3 times with the same arguments and result" in said

@@ -113,7 +113,7 @@ def _until_clock_time(found: Mapping[str, str | None], at: float) -> float | Non
     if not 1 <= hour <= 12 or minute > 59:
         return None
     try:
-        zone = ZoneInfo(found["zone"]) if found.get("zone") else None
+        zone = ZoneInfo(name) if (name := found.get("zone")) else None
     except (KeyError, ValueError, OSError):
         zone = None
     now = datetime.fromtimestamp(at, zone) if zone else datetime.fromtimestamp(at).astimezone()

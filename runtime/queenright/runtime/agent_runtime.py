@@ -1,4 +1,4 @@
-"""The agent runtime: several graphs at work on one event bus."""
+"""The agent runtime: runs several graphs on one event bus."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ from queenright.runtime.events import Clock, EventType
 from queenright.runtime.execution import Execution, ExecutionResult, Trigger
 from queenright.runtime.graphs.goal import Goal, GoalProgress
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec
-from queenright.runtime.heartbeats import Heartbeats
+from queenright.runtime.heartbeats import HeartbeatSender
 from queenright.runtime.inputs import check_input, check_json, check_names, missing_input, used_names
 from queenright.runtime.llm.model import LLMProvider
 from queenright.runtime.nodes.function_node import NodeFunction
 from queenright.runtime.nodes.guard import GuardFactory
 from queenright.runtime.nodes.node_judge import NodeJudge
-from queenright.runtime.parts import Lives, LoadedGraph, Surroundings
-from queenright.runtime.sessions import Sessions
+from queenright.runtime.services import IncarnationRegistry, LoadedGraph, RuntimeServices
+from queenright.runtime.sessions import SessionResolver
 from queenright.runtime.storage.checkpoint_store import Checkpoint, CheckpointStore
 from queenright.runtime.storage.files import Disk
-from queenright.runtime.storage.replay import branch
+from queenright.runtime.storage.replay import branch_session
 from queenright.runtime.storage.session_state import ExecutionState, SessionState
 from queenright.runtime.storage.session_store import Session, SessionStatus, SessionStore
-from queenright.runtime.stream import Entry, ExecutionStream
+from queenright.runtime.stream import EntryHandler, ExecutionStream
 from queenright.runtime.tooling.approval import ApprovalCallback
 from queenright.runtime.tooling.tools import Tool, ToolRegistry
-from queenright.runtime.workers import Workers
+from queenright.runtime.workers import WorkerRegistry
 
 _log = logging.getLogger(__name__)
 
-RESULTS_KEPT: Final = 1000
-"""So many runs that are over are remembered, the newest."""
+MAX_KEPT_RESULTS: Final = 1000
+"""Number of finished runs to keep in memory, newest first."""
 
-PRESENT_SECONDS: Final = 120.0
-"""A user who said something within so many seconds is there."""
+PRESENCE_SECONDS: Final = 120.0
+"""A user counts as present for this many seconds after their last input."""
 
 _RESUMABLE: Final = frozenset(
     {
@@ -63,12 +63,12 @@ _RESUMABLE: Final = frozenset(
 
 
 class GraphError(QueenrightError):
-    """Raised when a graph, entry point, run or node is asked for that is not there, or is added twice."""
+    """Raised when a graph, entry point, run or node does not exist, or a graph is added twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingNode:
-    """A node that waits for a user."""
+    """A node that is waiting for user input."""
 
     graph_id: str
     node_id: str
@@ -78,30 +78,30 @@ class WaitingNode:
 
 
 @dataclass(frozen=True, slots=True)
-class _Registered:
+class _RegisteredGraph:
     graph: LoadedGraph
     streams: Mapping[str, ExecutionStream]
 
 
 class AgentRuntime:
     """
-    Runs graphs. All of them share one bus; each has its own sessions on disk.
+    Run graphs. They share one event bus; each graph has its own sessions on disk.
 
     Args:
-        bus: Where events come from and go to.
-        storage: The folder of the sessions: ``sessions/...`` of the primary graph, ``graphs/{id}/...`` of
+        bus: The event bus.
+        storage: Folder of the sessions: ``sessions/...`` for the primary graph, ``graphs/{id}/...`` for
             the others.
-        clock: Times of events, and of cron.
-        monotonic: The clock that intervals and presence go by, in seconds from anywhere.
-        sleep: Waits on that clock.
-        ids: Makes ids of runs.
-        disk: Does the disk work.
-        guards: Makes the guards that watch nodes for loops from inside; without, there are none.
-        breakers: Gives the circuit breakers before tools, models and checkpoints; without, there are none.
-        telemetry: Where spans of workers go; without, nowhere.
-        registry: Where the metrics of workers live; without, in one of their own.
-        random: Spreads retries and heartbeats.
-        heartbeat_interval: Seconds between the heartbeats of a run of a worker at most; None for none.
+        clock: Wall clock for event times and cron, in seconds since the epoch.
+        monotonic: Monotonic clock for intervals and user presence, in seconds.
+        sleep: Sleeps on the monotonic clock.
+        ids: Generates run ids.
+        disk: Runs disk work in threads.
+        guards: Creates the guards that detect loops inside nodes; None disables them.
+        breakers: Provides circuit breakers for tools, models and checkpoints; None disables them.
+        telemetry: Receives the spans of workers; None discards them.
+        registry: Receives the metrics of workers; None uses a private registry.
+        random: Adds jitter to retries and heartbeats.
+        heartbeat_interval: Maximum seconds between two heartbeats of a run; None disables heartbeats.
     """
 
     def __init__(
@@ -125,9 +125,9 @@ class AgentRuntime:
         self.storage = storage
         self.disk = disk or Disk()
         self._monotonic = monotonic
-        self._registered: dict[str, _Registered] = {}
+        self._registered: dict[str, _RegisteredGraph] = {}
         self._active_graph_id: str | None = None
-        self._sessions = Sessions(
+        self._sessions = SessionResolver(
             SessionStore(storage, clock=clock),
             self._is_shareable,
             lambda: [registered.graph.store for registered in list(self._registered.values())],
@@ -135,12 +135,14 @@ class AgentRuntime:
         self._user_spoke_at: float | None = None
         self._executions: dict[str, Execution] = {}
         self._deleting: set[str] = set()
-        """Sessions that are being deleted: nothing may be queued in them."""
+        """Sessions that are being deleted; no run may be queued in them."""
         self._started = False
         muted = (Telemetry.muted(), CollectorRegistry())
         random = random or Random()
-        self._heartbeats = Heartbeats(heartbeat_interval, monotonic=monotonic, sleep=sleep, random=random)
-        self._around = Surroundings(
+        self._heartbeats = HeartbeatSender(
+            heartbeat_interval, monotonic=monotonic, sleep=sleep, random=random
+        )
+        self._services = RuntimeServices(
             bus=bus,
             clock=clock,
             monotonic=monotonic,
@@ -153,30 +155,30 @@ class AgentRuntime:
             telemetry=telemetry or muted[0],
             registry=registry or CollectorRegistry(),
             muted=muted,
-            lives=Lives(ids()),
+            incarnations=IncarnationRegistry(ids()),
             heartbeats=self._heartbeats,
             sessions=self._sessions,
             remember=self._remember,
             context={"runtime": self},
         )
 
-        self.workers = Workers(
+        self.workers = WorkerRegistry(
             lambda: [(r.graph, r.streams) for r in self._registered.values()] if self._started else [],
-            self._around,
+            self._services,
         )
-        """The workers among its graphs, for who watches over them."""
+        """Worker control for the health layer: notify, terminate and respawn."""
 
     # -- life -----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start every graph added so far; those added later start at once."""
+        """Start all graphs added so far. Graphs added later start immediately."""
         if not self._started:
             self._started = True
             for registered in self._registered.values():
                 _start(registered)
 
     async def stop(self) -> None:
-        """Stop everything; runs are paused and can be resumed, and no task and no subscription is left."""
+        """Stop all graphs. Runs are paused and can be resumed; no task or subscription remains."""
         self._started = False
         streams = [s for r in self._registered.values() for s in r.streams.values()]
         await asyncio.gather(*(stream.stop() for stream in streams))
@@ -196,30 +198,30 @@ class AgentRuntime:
         goal: Goal | None = None,
         agent_id: str = "",
         primary: bool = False,
-        entries: Mapping[str, Entry] | None = None,
+        entries: Mapping[str, EntryHandler] | None = None,
     ) -> None:
         """
-        Add a graph, before the start or after.
+        Add a graph, before or after ``start``.
 
         Args:
-            graph: What it is.
-            model: Who thinks in its nodes; a graph of functions needs none.
-            models: Models of single nodes, by the name that the node gives.
-            tools: What its nodes may use.
-            functions: What its function nodes and routers run, by name.
-            judges: Who judges its nodes' turns, by name.
-            goal: What it is for; progress towards it is told.
-            agent_id: The worker that it is; empty for a graph that is none, and is not monitored.
-            primary: Whether this is the graph that the others are there for: at most one.
-            entries: By entry point, what to do when it fires in place of one run of the graph.
+            graph: The graph's specification.
+            model: Default model of the nodes; a graph of functions needs none.
+            models: Models of single nodes, by the name in the node's specification.
+            tools: Tools available to the nodes.
+            functions: Functions of function nodes and routers, by name.
+            judges: Judges of the nodes, by name.
+            goal: The graph's goal; progress towards it is published as events.
+            agent_id: The worker's id; empty for a graph that is not a worker and is not monitored.
+            primary: Whether this is the primary graph. A runtime has at most one.
+            entries: Handlers by entry point id; a handler replaces the run of the graph.
 
         Raises:
-            GraphError: The id is taken, or something that the graph names is not given; says what.
+            GraphError: The id is in use, or the graph refers to something that was not passed.
         """
         if graph.id in self._registered:
-            raise GraphError(f"graph {graph.id!r} is there already; remove it first")
-        if primary and (taken := self._primary()) is not None:
-            raise GraphError(f"graph {graph.id!r} cannot be primary: {taken!r} is")
+            raise GraphError(f"graph {graph.id!r} already exists; remove it first")
+        if primary and (current := self._primary()) is not None:
+            raise GraphError(f"graph {graph.id!r} cannot be primary: {current!r} already is")
         registry = ToolRegistry(tools)
         loaded = LoadedGraph(
             spec=graph,
@@ -233,47 +235,47 @@ class AgentRuntime:
             primary=primary,
             store=self._store(graph.id, primary=primary),
         )
-        chosen = dict(entries or {})
-        _complete(loaded, chosen)
+        handlers = dict(entries or {})
+        _check_references(loaded, handlers)
         streams = {
-            spec.id: ExecutionStream(loaded, spec, entry=chosen.get(spec.id), around=self._around)
+            spec.id: ExecutionStream(loaded, spec, handler=handlers.get(spec.id), services=self._services)
             for spec in graph.entry_points
         }
-        self._registered[graph.id] = _Registered(loaded, streams)
+        self._registered[graph.id] = _RegisteredGraph(loaded, streams)
         if self._started:
             _start(self._registered[graph.id])
 
     async def remove_graph(self, graph_id: str) -> None:
         """
-        Pause what the graph is doing and forget it; its sessions stay on disk.
+        Pause the graph's runs and remove it from the runtime. Its sessions stay on disk.
 
         Raises:
-            GraphError: There is no such graph, or it is the primary one.
+            GraphError: The graph does not exist, or is the primary graph.
         """
         registered = self._find(graph_id)
         if registered.graph.primary:
-            raise GraphError(f"graph {graph_id!r} is the primary one and stays; stop the runtime instead")
+            raise GraphError(f"graph {graph_id!r} is primary and cannot be removed; stop the runtime instead")
         del self._registered[graph_id]
         if self._active_graph_id == graph_id:
             self._active_graph_id = None
         await asyncio.gather(*(stream.stop() for stream in registered.streams.values()))
 
     def list_graphs(self) -> list[str]:
-        """Ids of the graphs, in the order they were added."""
+        """Return the ids of the graphs, in the order they were added."""
         return list(self._registered)
 
     def get_graph(self, graph_id: str | None = None) -> GraphSpec:
         """
-        Return a graph's specification; without an id, the active graph's.
+        Return the specification of a graph, by default of the active graph.
 
         Raises:
-            GraphError: There is no such graph.
+            GraphError: The graph does not exist.
         """
         return self._find(graph_id).graph.spec
 
     def get_active_graph(self) -> GraphSpec:
         """
-        Return the graph that receives what a user says.
+        Return the graph that receives user input.
 
         Raises:
             GraphError: There is no graph.
@@ -283,10 +285,10 @@ class AgentRuntime:
     @property
     def active_graph_id(self) -> str:
         """
-        The graph that receives what a user says: the one that was set, else the primary, else the first.
+        The graph that receives user input: the one set explicitly, else the primary, else the first.
 
         Raises:
-            GraphError: There is no graph, or none of the id that is set.
+            GraphError: There is no graph, or the one that was set no longer exists.
         """
         return self._find(None).graph.spec.id
 
@@ -296,33 +298,33 @@ class AgentRuntime:
 
     def get_entry_points(self, graph_id: str | None = None) -> list[EntryPointSpec]:
         """
-        Return the entry points of a graph; without an id, the active graph's.
+        Return the entry points of a graph, by default of the active graph.
 
         Raises:
-            GraphError: There is no such graph.
+            GraphError: The graph does not exist.
         """
         return list(self._find(graph_id).graph.spec.entry_points)
 
     def get_stream(self, entry_point_id: str, *, graph_id: str | None = None) -> ExecutionStream:
         """
-        Return the stream of an entry point: what runs, what waits, ticks skipped.
+        Return the stream of an entry point.
 
         Raises:
-            GraphError: There is no such graph or entry point.
+            GraphError: The graph or the entry point does not exist.
         """
         registered = self._find(graph_id)
         stream = registered.streams.get(entry_point_id)
         if stream is None:
-            have, name = ", ".join(registered.streams), registered.graph.spec.id
-            raise GraphError(f"graph {name!r} has no entry point {entry_point_id!r}; it has: {have}")
+            names, name = ", ".join(registered.streams), registered.graph.spec.id
+            raise GraphError(f"graph {name!r} has no entry point {entry_point_id!r}; it has: {names}")
         return stream
 
     def session_store(self, graph_id: str | None = None) -> SessionStore:
         """
-        Return where a graph's sessions are.
+        Return the session store of a graph, by default of the active graph.
 
         Raises:
-            GraphError: There is no such graph.
+            GraphError: The graph does not exist.
         """
         return self._find(graph_id).graph.store
 
@@ -330,52 +332,52 @@ class AgentRuntime:
         self, session_id: str, graph_id: str | None = None
     ) -> tuple[SessionStore, Session, SessionState]:
         """
-        Return a session that a graph has run in, its own or one that it shares, and its state. Blocks.
+        Return a session that a graph ran in, its own or a shared one, with its store and state. Blocks.
 
         Raises:
-            GraphError: There is no such graph.
-            InvalidSessionIdError: The id could not be the name of a folder.
-            SessionNotFound: There is no such session.
-            UnusableFileError: Its state cannot be read.
+            GraphError: The graph does not exist.
+            InvalidSessionIdError: The id is not a valid folder name.
+            SessionNotFound: The session does not exist.
+            UnusableFileError: The session's state cannot be read.
         """
-        return self._sessions.located(self._find(graph_id).graph, session_id)
+        return self._sessions.locate(self._find(graph_id).graph, session_id)
 
     def list_sessions(self, graph_id: str | None = None) -> list[tuple[SessionStore, SessionState]]:
         """
-        Return the sessions of a graph, and those of others that it has run in, newest first. Blocks.
+        List the sessions of a graph, including shared ones it ran in, newest first. Blocks.
 
         Raises:
-            GraphError: There is no such graph.
+            GraphError: The graph does not exist.
         """
         graph = self._find(graph_id).graph
-        found = [(graph.store, state) for state in graph.store.list_sessions()]
+        sessions = [(graph.store, state) for state in graph.store.list_sessions()]
         if _shares_sessions(graph):
-            found += [
+            sessions += [
                 (store, state)
                 for store in self._sessions.stores()
                 if store.base != graph.store.base
                 for state in store.list_sessions()
                 if any(run.graph_id == graph.spec.id for run in state.executions.values())
             ]
-        return sorted(found, key=lambda one: (one[1].created_at, one[1].session_id), reverse=True)
+        return sorted(sessions, key=lambda row: (row[1].created_at, row[1].session_id), reverse=True)
 
     async def delete_session(self, session_id: str, graph_id: str | None = None) -> None:
         """
-        Remove a session of a graph with all that lies in its folder.
+        Delete a session of a graph and its folder.
 
         Raises:
-            GraphError: There is no such graph, or a run waits for its turn in the session.
-            InvalidSessionIdError: The id could not be the name of a folder.
-            SessionNotFound: There is no such session.
-            SessionBusy: An execution writes in it.
+            GraphError: The graph does not exist, or a run is queued in the session.
+            InvalidSessionIdError: The id is not a valid folder name.
+            SessionNotFound: The session does not exist.
+            SessionBusy: An execution is running in the session.
         """
         store = self.session_store(graph_id)
         streams = [stream for r in self._registered.values() for stream in r.streams.values()]
         for run in (run for stream in streams for run in stream.executions):
             if run.session_id == session_id and run.is_queued:
                 raise GraphError(
-                    f"session {session_id!r} is busy: run {run.id!r} waits for its turn in it; stop that "
-                    "first, or wait until it is over"
+                    f"session {session_id!r} is busy: run {run.id!r} is queued in it; stop the run, or wait "
+                    "until it ends"
                 )
         self._deleting.add(session_id)
         try:
@@ -394,19 +396,19 @@ class AgentRuntime:
         session_id: str | None = None,
     ) -> str:
         """
-        Fire an entry point, whatever its own trigger is, and return the run's id at once.
+        Fire an entry point manually, whatever its trigger type, and return the run's id at once.
 
         Args:
-            entry_point_id: Which one.
-            input_data: What the run is given, as JSON values.
-            graph_id: Of which graph; without, of the active one.
+            entry_point_id: The entry point.
+            input_data: The run's input, as JSON values.
+            graph_id: The graph; by default the active one.
             session_id: An existing session to run in.
 
         Raises:
-            GraphError: There is no such graph or entry point, or the runtime is not started.
-            TooManyWaitingError: As many runs wait for their turn there as may.
-            InputRefused: The run cannot begin with this input; nothing was run.
-            TypeError: ``input_data`` is no mapping.
+            GraphError: The graph or the entry point does not exist, or the runtime is not started.
+            TooManyWaitingError: The queue of the entry point is full.
+            InputRefused: The input is invalid; nothing was run.
+            TypeError: ``input_data`` is not a mapping.
         """
         stream = self.get_stream(entry_point_id, graph_id=graph_id)
         self._check_started(stream)
@@ -417,87 +419,91 @@ class AgentRuntime:
                 f'such as {{"question": "..."}}, not {kind}'
             )
         await self._check_input(self._find(graph_id).graph, stream, input_data or {}, session_id)
-        self._check_kept(session_id)
+        self._check_not_deleting(session_id)
         return stream.fire(Trigger(input_data=input_data or {}), session_id=session_id).id
 
     async def _check_input(
         self,
         graph: LoadedGraph,
         stream: ExecutionStream,
-        given: Mapping[str, Any],
+        input_data: Mapping[str, Any],
         session_id: str | None,
     ) -> None:
         """
-        Check that a run can begin with what it is given, and with what its session remembers.
+        Check that a run can start with its input and the memory of its session.
 
         Raises:
-            InputRefused: It cannot.
+            InputRefused: The input is invalid.
         """
-        if stream.has_entry:
-            return  # whoever fires it makes the node's input
+        if stream.has_handler:
+            return  # the entry handler builds the node's input
         node = graph.spec.node(stream.spec.node_id)
         function = graph.functions[node.function] if node.function else None
-        check_json(given)
-        names = list(given)
-        if missing_input(node, function, given):
-            known = await self.disk.run(lambda: self._sessions.memory(graph, stream.spec, session_id))
-            if known is None:
-                return  # whatever is wrong with that session, the run says
-            given = {**known, **given} if node.input_keys else given
-        check_input(node, function, given)
+        check_json(input_data)
+        names = list(input_data)
+        if missing_input(node, function, input_data):
+            memory = await self.disk.run(lambda: self._sessions.memory(graph, stream.spec, session_id))
+            if memory is None:
+                return  # the run itself reports what is wrong with the session
+            input_data = {**memory, **input_data} if node.input_keys else input_data
+        check_input(node, function, input_data)
         check_names(graph.spec, node, function, names, self._used_names(graph))
 
     def _used_names(self, graph: LoadedGraph) -> set[str]:
-        """Return what is used of the memory of a graph's sessions, by it and by graphs that share them."""
+        """Return the memory keys that this graph and the graphs sharing its sessions use."""
         graphs = [graph]
         if _shares_sessions(graph):
-            graphs = [one for one in (r.graph for r in self._registered.values()) if _shares_sessions(one)]
-        return set().union(*(used_names(one.spec, one.functions, one.goal) for one in graphs))
+            graphs = [r.graph for r in self._registered.values() if _shares_sessions(r.graph)]
+        return set().union(*(used_names(each.spec, each.functions, each.goal) for each in graphs))
 
     async def resume(
         self, session_id: str, graph_id: str | None = None, *, checkpoint_id: str | None = None
     ) -> str:
         """
-        Take up the newest run of a session that did not get to its end, and return its id.
+        Resume the newest unfinished run of a session and return its id.
 
         Args:
             session_id: The session.
-            graph_id: Whose session; without, the active graph's.
-            checkpoint_id: Take up the run that this checkpoint is of, as it was then.
+            graph_id: The session's graph; by default the active one.
+            checkpoint_id: Resume the run of this checkpoint, in the state the checkpoint holds.
 
         Raises:
-            SessionNotFound: There is no such session.
-            CheckpointNotFoundError: There is no such checkpoint.
-            CorruptCheckpointError: The checkpoint cannot be believed.
-            GraphError: There is no such graph, nothing to resume, it goes on already, or the runtime is
-                not started.
+            SessionNotFound: The session does not exist.
+            CheckpointNotFoundError: The checkpoint does not exist.
+            CorruptCheckpointError: The checkpoint is corrupt.
+            GraphError: The graph does not exist, there is nothing to resume, the run is still running, or
+                the runtime is not started.
             SessionBusy: Another process runs an execution in the session.
-            TooManyWaitingError: As many runs wait for their turn there as may.
+            TooManyWaitingError: The queue of the entry point is full.
         """
         graph = self._find(graph_id).graph
-        last, checkpoint = await self.disk.run(lambda: self._resumable(graph, session_id, checkpoint_id))
+        last, checkpoint = await self.disk.run(lambda: self._find_resumable(graph, session_id, checkpoint_id))
         stream = self.get_stream(last.entry_point, graph_id=graph.spec.id)
         self._check_started(stream)
-        gone = {pending.node_id for pending in last.pending} - {node.id for node in graph.spec.nodes}
-        if gone:
+        removed = {pending.node_id for pending in last.pending} - {node.id for node in graph.spec.nodes}
+        if removed:
             raise GraphError(
-                f"session {session_id!r} cannot be resumed: it was in node {min(gone)!r}, which graph "
-                f"{graph.spec.id!r} has no more; trigger it anew with the session's id, or go back to a "
-                "checkpoint from before it"
+                f"session {session_id!r} cannot be resumed: it stopped in node {min(removed)!r}, which graph "
+                f"{graph.spec.id!r} no longer has; trigger a new run with the session's id, or resume from "
+                "an earlier checkpoint"
             )
         if any(execution.id == last.execution_id for execution in stream.executions):
-            raise GraphError(f"session {session_id!r} need not be resumed: run {last.execution_id!r} goes on")
+            raise GraphError(
+                f"session {session_id!r} cannot be resumed: run {last.execution_id!r} is still running"
+            )
         await self.disk.run(lambda: self._check_free(graph, session_id))
-        self._check_kept(session_id)
-        return stream.take_up(last.execution_id, session_id, checkpoint).id
+        self._check_not_deleting(session_id)
+        return stream.resume(last.execution_id, session_id, checkpoint).id
 
-    def _resumable(
+    def _find_resumable(
         self, graph: LoadedGraph, session_id: str, checkpoint_id: str | None
     ) -> tuple[ExecutionState, Checkpoint | None]:
-        """Return the run to go on with: the checkpoint's, or the newest that is not at its end. Blocks."""
-        session, state = self._sessions.known(graph, session_id)
+        """Return the run to resume: the checkpoint's, or the newest unfinished one. Blocks."""
+        session, state = self._sessions.find_with_state(graph, session_id)
         if checkpoint_id is not None:
-            checkpoints = CheckpointStore(session.checkpoints, clock=self._around.clock, ids=self._around.ids)
+            checkpoints = CheckpointStore(
+                session.checkpoints, clock=self._services.clock, ids=self._services.ids
+            )
             checkpoint = checkpoints.load(checkpoint_id)
             return checkpoint.execution, checkpoint
         name = graph.spec.id
@@ -510,67 +516,69 @@ class AgentRuntime:
 
     def _check_free(self, graph: LoadedGraph, session_id: str) -> None:
         """
-        Check that no other process writes in a session; runs of this one take turns. Blocks.
+        Check that no other process runs in a session; runs of this process take turns. Blocks.
 
         Raises:
-            SessionBusy: One does.
+            SessionBusy: Another process does.
             SessionNotFound: The session was deleted.
         """
-        session, _ = self._sessions.known(graph, session_id)
-        turn = self._around.locks.get(str(session.path))
+        session, _ = self._sessions.find_with_state(graph, session_id)
+        turn = self._services.locks.get(str(session.path))
         if turn is None or not turn.locked():
             graph.store.claim(session).release()
 
     async def replay(self, session_id: str, checkpoint_id: str, graph_id: str | None = None) -> Execution:
         """
-        Begin a new run, in a new session, where another one was at a checkpoint; that one is left as it is.
+        Start a new run in a new session from a checkpoint of another run. The original run is unchanged.
 
-        What its nodes made is copied along; what they did outside of the session is not undone.
+        Artifacts are copied. Effects outside the session are not undone.
 
         Args:
             session_id: The session of the checkpoint.
-            checkpoint_id: Where the new run begins.
-            graph_id: Whose session; without, the active graph's.
+            checkpoint_id: The checkpoint to start from.
+            graph_id: The session's graph; by default the active one.
 
         Raises:
-            SessionNotFound: There is no such session.
-            CheckpointNotFoundError: There is no such checkpoint.
-            CorruptCheckpointError: The checkpoint cannot be believed.
-            GraphError: There is no such graph, nothing is left to do at the checkpoint, all runs of its
-                entry point are in one session, or the runtime is not started.
-            TooManyWaitingError: As many runs wait for their turn there as may.
+            SessionNotFound: The session does not exist.
+            CheckpointNotFoundError: The checkpoint does not exist.
+            CorruptCheckpointError: The checkpoint is corrupt.
+            GraphError: The graph does not exist, the run was finished at the checkpoint, the entry point
+                is isolated, or the runtime is not started.
+            TooManyWaitingError: The queue of the entry point is full.
         """
         graph = self._find(graph_id).graph
-        last, checkpoint = await self.disk.run(lambda: self._resumable(graph, session_id, checkpoint_id))
-        assert checkpoint is not None  # one was named
+        last, checkpoint = await self.disk.run(lambda: self._find_resumable(graph, session_id, checkpoint_id))
+        assert checkpoint is not None  # a checkpoint id was passed
         stream = self.get_stream(last.entry_point, graph_id=graph.spec.id)
         self._check_started(stream)
         _check_replayable(graph, stream, checkpoint)
-        stream.check_room()  # before anything is copied
-        ids = self._around.ids()
+        stream.check_capacity()  # fail before anything is copied
+        execution_id = self._services.ids()
 
-        def branched() -> str:
-            session, _ = self._sessions.known(graph, session_id)
-            made = branch(graph.store, session, checkpoint, execution_id=ids, agent_id=graph.agent_id)
-            return made.id
+        def branch_off() -> str:
+            session, _ = self._sessions.find_with_state(graph, session_id)
+            copy = branch_session(
+                graph.store, session, checkpoint, execution_id=execution_id, agent_id=graph.agent_id
+            )
+            return copy.id
 
-        return stream.take_up(ids, await self.disk.run(branched), checkpoint)
+        return stream.resume(execution_id, await self.disk.run(branch_off), checkpoint)
 
     async def wait(self, execution_id: str) -> ExecutionResult:
         """
-        Wait until a run is over, and return how it ended.
+        Wait until a run ends and return its result.
 
         Raises:
-            GraphError: No run of that id is known.
+            GraphError: The run is unknown.
         """
-        return await self._execution(execution_id).ended()
+        return await self._execution(execution_id).wait()
 
     def get_execution_result(self, execution_id: str, graph_id: str | None = None) -> ExecutionResult | None:
         """
-        Return how a run ended; None while it has not.
+        Return the result of a run, or None while it is unfinished.
 
         Raises:
-            GraphError: No run of that id is known, or it is another graph's.
+            GraphError: The run is unknown, or belongs to another graph.
         """
         execution = self._execution(execution_id)
         if graph_id is not None and execution.graph_id != graph_id:
@@ -579,35 +587,35 @@ class AgentRuntime:
 
     def get_execution(self, execution_id: str) -> Execution:
         """
-        Return a run: waiting for its turn, going on, or over.
+        Return a run: queued, running or finished.
 
         Raises:
-            GraphError: No run of that id is known.
+            GraphError: The run is unknown.
         """
         return self._execution(execution_id)
 
     async def cancel_execution(self, execution_id: str, graph_id: str | None = None) -> bool:
         """
-        Stop a run; it has ended when this returns, and goes on only if it is resumed.
+        Cancel a run and wait until it has ended. It continues only if it is resumed.
 
-        False if there is none such, or it was at its end already.
+        Return False if the run does not exist or has already ended.
         """
         return await self._end(execution_id, graph_id, SessionStatus.CANCELLED)
 
     async def pause_execution(self, execution_id: str, graph_id: str | None = None) -> bool:
         """
-        Put a run by, to be resumed; it has stopped when this returns.
+        Pause a run and wait until it has stopped. It can be resumed.
 
-        False if there is none such, or it was at its end already.
+        Return False if the run does not exist or has already ended.
         """
         return await self._end(execution_id, graph_id, SessionStatus.PAUSED)
 
     def get_goal_progress(self, graph_id: str | None = None) -> GoalProgress | None:
         """
-        Return how far the newest run of a graph has got towards its goal; None if it has none.
+        Return the goal progress of a graph's newest run, or None without a goal.
 
         Raises:
-            GraphError: There is no such graph.
+            GraphError: The graph does not exist.
         """
         name = self._find(graph_id).graph.spec.id
         for execution in reversed(self._executions.values()):
@@ -621,20 +629,20 @@ class AgentRuntime:
         self, node_id: str, content: str, graph_id: str | None = None, *, session_id: str | None = None
     ) -> bool:
         """
-        Give a running node what a user said; it is durable when this returns.
+        Send user input to a running node. The input is durable when this returns.
 
-        Without a graph, the active one is looked at first, then the others; a node that waits for input
-        comes before one that does not.
+        Without ``graph_id``, the active graph is searched first, then the others. Nodes that wait for input
+        take precedence. If the node does not talk to users and ends before its next turn, the input is
+        kept for its next visit.
 
         Returns:
-            False if no such node is running: then ``trigger`` is what was meant. What is said to a node that
-        talks with no user, and ends before its next turn, waits for its next visit.
+            False if the node is not running; use ``trigger`` instead.
 
         Raises:
-            GraphError: There is no such graph, or several runs have such a node: then say the session.
+            GraphError: The graph does not exist, or the node is running in several sessions.
         """
         self._user_spoke_at = self._monotonic()
-        graphs = [self._find(graph_id)] if graph_id is not None else self._by_attention()
+        graphs = [self._find(graph_id)] if graph_id is not None else self._graphs_by_priority()
         for registered in graphs:
             nodes = [
                 (execution, node)
@@ -642,20 +650,19 @@ class AgentRuntime:
                 for execution, name, node in stream.nodes()
                 if name == node_id and session_id in (None, execution.session_id)
             ]
-            waiting = [found for found in nodes if found[1].waiting_for_user]
-            found = waiting or nodes
-            if len(found) > 1:
-                sessions = ", ".join(sorted(str(execution.session_id) for execution, _ in found))
+            candidates = [match for match in nodes if match[1].waiting_for_user] or nodes
+            if len(candidates) > 1:
+                sessions = ", ".join(sorted(str(execution.session_id) for execution, _ in candidates))
                 raise GraphError(
-                    f"node {node_id!r} is running in several sessions; say which with session_id: {sessions}"
+                    f"node {node_id!r} is running in several sessions; pass one as session_id: {sessions}"
                 )
-            if found:
-                await found[0][1].inject(content)
+            if candidates:
+                await candidates[0][1].inject(content)
                 return True
         return False
 
     def waiting_nodes(self) -> list[WaitingNode]:
-        """Return the nodes that wait for a user, those of the active graph first."""
+        """List the nodes that wait for user input, those of the active graph first."""
         return [
             WaitingNode(
                 graph_id=registered.graph.spec.id,
@@ -664,7 +671,7 @@ class AgentRuntime:
                 session_id=execution.session_id or "",
                 question=node.question or "",
             )
-            for registered in self._by_attention()
+            for registered in self._graphs_by_priority()
             for stream in registered.streams.values()
             for execution, node_id, node in stream.nodes()
             if node.waiting_for_user
@@ -672,24 +679,24 @@ class AgentRuntime:
 
     @property
     def user_idle_seconds(self) -> float:
-        """How long no user has said anything; infinite if none ever has."""
+        """Seconds since the last user input; infinite if there was none."""
         return math.inf if self._user_spoke_at is None else self._monotonic() - self._user_spoke_at
 
     @property
     def user_present(self) -> bool:
-        """Whether a user said something lately."""
-        return self.user_idle_seconds < PRESENT_SECONDS
+        """Whether a user was active within ``PRESENCE_SECONDS``."""
+        return self.user_idle_seconds < PRESENCE_SECONDS
 
     def set_approval_callback(self, callback: ApprovalCallback | None) -> None:
         """
-        Have a callback approve each tool call before it is made; None approves all.
+        Set a callback that approves each tool call before it runs; None approves all calls.
 
-        It is asked about the tools of all graphs, one call at a time, and may take as long as a person does:
-        the worker waits for its user meanwhile. A call that is not approved, or about which the callback
-        fails, is not made, and the model is told so. The nodes' own tools are not asked about. It holds for
-        nodes that begin their visit from now on; while one is set, None takes effect at once.
+        The callback is called for the tools of all graphs, one call at a time, and may take as long as a
+        person does: the worker waits for user input meanwhile. If a call is not approved or the callback
+        raises, the call is not made and the model is told so. Built-in tools of nodes need no approval.
+        Setting a callback affects visits that begin afterwards; None takes effect at once.
         """
-        self._around.approvals.callback = callback
+        self._services.approvals.callback = callback
 
     def subscribe_to_events(
         self,
@@ -701,7 +708,7 @@ class AgentRuntime:
         filter_stream: str | None = None,
         filter_node: str | None = None,
     ) -> Subscription:
-        """Call ``handler`` for events of this bus; ``cancel()`` what is returned to end it."""
+        """Call ``handler`` for matching events; call ``cancel()`` on the result to unsubscribe."""
         return self.bus.subscribe(
             handler,
             name=name,
@@ -718,17 +725,17 @@ class AgentRuntime:
 
     def _store(self, graph_id: str, *, primary: bool) -> SessionStore:
         base = self.storage if primary else self.storage / "graphs" / graph_id
-        return SessionStore(base, clock=self._around.clock)
+        return SessionStore(base, clock=self._services.clock)
 
-    def _find(self, graph_id: str | None) -> _Registered:
-        wanted = graph_id or self._active_graph_id or self._primary() or next(iter(self._registered), None)
-        registered = self._registered.get(wanted or "")
+    def _find(self, graph_id: str | None) -> _RegisteredGraph:
+        name = graph_id or self._active_graph_id or self._primary() or next(iter(self._registered), None)
+        registered = self._registered.get(name or "")
         if registered is None:
-            have = ", ".join(self._registered) or "none"
-            raise GraphError(f"there is no graph {wanted!r}; there are: {have}")
+            names = ", ".join(self._registered) or "none"
+            raise GraphError(f"there is no graph {name!r}; available: {names}")
         return registered
 
-    def _by_attention(self) -> list[_Registered]:
+    def _graphs_by_priority(self) -> list[_RegisteredGraph]:
         if not self._registered:
             return []
         first = self._find(None)
@@ -741,93 +748,95 @@ class AgentRuntime:
 
     def _check_started(self, stream: ExecutionStream) -> None:
         if not self._started:
-            raise GraphError(f"cannot run {stream.id!r}: the runtime is not started")
+            raise GraphError(f"cannot run {stream.id!r}: the runtime is not started; call start() first")
 
-    def _check_kept(self, session_id: str | None) -> None:
+    def _check_not_deleting(self, session_id: str | None) -> None:
         if session_id in self._deleting:
-            raise GraphError(f"session {session_id!r} is being deleted; leave the id out for a new one")
+            raise GraphError(f"session {session_id!r} is being deleted; omit session_id to use a new one")
 
     def _remember(self, execution: Execution) -> None:
         self._executions.pop(execution.id, None)
         self._executions[execution.id] = execution
-        if len(self._executions) > RESULTS_KEPT:
-            over = [name for name, known in self._executions.items() if known.done]
-            for name in over[: len(self._executions) - RESULTS_KEPT]:
+        if len(self._executions) > MAX_KEPT_RESULTS:
+            finished = [name for name, run in self._executions.items() if run.done]
+            for name in finished[: len(self._executions) - MAX_KEPT_RESULTS]:
                 del self._executions[name]
 
     def _execution(self, execution_id: str) -> Execution:
         execution = self._executions.get(execution_id)
         if execution is None:
-            raise GraphError(f"no run {execution_id!r} is known; the last {RESULTS_KEPT} are remembered")
+            raise GraphError(
+                f"run {execution_id!r} is unknown; only the last {MAX_KEPT_RESULTS} runs are kept"
+            )
         return execution
 
     async def _end(self, execution_id: str, graph_id: str | None, status: SessionStatus) -> bool:
         graphs = [self._find(graph_id)] if graph_id is not None else list(self._registered.values())
         for registered in graphs:
             for stream in registered.streams.values():
-                if await stream.end(execution_id, status):
+                if await stream.stop_execution(execution_id, status):
                     return True
         return False
 
 
-def _start(registered: _Registered) -> None:
+def _start(registered: _RegisteredGraph) -> None:
     for stream in registered.streams.values():
         stream.start()
 
 
 def _shares_sessions(graph: LoadedGraph) -> bool:
-    """Return whether a graph may run in sessions of other graphs, or others in its own."""
+    """Return whether a graph can run in sessions of other graphs, or others in its sessions."""
     return graph.primary or any(entry.isolation_level == "shared" for entry in graph.spec.entry_points)
 
 
 def _check_replayable(graph: LoadedGraph, stream: ExecutionStream, checkpoint: Checkpoint) -> None:
     """
-    Check that a new run can begin at a checkpoint.
+    Check that a new run can start from a checkpoint.
 
     Raises:
         GraphError: It cannot.
     """
-    named = f"checkpoint {checkpoint.checkpoint_id!r}"
+    prefix = f"checkpoint {checkpoint.checkpoint_id!r} cannot be replayed"
     if stream.spec.isolation_level == "isolated":
         raise GraphError(
-            f"{named} cannot be replayed: all runs of entry point {stream.spec.id!r} are in one session; "
+            f"{prefix}: all runs of entry point {stream.spec.id!r} share one session; "
             "restore it there instead"
         )
     if not checkpoint.execution.pending:
-        raise GraphError(f"{named} cannot be replayed: the run was at its end there; name an earlier one")
-    gone = {one.node_id for one in checkpoint.execution.pending} - {node.id for node in graph.spec.nodes}
-    if gone:
+        raise GraphError(f"{prefix}: the run was finished at that point; choose an earlier one")
+    removed = {p.node_id for p in checkpoint.execution.pending} - {node.id for node in graph.spec.nodes}
+    if removed:
         raise GraphError(
-            f"{named} cannot be replayed: it was in node {min(gone)!r}, which graph {graph.spec.id!r} has "
-            "no more; name a checkpoint from before it"
+            f"{prefix}: it was in node {min(removed)!r}, which graph {graph.spec.id!r} no longer has; "
+            "choose an earlier checkpoint"
         )
 
 
-def _complete(graph: LoadedGraph, entries: Mapping[str, Entry]) -> None:
+def _check_references(graph: LoadedGraph, entries: Mapping[str, EntryHandler]) -> None:
     """
-    Check that everything a graph names is given.
+    Check that everything a graph refers to is available.
 
     Raises:
-        GraphError: Something is not.
+        GraphError: A tool, function, model, judge or entry point is missing.
     """
     name = graph.spec.id
     for node in graph.spec.nodes:
-        where = f"graph {name!r}: node {node.id!r}"
-        for what, wanted, given in (
+        prefix = f"graph {name!r}: node {node.id!r}"
+        for kind, names, available in (
             ("tool", node.tools, graph.tools),
             ("function", (node.function,) if node.function else (), graph.functions),
             ("model", (node.model,) if node.model else (), graph.models),
-            ("judge", _named_judge(node.conversation_judge), graph.judges),
+            ("judge", _judge_names(node.conversation_judge), graph.judges),
         ):
-            missing = [one for one in wanted if one not in given]
+            missing = [each for each in names if each not in available]
             if missing:
-                raise GraphError(f"{where} uses {what} {missing[0]!r}, which is not given")
+                raise GraphError(f"{prefix} uses {kind} {missing[0]!r}, which was not passed to add_graph")
         if graph.model is None and not node.function and not node.model:
-            raise GraphError(f"{where} uses model, which is not given")
+            raise GraphError(f"{prefix} needs a model; pass one to add_graph")
     unknown = entries.keys() - {entry.id for entry in graph.spec.entry_points}
     if unknown:
         raise GraphError(f"graph {name!r} has no entry point {min(unknown)!r}")
 
 
-def _named_judge(judge: str) -> tuple[str, ...]:
+def _judge_names(judge: str) -> tuple[str, ...]:
     return (judge,) if judge not in ("", "llm") else ()

@@ -1,4 +1,4 @@
-"""How long to leave somebody alone who is overloaded."""
+"""Exponential backoff with jitter."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ def backoff(
     attempt: int, *, base: float = 1.0, cap: float = 60.0, retry_after: float | None = None, random: Random
 ) -> float:
     """
-    Return how many seconds to wait before asking again.
+    Return the number of seconds to wait before the next attempt.
 
-    Half of it is fixed and half is drawn, so that many who failed together do not come back together.
+    Half of it is fixed and half is random, so that clients that failed together do not retry together.
 
     Args:
-        attempt: How many attempts failed before the last one: 0 after the first failure.
-        base: The longest wait after the first failure; it doubles with each.
-        cap: The longest wait of all.
-        retry_after: What the other side asked for; never less than this.
-        random: Where the jitter comes from.
+        attempt: Number of failures before the last one: 0 after the first failure.
+        base: Maximum wait after the first failure; doubles with each further one.
+        cap: Upper limit of the wait.
+        retry_after: Minimum wait requested by the other side.
+        random: Source of the jitter.
     """
     longest = min(cap, base * 2.0 ** min(max(attempt, 0), 64))
     return max(longest * (0.5 + random.random() / 2), retry_after or 0.0)

@@ -1,7 +1,8 @@
 """
-Circuit breakers as the runtime sees them: before a call somebody is asked, and afterwards told how it went.
+Protocols of circuit breakers, as the runtime uses them.
 
-What a breaker is, the runtime does not know. Whoever makes a runtime gives it some, or none.
+The runtime asks for a permit before each call and reports the outcome. The caller of the runtime provides
+the implementation, or none.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from queenright.instrumentation.errors import QueenrightError
 
 
 class BreakerKind(StrEnum):
-    """What a breaker stands before."""
+    """The kind of call that a breaker protects."""
 
     TOOL_EXECUTION = "tool_execution"
     CHECKPOINT_WRITE = "checkpoint_write"
@@ -24,9 +25,9 @@ class BreakerKind(StrEnum):
 
 class CallRefused(QueenrightError):
     """
-    Raised in place of a call: what it would go to has failed too often lately.
+    Raised instead of a call while its circuit breaker is open.
 
-    ``retry_in`` is in how many seconds it is worth asking again; never negative.
+    ``retry_in`` is the number of seconds after which a retry may succeed; never negative.
     """
 
     def __init__(self, message: str, *, retry_in: float) -> None:
@@ -35,62 +36,62 @@ class CallRefused(QueenrightError):
 
 
 class Permit(Protocol):
-    """Leave for one call. Whoever has it says once how the call went; what is said later is not heard."""
+    """Permission for one call. The first outcome that is reported counts; later ones are ignored."""
 
     def succeeded(self) -> None:
-        """The other side did what it should."""
+        """Report success of the callee."""
         ...
 
     def failed(self, error: BaseException | str) -> None:
-        """The other side failed."""
+        """Report failure of the callee."""
         ...
 
     def given_back(self) -> None:
-        """The call says nothing about the other side: it was cancelled, or its own words were wrong."""
+        """Report no outcome: the call was cancelled, or the request was invalid."""
         ...
 
 
 class CallBreaker(Protocol):
-    """Stands before calls of one kind to one place."""
+    """Circuit breaker for calls of one kind to one target."""
 
     def admit(self) -> Permit:
         """
-        Return leave for one call, at once.
+        Return a permit for one call. Does not wait.
 
         Raises:
-            CallRefused: Not now; says why and until when.
+            CallRefused: The breaker is open; says why and until when.
         """
         ...
 
 
 class Breakers(Protocol):
-    """Gives breakers by what they stand before."""
+    """Provides circuit breakers by kind, worker and target."""
 
     def get(
         self, kind: str, agent: str = "", target: str = "", *, parents: Sequence[str] = ()
     ) -> CallBreaker:
         """
-        Return a breaker; the same one for the same words.
+        Return the breaker for these arguments, always the same one.
 
         Args:
             kind: One of ``BreakerKind``.
-            agent: The worker whose calls these are; empty where that makes no difference.
-            target: The tool, the model, the host.
-            parents: Names of breakers that this one shares with others: a call needs leave of all of them.
+            agent: The worker that makes the calls; empty if shared by all workers.
+            target: The tool, model or host.
+            parents: Names of shared breakers above this one; a call needs a permit from each.
         """
         ...
 
 
-def model_breaker(breakers: Breakers, agent: str, model: str) -> CallBreaker:
+def get_model_breaker(breakers: Breakers, agent: str, model: str) -> CallBreaker:
     """
-    Return the breaker before a model: one for each worker and model, below one for each provider.
+    Return the breaker of a model: one per worker and model, below one per provider.
 
     Args:
-        breakers: Where breakers come from.
-        agent: The worker that asks; empty for the service's own graphs.
-        model: What the model is called; the provider is what stands before the first slash.
+        breakers: Provides the breakers.
+        agent: The calling worker; empty for the service's own graphs.
+        model: The model's name; the part before the first slash is the provider.
     """
     provider = model.partition("/")[0]
-    # A model without an agent that is its own provider would be its own parent.
+    # Without an agent, a model name without a slash would be its own parent.
     parents = [f"{BreakerKind.EXTERNAL_API}::{provider}"] if agent or provider != model else []
     return breakers.get(BreakerKind.EXTERNAL_API, agent, model, parents=parents)

@@ -1,7 +1,7 @@
 """
-The event bus: everything that happens goes through here, and nobody on it can slow or break anybody else.
+The event bus: delivers events to subscribers and isolates them from each other.
 
-A bus belongs to one event loop and is not thread-safe: from another thread, go through
+A bus belongs to one event loop and is not thread-safe: from another thread, call
 ``loop.call_soon_threadsafe(bus.fan_out, event)``.
 """
 
@@ -25,20 +25,18 @@ _log = logging.getLogger(__name__)
 
 
 class UnknownEventError(QueenrightError):
-    """Raised when events are asked for after one that the log has not."""
+    """Raised when the event after which history was requested is not in the log."""
 
     def __init__(self, event_id: str) -> None:
-        super().__init__(
-            f"event {event_id!r} is not in the log, so what came after it cannot be said; ask without `after`"
-        )
+        super().__init__(f"event {event_id!r} is not in the log; request the history without `after`")
         self.event_id = event_id
 
 
 class EventLog(Protocol):
-    """Where events are made durable before anyone acts on them, and read again."""
+    """Stores events durably before anyone acts on them, and reads them back."""
 
     def append(self, events: Sequence[AgentEvent]) -> Awaitable[None]:
-        """Return once ``events`` would survive a crash."""
+        """Store ``events``; return once they would survive a crash."""
         ...
 
     def history(
@@ -54,23 +52,24 @@ class EventLog(Protocol):
         limit: int,
         newest: bool,
     ) -> Awaitable[list[AgentEvent]]:
-        """Return what is in the log; see ``EventBus.history``."""
+        """Read events from the log; see ``EventBus.history``."""
         ...
 
 
 class EventBus:
     """
-    Carries events from whoever publishes to whoever subscribed.
+    Deliver published events to subscribers.
 
-    Every subscriber has a bounded queue of its own: a slow one neither slows the publisher nor the
-    others, it loses its oldest events, and the loss is counted. Events of ``ALERT_CLASS`` are never
-    lost. An exception in a handler goes to ``on_error`` and nowhere else.
+    Each subscriber has its own bounded queue. A slow subscriber does not delay the publisher or other
+    subscribers; it loses its oldest events, and the loss is counted. Events of ``ALERT_CLASS`` are never
+    dropped. An exception in a handler is passed to ``on_error``.
 
     Args:
-        log: Where ``publish`` makes events durable first. Without one nothing is kept.
-        on_drop: Is told (subscriber, how many) when events are dropped.
-        on_error: Is told (subscriber, exception) when a handler raises; without it, it is logged.
-        on_publish: Is shown everything fanned out, before the subscribers. Must be quick and not raise.
+        log: Stores events before ``publish`` delivers them; None stores nothing.
+        on_drop: Called with the subscriber's name and the number of events when events are dropped.
+        on_error: Called with the subscriber's name and the exception when a handler raises; by default
+            the exception is logged.
+        on_publish: Called with all events before they are delivered. Must be fast and must not raise.
     """
 
     def __init__(
@@ -91,22 +90,22 @@ class EventBus:
 
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
-        """Who listens now."""
-        return tuple(one for one in self._listeners if isinstance(one, Subscription))
+        """The current subscriptions."""
+        return tuple(each for each in self._listeners if isinstance(each, Subscription))
 
     async def publish(self, *events: AgentEvent) -> None:
         """
-        Make ``events`` durable, then hand them to every subscriber.
+        Store ``events``, then deliver them to every subscriber.
 
         Raises:
-            Exception: Whatever the event log raised; then nobody has seen the events.
+            Exception: Whatever the event log raised; the events were not delivered.
         """
         if self._event_log is not None and events:
             await self._event_log.append(events)
         self.fan_out(*events)
 
     def fan_out(self, *events: AgentEvent) -> None:
-        """Hand over events that are durable already, or need not be. Never blocks; the loop's thread only."""
+        """Deliver events without storing them. Never blocks; call only from the loop's thread."""
         if self._on_publish is not None and events:
             self._on_publish(events)
         routes = self._routes
@@ -130,20 +129,20 @@ class EventBus:
         capacity: int = 10_000,
     ) -> Subscription:
         """
-        Call ``handler`` for every event that matches; what is None matches everything.
+        Call ``handler`` for every event that matches all filters; a filter that is None matches everything.
 
         Args:
-            handler: A plain or an async function of one event.
-            name: Who this is, for the metric of dropped events: a fixed word, not an id.
-            types: Event types wanted.
+            handler: A function or coroutine function of one event.
+            name: Label of the dropped-events metric: a fixed word, not an id.
+            types: Only events of these types.
             filter_graph: Only events of this graph.
             filter_stream: Only events of this stream.
-            filter_node: Only events of this node. Node ids repeat between graphs: give
-                ``filter_graph`` too.
+            filter_node: Only events of this node. Node ids repeat between graphs: set ``filter_graph`` too.
             filter_agent: Only events of this worker.
-            capacity: How many events may wait.
+            capacity: Maximum number of queued events.
 
         Raises:
+            ValueError: ``capacity`` is not positive.
             ValueError: ``capacity`` is not positive.
             RuntimeError: The bus is closed.
         """
@@ -154,7 +153,7 @@ class EventBus:
         subscription = Subscription(
             handler,
             name=name,
-            wanted=EventFilter(
+            event_filter=EventFilter(
                 types=None if types is None else frozenset(types),
                 graph=filter_graph,
                 stream=filter_stream,
@@ -164,7 +163,7 @@ class EventBus:
             capacity=capacity,
             remove=self._remove,
             on_drop=self._on_drop,
-            on_error=self._failed,
+            on_error=self._handle_error,
         )
         self._listeners.append(subscription)
         self._routes = {}
@@ -180,25 +179,25 @@ class EventBus:
         where: Callable[[AgentEvent], bool] | None = None,
     ) -> Expectation:
         """
-        Begin at once to look out for an event, and await it later: nothing in between is missed.
+        Start to look for an event at once and await it later, so that none in between is missed.
 
         ``with bus.expect(EventType.EXECUTION_COMPLETED) as done: ...`` and then ``await done.within(5)``.
 
         Args:
-            types: Any of these; none given is all.
-            filter_graph: As for ``subscribe``, and so are the other filters.
-            filter_stream: Only of this stream.
-            filter_node: Only of this node.
-            filter_agent: Only of this worker.
-            where: What else must be so. Called by whoever publishes: must be quick.
+            types: Any of these types; all types if none is given.
+            filter_graph: As for ``subscribe``, like the other filters.
+            filter_stream: Only events of this stream.
+            filter_node: Only events of this node.
+            filter_agent: Only events of this worker.
+            where: Additional condition. Called by the publisher: must be fast.
 
         Raises:
             RuntimeError: The bus is closed, or no event loop is running.
         """
         if self._closed:
-            raise RuntimeError("nothing can be expected: the bus is closed")
+            raise RuntimeError("cannot expect an event: the bus is closed")
         expectation = Expectation(
-            wanted=EventFilter(
+            event_filter=EventFilter(
                 types=frozenset(types) if types else None,
                 graph=filter_graph,
                 stream=filter_stream,
@@ -220,25 +219,25 @@ class EventBus:
         filter_node: str | None = None,
         filter_agent: str | None = None,
         where: Callable[[AgentEvent], bool] | None = None,
-        timeout: float | None,  # noqa: ASYNC109 - the time goes by `sleep`
+        timeout: float | None,  # noqa: ASYNC109 - measured with `sleep`
         sleep: Sleep = asyncio.sleep,
     ) -> AgentEvent:
         """
-        Wait for an event; it looks out from when it is first awaited. For what happens before: ``expect``.
+        Wait for an event that is published from now on; use ``expect`` to start earlier.
 
         Args:
-            types: Any of these; none given is all.
-            filter_graph: As for ``subscribe``, and so are the other filters.
-            filter_stream: Only of this stream.
-            filter_node: Only of this node.
-            filter_agent: Only of this worker.
-            where: What else must be so. Called by whoever publishes: must be quick.
-            timeout: Seconds to wait at most; None waits for ever.
-            sleep: The clock that the time goes by.
+            types: Any of these types; all types if none is given.
+            filter_graph: As for ``subscribe``, like the other filters.
+            filter_stream: Only events of this stream.
+            filter_node: Only events of this node.
+            filter_agent: Only events of this worker.
+            where: Additional condition. Called by the publisher: must be fast.
+            timeout: Maximum seconds to wait; None waits forever.
+            sleep: Clock of the timeout.
 
         Raises:
-            TimeoutError: No such event came in time; says which.
-            RuntimeError: The bus is closed, or was before one came.
+            TimeoutError: No such event was published in time; names the event.
+            RuntimeError: The bus is closed, or was closed while waiting.
         """
         expectation = self.expect(
             *types,
@@ -265,24 +264,24 @@ class EventBus:
         newest: bool = True,
     ) -> list[AgentEvent]:
         """
-        Return events from the log, oldest first; without a log there are none.
+        Return events from the log, oldest first; an empty list without a log.
 
-        What was fanned out without being published is in no log.
+        Events that were only fanned out are not in the log.
 
         Args:
-            types: Only these; None is all, and an empty collection is none.
-            filter_graph: Only of this graph.
-            filter_stream: Only of this stream.
-            filter_node: Only of this node.
-            filter_agent: Only of this worker.
-            session_id: Only of this session.
-            after: Only what came after the event with this id: the last one of the page before.
-            limit: At most so many.
-            newest: Where there are more than ``limit``: the last of them, else the first.
+            types: Only events of these types; None is all, an empty collection is none.
+            filter_graph: Only events of this graph.
+            filter_stream: Only events of this stream.
+            filter_node: Only events of this node.
+            filter_agent: Only events of this worker.
+            session_id: Only events of this session.
+            after: Only events after the one with this id, such as the last one of the previous page.
+            limit: Maximum number of events.
+            newest: Whether to return the newest or the oldest events if there are more than ``limit``.
 
         Raises:
             ValueError: ``limit`` is not positive.
-            UnknownEventError: The log has no event ``after``.
+            UnknownEventError: The log has no event with the id ``after``.
         """
         if limit < 1:
             raise ValueError(f"limit must be at least 1, got {limit}")
@@ -302,9 +301,9 @@ class EventBus:
 
     async def drain(self) -> None:
         """
-        Wait until every subscriber has handled what is queued now.
+        Wait until every subscriber has handled the events queued so far.
 
-        What their handlers publish meanwhile is not waited for.
+        Events that handlers publish meanwhile are not waited for.
 
         Raises:
             RuntimeError: Called by a handler, which would wait for itself.
@@ -322,9 +321,9 @@ class EventBus:
 
     async def close(self) -> None:
         """
-        End every subscription and wait for their tasks; queued events are discarded (``drain`` first).
+        End every subscription and wait for its task. Queued events are discarded; call ``drain`` first.
 
-        Whoever waits for an event gets a RuntimeError.
+        Pending waits for events raise RuntimeError.
         """
         self._closed = True
         tasks = [s.task for s in self.subscriptions if s.task is not None and s.task is not current_task()]
@@ -332,18 +331,20 @@ class EventBus:
             if isinstance(listener, Subscription):
                 listener.cancel()
             else:
-                listener.fail(RuntimeError(f"the bus was closed before {listener.wanted} came"))
+                listener.fail(RuntimeError(f"the bus was closed while waiting for {listener.event_filter}"))
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _route(self, event_type: EventType) -> tuple[Subscription | Expectation, ...]:
-        return tuple(s for s in self._listeners if s.wanted.types is None or event_type in s.wanted.types)
+        return tuple(
+            s for s in self._listeners if s.event_filter.types is None or event_type in s.event_filter.types
+        )
 
     def _remove(self, listener: Subscription | Expectation) -> None:
         if listener in self._listeners:
             self._listeners.remove(listener)
             self._routes = {}
 
-    def _failed(self, name: str, error: BaseException) -> None:
+    def _handle_error(self, name: str, error: BaseException) -> None:
         if self._on_error is None:
             _log.error("event handler %r failed", name, exc_info=error)
             return

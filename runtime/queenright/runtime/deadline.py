@@ -1,6 +1,4 @@
-"""
-Ends of tasks: a time limit, on the clock that everything else runs on, and a wait that nothing cuts short.
-"""
+"""Timeouts on an injected clock, isolated tasks, and waits that cancellation does not cut short."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any, Final, TypeVar
 
 Sleep = Callable[[float], Awaitable[None]]
-"""Returns after so many seconds. ``asyncio.sleep`` in production, a fake in tests."""
+"""Sleeps for a number of seconds: ``asyncio.sleep`` in production, a fake in tests."""
 
 ResultT = TypeVar("ResultT")
 
@@ -20,13 +18,13 @@ async def within(
     seconds: float, work: Coroutine[Any, Any, ResultT], sleep: Sleep, *, grace: float = _GRACE_SECONDS
 ) -> ResultT:
     """
-    Return what ``work`` returns, or cancel it after ``seconds``, or with the caller.
+    Return the result of ``work``; cancel it after ``seconds``, or when the caller is cancelled.
 
-    Work that is slow to stop is waited for ``grace`` seconds at most: it must not hold up whoever gave it
-    a limit.
+    Work that does not stop at once is awaited for at most ``grace`` seconds, so that it cannot hold up the
+    caller.
 
     Raises:
-        TimeoutError: The time was up.
+        TimeoutError: The time limit passed.
     """
     task = asyncio.ensure_future(work)
     alarm = asyncio.ensure_future(sleep(seconds))
@@ -41,18 +39,18 @@ async def within(
             pending.cancel()
         if unfinished:
             await asyncio.wait(unfinished, timeout=grace)
-        # What it still had to say is nobody's any more; asyncio would complain of it.
-        task.add_done_callback(_seen)
+        # Retrieve a late exception: nobody else will, and asyncio would log it.
+        task.add_done_callback(_retrieve_exception)
 
 
-async def alone(work: Coroutine[Any, Any, ResultT]) -> tuple[ResultT | None, BaseException | None]:
+async def run_isolated(work: Coroutine[Any, Any, ResultT]) -> tuple[ResultT | None, BaseException | None]:
     """
-    Return what ``work`` returns, and what it raised, whatever that is: nothing that it does ends the caller.
+    Return the result of ``work``, or the exception it raised, whatever its type.
 
-    It runs in a task of its own, so that it can cancel nobody else: ``CancelledError`` is what it raised
-    then. A cancellation of the caller is passed on to it, and raised when it has ended by it.
+    It runs in its own task, so that it cannot cancel the caller; if it cancels itself, the exception is a
+    ``CancelledError``. Cancelling the caller cancels the work, and is raised once the work has ended.
     """
-    task = asyncio.create_task(_outcome(work))
+    task = asyncio.create_task(_capture(work))
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
@@ -60,7 +58,7 @@ async def alone(work: Coroutine[Any, Any, ResultT]) -> tuple[ResultT | None, Bas
         except asyncio.CancelledError as error:
             cancelled = error
             task.cancel()
-    work.close()  # if it was cancelled before it began
+    work.close()  # in case it was cancelled before it started
     if not task.cancelled():
         return task.result()
     if cancelled is not None:
@@ -68,8 +66,8 @@ async def alone(work: Coroutine[Any, Any, ResultT]) -> tuple[ResultT | None, Bas
     return None, asyncio.CancelledError("cancelled from inside")
 
 
-async def _outcome(work: Coroutine[Any, Any, ResultT]) -> tuple[ResultT | None, BaseException | None]:
-    # Here, not around the task: a loop lets no task keep a SystemExit or a KeyboardInterrupt for itself.
+async def _capture(work: Coroutine[Any, Any, ResultT]) -> tuple[ResultT | None, BaseException | None]:
+    # Catch inside the task: asyncio re-raises SystemExit and KeyboardInterrupt of a task in the loop.
     try:
         return await work, None
     except asyncio.CancelledError:
@@ -78,13 +76,13 @@ async def _outcome(work: Coroutine[Any, Any, ResultT]) -> tuple[ResultT | None, 
         return None, error
 
 
-def _seen(task: asyncio.Future[Any]) -> None:
+def _retrieve_exception(task: asyncio.Future[Any]) -> None:
     if not task.cancelled():
         task.exception()
 
 
-async def all_ended(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Wait until all have ended, also if the waiter is cancelled meanwhile; then that is passed on."""
+async def wait_all(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Wait until all tasks have ended, even if the caller is cancelled; then raise the cancellation."""
     cancelled: asyncio.CancelledError | None = None
     while not all(task.done() for task in tasks):
         try:
@@ -92,6 +90,6 @@ async def all_ended(tasks: Collection[asyncio.Task[Any]]) -> None:
         except asyncio.CancelledError as error:
             cancelled = error
     for task in tasks:
-        _seen(task)
+        _retrieve_exception(task)
     if cancelled is not None:
         raise cancelled

@@ -1,4 +1,4 @@
-"""Which events somebody on the bus wants."""
+"""Filters of events on the bus."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from queenright.runtime.events import AgentEvent, EventType
 
 Where = tuple[tuple[str, str], ...]
-"""Fields of an event and the values they must have."""
+"""Field names of ``AgentEvent`` and their required values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Which events are wanted; what is None matches everything, and all that is given must match."""
+    """Filter of events: all conditions must match; a field that is None matches everything."""
 
     types: frozenset[EventType] | None = None
     graph: str | None = None
@@ -22,7 +22,7 @@ class EventFilter:
 
     @property
     def where(self) -> Where:
-        """The filter without the types, by field of ``AgentEvent``."""
+        """The conditions other than the types, by field of ``AgentEvent``."""
         fields = {
             "graph_id": self.graph,
             "stream_id": self.stream,
@@ -32,12 +32,12 @@ class EventFilter:
         return tuple((field, value) for field, value in fields.items() if value is not None)
 
     def __str__(self) -> str:
-        """Say it in words, for messages: ``step_started or step_completed with node_id 'judge'``."""
+        """Describe the filter for messages: ``step_started or step_completed with node_id 'judge'``."""
         types = "any event" if self.types is None else " or ".join(sorted(self.types)) or "no event"
         fields = " and ".join(f"{field} {value!r}" for field, value in self.where)
         return f"{types} with {fields}" if fields else types
 
 
 def matches(event: AgentEvent, where: Where) -> bool:
-    """Return whether every field has its value."""
+    """Return whether every field has its required value."""
     return all(getattr(event, name) == value for name, value in where)

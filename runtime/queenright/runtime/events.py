@@ -1,4 +1,4 @@
-"""Events: the one shape in which everything travels inside Queenright, from telemetry to ticket."""
+"""Events: the one format in which information travels inside Queenright, from telemetry to ticket."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Clock = Callable[[], float]
 
 
 class EventType(StrEnum):
-    """What an event says. Values are what goes over the wire."""
+    """Type of an event. The values go over the wire."""
 
-    # From workers: what they did.
+    # Workers: what they did.
     EXECUTION_STARTED = "execution_started"
     EXECUTION_COMPLETED = "execution_completed"
     EXECUTION_FAILED = "execution_failed"
@@ -46,12 +46,12 @@ class EventType(StrEnum):
     AGENT_HEARTBEAT = "agent_heartbeat"
     MCP_SERVER_CHANGED = "mcp_server_changed"
 
-    # From the health layer: what was seen.
+    # Health layer: what was observed.
     FINDING_OPENED = "finding_opened"
     FINDING_CLEARED = "finding_cleared"
     HEALTH_STATE_CHANGED = "health_state_changed"
 
-    # From judge, queen and operator: what was decided.
+    # Judge, queen and operator: what was decided.
     JUDGE_CHECKED = "judge_checked"
     WORKER_ESCALATION_TICKET = "worker_escalation_ticket"
     QUEEN_INTERVENTION_REQUESTED = "queen_intervention_requested"
@@ -65,11 +65,11 @@ class EventType(StrEnum):
     NOTIFICATION_DELIVERED = "notification_delivered"
     NOTIFICATION_FAILED = "notification_failed"
 
-    # From people: what they did with an agent that runs inside the service, and who may do anything.
+    # People: operations on agents inside the service, and changes to access tokens.
     AGENT_OPERATED = "agent_operated"
     TOKENS_CHANGED = "tokens_changed"
 
-    # From interventions: what was done.
+    # Interventions: what was done.
     NUDGE_SENT = "nudge_sent"
     ESCALATION_TRIGGERED = "escalation_triggered"
     ESCALATION_DECIDED = "escalation_decided"
@@ -114,21 +114,19 @@ ALERT_CLASS: Final[frozenset[EventType]] = frozenset(
         EventType.EMERGENCY_STOP_CHANGED,
     }
 )
-"""Events that are never dropped, and are in the durable log before anyone acts on them."""
+"""Events that are never dropped, and are stored durably before anyone acts on them."""
 
 
 @dataclass(slots=True, kw_only=True)
 class AgentEvent:
     """
-    One thing that happened, to or about one worker.
+    One event of, or about, one worker.
 
-    Treat as immutable: it is shared by every subscriber. (Not frozen, because
-    a frozen dataclass costs three times as much to make, and one is made for
-    every span.)
+    Treat it as immutable: all subscribers share it. (It is not frozen because a frozen dataclass costs
+    three times as much to create, and one is created for every span.)
 
-    ``time`` is in seconds since the epoch, UTC, on the clock of whoever
-    authored the event. ``data`` holds JSON values only; its keys by type are
-    in ``docs/events.md``.
+    ``time`` is in seconds since the epoch, UTC, on the clock of the event's author. ``data`` holds JSON
+    values only; ``docs/events.md`` lists its keys by type.
     """
 
     type: EventType
@@ -146,7 +144,7 @@ class AgentEvent:
     id: str = field(default_factory=new_id)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the event as it goes over the wire; ``time`` as ISO 8601 in UTC."""
+        """Return the wire format; ``time`` is ISO 8601 in UTC."""
         return {
             "id": self.id,
             "type": self.type.value,

@@ -1,4 +1,4 @@
-"""Executions: one run of a graph, from the trigger that asked for it to its result."""
+"""Executions: one run of a graph, from its trigger to its result."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """Why an entry point fires: a call with ``input_data``, a tick of its timer, or an event."""
+    """The reason why an entry point fires: a call with ``input_data``, a timer tick, or an event."""
 
     input_data: Mapping[str, Any] = field(default_factory=dict)
     tick: int | None = None
-    """Of a timer: the number of the moment at which it was due."""
+    """Number of the timer tick."""
     event: AgentEvent | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionResult:
-    """How a run ended."""
+    """Result of a run."""
 
     execution_id: str
     session_id: str
@@ -37,46 +37,46 @@ class ExecutionResult:
     entry_point: str
     status: SessionStatus
     outputs: Mapping[str, Any] = field(default_factory=dict)
-    """What the nodes put out that no edge led on from; ``text`` where they only spoke."""
+    """Outputs of the nodes from which no edge was taken; ``text`` if a node only answered in words."""
     error: str = ""
     error_type: str = ""
     path: tuple[str, ...] = ()
-    """The nodes that ended, in that order."""
+    """Ids of the completed nodes, in order."""
     node: NodeResult | None = None
-    """How the last of them ended."""
+    """Result of the last node."""
     goal: GoalProgress | None = None
     value: Any = None
-    """What the entry point's own function returned, where it has one."""
+    """Return value of the entry point's handler, if it has one."""
     checkpoint_id: str | None = None
-    """Where its state was saved when it was stopped."""
+    """Checkpoint saved when the run was stopped."""
 
     @property
     def succeeded(self) -> bool:
-        """Whether the run got to its end."""
+        """Whether the run completed."""
         return self.status is SessionStatus.COMPLETED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Respawn:
-    """That a run is brought back: under which incarnation, and what its nodes are told of it."""
+    """Details of a respawn: the new incarnation, and a note for the nodes."""
 
     incarnation_id: str
     note: str = ""
     restarts: str = ""
-    """The run that this one begins anew: what was said in that is forgotten. Empty: it is taken up."""
+    """The run that this one restarts from the beginning; its conversation is forgotten. Empty: resume."""
 
 
 class Execution:
-    """A run that was asked for: waiting, going on, or over."""
+    """A requested run: queued, running or finished."""
 
     def __init__(
         self,
         *,
-        id: str,  # noqa: A002 - what it is called everywhere
+        id: str,  # noqa: A002 - the name used everywhere
         graph_id: str,
         trigger: Trigger,
         session_id: str | None = None,
-        resumes: bool = False,
+        is_resume: bool = False,
         checkpoint: Checkpoint | None = None,
         respawn: Respawn | None = None,
     ) -> None:
@@ -84,24 +84,24 @@ class Execution:
         self.graph_id = graph_id
         self.trigger = trigger
         self.session_id = session_id
-        self.resumes = resumes
+        self.is_resume = is_resume
         self.checkpoint = checkpoint
         self.respawn = respawn
         self.incarnation_id = respawn.incarnation_id if respawn is not None else ""
-        """Which life of its worker it is; empty before it has its session."""
-        self.ends_as: SessionStatus | None = None
-        """How it is to end, once somebody has asked it to."""
-        self.end_reason = ""
-        """And why."""
-        self.ending = False
-        """Whether its end is being written down."""
+        """The worker's incarnation; empty until the run has its session."""
+        self.stop_status: SessionStatus | None = None
+        """The requested final status, once the run was asked to stop."""
+        self.stop_reason = ""
+        """The reason of that request."""
+        self.is_finishing = False
+        """Whether its end is being recorded."""
         self.task: asyncio.Task[None] | None = None
         self.executor: GraphExecutor | None = None
-        self.waits_for_turn = False
-        """Whether it waits for another run of its graph in its session."""
+        self.is_waiting_for_turn = False
+        """Whether it waits for another run of its graph in the same session."""
         self.has_begun = False
-        """Whether it had its session and went on."""
-        self._begun = asyncio.Event()
+        """Whether it has its session and has started."""
+        self._started = asyncio.Event()
         self._placed = asyncio.Event()
         self._result: asyncio.Future[ExecutionResult] = asyncio.get_running_loop().create_future()
 
@@ -110,64 +110,64 @@ class Execution:
 
     @property
     def done(self) -> bool:
-        """Whether it is over."""
+        """Whether the run has ended."""
         return self._result.done()
 
     @property
     def result(self) -> ExecutionResult | None:
-        """How it ended, or None while it has not."""
+        """The result, or None while the run is unfinished."""
         return self._result.result() if self._result.done() else None
 
     @property
     def is_queued(self) -> bool:
-        """Whether it has not begun, as other runs come before it."""
-        return not self.done and (self.task is None or self.waits_for_turn)
+        """Whether it has not started because of other runs."""
+        return not self.done and (self.task is None or self.is_waiting_for_turn)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing goes on in it before a user has answered, or another run of its session is over."""
-        return self.waits_for_turn or (self.executor is not None and self.executor.waits_for_user)
+        """Whether it waits for a user, or for another run of its session."""
+        return self.is_waiting_for_turn or (self.executor is not None and self.executor.waits_for_user)
 
     @property
     def goal(self) -> GoalProgress | None:
-        """How far it has got towards its graph's goal."""
+        """Progress towards the graph's goal."""
         if self.executor is not None:
             return self.executor.goal
         return self._result.result().goal if self._result.done() else None
 
     def finish(self, result: ExecutionResult) -> None:
-        """Say how it ended; the first word counts."""
+        """Set the result; only the first one counts."""
         if not self._result.done():
             self._result.set_result(result)
-        self._begun.set()
+        self._started.set()
         self._placed.set()
-        # Results are kept for long; what it took to get there is not.
+        # Results are kept for long; release the executor.
         self.executor = None
 
-    def began(self) -> None:
-        """Note that it has its session and goes on."""
+    def mark_started(self) -> None:
+        """Record that it has its session and runs."""
         self.has_begun = True
-        self._begun.set()
+        self._started.set()
         self._placed.set()
 
     async def wait_for_turn(self, turn: Awaitable[object], on_waiting: Callable[[], None]) -> None:
-        """Wait for ``turn``, which comes when another run of the session is over; tell that it waits."""
-        self.waits_for_turn = True
+        """Wait for ``turn``, which another run of the session holds; call ``on_waiting`` first."""
+        self.is_waiting_for_turn = True
         self._placed.set()
         on_waiting()
         try:
             await turn
         finally:
-            self.waits_for_turn = False
+            self.is_waiting_for_turn = False
 
-    async def placed(self) -> None:
-        """Wait until it goes on, waits for another run of its session, or is over without having begun."""
+    async def wait_placed(self) -> None:
+        """Wait until it runs, waits for another run of its session, or ended without starting."""
         await self._placed.wait()
 
-    async def begun(self) -> None:
-        """Wait until it goes on, or is over without having begun."""
-        await self._begun.wait()
+    async def wait_started(self) -> None:
+        """Wait until it runs, or ended without starting."""
+        await self._started.wait()
 
-    async def ended(self) -> ExecutionResult:
-        """Wait until it is over, and return how it ended; whoever waits may be cancelled, the run is not."""
+    async def wait(self) -> ExecutionResult:
+        """Wait for the result. Cancelling the wait does not cancel the run."""
         return await asyncio.shield(self._result)

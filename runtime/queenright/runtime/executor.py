@@ -1,9 +1,9 @@
 """
-The graph executor: one run of a graph in one session, from node to node.
+The graph executor: one run of a graph in one session, node by node.
 
-``state.json`` says which nodes are under way, and is changed in one write when a node ends: what it
-put out, that it is done, and which nodes come next. So a run can be killed anywhere and be taken
-up again: the nodes that were under way go on from their own cursors.
+``state.json`` lists the nodes in progress. When a node ends, one write records its outputs, its outcome and
+the nodes that come next. A run can therefore be killed at any point and resumed: the nodes in progress
+continue from their own cursors.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import masked_traceback, redact
 from queenright.runtime.breakers import BreakerKind
-from queenright.runtime.deadline import all_ended
+from queenright.runtime.deadline import wait_all
 from queenright.runtime.events import EventType
-from queenright.runtime.graphs.goal import GoalProgress, progress
+from queenright.runtime.graphs.goal import GoalProgress, measure_progress
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.llm.model import ToolCall
 from queenright.runtime.memory import SharedMemory
@@ -35,11 +35,11 @@ from queenright.runtime.nodes.node_judge import judge_for
 from queenright.runtime.nodes.reporting import Origin, Reporter
 from queenright.runtime.nodes.routing import RouteJudge, routing_node
 from queenright.runtime.nodes.visit import CURSOR_FILE
-from queenright.runtime.parts import LoadedGraph, Surroundings
-from queenright.runtime.plan import Advance, add_nodes, advance, ready
+from queenright.runtime.plan import Advance, add_nodes, advance, ready_nodes
+from queenright.runtime.services import LoadedGraph, RuntimeServices
 from queenright.runtime.storage.checkpoint_queue import CheckpointDraft, CheckpointQueue
-from queenright.runtime.storage.checkpoint_store import Checkpoint, CheckpointStore, Reason
-from queenright.runtime.storage.conversation import Conversation, conversations_in, last_seq
+from queenright.runtime.storage.checkpoint_store import Checkpoint, CheckpointStore, SaveReason
+from queenright.runtime.storage.conversation import Conversation, conversations_in, read_last_seq
 from queenright.runtime.storage.files import UnusableFileError, read_json
 from queenright.runtime.storage.runtime_logger import RuntimeLogger, VisitRow
 from queenright.runtime.storage.session_store import (
@@ -58,31 +58,31 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A node under way, and since when."""
+    """A running node and its start time."""
 
     pending: PendingNode
     since: float
 
 
-_STOPPED: Final[Mapping[SessionStatus, Reason]] = {
+_STOPPED: Final[Mapping[SessionStatus, SaveReason]] = {
     SessionStatus.PAUSED: "pause",
     SessionStatus.TERMINATED: "terminate",
 }
-"""Runs that end so are to go on some day: their state is saved as it is."""
+"""Final statuses of runs that can be resumed: their state is saved in a checkpoint."""
 
 _ENDED: Final[Mapping[str, str]] = {
     "no_answer": "got no answer",
-    "incomplete": "was not done",
-    "escalated": "was given up",
+    "incomplete": "did not finish",
+    "escalated": "was escalated",
 }
 
 
-class NodeFailed(Exception):
-    """Ends a run: a node failed and no edge leads on from there."""
+class NodeFailedError(Exception):
+    """Ends a run: a node failed and no edge handles the failure."""
 
     def __init__(self, node_id: str, result: NodeResult) -> None:
-        ended = _ENDED.get(result.outcome, result.outcome)
-        super().__init__(f"node {node_id!r} {ended}: {result.error}")
+        description = _ENDED.get(result.outcome, result.outcome)
+        super().__init__(f"node {node_id!r} {description}: {result.error}")
         self.node_id = node_id
         self.result = result
 
@@ -93,23 +93,23 @@ class GraphExecutor:
 
     Args:
         graph: The graph.
-        around: The runtime.
-        session: Where the run has its files; the caller has claimed it.
-        store: Keeps the session's state.
-        origin: Who the run is, for events.
-        entry_point: The entry point's id: with the graph's, the name of the run in ``state.json``.
-        entry_node: The node that it starts; the thread of a continuous conversation is its.
-        reporter: Tells everybody what goes on.
-        logger: Keeps a row a visit.
-        fresh: Each visit starts with an empty conversation.
-        begun_by_user: Whether the entry point is for users; an event or a timer fires it otherwise.
-        on_waiting: Is called when nothing goes on any more before a user has answered.
+        services: The runtime's services.
+        session: The session of the run; the caller has claimed it.
+        store: The store of the session's state.
+        origin: Ids of the run, for events.
+        entry_point: The entry point's id; with the graph's id it is the run's key in ``state.json``.
+        entry_node: The node to start with; a continuous conversation uses its thread.
+        reporter: Reports progress as events, spans and metrics.
+        logger: Logs one row per visit.
+        fresh: Whether each visit starts with an empty conversation.
+        started_by_user: Whether a user started the run, rather than an event or a timer.
+        on_waiting: Called when all running nodes wait for a user.
     """
 
     def __init__(
         self,
         graph: LoadedGraph,
-        around: Surroundings,
+        services: RuntimeServices,
         *,
         session: Session,
         store: SessionStore,
@@ -119,20 +119,20 @@ class GraphExecutor:
         reporter: Reporter,
         logger: RuntimeLogger,
         fresh: bool,
-        begun_by_user: bool,
+        started_by_user: bool,
         on_waiting: Callable[[], None],
     ) -> None:
         self.graph_id = graph.spec.id
         self.nodes: dict[str, EventLoopNode] = {}
-        """The nodes that talk with a model now."""
+        """The model-driven nodes that are running now."""
         self.goal: GoalProgress | None = None
-        self.last: NodeResult | None = None
-        """How the node ended that ended last."""
-        self.stopped_at: str | None = None
-        """The checkpoint that was made when the run was stopped."""
+        self.last_result: NodeResult | None = None
+        """Result of the node that ended last."""
+        self.stop_checkpoint_id: str | None = None
+        """Checkpoint saved when the run was stopped."""
         self.state: ExecutionState
         self._graph = graph
-        self._around = around
+        self._services = services
         self._session = session
         self._store = store
         self._origin = origin
@@ -141,43 +141,43 @@ class GraphExecutor:
         self._reporter = reporter
         self._logger = logger
         self._fresh = fresh
-        self._begun_by_user = begun_by_user
+        self._begun_by_user = started_by_user
         self._on_waiting = on_waiting
-        # Who runs alone goes on talking in the thread that began at the entry node.
+        # A node that runs alone continues the thread that started at the entry node.
         self._thread = "" if fresh else entry_node
         self._key = execution_key(graph.spec.id, entry_point)
         self._memory = SharedMemory()
         self._running: dict[asyncio.Task[NodeResult], _Running] = {}
         breaker = None
-        if around.breakers is not None and graph.agent_id:
-            breaker = around.breakers.get(BreakerKind.CHECKPOINT_WRITE, graph.agent_id)
+        if services.breakers is not None and graph.agent_id:
+            breaker = services.breakers.get(BreakerKind.CHECKPOINT_WRITE, graph.agent_id)
         self._checkpoints = CheckpointQueue(
-            CheckpointStore(session.checkpoints, clock=around.clock, ids=around.ids),
+            CheckpointStore(session.checkpoints, clock=services.clock, ids=services.ids),
             session_id=session.id,
-            disk=around.disk,
-            sleep=around.sleep,
+            disk=services.disk,
+            sleep=services.sleep,
             breaker=breaker,
             on_saved=self._checkpoint_saved,
         )
 
-    # -- beginning and end ----------------------------------------------------------------------
+    # -- start and end --------------------------------------------------------------------------
 
-    async def begin(self, given: Mapping[str, Any], *, enters: bool) -> None:
+    async def begin(self, input_data: Mapping[str, Any], *, queue_entry: bool) -> None:
         """
-        Write down that a run begins, and put what it was given into the memory.
+        Record the start of a run and write its input to the memory.
 
         Args:
-            given: The run's input.
-            enters: Whether the entry node is the next to run, with that as its input; else see ``enter``.
+            input_data: The run's input.
+            queue_entry: Whether to queue the entry node with that input; otherwise call ``queue_entry_node``.
 
         Raises:
-            MemoryAccessError: What was given is no JSON.
+            MemoryAccessError: The input is not JSON.
         """
-        known = SharedMemory(given).read_all()
-        now = self._around.clock()
+        values = SharedMemory(input_data).read_all()
+        now = self._services.clock()
 
         def change(state: SessionState) -> None:
-            state.memory.update(known)
+            state.memory.update(values)
             state.executions[self._key] = ExecutionState(
                 execution_id=self._origin.execution_id,
                 graph_id=self._graph.spec.id,
@@ -186,129 +186,131 @@ class GraphExecutor:
                 incarnation_id=self._origin.incarnation_id,
                 started_at=now,
                 updated_at=now,
-                input=known,
+                input=values,
             )
-            if enters:
-                add_nodes(state.executions[self._key], [(self._entry_node, known)], thread=self._thread)
+            if queue_entry:
+                add_nodes(state.executions[self._key], [(self._entry_node, values)], thread=self._thread)
 
         await self._save(change)
 
-    async def enter(self, given: Mapping[str, Any]) -> None:
-        """Let the entry node be the next to run, with ``given`` as its input."""
-        known = SharedMemory(given).read_all()
+    async def queue_entry_node(self, input_data: Mapping[str, Any]) -> None:
+        """Queue the entry node with ``input_data``."""
+        values = SharedMemory(input_data).read_all()
 
         def change(state: SessionState) -> None:
-            mine = state.executions[self._key]
-            mine.pending = []  # what an entry's run before this one left
-            add_nodes(mine, [(self._entry_node, known)], thread=self._thread)
+            run = state.executions[self._key]
+            run.pending = []  # nodes left over by an earlier call of the entry handler
+            add_nodes(run, [(self._entry_node, values)], thread=self._thread)
 
         await self._save(change)
 
-    async def take_up(self, checkpoint: Checkpoint | None = None) -> None:
+    async def resume(self, checkpoint: Checkpoint | None = None) -> None:
         """
-        Go on with a run that was interrupted: its nodes go on from their cursors.
+        Resume an interrupted run: its nodes continue from their cursors.
 
-        What they had put out and not handed over yet is in the memory from here on.
+        Outputs that they set but did not pass on yet are written to the memory.
 
         Args:
-            checkpoint: Go back to this first; its nodes start anew.
+            checkpoint: Restore this first; its nodes then start over.
         """
         if checkpoint is not None:
             await self._rewind(checkpoint)
 
         def change(state: SessionState) -> None:
-            now = state.executions[self._key]
+            run = state.executions[self._key]
             if checkpoint is not None:
                 state.memory.clear()
                 state.memory.update(checkpoint.memory)
-                visits = {**checkpoint.execution.visits, **now.visits}
-                now = state.executions[self._key] = checkpoint.execution.model_copy(deep=True)
-                now.visits = visits
-                now.execution_id = self._origin.execution_id
-                again, now.pending = [(p.node_id, p.input) for p in now.pending], []
-                add_nodes(now, again, thread=self._thread)
-            elif not now.visits:
-                # It was interrupted between being written down and entering its first node.
-                add_nodes(now, [(self._entry_node, now.input)], thread=self._thread)
-            for pending in now.pending:
-                state.memory.update(self._unfinished_outputs(now, pending))
-            now.status = SessionStatus.ACTIVE
-            now.incarnation_id = self._origin.incarnation_id
-            now.ended_at = None
-            now.error = now.error_type = ""
+                visits = {**checkpoint.execution.visits, **run.visits}
+                run = state.executions[self._key] = checkpoint.execution.model_copy(deep=True)
+                run.visits = visits
+                run.execution_id = self._origin.execution_id
+                restarted, run.pending = [(p.node_id, p.input) for p in run.pending], []
+                add_nodes(run, restarted, thread=self._thread)
+            elif not run.visits:
+                # It was interrupted between being recorded and entering its first node.
+                add_nodes(run, [(self._entry_node, run.input)], thread=self._thread)
+            for pending in run.pending:
+                state.memory.update(self._unfinished_outputs(run, pending))
+            run.status = SessionStatus.ACTIVE
+            run.incarnation_id = self._origin.incarnation_id
+            run.ended_at = None
+            run.error = run.error_type = ""
 
         await self._save(change)
 
-    async def forget_run(self, execution_id: str) -> None:
-        """Forget what was said in an earlier run of this graph, and since."""
+    async def remove_run(self, execution_id: str) -> None:
+        """Remove the entries of an earlier run, and everything after them, from the graph's conversations."""
         for _, conversation in await self._conversations():
-            mine = (e.seq for e in conversation.entries if e.visit_id.startswith(f"{execution_id}:"))
-            first = min(mine, default=None)
+            own = (e.seq for e in conversation.entries if e.visit_id.startswith(f"{execution_id}:"))
+            first = min(own, default=None)
             if first is not None:
                 await conversation.rewind(first - 1)
 
-    async def tell(self, text: str) -> None:
-        """Leave the nodes that come next a note, for this incarnation only."""
-        around, life = self._around, self._origin.incarnation_id
+    async def leave_note(self, text: str) -> None:
+        """Leave a note for the pending nodes, valid for this incarnation only."""
+        services, incarnation_id = self._services, self._origin.incarnation_id
         for pending in self.state.pending:
             if not self._graph.spec.node(pending.node_id).function:
                 folder = self._session.conversations / pending.node_id / "inbox"
-                inbox = Inbox(folder, disk=around.disk, clock=around.clock, random=around.random)
-                note = Note(note_id=f"{life}:{pending.node_id}", content=text, incarnation_id=life)
-                await inbox.put_note(note)
+                inbox = Inbox(folder, disk=services.disk, clock=services.clock, random=services.random)
+                note_id = f"{incarnation_id}:{pending.node_id}"
+                await inbox.put_note(Note(note_id=note_id, content=text, incarnation_id=incarnation_id))
 
     async def _rewind(self, checkpoint: Checkpoint) -> None:
-        """Forget what was said after a checkpoint, in every conversation of the graph."""
+        """Remove what was added after a checkpoint from every conversation of the graph."""
         for name, conversation in await self._conversations():
             await conversation.rewind(checkpoint.conversations.get(name, 0))
 
     async def _conversations(self) -> list[tuple[str, Conversation]]:
-        """Return the conversations of the graph in this session, with their names."""
-        around, folder = self._around, self._session.conversations
-        opened = []
-        for name in await around.disk.run(lambda: conversations_in(folder)):
-            conversation = partial(Conversation.open, folder / name, disk=around.disk, clock=around.clock)
-            opened.append((name, await around.disk.run(conversation)))
-        return opened
+        """Open the conversations of the graph in this session, with their names."""
+        services, folder = self._services, self._session.conversations
+        conversations = []
+        for name in await services.disk.run(lambda: conversations_in(folder)):
+            open_ = partial(Conversation.open, folder / name, disk=services.disk, clock=services.clock)
+            conversations.append((name, await services.disk.run(open_)))
+        return conversations
 
     async def run(self) -> NodeResult | None:
         """
-        Run nodes until none is left, and return how the last one ended.
+        Run nodes until none is left, and return the result of the last one.
 
         Raises:
-            NodeFailed: A node failed and no edge leads on; every other node has been stopped.
-            CancelledError: Cancelled; every node has stopped before this is raised.
+            NodeFailedError: A node failed and no edge handles it; every other node has been stopped.
+            CancelledError: Cancelled; every node has been stopped.
         """
         try:
             while True:
                 self._launch()
                 if not self._running:
-                    return self.last
-                self._tell_waiting()
+                    return self.last_result
+                self._notify_waiting()
                 done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
                 for task in [task for task in self._running if task in done]:
-                    # A run that is stopped meanwhile still writes down and tells what was done.
-                    ended = asyncio.create_task(self._ended(self._running.pop(task), _result(task)))
-                    await all_ended([ended])
-                    ended.result()
+                    # A cancelled run still records and reports the node that ended.
+                    recording = asyncio.create_task(
+                        self._record_result(self._running.pop(task), _result(task))
+                    )
+                    await wait_all([recording])
+                    recording.result()
         finally:
             await self._stop_nodes()
 
     async def close(self, status: SessionStatus, *, error: str = "", error_type: str = "") -> ExecutionState:
-        """Write down how the run ended, what its unfinished nodes had put out included, and return it."""
-        now = self._around.clock()
+        """Record how the run ended, including outputs of unfinished nodes, and return its state."""
+        now = self._services.clock()
         goal = self._graph.goal
 
         def change(state: SessionState) -> None:
-            mine = state.executions[self._key]
-            for pending in mine.pending:
-                state.memory.update(self._unfinished_outputs(mine, pending))
-            mine.status = status
-            mine.ended_at = None if status is SessionStatus.PAUSED else now
-            mine.error, mine.error_type = redact(error), error_type
+            run = state.executions[self._key]
+            for pending in run.pending:
+                state.memory.update(self._unfinished_outputs(run, pending))
+            run.status = status
+            run.ended_at = None if status is SessionStatus.PAUSED else now
+            run.error, run.error_type = redact(error), error_type
             if goal is not None:
-                self.goal = progress(goal, state.memory, finished=status is SessionStatus.COMPLETED)
-                mine.goal_progress = self.goal.fraction
+                self.goal = measure_progress(goal, state.memory, finished=status is SessionStatus.COMPLETED)
+                run.goal_progress = self.goal.fraction
 
         before = self.goal
         try:
@@ -320,73 +322,75 @@ class GraphExecutor:
         finally:
             await self._checkpoints.close()
         try:
-            await self._around.disk.run(lambda: self._logger.execution_ended(self.state))
+            await self._services.disk.run(lambda: self._logger.log_execution(self.state))
         except OSError:
-            _log.exception("the end of run %s could not be logged", self._origin.execution_id)
+            _log.exception("could not log the end of run %s", self._origin.execution_id)
         return self.state
 
     # -- nodes ----------------------------------------------------------------------------------
 
     @property
     def waits_for_user(self) -> bool:
-        """Whether every node under way waits for its user."""
-        under_way = [self.nodes.get(running.pending.node_id) for running in self._running.values()]
-        return bool(under_way) and all(node is not None and node.waiting_for_user for node in under_way)
+        """Whether every running node waits for a user."""
+        nodes = [self.nodes.get(running.pending.node_id) for running in self._running.values()]
+        return bool(nodes) and all(node is not None and node.waiting_for_user for node in nodes)
 
-    def _tell_waiting(self) -> None:
+    def _notify_waiting(self) -> None:
         if self.waits_for_user:
             self._on_waiting()
 
     def _launch(self) -> None:
-        under_way = [running.pending for running in self._running.values()]
-        waiting = [pending for pending in self.state.pending if pending not in under_way]
-        for pending in ready(self._graph.spec, waiting, {node.node_id for node in under_way}):
+        in_progress = [running.pending for running in self._running.values()]
+        waiting = [pending for pending in self.state.pending if pending not in in_progress]
+        for pending in ready_nodes(self._graph.spec, waiting, {node.node_id for node in in_progress}):
             task = asyncio.create_task(self._visit(pending), name=f"node:{self._key}:{pending.node_id}")
-            self._running[task] = _Running(pending, self._around.clock())
+            self._running[task] = _Running(pending, self._services.clock())
 
     async def _stop_nodes(self) -> None:
         for task in self._running:
             task.cancel()
         if self._running:
-            await all_ended(self._running)
+            await wait_all(self._running)
         self._running.clear()
 
     async def _visit(self, pending: PendingNode) -> NodeResult:
         spec = self._graph.spec.node(pending.node_id)
         try:
-            given = self._inputs(spec, pending)
+            inputs = self._inputs(spec, pending)
             if spec.function:
                 return await call_function(
                     spec,
                     self._graph.functions[spec.function],
-                    given,
+                    inputs,
                     visit=pending.visit,
                     context=self._context(spec.id),
                     reporter=self._reporter,
                     threads=self._graph.tools.threads,
-                    sleep=self._around.sleep,
+                    sleep=self._services.sleep,
                 )
-            return await self._talk(spec, pending, given)
+            return await self._run_event_loop(spec, pending, inputs)
         except Exception as error:
-            # The words of an OSError (a full disk, say) are all that is needed to mend it.
+            # The text of an OSError, such as a full disk, is enough to fix it.
             if not isinstance(error, QueenrightError | OSError):
                 _log.error("node %s of %s failed: %s", spec.id, self._key, masked_traceback(error))
             return NodeResult(outcome="failed", error=redact(str(error)), error_type=type(error).__name__)
 
     def _inputs(self, spec: NodeSpec, pending: PendingNode) -> dict[str, Any]:
-        given = {**self._memory.view(spec.input_keys), **pending.input}
-        missing = [key for key in spec.input_keys if key not in given]
+        available = {**self._memory.view(spec.input_keys), **pending.input}
+        missing = [key for key in spec.input_keys if key not in available]
         if missing:
-            have = ", ".join(sorted(self._memory.read_all())) or "nothing"
-            raise MissingInput(f"it needs {missing[0]!r}, which nobody has set; there is: {have}")
-        return {key: given[key] for key in spec.input_keys} if spec.input_keys else given
+            keys = ", ".join(sorted(self._memory.read_all())) or "nothing"
+            raise MissingInput(f"input {missing[0]!r} is not set; the memory has: {keys}")
+        return {key: available[key] for key in spec.input_keys} if spec.input_keys else available
 
-    async def _talk(self, spec: NodeSpec, pending: PendingNode, given: Mapping[str, Any]) -> NodeResult:
-        around, graph = self._around, self._graph
+    async def _run_event_loop(
+        self, spec: NodeSpec, pending: PendingNode, inputs: Mapping[str, Any]
+    ) -> NodeResult:
+        services, graph = self._services, self._graph
         folder = self._session.conversations / spec.id
         thread = self._session.conversations / (pending.thread or spec.id)
-        conversation = await around.disk.run(
-            lambda: Conversation.open(thread, disk=around.disk, clock=around.clock)
+        conversation = await services.disk.run(
+            lambda: Conversation.open(thread, disk=services.disk, clock=services.clock)
         )
         node = self.nodes[spec.id] = EventLoopNode(
             routing_node(spec) if spec.node_type == "router" else spec,
@@ -395,28 +399,28 @@ class GraphExecutor:
             conversation=conversation,
             folder=folder,
             reporter=self._reporter,
-            disk=around.disk,
-            clock=around.clock,
-            sleep=around.sleep,
+            disk=services.disk,
+            clock=services.clock,
+            sleep=services.sleep,
             judge=RouteJudge(spec.routes)
             if spec.node_type == "router"
             else judge_for(spec, graph.model_of(spec), graph.judges),
-            guard=around.guards(self._origin, spec.id) if around.guards and graph.agent_id else None,
-            breakers=around.breakers,
+            guard=services.guards(self._origin, spec.id) if services.guards and graph.agent_id else None,
+            breakers=services.breakers,
             context=self._context(spec.id),
-            random=around.random,
+            random=services.random,
             fresh=self._fresh,
-            begun_by_user=self._begun_by_user,
-            on_waiting=self._tell_waiting,
-            approve=partial(self._approve, spec.id) if around.approvals.callback is not None else None,
+            started_by_user=self._begun_by_user,
+            on_waiting=self._notify_waiting,
+            approve=partial(self._approve, spec.id) if services.approvals.callback is not None else None,
         )
         try:
-            return await node.run(self._visit_id(pending), _message(given))
+            return await node.run(self._visit_id(pending), _message(inputs))
         finally:
             del self.nodes[spec.id]
 
     async def _approve(self, node_id: str, call: ToolCall) -> None:
-        """Ask whether a tool may run; the worker waits for a person meanwhile. Raises ``NotApproved``."""
+        """Ask for approval of a tool call while the worker waits. Raises ``NotApproved``."""
         request = ApprovalRequest(
             tool=call.name,
             arguments=call.arguments,
@@ -427,11 +431,11 @@ class GraphExecutor:
             agent_id=self._graph.agent_id,
         )
         async with self._reporter.waiting(WaitingReason.USER_INPUT, node_id=node_id, tool=call.name):
-            await self._around.approvals.check(request)
+            await self._services.approvals.check(request)
 
     def _context(self, node_id: str) -> dict[str, object]:
         return {
-            **self._around.context,
+            **self._services.context,
             "graph_id": self._graph.spec.id,
             "session_id": self._session.id,
             "agent_id": self._graph.agent_id,
@@ -439,70 +443,70 @@ class GraphExecutor:
             "data_dir": self._session.artifacts,
         }
 
-    # -- from node to node ----------------------------------------------------------------------
+    # -- transitions ----------------------------------------------------------------------------
 
-    async def _ended(self, running: _Running, result: NodeResult) -> None:
-        """Take in how a node ended: one write, and then it is told."""
+    async def _record_result(self, running: _Running, result: NodeResult) -> None:
+        """Record a node's result in one write, then report it."""
         pending, spec = running.pending, self._graph.spec.node(running.pending.node_id)
-        self.last = result
-        moved: list[Advance] = []
+        self.last_result = result
+        advances: list[Advance] = []
 
         def change(state: SessionState) -> None:
-            mine = state.executions[self._key]
-            under_way = {other.pending.node_id for other in self._running.values()}
-            moved[:] = [
+            run = state.executions[self._key]
+            in_progress = {other.pending.node_id for other in self._running.values()}
+            advances[:] = [
                 advance(
                     self._graph.spec,
-                    mine,
+                    run,
                     state.memory,
                     pending,
                     result,
-                    running=under_way,
+                    running=in_progress,
                     thread=self._thread,
                 )
             ]
             if self._graph.goal is not None:
-                self.goal = progress(self._graph.goal, state.memory, finished=False)
-                mine.goal_progress = self.goal.fraction
+                self.goal = measure_progress(self._graph.goal, state.memory, finished=False)
+                run.goal_progress = self.goal.fraction
 
         before = self.goal
         await self._save(change)
         await self._log_visit(running, result)
-        [step] = moved
+        [step] = advances
         for edge in step.taken:
-            told = {"edge": edge.id, "source": edge.source, "target": edge.target}
-            await self._reporter.emit(EventType.EDGE_TRAVERSED, told, node_id=spec.id)
+            data = {"edge": edge.id, "source": edge.source, "target": edge.target}
+            await self._reporter.emit(EventType.EDGE_TRAVERSED, data, node_id=spec.id)
         if self.goal is not None and self.goal != before:
             await self._reporter.emit(EventType.GOAL_PROGRESS, self.goal.model_dump(mode="json"))
         if step.failure is not None:
-            raise NodeFailed(spec.id, step.failure)
+            raise NodeFailedError(spec.id, step.failure)
         if result.outcome == "done":
             await self._checkpoint(spec.id, "node")
 
-    # -- what is written ------------------------------------------------------------------------
+    # -- persistence ----------------------------------------------------------------------------
 
     async def _save(self, change: Callable[[SessionState], None]) -> None:
-        now = self._around.clock()
+        now = self._services.clock()
 
         def timed(state: SessionState) -> None:
             change(state)
             state.executions[self._key].updated_at = now
 
-        state = await self._around.disk.run(lambda: self._store.update(self._session, timed))
+        state = await self._services.disk.run(lambda: self._store.update(self._session, timed))
         self.state = state.executions[self._key]
         self._memory = SharedMemory(state.memory)
 
-    async def _checkpoint(self, node_id: str, reason: Reason) -> None:
-        # A graph that is no worker has no work that could be taken up elsewhere.
+    async def _checkpoint(self, node_id: str, reason: SaveReason) -> None:
+        # A graph that is not a worker is never respawned.
         if not self._graph.agent_id:
             return
         folder = self._session.conversations
         try:
-            seqs = await self._around.disk.run(
-                lambda: {name: last_seq(folder / name) for name in conversations_in(folder)}
+            seqs = await self._services.disk.run(
+                lambda: {name: read_last_seq(folder / name) for name in conversations_in(folder)}
             )
         except OSError:
-            _log.exception("a checkpoint of session %s could not be made", self._session.id)
+            _log.exception("could not make a checkpoint of session %s", self._session.id)
             return
         await self._checkpoints.put(
             CheckpointDraft(
@@ -520,7 +524,7 @@ class GraphExecutor:
         if draft.reason == "node":
             await self._reporter.checkpoint(checkpoint_id, node_id=draft.node_id)
         else:
-            self.stopped_at = checkpoint_id
+            self.stop_checkpoint_id = checkpoint_id
 
     async def _log_visit(self, running: _Running, result: NodeResult) -> None:
         row = VisitRow(
@@ -535,23 +539,23 @@ class GraphExecutor:
             output_tokens=result.output_tokens,
             cost=result.cost,
             started_at=running.since,
-            ended_at=self._around.clock(),
+            ended_at=self._services.clock(),
             error=redact(result.error),
         )
         try:
-            await self._around.disk.run(lambda: self._logger.visit_ended(row))
+            await self._services.disk.run(lambda: self._logger.log_visit(row))
         except OSError:
-            _log.exception("the visit of node %s could not be logged", running.pending.node_id)
+            _log.exception("could not log the visit of node %s", running.pending.node_id)
 
     def _visit_id(self, pending: PendingNode) -> str:
         return f"{self._origin.execution_id}:{pending.node_id}:{pending.visit}"
 
-    def _unfinished_outputs(self, mine: ExecutionState, pending: PendingNode) -> dict[str, Any]:
-        """Return what a node under way has put out so far, by its cursor on disk."""
+    def _unfinished_outputs(self, run: ExecutionState, pending: PendingNode) -> dict[str, Any]:
+        """Return the outputs that an unfinished node has set so far, from its cursor on disk."""
         spec = self._graph.spec.node(pending.node_id)
         if spec.function:
             return {}
-        visit_id = f"{mine.execution_id}:{pending.node_id}:{pending.visit}"
+        visit_id = f"{run.execution_id}:{pending.node_id}:{pending.visit}"
         try:
             cursor = NodeCursor.from_dict(
                 read_json(self._session.conversations / pending.node_id / CURSOR_FILE)
@@ -563,18 +567,18 @@ class GraphExecutor:
 
 
 class MissingInput(QueenrightError):
-    """Raised inside a run for a node whose input keys are not all set."""
+    """Raised when an input key of a node is not set."""
 
 
-def _message(given: Mapping[str, Any]) -> str:
-    """Return a node's input in words: a message as it is, anything else as JSON."""
-    if set(given) == {"message"} and isinstance(given["message"], str):
-        return given["message"]
-    return json.dumps(given, ensure_ascii=False, indent=1)
+def _message(inputs: Mapping[str, Any]) -> str:
+    """Return a node's input as text: a message as it is, anything else as JSON."""
+    if set(inputs) == {"message"} and isinstance(inputs["message"], str):
+        return inputs["message"]
+    return json.dumps(inputs, ensure_ascii=False, indent=1)
 
 
 def _result(task: asyncio.Task[NodeResult]) -> NodeResult:
     if task.cancelled():
-        # Not by us: something that the node waited for was cancelled.
+        # Cancelled by something that the node waited for, not by the executor.
         return NodeResult(outcome="failed", error="cancelled from inside", error_type="CancelledError")
     return task.result()

@@ -1,4 +1,4 @@
-"""An expectation: the first event that matches, awaited by whoever causes it."""
+"""Expectations: wait for the first event that matches."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from queenright.runtime.events import AgentEvent
 
 class Expectation:
     """
-    The first event that matches, from now on: what ``EventBus.expect`` returns.
+    The first matching event from now on, as returned by ``EventBus.expect``.
 
-    It has no queue that could overflow: however much goes by, it misses nothing. Use it with ``with``
-    around what causes the event, or ``cancel`` it; once its event is there it is done by itself.
+    It has no queue and never misses an event. Use it as a context manager around the code that causes the
+    event, or ``cancel`` it; it unsubscribes itself once the event has arrived.
     """
 
     def __init__(
         self,
         *,
-        wanted: EventFilter,
+        event_filter: EventFilter,
         where: Callable[[AgentEvent], bool] | None,
         remove: Callable[[Expectation], None],
     ) -> None:
-        self.wanted = wanted
-        self._where = wanted.where
+        self.event_filter = event_filter
+        self._where = event_filter.where
         self._condition = where
         self._remove = remove
         self._event: asyncio.Future[AgentEvent] = asyncio.get_running_loop().create_future()
 
     def __repr__(self) -> str:
-        return f"Expectation({str(self.wanted)!r}, done={self._event.done()})"
+        return f"Expectation({str(self.event_filter)!r}, done={self._event.done()})"
 
     def __enter__(self) -> Expectation:
         return self
@@ -52,16 +52,16 @@ class Expectation:
 
     async def within(self, seconds: float | None, *, sleep: Sleep = asyncio.sleep) -> AgentEvent:
         """
-        Return the event, also if it came before this was asked.
+        Return the event, even if it arrived before this call.
 
         Args:
-            seconds: How long to wait at most; None waits for ever. When they are up, it may be asked again.
-            sleep: The clock that the time goes by.
+            seconds: Maximum seconds to wait; None waits forever. After a timeout, it can be called again.
+            sleep: Clock of the timeout.
 
         Raises:
-            TimeoutError: No such event came in time; says which.
-            RuntimeError: The bus was closed before one came.
-            Exception: What ``where`` raised when it was shown an event.
+            TimeoutError: No such event arrived in time; names the event.
+            RuntimeError: The bus was closed.
+            Exception: Whatever ``where`` raised.
         """
         if seconds is None or self._event.done():
             return await self._wait()
@@ -70,23 +70,23 @@ class Expectation:
         except TimeoutError:
             if self._event.done():
                 return await self._wait()
-            raise TimeoutError(f"{self.wanted} did not come within {seconds:g} s") from None
+            raise TimeoutError(f"no event arrived within {seconds:g} s: {self.event_filter}") from None
 
     def cancel(self) -> None:
-        """Expect nothing more; whoever still waits is cancelled."""
+        """Stop waiting; pending waits are cancelled."""
         self._remove(self)
         self._event.cancel()
 
     def fail(self, error: BaseException) -> None:
-        """End the wait with ``error``. For the bus."""
+        """End the wait with ``error``. Called by the bus."""
         self._remove(self)
         if not self._event.done():
             self._event.set_exception(error)
-            # Read once, so that nobody is told of it if nobody waits.
+            # Retrieve it, so that asyncio does not log it if nobody waits.
             self._event.exception()
 
     def offer(self, event: AgentEvent) -> None:
-        """Take an event of one of its types, if the rest matches too. For the bus."""
+        """Accept an event of one of its types if the other conditions match. Called by the bus."""
         if self._event.done() or not matches(event, self._where):
             return
         try:
@@ -99,5 +99,5 @@ class Expectation:
         self._remove(self)
 
     async def _wait(self) -> AgentEvent:
-        # Whoever gives up waiting does not end it for the others.
+        # A cancelled wait must not cancel the future for the others.
         return await asyncio.shield(self._event)

@@ -1,4 +1,4 @@
-"""What a run is given, checked before it begins: by what the node needs that it begins with. No I/O."""
+"""Validation of a run's input against the node that the run starts with. No I/O."""
 
 from __future__ import annotations
 
@@ -18,28 +18,26 @@ from queenright.instrumentation.redaction import redact
 from queenright.runtime.graphs.goal import Goal
 from queenright.runtime.graphs.graph import GraphSpec
 from queenright.runtime.graphs.specs import NodeSpec
+from queenright.runtime.tooling.tools import CONTEXT_PARAMETERS
 
 INPUT_REFUSED: Final = "input_refused"
-"""The error type of a run whose input its first node refused: it was called off, and did not fail."""
-
-CONTEXT_NAMES: Final = frozenset({"runtime", "graph_id", "session_id", "agent_id", "node_id", "data_dir"})
-"""Parameters that the runtime gives, not the caller."""
+"""Error type of a run whose first node rejected the input: it was cancelled, and did not fail."""
 
 ALWAYS_KNOWN: Final = frozenset({"message", "event", "tick"})
-"""What a user says, an event and a timer are given to a run as, whatever its graph uses."""
+"""Input names of user messages, events and timers, accepted for every graph."""
 
-_VALUE: Final = 80
-_WORDS: Final = re.compile(r"[^\W\d]\w*")
+_MAX_VALUE_CHARACTERS: Final = 80
+_IDENTIFIER: Final = re.compile(r"[^\W\d]\w*")
 
 
 class InputRefused(QueenrightError):
     """
-    Raised for input that a run cannot begin with: the caller's error, and no failure of the agent.
+    Raised for input that a run cannot start with: an error of the caller, not of the agent.
 
-    The function of the node that a run begins with may raise it, too: the run is called off.
+    The function of a run's first node may raise it too; the run is then cancelled.
 
     Args:
-        message: What is wrong with which field, its value, and the way out.
+        message: The field, its value, what is wrong and how to fix it.
         field: The field.
     """
 
@@ -49,39 +47,39 @@ class InputRefused(QueenrightError):
 
 
 def missing_input(
-    node: NodeSpec, function: Callable[..., Any] | None, given: Mapping[str, Any]
+    node: NodeSpec, function: Callable[..., Any] | None, values: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return the names of what a node needs and is not given, in its order."""
-    return tuple(name for name in _needed(node, function) if name not in given)
+    """Return the names of required inputs that are missing, in the node's order."""
+    return tuple(name for name in _required(node, function) if name not in values)
 
 
-def check_input(node: NodeSpec, function: Callable[..., Any] | None, given: Mapping[str, Any]) -> None:
+def check_input(node: NodeSpec, function: Callable[..., Any] | None, values: Mapping[str, Any]) -> None:
     """
-    Check that a run can begin at a node with what it is given.
+    Check that a run can start at a node with these values.
 
     Args:
         node: The node.
-        function: What it calls; None for a node that talks with a model.
-        given: The input, by name, and what its session remembers.
+        function: The node's function; None for a node with a model.
+        values: The input, by name, and the memory of the session.
 
     Raises:
-        InputRefused: A field is missing, or its value is none that the function's annotation takes.
+        InputRefused: A field is missing, or its value does not match the function's annotation.
     """
-    needed = _needed(node, function)
-    for field in missing_input(node, function, given):
-        unknown = [name for name in given if name not in needed]
-        near = get_close_matches(field, unknown, 1, 0.5)
-        meant = f" (is {near[0]!r} meant to be {field!r}?)" if near else ""
+    required = _required(node, function)
+    for field in missing_input(node, function, values):
+        unused = [name for name in values if name not in required]
+        close = get_close_matches(field, unused, 1, 0.5)
+        hint = f" (is {close[0]!r} a typo?)" if close else ""
         raise InputRefused(
-            f"input {field!r} is missing{meant}: node {node.id!r} needs {', '.join(needed)}, "
-            f"and was given {', '.join(map(repr, given)) or 'nothing'}",
+            f"input {field!r} is missing{hint}: node {node.id!r} needs {', '.join(required)}, "
+            f"but got {', '.join(map(repr, values)) or 'nothing'}",
             field=field,
         )
     if function is not None:
-        _check_types(node, function, given)
+        _check_types(node, function, values)
 
 
-def _needed(node: NodeSpec, function: Callable[..., Any] | None) -> tuple[str, ...]:
+def _required(node: NodeSpec, function: Callable[..., Any] | None) -> tuple[str, ...]:
     if node.input_keys or function is None:
         return node.input_keys
     return tuple(
@@ -89,23 +87,23 @@ def _needed(node: NodeSpec, function: Callable[..., Any] | None) -> tuple[str, .
         for name, parameter in _parameters(function).items()
         if parameter.default is parameter.empty
         and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-        and name not in CONTEXT_NAMES
+        and name not in CONTEXT_PARAMETERS
     )
 
 
-def check_json(given: Mapping[str, Any]) -> None:
+def check_json(values: Mapping[str, Any]) -> None:
     """
-    Check that every value can be kept.
+    Check that every value is JSON.
 
     Raises:
-        InputRefused: One is no JSON value.
+        InputRefused: One is not.
     """
-    for field, value in given.items():
+    for field, value in values.items():
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise InputRefused(
-                f"input {field!r} is no JSON value ({error}); give text, numbers, true, false, null, lists "
+                f"input {field!r} is not a JSON value ({error}); use text, numbers, true, false, null, lists "
                 "or objects of these",
                 field=field,
             ) from None
@@ -115,33 +113,33 @@ def check_names(
     graph: GraphSpec,
     node: NodeSpec,
     function: Callable[..., Any] | None,
-    given: Collection[str],
-    known: Collection[str],
+    fields: Collection[str],
+    used: Collection[str],
 ) -> None:
     """
-    Check that something uses each field that a caller gives: one that nothing does is misspelt.
+    Check that something uses each input field; an unused one is probably misspelt.
 
     Args:
-        graph: The graph that is run.
-        node: The node that the run begins with.
-        function: What it calls; None for a node that talks with a model.
-        given: The names of the fields.
-        known: What is used of the session's memory, by ``used_names``.
+        graph: The graph.
+        node: The node that the run starts with.
+        function: The node's function; None for a node with a model.
+        fields: The names of the input fields.
+        used: The memory keys that are used, from ``used_names``.
 
     Raises:
         InputRefused: Nothing uses one of the fields.
     """
-    own = _accepted(node, function)
-    if own is None:
+    accepted = _accepted(node, function)
+    if accepted is None:
         return
-    for field in given:
-        if field in own or field in known or field in ALWAYS_KNOWN:
+    for field in fields:
+        if field in accepted or field in used or field in ALWAYS_KNOWN:
             continue
-        allowed = list(dict.fromkeys((*own, *sorted(known))))
-        near = get_close_matches(field, allowed, 1, 0.5)
-        meant = f" (is it meant to be {near[0]!r}?)" if near else ""
+        allowed = list(dict.fromkeys((*accepted, *sorted(used))))
+        close = get_close_matches(field, allowed, 1, 0.5)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise InputRefused(
-            f"input {field!r} is unknown{meant}: graph {graph.id!r} takes {', '.join(allowed) or 'no input'}",
+            f"input {field!r} is unknown{hint}: graph {graph.id!r} takes {', '.join(allowed) or 'no input'}",
             field=field,
         )
 
@@ -149,11 +147,11 @@ def check_names(
 def used_names(
     graph: GraphSpec, functions: Mapping[str, Callable[..., Any]], goal: Goal | None
 ) -> frozenset[str]:
-    """Return the names that a graph's nodes, its edges and its goal may look for in the memory."""
+    """Return the memory keys that a graph's nodes, edges and goal may use."""
     names: set[str] = set()
     for node in graph.nodes:
-        own = _accepted(node, functions.get(node.function))
-        names.update(own or (), node.output_keys)
+        accepted = _accepted(node, functions.get(node.function))
+        names.update(accepted or (), node.output_keys)
     conditions = [edge.expression for edge in graph.edges]
     for edge in graph.edges:
         names.update(edge.input_mapping, edge.input_mapping.values())
@@ -161,28 +159,28 @@ def used_names(
         conditions += [criterion.expression for criterion in goal.success_criteria]
         conditions += [constraint.expression for constraint in goal.constraints]
     for condition in conditions:
-        names.update(_WORDS.findall(condition))
+        names.update(_IDENTIFIER.findall(condition))
     return frozenset(names)
 
 
-def convert_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def convert_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Return JSON values as what a function's annotations name: a set, a date, a path, a dataclass.
+    Convert JSON values to the types of a function's annotations, such as sets, dates, paths, dataclasses.
 
-    A value that an annotation does not take, or that it says nothing about, stays as it is.
+    A value without an annotation, or that does not match it, is returned unchanged.
     """
     hints = _hints(function)
-    converted = dict(given)
-    for field in given.keys() & hints.keys():
+    converted = dict(values)
+    for field in values.keys() & hints.keys():
         try:
-            converted[field] = _as_annotated(hints[field], given[field])
+            converted[field] = _as_annotated(hints[field], values[field])
         except ValidationError:
             continue
     return converted
 
 
 def _accepted(node: NodeSpec, function: Callable[..., Any] | None) -> tuple[str, ...] | None:
-    """Return the names of what a node can be given; None if that is anything."""
+    """Return the names that a node accepts as input; None if it accepts any."""
     if node.input_keys:
         return node.input_keys
     if function is None:
@@ -193,51 +191,56 @@ def _accepted(node: NodeSpec, function: Callable[..., Any] | None) -> tuple[str,
         return None
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
-    return tuple(parameter.name for parameter in parameters if parameter.name not in CONTEXT_NAMES)
+    return tuple(parameter.name for parameter in parameters if parameter.name not in CONTEXT_PARAMETERS)
 
 
-def _check_types(node: NodeSpec, function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+def _check_types(node: NodeSpec, function: Callable[..., Any], values: Mapping[str, Any]) -> None:
     parameters, hints = _parameters(function), _hints(function)
-    for field, value in given.items():
+    for field, value in values.items():
         parameter = parameters.get(field)
-        if parameter is None or field not in hints or field in CONTEXT_NAMES or value is parameter.default:
+        if (
+            parameter is None
+            or field not in hints
+            or field in CONTEXT_PARAMETERS
+            or value is parameter.default
+        ):
             continue
         try:
             _as_annotated(hints[field], value)
         except ValidationError as error:
             why = fault_message(error.errors(include_url=False, include_input=False)[0])
-            shown = redact(repr(value), _VALUE)
+            excerpt = redact(repr(value), _MAX_VALUE_CHARACTERS)
             raise InputRefused(
-                f"input {field!r}: {shown} is refused by node {node.id!r}: {why}", field=field
+                f"input {field!r}: {excerpt} is not valid for node {node.id!r}: {why}", field=field
             ) from None
 
 
 def _as_annotated(hint: Any, value: Any) -> Any:
     """
-    Return a JSON value as what an annotation names, read strictly: ``"3"`` is no ``int``.
+    Convert a JSON value to an annotated type, strictly: ``"3"`` is not an ``int``.
 
     Raises:
-        ValidationError: It is none.
+        ValidationError: It does not match.
     """
     if type(value) is hint:
         return value
     try:
-        read = TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
+        converted = TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
     except (PydanticUserError, TypeError):
-        return value  # an annotation that says nothing about JSON values
-    # Of an ``Iterable`` pydantic makes something that can be gone through once only.
-    return value if isinstance(read, Iterator) else read
+        return value  # an annotation that does not describe a JSON value
+    # For an ``Iterable``, pydantic returns a one-shot iterator.
+    return value if isinstance(converted, Iterator) else converted
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function)
-    except Exception:  # a name that only a type checker knows
+    except Exception:  # such as a name that is imported for type checkers only
         return {}
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(function).parameters
-    except (ValueError, TypeError):  # some builtins have none that can be read
+    except (ValueError, TypeError):  # some builtins have no signature
         return {}

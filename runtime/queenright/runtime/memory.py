@@ -1,4 +1,4 @@
-"""Shared memory: what the nodes of a session know together."""
+"""Shared memory of the nodes of a session."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from typing import Any, Final
 
 from queenright.instrumentation.errors import QueenrightError
 
-LARGEST_OUTPUT: Final = 1 << 20
-"""Bytes of one output, as JSON: it is in every state and checkpoint that is written from then on."""
+MAX_OUTPUT_BYTES: Final = 1 << 20
+"""Maximum size of one output as JSON, in bytes: it is part of every later state and checkpoint."""
 
 
 class MemoryAccessError(QueenrightError):
-    """Raised for a value that cannot be remembered: it is no JSON, or too much of it."""
+    """Raised for a value that cannot be stored: it is not JSON, or too large."""
 
 
-def check_sizes(outputs: Mapping[str, Any]) -> None:
+def check_output_sizes(outputs: Mapping[str, Any]) -> None:
     """
-    Refuse outputs of a node that are too large.
+    Check the sizes of a node's outputs.
 
     Args:
         outputs: JSON values.
 
     Raises:
-        MemoryAccessError: One is; says the way out.
+        MemoryAccessError: An output is too large.
     """
     for key, value in outputs.items():
         size = len(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
-        if size > LARGEST_OUTPUT:
+        if size > MAX_OUTPUT_BYTES:
             raise MemoryAccessError(
-                f"output {key!r} has {size / (1 << 20):.1f} MiB as JSON, and at most 1 MiB is kept; write it "
-                "to a file in data_dir, and let the output be the file's name"
+                f"output {key!r} has {size / (1 << 20):.1f} MiB as JSON, but the limit is 1 MiB; write it "
+                "to a file in data_dir and output the file's name"
             )
 
 
 class SharedMemory:
     """
-    JSON values by key. What goes in and what comes out are copies: nobody changes another's value in place.
+    JSON values by key. Reading and writing copy values, so that nobody changes them in place.
 
     Raises:
-        MemoryAccessError: A value is no JSON.
+        MemoryAccessError: A value is not JSON.
     """
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
@@ -57,24 +57,24 @@ class SharedMemory:
         Return one value.
 
         Raises:
-            KeyError: Nobody has set it.
+            KeyError: The key is not set.
         """
         return _copy(key, self._values[key])
 
     def read_all(self) -> dict[str, Any]:
-        """Return everything."""
+        """Return all values."""
         return self.view(self._values)
 
     def view(self, keys: Iterable[str]) -> dict[str, Any]:
-        """Return those of ``keys`` that are set."""
+        """Return the values of ``keys`` that are set."""
         return {key: self.read(key) for key in keys if key in self._values}
 
     def write(self, values: Mapping[str, Any]) -> None:
         """
-        Set values; all of them or, if one is refused, none.
+        Set values: all of them, or none if one is invalid.
 
         Raises:
-            MemoryAccessError: A value is no JSON.
+            MemoryAccessError: A value is not JSON.
         """
         self._values.update({key: _copy(key, value) for key, value in values.items()})
 
@@ -84,6 +84,6 @@ def _copy(key: str, value: Any) -> Any:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise MemoryAccessError(
-            f"{key!r} cannot be remembered: {type(value).__name__} is no JSON ({error}); set text, numbers, "
+            f"{key!r} cannot be stored: {type(value).__name__} is not JSON ({error}); use text, numbers, "
             "true, false, null, lists or objects of these."
         ) from error

@@ -1,4 +1,4 @@
-"""A stream: the runs that one entry point starts."""
+"""Streams: the runs of one entry point."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import masked_traceback, redact
 from queenright.instrumentation.worker import HEARTBEAT_SECONDS
 from queenright.runtime.bus import Subscription
-from queenright.runtime.deadline import all_ended
+from queenright.runtime.deadline import wait_all
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import Execution, ExecutionResult, Respawn, Trigger
-from queenright.runtime.executor import GraphExecutor, NodeFailed
+from queenright.runtime.executor import GraphExecutor, NodeFailedError
 from queenright.runtime.graphs.graph import EntryPointSpec
 from queenright.runtime.inputs import INPUT_REFUSED, InputRefused
-from queenright.runtime.llm.model import RUN
+from queenright.runtime.llm.model import CURRENT_RUN_ID
 from queenright.runtime.nodes.event_loop import EventLoopNode, NodeResult
 from queenright.runtime.nodes.reporting import Origin, Reporter
-from queenright.runtime.parts import LoadedGraph, Surroundings
+from queenright.runtime.services import LoadedGraph, RuntimeServices
 from queenright.runtime.storage.checkpoint_store import Checkpoint
 from queenright.runtime.storage.runtime_logger import RuntimeLogger
 from queenright.runtime.storage.session_store import (
@@ -40,27 +40,27 @@ _log = logging.getLogger(__name__)
 
 FRAMEWORK = "queenright"
 CANCELLED = "cancelled"
-"""The error type of a run that somebody cancelled: it ended, and did not fail."""
+"""Error type of a cancelled run, which did not fail."""
 TERMINATED = "terminated"
-"""The error type of a run that was stopped by who watches over it."""
+"""Error type of a run that an intervention terminated."""
 
 _ERROR_TYPES: Final = {SessionStatus.CANCELLED: CANCELLED, SessionStatus.TERMINATED: TERMINATED}
 _GRACE_SECONDS: Final = 5.0
 
 RunNode = Callable[[str], Awaitable[NodeResult]]
-"""Runs the entry point's node once on a message."""
+"""Runs the entry point's node once with a message."""
 
-Entry = Callable[[Trigger, RunNode], Awaitable[Any]]
-"""What an entry point does when it fires, in place of one run of its graph."""
+EntryHandler = Callable[[Trigger, RunNode], Awaitable[Any]]
+"""Handles the trigger of an entry point, instead of one run of its graph."""
 
 
 class TooManyWaitingError(QueenrightError):
-    """Raised for a run that is asked for while as many wait as may."""
+    """Raised when a run is requested while the queue is full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Open:
-    """A run that has its session."""
+class _OpenRun:
+    """An open run: its session, executor and reporter."""
 
     session: Session
     executor: GraphExecutor
@@ -68,78 +68,83 @@ class _Open:
 
 
 @dataclass(slots=True)
-class _Opening:
-    """What has been opened for a run so far, and how to close it."""
+class _RunResources:
+    """Resources of a run that is being opened, to be released at its end."""
 
     worker: Worker | None = None
     session_id: str = ""
-    holds: list[Callable[[], None]] = field(default_factory=list)
-    """What keeps others out of the session, as functions that let them in."""
-    opened: _Open | None = None
+    release_callbacks: list[Callable[[], None]] = field(default_factory=list)
+    """Functions that release the session's locks."""
+    run: _OpenRun | None = None
 
-    def let_go(self) -> None:
-        while self.holds:
-            self.holds.pop()()
+    def release_session(self) -> None:
+        while self.release_callbacks:
+            self.release_callbacks.pop()()
 
 
 class ExecutionStream:
     """
-    One entry point at work.
+    The runs of one entry point.
 
-    At most ``max_concurrent`` runs go on at a time, the others wait in order: at most ``max_waiting``, and
-    those that events start or that are brought back, which are never refused. A run that waits for its
-    user, or for another one in its session, takes no place: of these, too, ``max_waiting`` may be.
-    A tick of a timer that comes while a run goes on is skipped and counted. Runs of one graph in one
-    session take turns, whoever started them; a session that another process writes in is refused.
+    At most ``max_concurrent`` runs are active; others are queued in order, at most ``max_waiting``. Runs
+    started by events and respawned runs are never rejected. A run that waits for its user, or for another
+    run of its session, does not count as active, up to ``max_waiting`` such runs. A timer tick during a run
+    is skipped and counted. Runs of one graph in one session take turns, also across entry points; a session
+    that another process is using is rejected.
     """
 
     def __init__(
-        self, graph: LoadedGraph, spec: EntryPointSpec, *, entry: Entry | None, around: Surroundings
+        self,
+        graph: LoadedGraph,
+        spec: EntryPointSpec,
+        *,
+        handler: EntryHandler | None,
+        services: RuntimeServices,
     ) -> None:
         self.id = execution_key(graph.spec.id, spec.id)
         self.spec = spec
         self.ticks_skipped = 0
         self._graph = graph
-        self._entry = entry
-        self._around = around
+        self._handler = handler
+        self._services = services
         self._queue: deque[Execution] = deque()
         self._active: dict[str, Execution] = {}
         self._timer: asyncio.Task[None] | None = None
         self._subscription: Subscription | None = None
-        self._freeing: set[asyncio.Task[None]] = set()
+        self._release_tasks: set[asyncio.Task[None]] = set()
 
     @property
     def graph_id(self) -> str:
-        """The graph that the entry point is of."""
+        """The entry point's graph."""
         return self._graph.spec.id
 
     @property
-    def has_entry(self) -> bool:
-        """Whether something else than one run of its graph is done when it fires."""
-        return self._entry is not None
+    def has_handler(self) -> bool:
+        """Whether a handler replaces the run of the graph."""
+        return self._handler is not None
 
     @property
     def pending(self) -> int:
-        """Runs that wait, and those going on."""
+        """Number of queued and active runs."""
         return len(self._queue) + len(self._active)
 
     @property
     def executions(self) -> list[Execution]:
-        """The runs going on, oldest first, then those that wait."""
+        """The active runs, oldest first, then the queued ones."""
         return [*self._active.values(), *self._queue]
 
     @property
-    def _places_taken(self) -> int:
-        """Runs that others have to wait for: none that itself waits, as long as those are not too many."""
+    def _active_slots(self) -> int:
+        """Number of active runs that do not wait; at most ``max_waiting`` waiting ones are excluded."""
         waiting = sum(execution.is_waiting for execution in self._active.values())
         return len(self._active) - min(waiting, self.spec.max_waiting)
 
     def start(self) -> None:
-        """Begin to listen to the entry point's timer or events."""
+        """Start the entry point's timer or event subscription."""
         if self.spec.trigger_type == "timer":
             self._timer = asyncio.create_task(self._tick(), name=f"graph:{self.id}:timer")
         elif self.spec.trigger_type == "event":
-            self._subscription = self._around.bus.subscribe(
+            self._subscription = self._services.bus.subscribe(
                 self._on_event,
                 name=self.id,
                 types=self.spec.event_types,
@@ -150,7 +155,7 @@ class ExecutionStream:
             )
 
     async def stop(self) -> None:
-        """Listen no more, pause what runs, cancel what waits, and return when all has ended."""
+        """Stop listening, pause active runs, cancel queued ones, and wait for all of them."""
         if self._subscription is not None:
             self._subscription.cancel()
             self._subscription = None
@@ -158,9 +163,9 @@ class ExecutionStream:
             self._timer.cancel()
             await asyncio.gather(self._timer, return_exceptions=True)
             self._timer = None
-        await asyncio.gather(*(self.end(e.id, SessionStatus.PAUSED) for e in self.executions))
-        if freeing := list(self._freeing):
-            # A thread cannot be stopped; whoever stops the runtime is not kept waiting for it for ever.
+        await asyncio.gather(*(self.stop_execution(e.id, SessionStatus.PAUSED) for e in self.executions))
+        if freeing := list(self._release_tasks):
+            # A thread cannot be stopped; do not wait for it forever.
             await asyncio.wait(freeing, timeout=_GRACE_SECONDS)
             for task in freeing:
                 task.cancel()
@@ -168,22 +173,22 @@ class ExecutionStream:
 
     def fire(self, trigger: Trigger, *, session_id: str | None = None) -> Execution:
         """
-        Queue a run, and return it.
+        Queue a run and return it.
 
         Args:
-            trigger: Why it runs.
-            session_id: The session to run in; else as the entry point's isolation says.
+            trigger: The trigger.
+            session_id: The session to run in; by default the entry point's isolation level decides.
 
         Raises:
-            TooManyWaitingError: It is asked for by somebody, and no more may wait.
+            TooManyWaitingError: The queue is full, and the trigger is not an event.
         """
         if trigger.event is None:
-            self.check_room()
+            self.check_capacity()
         return self._enqueue(
-            Execution(id=self._around.ids(), graph_id=self.graph_id, trigger=trigger, session_id=session_id)
+            Execution(id=self._services.ids(), graph_id=self.graph_id, trigger=trigger, session_id=session_id)
         )
 
-    def take_up(
+    def resume(
         self,
         execution_id: str,
         session_id: str,
@@ -195,76 +200,77 @@ class ExecutionStream:
         Queue the continuation of an interrupted run, and return it.
 
         Raises:
-            TooManyWaitingError: It is asked for by somebody, and no more may wait.
+            TooManyWaitingError: The queue is full, and this is not a respawn.
         """
         if respawn is None:
-            self.check_room()
+            self.check_capacity()
         return self._enqueue(
             Execution(
                 id=execution_id,
                 graph_id=self.graph_id,
                 trigger=Trigger(),
                 session_id=session_id,
-                resumes=True,
+                is_resume=True,
                 checkpoint=checkpoint,
                 respawn=respawn,
             )
         )
 
-    def begin_anew(self, given: Mapping[str, Any], session_id: str, respawn: Respawn) -> Execution:
-        """Queue a run of what an interrupted one was given, from the start, and return it."""
+    def restart(self, input_data: Mapping[str, Any], session_id: str, respawn: Respawn) -> Execution:
+        """Queue a new run with the input of an interrupted one, and return it."""
         return self._enqueue(
             Execution(
-                id=self._around.ids(),
+                id=self._services.ids(),
                 graph_id=self.graph_id,
-                trigger=Trigger(input_data=given),
+                trigger=Trigger(input_data=input_data),
                 session_id=session_id,
                 respawn=respawn,
             )
         )
 
-    def check_room(self) -> None:
-        """Raise ``TooManyWaitingError`` if no more runs may wait."""
+    def check_capacity(self) -> None:
+        """Raise ``TooManyWaitingError`` if the queue is full."""
         waiting = sum(execution.is_queued for execution in self.executions)
         if waiting >= self.spec.max_waiting:
             raise TooManyWaitingError(
-                f"{waiting} runs of entry point {self.spec.id!r} of graph {self.graph_id!r} wait "
-                "for their turn, and no more may; ask again when some are over, stop some, or raise its "
+                f"{waiting} runs of entry point {self.spec.id!r} of graph {self.graph_id!r} are queued, "
+                "which is the maximum; retry when some have ended, stop some, or raise its "
                 "max_concurrent or max_waiting"
             )
 
-    async def end(self, execution_id: str, status: SessionStatus, reason: str = "") -> bool:
+    async def stop_execution(self, execution_id: str, status: SessionStatus, reason: str = "") -> bool:
         """
-        Stop a run: for good, or to be resumed; return whether there was one to stop.
+        Stop a run with a final status; return whether there was one to stop.
 
-        It has ended when this returns, unless it is the run itself that asks. ``reason`` is written down.
+        Waits until the run has ended, unless called by the run itself. ``reason`` is recorded.
         """
         execution = next((e for e in self.executions if e.id == execution_id), None)
         if execution is None:
             return False
-        if execution.ending:
+        if execution.is_finishing:
             if execution.task is not asyncio.current_task():
-                await execution.ended()
+                await execution.wait()
             return False
-        execution.ends_as, execution.end_reason = status, reason
+        execution.stop_status, execution.stop_reason = status, reason
         if execution.task is None:
             self._queue.remove(execution)
             execution.finish(self._result(execution, SessionStatus.CANCELLED, error_type=CANCELLED))
             return True
         execution.task.cancel()
         if execution.task is not asyncio.current_task():
-            await execution.ended()
+            await execution.wait()
         return True
 
     def nodes(self) -> list[tuple[Execution, str, EventLoopNode]]:
-        """Return the nodes that are talking with a model now, with the runs they are in."""
-        found: list[tuple[Execution, str, EventLoopNode]] = []
-        for execution in self._active.values():
-            if execution.executor is not None:
-                found += [(execution, node_id, node) for node_id, node in execution.executor.nodes.items()]
-        return found
+        """Return the model-driven nodes that are running, with their runs."""
+        return [
+            (execution, node_id, node)
+            for execution in self._active.values()
+            if execution.executor is not None
+            for node_id, node in execution.executor.nodes.items()
+        ]
 
-    # -- what fires -----------------------------------------------------------------------------
+    # -- triggers -------------------------------------------------------------------------------
 
     def _on_event(self, event: AgentEvent) -> None:
         if not (self.spec.exclude_own_graph and event.graph_id == self.graph_id):
@@ -279,66 +285,66 @@ class ExecutionStream:
                 self.fire(Trigger(tick=tick.number))
 
     def _ticks(self) -> AsyncIterator[Tick]:
-        around, spec = self._around, self.spec
+        services, spec = self._services, self.spec
         if spec.cron:
-            return cron_ticks(spec.cron, spec.timezone, clock=around.clock, sleep=around.sleep)
-        assert spec.interval_seconds is not None  # the spec saw to it
-        return interval_ticks(spec.interval_seconds, monotonic=around.monotonic, sleep=around.sleep)
+            return cron_ticks(spec.cron, spec.timezone, clock=services.clock, sleep=services.sleep)
+        assert spec.interval_seconds is not None  # validated by the specification
+        return interval_ticks(spec.interval_seconds, monotonic=services.monotonic, sleep=services.sleep)
 
     # -- runs -----------------------------------------------------------------------------------
 
     def _enqueue(self, execution: Execution) -> Execution:
-        self._around.remember(execution)
+        self._services.remember(execution)
         self._queue.append(execution)
-        self._pump()
+        self._start_queued()
         return execution
 
-    def _pump(self) -> None:
-        while self._queue and self._places_taken < self.spec.max_concurrent:
+    def _start_queued(self) -> None:
+        while self._queue and self._active_slots < self.spec.max_concurrent:
             execution = self._queue.popleft()
             self._active[execution.id] = execution
             execution.task = asyncio.create_task(self._execute(execution), name=f"graph:{self.id}")
-            # Not at the end of the coroutine: one that is cancelled before it began has none.
-            execution.task.add_done_callback(partial(self._over, execution))
+            # A callback, since a coroutine that is cancelled before it starts never runs.
+            execution.task.add_done_callback(partial(self._on_task_done, execution))
 
-    def _over(self, execution: Execution, _: asyncio.Task[None]) -> None:
+    def _on_task_done(self, execution: Execution, _: asyncio.Task[None]) -> None:
         self._active.pop(execution.id, None)
         if not execution.done:
             execution.finish(self._result(execution, SessionStatus.CANCELLED, error_type=CANCELLED))
-        self._pump()
+        self._start_queued()
 
     async def _execute(self, execution: Execution) -> None:
-        opening = _Opening()
+        resources = _RunResources()
         status, value, error = SessionStatus.COMPLETED, None, ""
         error_type = ""
-        RUN.set(execution.id)  # the task's own context
+        CURRENT_RUN_ID.set(execution.id)  # the task's own context
         try:
-            if self._entry is not None and not execution.resumes:
-                value = await self._entry(execution.trigger, self._runner(execution, opening))
+            if self._handler is not None and not execution.is_resume:
+                value = await self._handler(execution.trigger, self._runner(execution, resources))
             else:
-                run = await self._open(execution, opening)
+                run = await self._open(execution, resources)
                 await run.executor.run()
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if execution.ends_as is None and (task is None or not task.cancelling()):
+            if execution.stop_status is None and (task is None or not task.cancelling()):
                 status, error, error_type = SessionStatus.FAILED, "cancelled from inside", "CancelledError"
             else:
-                status = execution.ends_as or SessionStatus.PAUSED
-                error, error_type = execution.end_reason, _ERROR_TYPES.get(status, "")
-        except NodeFailed as failed:
+                status = execution.stop_status or SessionStatus.PAUSED
+                error, error_type = execution.stop_reason, _ERROR_TYPES.get(status, "")
+        except NodeFailedError as failed:
             status, error = SessionStatus.FAILED, str(failed)
             error_type = failed.result.error_type or failed.result.outcome
             if error_type == InputRefused.__name__ and failed.node_id == self.spec.node_id:
                 status, error_type = SessionStatus.CANCELLED, INPUT_REFUSED
         except Exception as fault:
             status, error, error_type = SessionStatus.FAILED, redact(str(fault)), type(fault).__name__
-            self._log_fault("a run of %s failed", fault)
-        execution.ending = True
-        # Whoever cancels it now comes too late: how it ended is written down and told first.
-        await all_ended(
+            self._log_error("a run of %s failed", fault)
+        execution.is_finishing = True
+        # From here on a cancellation is too late: record and report the end first.
+        await wait_all(
             [
                 asyncio.create_task(
-                    self._close(execution, opening, status, value, error, error_type),
+                    self._close(execution, resources, status, value, error, error_type),
                     name=f"graph:{self.id}:end",
                 )
             ]
@@ -347,15 +353,15 @@ class ExecutionStream:
     async def _close(
         self,
         execution: Execution,
-        opening: _Opening,
+        resources: _RunResources,
         status: SessionStatus,
         value: Any,
         error: str,
         error_type: str,
     ) -> None:
-        """Write down and tell how a run ended; whatever happens then, its session is free afterwards."""
-        self._around.heartbeats.leave(execution)
-        run = opening.opened
+        """Record and report how a run ended, and release its session in any case."""
+        self._services.heartbeats.remove(execution)
+        run = resources.run
         result = self._result(execution, status, value=value, error=error, error_type=error_type)
         try:
             if run is not None:
@@ -363,73 +369,74 @@ class ExecutionStream:
                 result = self._result(
                     execution, status, value=value, error=state.error, error_type=error_type, run=run
                 )
-                await self._tell_end(run, result)
+                await self._report_end(run, result)
             elif status is SessionStatus.FAILED:
-                await self._tell_never_began(execution, result)
+                await self._report_failed_start(execution, result)
         except Exception as fault:
-            self._log_fault("the end of a run of %s could not be written down", fault)
+            self._log_error("could not record the end of a run of %s", fault)
             result = self._result(
                 execution, SessionStatus.FAILED, error=redact(str(fault)), error_type=type(fault).__name__
             )
         finally:
-            if opening.worker is not None:
-                opening.worker.close(_as_error(result), paused=result.status is SessionStatus.PAUSED)
-            self._free(opening)
+            if resources.worker is not None:
+                resources.worker.close(_as_error(result), paused=result.status is SessionStatus.PAUSED)
+            self._release_session(resources)
             execution.finish(result)
 
-    def _log_fault(self, what: str, fault: Exception) -> None:
-        """Log what ended a run: with a traceback, unless its words are all that is needed to mend it."""
-        if isinstance(fault, QueenrightError | OSError):
-            _log.error(f"{what}: %s", self.id, redact(str(fault)))
+    def _log_error(self, message: str, error: Exception) -> None:
+        """Log an error that ended a run, with a traceback unless its message is enough to fix it."""
+        if isinstance(error, QueenrightError | OSError):
+            _log.error(f"{message}: %s", self.id, redact(str(error)))
         else:
-            _log.error(f"{what}: %s", self.id, masked_traceback(fault))
+            _log.error(f"{message}: %s", self.id, masked_traceback(error))
 
-    def _free(self, opening: _Opening) -> None:
-        """Let others into the session: at once, or when the threads that still work for it have ended."""
-        if not self._graph.tools.threads.running(opening.session_id):
-            opening.let_go()
+    def _release_session(self, resources: _RunResources) -> None:
+        """Release the session, at once or when the threads that still work in it have ended."""
+        if not self._graph.tools.threads.count_running(resources.session_id):
+            resources.release_session()
             return
-        _log.warning("a function of %s still runs; until it ends, nobody else gets its session", self.id)
-        task = asyncio.create_task(self._free_later(opening), name=f"graph:{self.id}:threads")
-        self._freeing.add(task)
-        task.add_done_callback(self._freeing.discard)
+        _log.warning("a function of %s is still running; its session stays locked until it ends", self.id)
+        task = asyncio.create_task(self._release_session_later(resources), name=f"graph:{self.id}:threads")
+        self._release_tasks.add(task)
+        task.add_done_callback(self._release_tasks.discard)
 
-    async def _free_later(self, opening: _Opening) -> None:
+    async def _release_session_later(self, resources: _RunResources) -> None:
         try:
-            await self._graph.tools.threads.ended(opening.session_id)
+            await self._graph.tools.threads.wait_idle(resources.session_id)
         finally:
-            opening.let_go()
+            resources.release_session()
 
-    def _runner(self, execution: Execution, opening: _Opening) -> RunNode:
+    def _runner(self, execution: Execution, resources: _RunResources) -> RunNode:
         async def run_node(message: str) -> NodeResult:
-            run = opening.opened or await self._open(execution, opening)
-            await run.executor.enter({"message": message})
-            with suppress(NodeFailed):
+            run = resources.run or await self._open(execution, resources)
+            await run.executor.queue_entry_node({"message": message})
+            with suppress(NodeFailedError):
                 await run.executor.run()
-            assert run.executor.last is not None  # a node was entered
-            return run.executor.last
+            assert run.executor.last_result is not None  # a node was entered
+            return run.executor.last_result
 
         return run_node
 
-    async def _open(self, execution: Execution, opening: _Opening) -> _Open:
-        """Take a session, and begin the run in it."""
-        around, graph = self._around, self._graph
-        of_event = execution.trigger.event.session_id if execution.trigger.event is not None else ""
-        session, store = await around.disk.run(
-            partial(around.sessions.find, graph, self.spec, execution.session_id, of_event)
+    async def _open(self, execution: Execution, resources: _RunResources) -> _OpenRun:
+        """Find and lock the run's session, and start the run in it."""
+        services, graph = self._services, self._graph
+        event_session_id = execution.trigger.event.session_id if execution.trigger.event is not None else ""
+        session, store = await services.disk.run(
+            partial(services.sessions.find, graph, self.spec, execution.session_id, event_session_id)
         )
         if graph.primary and self.spec.isolation_level != "isolated":
-            around.sessions.entered(session)
-        execution.session_id = opening.session_id = session.id
-        await self._take_turn(execution, session, store, opening)
-        telemetry, registry = (around.telemetry, around.registry) if graph.agent_id else around.muted
+            services.sessions.set_current(session)
+        execution.session_id = resources.session_id = session.id
+        await self._take_turn(execution, session, store, resources)
+        telemetry, registry = (services.telemetry, services.registry) if graph.agent_id else services.muted
         logger = RuntimeLogger(session, store.base / "runtime_logs")
-        first_step = await around.disk.run(logger.next_step) if execution.resumes else 0
-        life = execution.incarnation_id = around.lives.of(session.path, execution.incarnation_id)
+        first_step = await services.disk.run(logger.next_step) if execution.is_resume else 0
+        incarnation_id = services.incarnations.resolve(session.path, execution.incarnation_id)
+        execution.incarnation_id = incarnation_id
         worker = Worker(
             graph.agent_id or graph.spec.id,
             session_id=session.id,
-            incarnation_id=life,
+            incarnation_id=incarnation_id,
             first_step=first_step,
             repeatable=graph.spec.repeatable,
             graph_id=graph.spec.id,
@@ -437,24 +444,24 @@ class ExecutionStream:
             telemetry=telemetry,
             registry=registry,
             step_log=session.logs / "tool_logs.jsonl",
-            heartbeat_interval=around.heartbeats.interval or HEARTBEAT_SECONDS,
-            clock=around.clock,
+            heartbeat_interval=services.heartbeats.interval or HEARTBEAT_SECONDS,
+            clock=services.clock,
         )
         worker.start()
         worker.make_current()
-        opening.worker = worker
+        resources.worker = worker
         origin = Origin(
             agent_id=graph.agent_id,
             session_id=session.id,
-            incarnation_id=life,
+            incarnation_id=incarnation_id,
             graph_id=self.graph_id,
             stream_id=self.id,
             execution_id=execution.id,
         )
-        reporter = Reporter(bus=around.bus, worker=worker, origin=origin, clock=around.clock)
+        reporter = Reporter(bus=services.bus, worker=worker, origin=origin, clock=services.clock)
         executor = execution.executor = GraphExecutor(
             graph,
-            around,
+            services,
             session=session,
             store=store,
             origin=origin,
@@ -463,68 +470,73 @@ class ExecutionStream:
             reporter=reporter,
             logger=logger,
             fresh=self.spec.conversation_mode == "fresh",
-            begun_by_user=self.spec.trigger_type == "manual",
-            on_waiting=self._pump,
+            started_by_user=self.spec.trigger_type == "manual",
+            on_waiting=self._start_queued,
         )
-        about: dict[str, Any] = {"framework": FRAMEWORK, "start_records": True, "entry_point": self.spec.id}
+        data: dict[str, Any] = {"framework": FRAMEWORK, "start_records": True, "entry_point": self.spec.id}
         if graph.spec.repeatable:
-            about["repeatable"] = True
-        if graph.agent_id and around.heartbeats.interval is not None:
-            about["heartbeat_interval"] = around.heartbeats.interval
-        again = execution.respawn
-        if again is not None and again.restarts:
-            await executor.forget_run(again.restarts)
-        if execution.resumes:
-            await executor.take_up(execution.checkpoint)
+            data["repeatable"] = True
+        if graph.agent_id and services.heartbeats.interval is not None:
+            data["heartbeat_interval"] = services.heartbeats.interval
+        respawn = execution.respawn
+        if respawn is not None and respawn.restarts:
+            await executor.remove_run(respawn.restarts)
+        if execution.is_resume:
+            await executor.resume(execution.checkpoint)
         else:
-            await executor.begin(_input(execution.trigger), enters=self._entry is None)
-        if again is not None and again.note:
-            await executor.tell(again.note)
-        opening.opened = _Open(session=session, executor=executor, reporter=reporter)
-        await reporter.emit(EventType.EXECUTION_STARTED, about)
-        around.heartbeats.join(execution, reporter)
-        if execution.resumes:
+            await executor.begin(_input(execution.trigger), queue_entry=self._handler is None)
+        if respawn is not None and respawn.note:
+            await executor.leave_note(respawn.note)
+        resources.run = _OpenRun(session=session, executor=executor, reporter=reporter)
+        await reporter.emit(EventType.EXECUTION_STARTED, data)
+        services.heartbeats.add(execution, reporter)
+        if execution.is_resume:
             await reporter.emit(EventType.EXECUTION_RESUMED, {})
-        execution.began()
-        return opening.opened
+        execution.mark_started()
+        return resources.run
 
     async def _take_turn(
-        self, execution: Execution, session: Session, store: SessionStore, opening: _Opening
+        self, execution: Execution, session: Session, store: SessionStore, resources: _RunResources
     ) -> None:
-        """Wait for runs of this graph in this session, and keep other processes out of it."""
-        locks = self._around.locks
+        """Wait for other runs of this graph in this session, and lock out other processes."""
+        locks = self._services.locks
         lock = locks.setdefault(str(session.path), asyncio.Lock())
         if lock.locked():
-            await execution.wait_for_turn(lock.acquire(), self._pump)
+            await execution.wait_for_turn(lock.acquire(), self._start_queued)
         else:
             await lock.acquire()
-        opening.holds.append(lock.release)
-        claim = await self._around.disk.run(lambda: store.claim(session))
-        opening.holds.append(claim.release)
+        resources.release_callbacks.append(lock.release)
+        claim = await self._services.disk.run(lambda: store.claim(session))
+        resources.release_callbacks.append(claim.release)
 
-    async def _tell_end(self, run: _Open, result: ExecutionResult) -> None:
-        tell = run.reporter.emit
+    async def _report_end(self, run: _OpenRun, result: ExecutionResult) -> None:
+        emit = run.reporter.emit
         match result.status:
             case SessionStatus.COMPLETED:
-                ended = {"entry_point": self.spec.id, "outputs": sorted(result.outputs)}
-                await tell(EventType.EXECUTION_COMPLETED, ended)
+                data = {"entry_point": self.spec.id, "outputs": sorted(result.outputs)}
+                await emit(EventType.EXECUTION_COMPLETED, data)
             case SessionStatus.PAUSED:
-                await tell(EventType.EXECUTION_PAUSED, {"entry_point": self.spec.id})
+                await emit(EventType.EXECUTION_PAUSED, {"entry_point": self.spec.id})
             case _:
-                failed = {"error_type": result.error_type, "error": result.error[-500:]}
-                await tell(EventType.EXECUTION_FAILED, {"entry_point": self.spec.id, **failed})
+                await emit(EventType.EXECUTION_FAILED, self._failure_data(result))
 
-    async def _tell_never_began(self, execution: Execution, result: ExecutionResult) -> None:
-        """Tell of a run that failed before it had a session: it is nobody's work yet, so no worker's."""
-        failed = {"error_type": result.error_type, "error": result.error[-500:]}
-        await self._around.bus.publish(
+    def _failure_data(self, result: ExecutionResult) -> dict[str, Any]:
+        return {
+            "entry_point": self.spec.id,
+            "error_type": result.error_type,
+            "error": result.error[-500:],
+        }
+
+    async def _report_failed_start(self, execution: Execution, result: ExecutionResult) -> None:
+        """Report a run that failed before it had a session, without a worker's ids."""
+        await self._services.bus.publish(
             AgentEvent(
                 type=EventType.EXECUTION_FAILED,
-                time=self._around.clock(),
+                time=self._services.clock(),
                 graph_id=self.graph_id,
                 stream_id=self.id,
                 execution_id=execution.id,
-                data={"entry_point": self.spec.id, **failed},
+                data=self._failure_data(result),
             )
         )
 
@@ -536,7 +548,7 @@ class ExecutionStream:
         value: Any = None,
         error: str = "",
         error_type: str = "",
-        run: _Open | None = None,
+        run: _OpenRun | None = None,
     ) -> ExecutionResult:
         executor = None if run is None else run.executor
         return ExecutionResult(
@@ -549,20 +561,20 @@ class ExecutionStream:
             error=error,
             error_type=error_type,
             path=() if executor is None else tuple(executor.state.path),
-            node=None if executor is None else executor.last,
+            node=None if executor is None else executor.last_result,
             goal=None if executor is None else executor.goal,
             value=value,
-            checkpoint_id=None if executor is None else executor.stopped_at,
+            checkpoint_id=None if executor is None else executor.stop_checkpoint_id,
         )
 
 
 def _as_error(result: ExecutionResult) -> BaseException | None:
-    """Return how a run ended as instrumentation wants it; one that was stopped did not fail."""
+    """Return the error for instrumentation; a stopped run did not fail."""
     if result.status in _ERROR_TYPES:
         return asyncio.CancelledError()
     if result.status is not SessionStatus.FAILED:
         return None
-    # The kind of error is told by the name of its class.
+    # Instrumentation reads the error type from the class name.
     kind: type[Exception] = type(result.error_type or "RunFailed", (Exception,), {})
     return kind(result.error)
 

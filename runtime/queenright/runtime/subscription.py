@@ -1,4 +1,4 @@
-"""A subscription: one listener on the bus, with a queue of its own and a task that works it off."""
+"""Subscriptions: a listener on the bus with its own queue and task."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Final
 from queenright.runtime.event_filter import EventFilter, matches
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
 
-_BREATHE: Final = 256
-"""A subscriber gives way to the rest of the loop after so many events in one go."""
+_YIELD_AFTER: Final = 256
+"""A subscriber yields to the event loop after this many events."""
 
 Handler = Callable[[AgentEvent], Awaitable[None] | None]
-"""Is given one event at a time, in order. May be a plain or an async function."""
+"""Called with one event at a time, in order. May be async."""
 
 
 def current_task() -> asyncio.Task[object] | None:
-    """Return the task that runs, if one does."""
+    """Return the current task, or None outside of one."""
     try:
         return asyncio.current_task()
     except RuntimeError:
@@ -27,14 +27,14 @@ def current_task() -> asyncio.Task[object] | None:
 
 
 class Subscription:
-    """One subscriber: its filter, its queue, and the task that works the queue off."""
+    """One subscriber: its filter, its queue and the task that processes the queue."""
 
     def __init__(
         self,
         handler: Handler,
         *,
         name: str,
-        wanted: EventFilter,
+        event_filter: EventFilter,
         capacity: int,
         remove: Callable[[Subscription], None],
         on_drop: Callable[[str, int], None] | None,
@@ -42,22 +42,22 @@ class Subscription:
     ) -> None:
         self.name = name
         self.dropped = 0
-        """Events this subscriber missed because its queue was full."""
-        self.wanted = wanted
+        """Number of events dropped because the queue was full."""
+        self.event_filter = event_filter
         self._handler = handler
-        self._where = wanted.where
+        self._where = event_filter.where
         self._capacity = capacity
         self._remove = remove
         self._on_drop = on_drop
         self._on_error = on_error
-        # Two queues, so that the oldest event that may be dropped is always at hand; the number
-        # each item carries puts them back in order.
+        # Two queues, so that the oldest droppable event is always at the front; the sequence number of each
+        # item restores their order.
         self._alerts: deque[tuple[int, AgentEvent | asyncio.Future[None]]] = deque()
         self._others: deque[tuple[int, AgentEvent]] = deque()
         self._number = 0
         self._task: asyncio.Task[None] | None = None
         self._cancelled = False
-        # A handler must not run inside the span of whoever happened to publish.
+        # A handler must not run in the span of the publisher.
         self._context = contextvars.copy_context()
 
     def __repr__(self) -> str:
@@ -65,41 +65,41 @@ class Subscription:
 
     @property
     def types(self) -> frozenset[EventType] | None:
-        """The types it wants; None is all."""
-        return self.wanted.types
+        """Event types; None is all."""
+        return self.event_filter.types
 
     @property
     def filter_graph(self) -> str | None:
-        """The graph whose events it wants; None is all."""
-        return self.wanted.graph
+        """Graph whose events match; None is all."""
+        return self.event_filter.graph
 
     @property
     def filter_stream(self) -> str | None:
-        """The stream whose events it wants; None is all."""
-        return self.wanted.stream
+        """Stream whose events match; None is all."""
+        return self.event_filter.stream
 
     @property
     def filter_node(self) -> str | None:
-        """The node whose events it wants; None is all."""
-        return self.wanted.node
+        """Node whose events match; None is all."""
+        return self.event_filter.node
 
     @property
     def filter_agent(self) -> str | None:
-        """The worker whose events it wants; None is all."""
-        return self.wanted.agent
+        """Worker whose events match; None is all."""
+        return self.event_filter.agent
 
     @property
     def task(self) -> asyncio.Task[None] | None:
-        """What works the queue off; None while it is empty."""
+        """The task that processes the queue; None while the queue is empty."""
         return self._task
 
     @property
     def pending(self) -> int:
-        """Events waiting to be handled."""
+        """Number of queued events."""
         return len(self._alerts) + len(self._others)
 
     def cancel(self) -> None:
-        """Stop: what is queued is discarded, a handler in progress is cancelled unless it is the caller."""
+        """Unsubscribe. Discards queued events, and cancels a running handler unless it is the caller."""
         self._cancelled = True
         self._remove(self)
         self._others.clear()
@@ -111,12 +111,12 @@ class Subscription:
             self._task.cancel()
 
     def offer(self, event: AgentEvent) -> None:
-        """Queue an event of one of its types, if the rest of its filter matches too. For the bus."""
-        # Cancelled by somebody who was shown the same events before: no task may start any more.
+        """Queue an event of one of its types if the other conditions match. Called by the bus."""
+        # An earlier subscriber of the same event may have cancelled this one.
         if self._cancelled or (self._where and not matches(event, self._where)):
             return
         if len(self._others) + len(self._alerts) >= self._capacity:
-            # The oldest event that is no alert goes. Alerts only ever add to the queue.
+            # Drop the oldest event that is not an alert. Alerts are always queued.
             if self._others:
                 self._others.popleft()
                 self._count_drop()
@@ -132,7 +132,7 @@ class Subscription:
             self._start()
 
     def mark(self) -> asyncio.Future[None]:
-        """Return a future that is done when everything queued so far has been handled."""
+        """Return a future that is done when all events queued so far have been handled."""
         marker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._task is None:
             marker.set_result(None)
@@ -158,7 +158,7 @@ class Subscription:
         return self._others.popleft()[1]
 
     async def _work(self) -> None:
-        """Handle what is queued, then end; the next event starts a new task."""
+        """Process the queue, then end; the next event starts a new task."""
         handled = 0
         try:
             while (item := self._next()) is not None:
@@ -167,13 +167,13 @@ class Subscription:
                         item.set_result(None)
                     continue
                 try:
-                    waiting = self._handler(item)
-                    if waiting is not None:
-                        await waiting
+                    result = self._handler(item)
+                    if result is not None:
+                        await result
                 except Exception as error:
                     self._on_error(self.name, error)
                 handled += 1
-                if handled % _BREATHE == 0:
+                if handled % _YIELD_AFTER == 0:
                     await asyncio.sleep(0)
         finally:
             self._task = None

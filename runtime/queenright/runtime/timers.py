@@ -1,8 +1,7 @@
 """
-Timers: when an entry point is due, by interval or by cron.
+Timers: the times at which an entry point is due, by interval or cron.
 
-Neither drifts, and neither catches up: moments that passed while the process was held up are
-counted as skipped and not made up for.
+Neither drifts nor catches up: ticks missed while the process was busy are counted as skipped.
 """
 
 from __future__ import annotations
@@ -17,29 +16,29 @@ from zoneinfo import ZoneInfo
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock
 
-_LONGEST_SLEEP: Final = 30.0
-"""A cron timer looks at the wall clock so often, because that can be set, or stand still, meanwhile."""
+_MAX_SLEEP: Final = 30.0
+"""Longest sleep of a cron timer, since the wall clock may be set, or the machine suspended, meanwhile."""
 
-_MOST_SKIPPED: Final = 10_000
-_SLACK: Final = 1e-6
-"""Of an interval: a moment that is due just now has not passed."""
+_MAX_SKIPPED: Final = 10_000
+_TOLERANCE: Final = 1e-6
+"""Tolerance in intervals: a tick that is due just now has not passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One moment at which a timer is due. ``skipped``: how many before it passed unnoticed."""
+    """One tick of a timer. ``skipped`` is the number of missed ticks before it."""
 
     number: int
     skipped: int = 0
 
 
 async def interval_ticks(seconds: float, *, monotonic: Clock, sleep: Sleep) -> AsyncIterator[Tick]:
-    """Yield at ``t0 + k * seconds``; whoever takes long over one tick moves no later one."""
+    """Yield at ``t0 + k * seconds``; a slow consumer does not delay later ticks."""
     t0 = monotonic()
     number = 0
     while True:
         number += 1
-        passed = math.ceil((monotonic() - t0) / seconds - _SLACK) - 1
+        passed = math.ceil((monotonic() - t0) / seconds - _TOLERANCE) - 1
         skipped = max(0, passed - number + 1)
         number += skipped
         await sleep(max(0.0, t0 + number * seconds - monotonic()))
@@ -48,9 +47,9 @@ async def interval_ticks(seconds: float, *, monotonic: Clock, sleep: Sleep) -> A
 
 async def cron_ticks(expression: str, timezone: str, *, clock: Clock, sleep: Sleep) -> AsyncIterator[Tick]:
     """
-    Yield at the moments that a cron expression names, by the wall clock of ``timezone``.
+    Yield at the times of a cron expression, by the wall clock of ``timezone``.
 
-    Summer time is treated as Debian's cron does it. A clock that is set back fires nothing twice.
+    Daylight saving time is handled as in Debian's cron. A clock that is set back repeats no tick.
     """
     from cronsim import CronSim
 
@@ -58,14 +57,14 @@ async def cron_ticks(expression: str, timezone: str, *, clock: Clock, sleep: Sle
     number = 0
     last = clock()
     while True:
-        # From the later of the two: a clock set back must not repeat what has fired.
+        # The later of the two: a clock set back must not repeat a tick.
         coming = CronSim(expression, datetime.fromtimestamp(max(last, clock()), zone))
         due = next(coming).timestamp()
-        while (left := due - clock()) > 0:
-            await sleep(min(left, _LONGEST_SLEEP))
+        while (remaining := due - clock()) > 0:
+            await sleep(min(remaining, _MAX_SLEEP))
         skipped = 0
         for moment in coming:
-            if moment.timestamp() > clock() or skipped >= _MOST_SKIPPED:
+            if moment.timestamp() > clock() or skipped >= _MAX_SKIPPED:
                 break
             due, skipped = moment.timestamp(), skipped + 1
         last = due

@@ -1,7 +1,7 @@
 """
-The workers that a runtime runs, for who watches over them: told something, stopped, and brought back.
+The workers of a runtime, as the health layer controls them: notify, terminate and respawn.
 
-A worker is named by agent and session; which life of it is meant, whoever calls has to say and is held to.
+A worker is identified by agent and session; the caller also names the incarnation, which is checked.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Final
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.execution import Execution, ExecutionResult, Respawn
 from queenright.runtime.nodes.inbox import Note
-from queenright.runtime.parts import LoadedGraph, Surroundings
+from queenright.runtime.services import LoadedGraph, RuntimeServices
 from queenright.runtime.storage.checkpoint_store import ChainLink, CheckpointStore
 from queenright.runtime.storage.session_state import ExecutionState, SessionStatus
 from queenright.runtime.storage.session_store import Session, SessionBusy
 from queenright.runtime.stream import ExecutionStream
 
-_OVER: Final = frozenset({SessionStatus.COMPLETED, SessionStatus.CANCELLED, SessionStatus.UNKNOWN})
+_FINAL_STATUSES: Final = frozenset({SessionStatus.COMPLETED, SessionStatus.CANCELLED, SessionStatus.UNKNOWN})
 
 
 class InvalidWorkerError(QueenrightError):
     """
-    Raised when something cannot be done with a worker; says why.
+    Raised when an action on a worker is not possible; says why.
 
-    ``final``: it never can, with this work. ``over``: as that is at its end.
+    ``final``: it will never be possible for this run. ``over``: because the run has ended.
     """
 
     def __init__(self, message: str, *, final: bool = False, over: bool = False) -> None:
@@ -38,7 +38,7 @@ class InvalidWorkerError(QueenrightError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningWorker:
-    """A run of a worker that goes on now, or waits for its turn."""
+    """A run of a worker that is active or queued."""
 
     graph: LoadedGraph
     stream: ExecutionStream
@@ -46,199 +46,203 @@ class RunningWorker:
 
     @property
     def incarnation_id(self) -> str:
-        """Which life it is; empty before it has its session."""
+        """The incarnation; empty until the run has its session."""
         return self.execution.incarnation_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppedWorker:
-    """A run of a worker that did not get to its end, as it is on the disk."""
+    """An unfinished run of a worker, as stored on disk."""
 
     graph: LoadedGraph
     stream: ExecutionStream
     session: Session
     state: ExecutionState
     chain: Sequence[ChainLink]
-    """Its checkpoints, newest first; those of other runs in the session are not among them."""
+    """The run's checkpoints, newest first, without those of other runs in the session."""
 
 
-class Workers:
+class WorkerRegistry:
     """
     The workers of one runtime.
 
     Args:
         graphs: Returns the graphs with their streams; none while the runtime is not started.
-        around: The runtime.
+        services: The runtime's services.
     """
 
     def __init__(
         self,
         graphs: Callable[[], Iterable[tuple[LoadedGraph, Mapping[str, ExecutionStream]]]],
-        around: Surroundings,
+        services: RuntimeServices,
     ) -> None:
         self._graphs = graphs
-        self._around = around
+        self._services = services
 
-    def running(self, agent_id: str, session_id: str) -> RunningWorker | None:
-        """Return the run of a worker that goes on in a session, or else one that waits for its turn there."""
-        found = [
+    def find_running(self, agent_id: str, session_id: str) -> RunningWorker | None:
+        """Return the active run of a worker in a session, or else a queued one."""
+        runs = [
             RunningWorker(graph=graph, stream=stream, execution=execution)
             for graph, streams in self._of(agent_id)
             for stream in streams.values()
             for execution in stream.executions
             if execution.session_id == session_id
         ]
-        return min(found, key=lambda run: run.execution.executor is None, default=None)
+        return min(runs, key=lambda run: run.execution.executor is None, default=None)
 
-    def knows(self, agent_id: str, session_id: str) -> bool:
-        """Return whether a session of a worker is on the disk. Looks for one file."""
-        return any(self._around.sessions.is_there(graph, session_id) for graph, _ in self._of(agent_id))
+    def has_session(self, agent_id: str, session_id: str) -> bool:
+        """Return whether a worker's session is on disk. Checks one file."""
+        return any(self._services.sessions.exists(graph, session_id) for graph, _ in self._of(agent_id))
 
-    async def tell(self, run: RunningWorker, note: Note) -> None:
+    async def send_note(self, run: RunningWorker, note: Note) -> None:
         """
-        Give the nodes that are talking with a model a note; it is on the disk on return.
+        Send a note to the run's model-driven nodes. It is durable when this returns.
 
         Raises:
-            InvalidWorkerError: None is, or they wait for their user.
-            OSError: The disk refused.
+            InvalidWorkerError: No such node is running, or all wait for their user.
+            OSError: The disk write failed.
         """
         nodes = [node for execution, _, node in run.stream.nodes() if execution is run.execution]
         if not nodes:
-            raise InvalidWorkerError("none of its nodes is talking with a model now")
+            raise InvalidWorkerError("no node of the run is talking to a model")
         listening = [node for node in nodes if not node.waiting_for_user]
         if not listening:
             raise InvalidWorkerError("it waits for its user")
         for node in listening:
-            await node.tell(note)
+            await node.send_note(note)
 
     async def terminate(self, run: RunningWorker, reason: str) -> ExecutionResult:
         """
-        Stop a run, save its state, and return how it ended; ``checkpoint_id`` of that is where the state is.
+        Terminate a run, save its state and return its result, with the ``checkpoint_id`` of the state.
 
-        Takes as long as what it is doing takes to stop; a run that was at its end is left as it is.
+        Waits until the current work has stopped. A run that has already ended is left unchanged.
         """
-        await run.stream.end(run.execution.id, SessionStatus.TERMINATED, reason)
-        return await run.execution.ended()
+        await run.stream.stop_execution(run.execution.id, SessionStatus.TERMINATED, reason)
+        return await run.execution.wait()
 
     def still_works(self, run: RunningWorker) -> bool:
-        """Return whether a function of a run goes on in a thread, which cannot be stopped."""
-        return bool(run.graph.tools.threads.running(run.execution.session_id or ""))
+        """Return whether a function of a run is still running in a thread, which cannot be stopped."""
+        return bool(run.graph.tools.threads.count_running(run.execution.session_id or ""))
 
-    async def interrupted(self, agent_id: str, session_id: str, incarnation_id: str) -> StoppedWorker:
+    async def find_interrupted(self, agent_id: str, session_id: str, incarnation_id: str) -> StoppedWorker:
         """
-        Return the run of a worker that could be brought back.
+        Return a worker's unfinished run, which can be respawned.
 
         Args:
             agent_id: The worker.
             session_id: Its session.
-            incarnation_id: Of several runs in it that of this life; without one, the newest.
+            incarnation_id: Selects the run of this incarnation; empty selects the newest.
 
         Raises:
-            InvalidWorkerError: There is none, or it is at its end.
+            InvalidWorkerError: There is none, or it has ended.
             UnusableFileError: The session's state cannot be read.
         """
-        return await self._around.disk.run(lambda: self._interrupted(agent_id, session_id, incarnation_id))
+        return await self._services.disk.run(
+            lambda: self._find_interrupted(agent_id, session_id, incarnation_id)
+        )
 
-    async def abandoned(self, agent_id: str, session_id: str, incarnation_id: str) -> StoppedWorker:
+    async def find_abandoned(self, agent_id: str, session_id: str, incarnation_id: str) -> StoppedWorker:
         """
-        Return a run that was killed: of this life, not at its end, and nobody has its session.
+        Return a run that was killed: unfinished, of this incarnation, with no process in its session.
 
         Raises:
-            InvalidWorkerError: It is another life's, is over, or another process runs it.
+            InvalidWorkerError: It belongs to another incarnation, has ended, or a process is running it.
             UnusableFileError: The session's state cannot be read.
         """
-        left = await self.interrupted(agent_id, session_id, incarnation_id)
-        life = left.state.incarnation_id
-        if life != incarnation_id:
+        stopped = await self.find_interrupted(agent_id, session_id, incarnation_id)
+        last_incarnation = stopped.state.incarnation_id
+        if last_incarnation != incarnation_id:
             raise InvalidWorkerError(
-                f"session {session_id!r} was last run by incarnation {life!r}", final=True
+                f"session {session_id!r} was last run by incarnation {last_incarnation!r}", final=True
             )
         try:
-            claim = await self._around.disk.run(lambda: left.graph.store.claim(left.session))
+            claim = await self._services.disk.run(lambda: stopped.graph.store.claim(stopped.session))
         except SessionBusy as error:
             raise InvalidWorkerError(str(error)) from error
         claim.release()
-        return left
+        return stopped
 
     async def respawn(
         self, worker: StoppedWorker, checkpoint_id: str | None, note: str, incarnation_id: str
     ) -> Execution:
         """
-        Bring a run back, and return it when it goes on.
+        Respawn a run, and return it once it has started.
 
         Args:
             worker: The run.
-            checkpoint_id: From where; None is from the start, with what it was given then, as a new run.
-            note: What its nodes are told before they go on.
-            incarnation_id: The id of its new life.
+            checkpoint_id: The checkpoint to resume from; None starts a new run with the original input.
+            note: A note that its nodes read before they continue.
+            incarnation_id: The id of the new incarnation.
 
         Raises:
-            InvalidWorkerError: It did not begin; says why.
-            CheckpointNotFoundError, CorruptCheckpointError: The checkpoint cannot be used any more.
+            InvalidWorkerError: It did not start; says why.
+            CheckpointNotFoundError, CorruptCheckpointError: The checkpoint is no longer usable.
         """
         session_id = worker.session.id
-        if self.running(worker.graph.agent_id, session_id) is not None:
-            raise InvalidWorkerError(f"session {session_id!r} has a run that goes on; stop that first")
+        if self.find_running(worker.graph.agent_id, session_id) is not None:
+            raise InvalidWorkerError(f"session {session_id!r} has an active run; stop it first")
         if checkpoint_id is None:
-            again = Respawn(incarnation_id=incarnation_id, note=note, restarts=worker.state.execution_id)
-            execution = worker.stream.begin_anew(worker.state.input, session_id, again)
+            respawn = Respawn(incarnation_id=incarnation_id, note=note, restarts=worker.state.execution_id)
+            execution = worker.stream.restart(worker.state.input, session_id, respawn)
         else:
             store = self._checkpoints(worker.session)
-            checkpoint = await self._around.disk.run(lambda: store.load(checkpoint_id))
-            again = Respawn(incarnation_id=incarnation_id, note=note)
-            execution = worker.stream.take_up(
-                worker.state.execution_id, session_id, checkpoint, respawn=again
+            checkpoint = await self._services.disk.run(lambda: store.load(checkpoint_id))
+            respawn = Respawn(incarnation_id=incarnation_id, note=note)
+            execution = worker.stream.resume(
+                worker.state.execution_id, session_id, checkpoint, respawn=respawn
             )
         try:
-            await execution.begun()
+            await execution.wait_started()
         except asyncio.CancelledError:
-            await worker.stream.end(execution.id, SessionStatus.TERMINATED, "it took too long to begin")
+            await worker.stream.stop_execution(
+                execution.id, SessionStatus.TERMINATED, "it took too long to start"
+            )
             raise
         if not execution.has_begun:
-            result = await execution.ended()
-            why = result.error or result.status.value
-            raise InvalidWorkerError(f"session {session_id!r} did not go on: {why}")
+            result = await execution.wait()
+            reason = result.error or result.status.value
+            raise InvalidWorkerError(f"session {session_id!r} did not start again: {reason}")
         return execution
 
     def _of(self, agent_id: str) -> list[tuple[LoadedGraph, Mapping[str, ExecutionStream]]]:
         return [(g, streams) for g, streams in self._graphs() if agent_id and g.agent_id == agent_id]
 
-    def _interrupted(self, agent_id: str, session_id: str, incarnation_id: str) -> StoppedWorker:
-        """Blocks."""
+    def _find_interrupted(self, agent_id: str, session_id: str, incarnation_id: str) -> StoppedWorker:
+        """Find an interrupted run. Blocks."""
         for graph, streams in self._of(agent_id):
-            if self._around.sessions.is_there(graph, session_id):
-                return self._stopped(graph, streams, session_id, incarnation_id)
+            if self._services.sessions.exists(graph, session_id):
+                return self._load_stopped(graph, streams, session_id, incarnation_id)
         raise InvalidWorkerError(
-            f"agent {agent_id!r} has no session {session_id!r} here; it was deleted, or is another "
-            "process's: then bring it back there",
+            f"agent {agent_id!r} has no session {session_id!r} here; it was deleted, or belongs to another "
+            "process: respawn it there",
             final=True,
         )
 
-    def _stopped(
+    def _load_stopped(
         self,
         graph: LoadedGraph,
         streams: Mapping[str, ExecutionStream],
         session_id: str,
         incarnation_id: str,
     ) -> StoppedWorker:
-        session, state = self._around.sessions.known(graph, session_id)
+        session, state = self._services.sessions.find_with_state(graph, session_id)
         runs = [run for run in state.executions.values() if run.graph_id == graph.spec.id]
-        last = _meant(runs, incarnation_id)
+        last = _select_run(runs, incarnation_id)
         if last is None:
             raise InvalidWorkerError(
                 f"session {session_id!r} has no run of graph {graph.spec.id!r}", final=True
             )
-        if last.status in _OVER:
+        if last.status in _FINAL_STATUSES:
             raise InvalidWorkerError(
-                f"session {session_id!r} is {last.status.value}; what is over is not brought back",
+                f"session {session_id!r} is {last.status.value}; a run that has ended is not respawned",
                 final=True,
                 over=last.status is not SessionStatus.UNKNOWN,
             )
         stream = streams.get(last.entry_point)
         if stream is None:
             raise InvalidWorkerError(
-                f"session {session_id!r} was begun by entry point {last.entry_point!r}, which graph "
-                f"{graph.spec.id!r} has no more",
+                f"session {session_id!r} was started by entry point {last.entry_point!r}, which graph "
+                f"{graph.spec.id!r} no longer has",
                 final=True,
             )
         nodes = {node.id for node in graph.spec.nodes}
@@ -251,21 +255,21 @@ class Workers:
         return StoppedWorker(graph=graph, stream=stream, session=session, state=last, chain=chain)
 
     def _checkpoints(self, session: Session) -> CheckpointStore:
-        return CheckpointStore(session.checkpoints, clock=self._around.clock, ids=self._around.ids)
+        return CheckpointStore(session.checkpoints, clock=self._services.clock, ids=self._services.ids)
 
 
-def _meant(runs: Sequence[ExecutionState], incarnation_id: str) -> ExecutionState | None:
-    """Return the run of an incarnation that is not at its end, or else the newest of all."""
-    mine = [run for run in runs if run.incarnation_id == incarnation_id and run.status not in _OVER]
-    return max(mine or runs, key=lambda run: run.updated_at, default=None)
+def _select_run(runs: Sequence[ExecutionState], incarnation_id: str) -> ExecutionState | None:
+    """Return an incarnation's unfinished run, or else the newest run."""
+    own = [run for run in runs if run.incarnation_id == incarnation_id and run.status not in _FINAL_STATUSES]
+    return max(own or runs, key=lambda run: run.updated_at, default=None)
 
 
 def _usable(link: ChainLink, nodes: Collection[str]) -> ChainLink:
-    """Return a link without its checkpoint, if that is of a graph that was another one."""
+    """Return a link without its checkpoint, if the graph has changed since it was made."""
     if link.checkpoint is None:
         return link
-    gone = {pending.node_id for pending in link.checkpoint.execution.pending} - set(nodes)
-    if not gone:
+    removed = {pending.node_id for pending in link.checkpoint.execution.pending} - set(nodes)
+    if not removed:
         return link
-    reason = f"it was in node {min(gone)!r}, which the graph has no more"
+    reason = f"it was in node {min(removed)!r}, which the graph no longer has"
     return ChainLink(checkpoint_id=link.checkpoint_id, checkpoint=None, reason=reason)

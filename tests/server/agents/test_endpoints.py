@@ -118,7 +118,7 @@ async def test_judge_and_queen_are_among_the_graphs_to_be_looked_at(home: House)
     """003: they run as graphs beside each agent; nobody talks with them there, and nobody removes them."""
     found = (await home.ask("GET", "/api/agents/guide/graphs"))["graphs"]
     store = home.service.runtime.session_store("worker_health_judge")
-    store.persistent("worker_health_judge", "health_check")
+    store.get_or_create("worker_health_judge", "health_check")
     path = "/api/agents/guide/graphs/worker_health_judge"
     nodes = (await home.ask("GET", f"{path}/nodes"))["nodes"]
     [session] = (await home.ask("GET", f"{path}/sessions"))["sessions"]
@@ -297,7 +297,7 @@ async def test_post_api_agents__id__resume(home: House) -> None:
     await home.ask("POST", resume, json={"session_id": "none"}, status=404)
     await home.ask("POST", resume, json={"session_id": "../../etc"}, status=422)
 
-    assert "goes on" in busy["title"]
+    assert "is still running" in busy["title"]
     assert (again["status"], again["execution_id"], again["session_id"]) == ("resumed", run, session)
     assert await home.waits("guide", run) == session
 
@@ -323,7 +323,7 @@ async def test_post_api_agents__id__replay(home: House) -> None:
     ended = await home.over("guide", started["execution_id"])
     assert (ended["status"], ended["outputs"]) == ("completed", {"greeting": "Ada: all about bees"})
     assert await home.ask("GET", f"/api/agents/guide/sessions/{session}") == before
-    assert "at its end" in nothing["title"]
+    assert "was finished at that point" in nothing["title"]
 
 
 async def test_get_api_agents__id__executions__eid(home: House) -> None:

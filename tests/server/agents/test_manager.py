@@ -84,7 +84,7 @@ async def test_twenty_loads_and_unloads_at_once_leave_what_was_asked_last(tmp_pa
         ("import sys\nsys.exit(3)", "SystemExit"),
         ("honey = 1\nraise KeyboardInterrupt", "agent.py, line 2: KeyboardInterrupt"),
         ("def broken(:", "line 1"),
-        ("agent = 3", "`agent` that is a int"),
+        ("agent = 3", "`agent` is a int"),
     ],
 )
 async def test_code_that_fails_when_it_is_imported_is_said_and_others_go_on(

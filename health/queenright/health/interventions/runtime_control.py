@@ -39,10 +39,10 @@ class RuntimeControl:
 
         The latter can be terminated, which makes sure that nobody runs it, but not be nudged.
         """
-        run = self._workers.running(target.agent_id, target.session_id)
+        run = self._workers.find_running(target.agent_id, target.session_id)
         if run is not None:
             return run.incarnation_id == target.incarnation_id
-        return self._workers.knows(target.agent_id, target.session_id)
+        return self._workers.has_session(target.agent_id, target.session_id)
 
     async def nudge(
         self, target: Target, message: str, *, instruction_id: str, expires_at: float
@@ -63,7 +63,7 @@ class RuntimeControl:
             expires_at=expires_at,
         )
         try:
-            await self._workers.tell(self._running(target), note)
+            await self._workers.send_note(self._running(target), note)
         except (InvalidWorkerError, OSError) as error:
             raise WorkerUnreachableError(f"worker {target} cannot be nudged: {error}") from error
         return Delivery.INJECTED
@@ -79,7 +79,7 @@ class RuntimeControl:
         Raises:
             WorkerUnreachableError: It is another life that runs here, or another process runs it.
         """
-        if self._workers.running(target.agent_id, target.session_id) is None:
+        if self._workers.find_running(target.agent_id, target.session_id) is None:
             return await self._was_killed(target)
         run = self._running(target)
         try:
@@ -109,14 +109,16 @@ class RuntimeControl:
     async def _was_killed(self, target: Target) -> Stopped:
         """Make sure that nobody runs a session whose run is not at its end."""
         try:
-            left = await self._workers.abandoned(target.agent_id, target.session_id, target.incarnation_id)
+            left = await self._workers.find_abandoned(
+                target.agent_id, target.session_id, target.incarnation_id
+            )
         except (InvalidWorkerError, UnusableFileError, OSError) as error:
             raise WorkerUnreachableError(f"worker {target} cannot be terminated: {error}") from error
         saved = next((link.checkpoint_id for link in left.chain if link.checkpoint is not None), None)
         return Stopped(confirmed=True, checkpoint_id=saved, detail="it was not running any more")
 
     def _running(self, target: Target) -> RunningWorker:
-        run = self._workers.running(target.agent_id, target.session_id)
+        run = self._workers.find_running(target.agent_id, target.session_id)
         if run is None:
             raise WorkerUnreachableError(
                 f"worker {target} is not running here; recover it, or look where it ran"

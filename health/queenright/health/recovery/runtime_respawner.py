@@ -34,7 +34,7 @@ class RuntimeRespawner:
 
     def reaches(self, target: Target) -> bool:
         """Return whether a graph of this runtime is the worker and has the session on the disk."""
-        return self._workers.knows(target.agent_id, target.session_id)
+        return self._workers.has_session(target.agent_id, target.session_id)
 
     async def chain(self, target: Target) -> Sequence[CheckpointRef]:
         """
@@ -79,7 +79,7 @@ class RuntimeRespawner:
 
     async def _stopped(self, target: Target) -> StoppedWorker:
         try:
-            stopped = await self._workers.interrupted(
+            stopped = await self._workers.find_interrupted(
                 target.agent_id, target.session_id, target.incarnation_id
             )
         except InvalidWorkerError as refusal:

@@ -332,7 +332,7 @@ class StackJudge:
     async def _check(self) -> int:
         """Have everybody judged who needs it, and all tickets triaged; return how many nobody could judge."""
         stream = self._judging.runtime.get_stream(HEALTH_CHECK, graph_id=JUDGE_GRAPH)
-        result = await stream.fire(Trigger(tick=0)).ended()
+        result = await stream.fire(Trigger(tick=0)).wait()
         if not result.succeeded:
             raise StackError("the judge", f"its check failed: {result.error}")
         outcomes = result.value or {}
@@ -341,7 +341,7 @@ class StackJudge:
             async with asyncio.timeout(self._settings.judge.triage_timeout_seconds + _GRACE):
                 await self.bus.drain()
                 while (waiting := triage.executions) and not all(run.done for run in waiting):
-                    await asyncio.gather(*(run.ended() for run in waiting))
+                    await asyncio.gather(*(run.wait() for run in waiting))
                     await self.bus.drain()
         except TimeoutError:
             _log.warning("triage takes too long; what it has not decided is triaged at the next look")

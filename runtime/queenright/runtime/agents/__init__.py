@@ -1,1 +1,1 @@
-"""Agents from folders: their specification, code, credentials, MCP servers; and tools to look after them."""
+"""Agents loaded from folders: specification, code, credentials, MCP servers and lifecycle tools."""

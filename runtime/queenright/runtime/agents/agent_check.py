@@ -1,4 +1,4 @@
-"""What an agent is, to be shown, and what keeps it from working. Values, and checks that start nothing."""
+"""Agent descriptions and checks that start nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queenright.runtime.graphs.graph import NodeSpec
 
 
 class InvalidAgentError(QueenrightError):
-    """Raised when an agent is to be started that cannot work; every reason is named."""
+    """Raised when an agent cannot be started; lists every reason."""
 
     def __init__(self, name: str, errors: tuple[str, ...]) -> None:
         super().__init__("\n  ".join((f"The agent {name!r} cannot be started:", *errors)))
@@ -21,7 +21,7 @@ class InvalidAgentError(QueenrightError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentInfo:
-    """What an agent is, to be shown."""
+    """Description of an agent, for display."""
 
     name: str
     version: str
@@ -30,10 +30,10 @@ class AgentInfo:
     goal: str
     nodes: tuple[str, ...]
     client_facing: tuple[str, ...]
-    """Those of the nodes that talk with a user."""
+    """Nodes that talk to a user."""
     entry_points: tuple[str, ...]
     tools: tuple[str, ...]
-    """Its own; those of MCP servers are known once it is started."""
+    """The agent's own tools; tools of MCP servers are known only after start."""
     mcp_servers: tuple[str, ...]
     models: tuple[str, ...]
     credentials: tuple[str, ...]
@@ -41,46 +41,46 @@ class AgentInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationResult:
-    """What keeps an agent from working, and what may."""
+    """Errors that prevent an agent from starting, and warnings."""
 
     errors: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether it can be started."""
+        """Whether the agent can be started."""
         return not self.errors
 
 
-def unknown_names(parts: AgentParts, offered: Collection[str] = ()) -> list[str]:
+def find_unknown_names(parts: AgentParts, offered: Collection[str] = ()) -> list[str]:
     """
-    Return what is wrong with the names in a graph: functions, judges and tools that its folder has not.
+    Return errors for functions, judges and tools that a graph names and its folder does not define.
 
     Args:
         parts: The agent.
-        offered: Names of tools that it is given.
+        offered: Names of tools provided from outside the agent.
     """
     errors: list[str] = []
     tools = {tool.name: tool for tool in parts.tools}
     for node in parts.spec.graph.nodes:
-        for what, wanted, given in (
+        for kind, names, available in (
             ("function", (node.function,), parts.functions),
             ("judge", (_judge_of(node),), parts.judges),
             ("tool", node.tools, tools),
         ):
-            for name in wanted:
-                # A tool that is not here may be an MCP server's: that is known when it is connected.
-                elsewhere = what == "tool" and (parts.mcp_servers or name in offered)
-                if name and name not in given and not elsewhere:
-                    have = ", ".join(given) or "none"
+            for name in names:
+                # An MCP server may provide the tool; that is known only when it is connected.
+                elsewhere = kind == "tool" and (parts.mcp_servers or name in offered)
+                if name and name not in available and not elsewhere:
+                    defined = ", ".join(available) or "none"
                     errors.append(
-                        f"node {node.id!r}: {what} {name!r} is not in {what}s.py; there are: {have}"
+                        f"node {node.id!r}: {kind} {name!r} is not in {kind}s.py; defined there: {defined}"
                     )
     return errors
 
 
-def thinks(node: NodeSpec) -> bool:
-    """Whether a node needs a model."""
+def needs_model(node: NodeSpec) -> bool:
+    """Return whether a node calls a model."""
     return not node.function
 
 

@@ -1,4 +1,4 @@
-"""The Python files of an agent's folder, loaded anew each time, so that a reload sees what was changed."""
+"""The Python modules of an agent's folder, loaded anew each time so that a reload sees changes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pydantic import ValidationError
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.agents.agent_spec import AgentLoadError, faults
+from queenright.runtime.agents.agent_spec import AgentLoadError, describe_validation_errors
 
-# What is imported under plain names while an agent is loaded is everybody's for that moment.
+# While an agent loads, its plain module names are visible to the whole process.
 _loading: Final = threading.RLock()
 _numbers: Final = itertools.count(1)
 
@@ -30,9 +30,9 @@ class AgentModules:
     """
     The modules of one load of an agent.
 
-    Each has a name of its own (``queenright_agent_7.tools``). While one is loaded, the files beside it can
-    be imported by their plain names (``import tools``) or as ``from . import tools``; ``sys.path`` is not
-    touched, no byte code is written or trusted, and afterwards the plain names are what they were before.
+    Each has a unique name (``queenright_agent_7.tools``). While one is loading, its siblings can be imported
+    by plain name (``import tools``) or with ``from . import tools``. ``sys.path`` is not touched, byte code
+    is neither written nor read, and the plain names are restored afterwards.
 
     Args:
         folder: The agent's folder.
@@ -44,29 +44,29 @@ class AgentModules:
 
     def load(self, name: str) -> types.ModuleType | None:
         """
-        Return the module in ``{name}.py``, loaded once; None if there is no such file.
+        Return the module ``{name}.py``, loaded once, or None if there is no such file.
 
         Raises:
-            AgentLoadError: It cannot be loaded; says which line of which of the agent's files.
+            AgentLoadError: It cannot be loaded; names the file and line in the agent's folder.
         """
         path = self.folder / f"{name}.py"
         if not path.is_file():
             return None
-        with _loading, self._importable():
+        with _loading, self._plain_imports():
             try:
                 return importlib.import_module(f"{self._package}.{name}")
             except BaseException as error:
-                if not isinstance(error, Exception | SystemExit) and _is_main():
-                    raise  # somebody at the terminal has had enough
-                raise self._fault(path, error) from error
+                if not isinstance(error, Exception | SystemExit) and _is_main_thread():
+                    raise  # KeyboardInterrupt: the user pressed Ctrl-C
+                raise self._to_load_error(path, error) from error
 
-    def forget(self) -> None:
-        """Let the modules go."""
-        for name in [known for known in sys.modules if _within(known, self._package)]:
+    def unload(self) -> None:
+        """Remove the modules from ``sys.modules``."""
+        for name in [module for module in sys.modules if _is_in_package(module, self._package)]:
             del sys.modules[name]
 
     @contextmanager
-    def _importable(self) -> Iterator[None]:
+    def _plain_imports(self) -> Iterator[None]:
         if self._package not in sys.modules:
             package = types.ModuleType(self._package, "An agent's folder.")
             package.__path__ = [str(self.folder)]
@@ -80,12 +80,12 @@ class AgentModules:
             yield
         finally:
             sys.meta_path.remove(finder)
-            for name in [known for known in sys.modules if finder.is_sibling(known)]:
+            for name in [module for module in sys.modules if finder.is_sibling(module)]:
                 del sys.modules[name]
             sys.modules.update(before)
 
-    def _fault(self, path: Path, error: BaseException) -> AgentLoadError:
-        """Say what went wrong, and where in the agent's own files."""
+    def _to_load_error(self, path: Path, error: BaseException) -> AgentLoadError:
+        """Describe an import error and locate it in the agent's own files."""
         if isinstance(error, SyntaxError) and error.filename:
             return AgentLoadError(Path(error.filename), f"{error.msg}", line=error.lineno)
         line, trace = None, error.__traceback__
@@ -95,21 +95,21 @@ class AgentModules:
                 path, line = file, trace.tb_lineno
             trace = trace.tb_next
         if isinstance(error, ValidationError):
-            return AgentLoadError(path, faults(error), line=line)
+            return AgentLoadError(path, describe_validation_errors(error), line=line)
         if isinstance(error, QueenrightError):
             return AgentLoadError(path, redact(str(error)), line=line)
         return AgentLoadError(path, f"{type(error).__name__}: {redact(str(error))}", line=line)
 
 
-class _Fresh(SourceFileLoader):
-    """Compiles a file each time: byte code goes by a time in whole seconds, and a change may be quicker."""
+class _UncachedLoader(SourceFileLoader):
+    """Compile a file on each load: cached byte code is compared by whole seconds and misses quick edits."""
 
     def path_stats(self, path: str) -> Any:
-        raise OSError("byte code is not used here")
+        raise OSError("byte code is disabled for agent modules")
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules of one folder: by their full names and, in the loading thread, by plain ones."""
+    """Find the modules of one folder: by full name and, in the loading thread, by plain name."""
 
     def __init__(self, package: str, folder: Path) -> None:
         self._package = package
@@ -118,42 +118,42 @@ class _Finder(MetaPathFinder):
             entry.stem
             for entry in folder.iterdir()
             if entry.suffix == ".py" or (entry / "__init__.py").is_file()
-            # A file called like a module of Python itself would break what is imported meanwhile.
+            # A file named like a standard library module would break imports of that module.
         } - set(sys.stdlib_module_names)
 
     def is_sibling(self, name: str) -> bool:
-        """Whether ``name`` is the plain name of a module of the folder."""
+        """Return whether ``name`` is the plain name of a module in the folder."""
         return name.partition(".")[0] in self._siblings
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
-        if _within(fullname, self._package) and path:
-            return FileFinder(path[0], (_Fresh, [".py"])).find_spec(fullname)
+        if _is_in_package(fullname, self._package) and path:
+            return FileFinder(path[0], (_UncachedLoader, [".py"])).find_spec(fullname)
         if self.is_sibling(fullname) and threading.get_ident() == self._thread:
             return ModuleSpec(fullname, _Alias(f"{self._package}.{fullname}"), is_package=True)
         return None
 
 
 class _Alias(Loader):
-    """Gives a module that has another name already."""
+    """Return a module that is already loaded under another name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
         module = importlib.import_module(self._name)
-        self._own = (module.__spec__, module.__loader__)
+        self._original = (module.__spec__, module.__loader__)
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
-        # The import system has just taken it for one called by the plain name.
-        module.__spec__, module.__loader__ = self._own
+        # The import system has overwritten both with those of the plain name.
+        module.__spec__, module.__loader__ = self._original
 
 
-def _is_main() -> bool:
+def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _within(name: str, package: str) -> bool:
+def _is_in_package(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")

@@ -1,4 +1,4 @@
-"""What lies in an agent's folder: its specification, and its tools, functions, judges and MCP servers."""
+"""The contents of an agent's folder: specification, tools, functions, judges and MCP servers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SPEC_FILES = ("agent.json", "agent.py")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentParts:
-    """One agent, as its folder says it."""
+    """One agent, as defined by its folder."""
 
     folder: Path
     spec: AgentSpec
     modules: AgentModules
     provider: LLMProvider | None
-    """The model that ``agent.py`` brings along, if it does."""
+    """The model that ``agent.py`` defines, if any."""
     tools: tuple[Tool, ...]
     functions: Mapping[str, Callable[..., Any]]
     judges: Mapping[str, NodeJudge]
@@ -38,31 +38,31 @@ class AgentParts:
 
 def read_agent(path: Path, environment: Mapping[str, str] = os.environ) -> AgentParts:
     """
-    Return the agent in ``path``: its folder, or the ``agent.json`` or ``agent.py`` in it.
+    Load the agent in ``path``: its folder, or the ``agent.json`` or ``agent.py`` in it.
 
-    What it says of its credentials is taken in before its code runs: what that raises names none.
+    Credentials in the specification are masked before the agent's code runs, so that errors reveal none.
 
     Args:
         path: The agent.
-        environment: Where its credentials are.
+        environment: The environment with its credentials.
 
     Raises:
-        AgentLoadError: There is none, or a file of it is faulty; says which, where, and what is wrong.
+        AgentLoadError: There is no agent, or one of its files is invalid; names the file and the problem.
     """
     folder = (path.parent if path.name in SPEC_FILES else path).resolve()
     if not folder.is_dir():
-        raise AgentLoadError(folder, "is no folder; an agent is a folder with an agent.json or an agent.py")
-    there = [name for name in SPEC_FILES if (folder / name).is_file()]
-    if len(there) != 1:
-        found = "has both agent.json and agent.py; keep one" if there else "has no agent.json and no agent.py"
-        raise AgentLoadError(folder, found)
+        raise AgentLoadError(folder, "is not a folder; an agent is a folder with agent.json or agent.py")
+    present = [name for name in SPEC_FILES if (folder / name).is_file()]
+    if len(present) != 1:
+        reason = "has both agent.json and agent.py; keep one" if present else "has no agent.json or agent.py"
+        raise AgentLoadError(folder, reason)
     modules = AgentModules(folder)
     try:
         provider = None
-        if there == ["agent.json"]:
+        if present == ["agent.json"]:
             spec = read_agent_spec(folder / "agent.json")
         else:
-            spec, provider = _agent_py(modules)
+            spec, provider = _load_agent_py(modules)
         servers_file = folder / "mcp_servers.json"
         servers = read_mcp_servers(servers_file) if servers_file.is_file() else {}
         hide_credentials(spec, servers, environment)
@@ -71,31 +71,31 @@ def read_agent(path: Path, environment: Mapping[str, str] = os.environ) -> Agent
             spec=spec,
             modules=modules,
             provider=provider,
-            tools=_tools(modules),
+            tools=_load_tools(modules),
             functions=_public(modules, "functions", inspect.isfunction),
-            judges=_judges(modules),
+            judges=_load_judges(modules),
             mcp_servers=servers,
         )
     except BaseException:
-        modules.forget()
+        modules.unload()
         raise
 
 
 def hide_credentials(
     spec: AgentSpec, servers: Mapping[str, McpServerSpec], environment: Mapping[str, str]
 ) -> None:
-    """Have the values of an agent's credentials masked wherever text leaves the process."""
+    """Mask the values of an agent's credentials wherever text leaves the process."""
     models = [spec.model, *(node.model for node in spec.graph.nodes)]
-    referred = [name for server in servers.values() for name in server.variables]
-    hide_variables([*spec.credentials, *referred], filter(None, models), environment)
+    referenced = [name for server in servers.values() for name in server.variables]
+    hide_variables([*spec.credentials, *referenced], filter(None, models), environment)
 
 
-def _agent_py(modules: AgentModules) -> tuple[AgentSpec, LLMProvider | None]:
+def _load_agent_py(modules: AgentModules) -> tuple[AgentSpec, LLMProvider | None]:
     module, path = modules.load("agent"), modules.folder / "agent.py"
     spec = getattr(module, "agent", None)
     if not isinstance(spec, AgentSpec):
-        said = "has no `agent`" if spec is None else f"has an `agent` that is a {type(spec).__name__}"
-        raise AgentLoadError(path, f"{said}; say `agent = AgentSpec(...)`")
+        problem = "has no `agent`" if spec is None else f"`agent` is a {type(spec).__name__}"
+        raise AgentLoadError(path, f"{problem}; define `agent = AgentSpec(...)`")
     provider: Any = getattr(module, "provider", None)
     if inspect.isclass(provider) or inspect.isfunction(provider):
         try:
@@ -103,11 +103,11 @@ def _agent_py(modules: AgentModules) -> tuple[AgentSpec, LLMProvider | None]:
         except Exception as error:
             raise AgentLoadError(path, f"provider() failed: {type(error).__name__}") from error
     if provider is not None and not hasattr(provider, "complete"):
-        raise AgentLoadError(path, f"`provider` is a {type(provider).__name__}, which is no LLMProvider")
+        raise AgentLoadError(path, f"`provider` is a {type(provider).__name__}, not an LLMProvider")
     return spec, provider
 
 
-def _tools(modules: AgentModules) -> tuple[Tool, ...]:
+def _load_tools(modules: AgentModules) -> tuple[Tool, ...]:
     path, module = modules.folder / "tools.py", modules.load("tools")
     if module is None:
         return ()
@@ -115,24 +115,26 @@ def _tools(modules: AgentModules) -> tuple[Tool, ...]:
     if isinstance(listed, list | tuple):
         wrong = [type(each).__name__ for each in listed if not isinstance(each, Tool)]
         if wrong:
-            raise AgentLoadError(path, f"`tools` holds a {wrong[0]}; make it a Tool with tool_from_function")
+            raise AgentLoadError(
+                path, f"`tools` contains a {wrong[0]}; use tool_from_function to make a Tool"
+            )
         tools = tuple(listed)
     else:
-        made = []
+        converted = []
         for function in _public(modules, "tools", inspect.isfunction).values():
             try:
-                made.append(tool_from_function(function))
+                converted.append(tool_from_function(function))
             except (TypeError, ValueError) as error:
                 raise AgentLoadError(path, str(error), line=function.__code__.co_firstlineno) from error
-        tools = tuple(made)
+        tools = tuple(converted)
     names = [tool.name for tool in tools]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise AgentLoadError(path, f"two tools are called {twice[0]!r}")
+    duplicates = [name for name in names if names.count(name) > 1]
+    if duplicates:
+        raise AgentLoadError(path, f"two tools are named {duplicates[0]!r}; rename one")
     return tools
 
 
-def _judges(modules: AgentModules) -> dict[str, NodeJudge]:
+def _load_judges(modules: AgentModules) -> dict[str, NodeJudge]:
     functions = _public(modules, "judges", inspect.isfunction)
     objects = _public(modules, "judges", lambda value: inspect.iscoroutinefunction(_judge_of(value)))
     return {**objects, **{name: FunctionJudge(function) for name, function in functions.items()}}
@@ -142,14 +144,16 @@ def _judge_of(value: object) -> object:
     return None if inspect.isclass(value) else getattr(value, "judge", None)
 
 
-def _public(modules: AgentModules, name: str, wanted: Callable[[Any], bool]) -> dict[str, Any]:
-    """Return what a module defines itself and lets others see."""
+def _public(modules: AgentModules, name: str, accept: Callable[[Any], bool]) -> dict[str, Any]:
+    """Return the public objects that a module defines itself."""
     module = modules.load(name)
     if module is None:
         return {}
-    return {key: value for key, value in vars(module).items() if _own(module, key, value) and wanted(value)}
+    return {
+        key: value for key, value in vars(module).items() if _is_public(module, key, value) and accept(value)
+    }
 
 
-def _own(module: types.ModuleType, key: str, value: object) -> bool:
+def _is_public(module: types.ModuleType, key: str, value: object) -> bool:
     defined = getattr(value, "__module__", None) == module.__name__
     return defined and not key.startswith("_") and not inspect.ismodule(value)

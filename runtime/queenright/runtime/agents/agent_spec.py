@@ -1,4 +1,4 @@
-"""An agent as data: a graph, its goal, its model and what it needs from the environment."""
+"""An agent as data: a graph, its goal, its model and the environment variables it needs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class AgentLoadError(QueenrightError):
     Raised when an agent cannot be loaded.
 
     Args:
-        path: The file (or folder) that the fault is in.
-        reason: What is wrong, and what to do. Its secrets must be masked already.
-        line: Where in the file, counted from 1; None if nobody knows.
+        path: The invalid file or folder.
+        reason: The problem and how to fix it. Secrets must be masked already.
+        line: The line in the file, counted from 1; None if unknown.
     """
 
     def __init__(self, path: Path, reason: str, *, line: int | None = None) -> None:
@@ -38,51 +38,51 @@ class AgentLoadError(QueenrightError):
 
 
 class AgentSpec(BaseModel):
-    """What an agent is. Its tools, functions and judges are found beside it, by the names in the graph."""
+    """Specification of an agent. The graph refers by name to tools, functions and judges in the folder."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Identifier
-    """Its ``agent_id``: what it is called in telemetry, on the status page and on disk."""
+    """The agent's ``agent_id`` in telemetry, on the status page and on disk."""
     version: str = "0"
     description: str = ""
     graph: GraphSpec
-    """Its ``id`` is the agent's name if none is given."""
+    """Its ``id`` defaults to the agent's name."""
     goal: Goal | None = None
     model: str = ""
-    """The model's name, as litellm writes it, or ``scripted:FILE``; empty if none of its nodes needs one."""
+    """A litellm model name or ``scripted:FILE``; empty if no node needs a model."""
     credentials: tuple[EnvironmentVariable, ...] = ()
     """Environment variables that must be set."""
 
     @model_validator(mode="before")
     @classmethod
-    def _named_graph(cls, given: Any) -> Any:
-        if isinstance(given, Mapping) and isinstance(given.get("graph"), Mapping):
-            graph = {"id": given.get("name"), **given["graph"]}
-            return {**given, "graph": graph}
-        return given
+    def _default_graph_id(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and isinstance(value.get("graph"), Mapping):
+            graph = {"id": value.get("name"), **value["graph"]}
+            return {**value, "graph": graph}
+        return value
 
 
 def read_agent_spec(path: Path) -> AgentSpec:
     """
-    Return the agent described in ``path``, a JSON file.
+    Read an agent's specification from a JSON file.
 
     Raises:
-        AgentLoadError: The file cannot be read, is no JSON, or is no agent; every fault is named.
+        AgentLoadError: The file cannot be read, is not JSON, or is not an agent; lists every problem.
     """
-    given = read_json_file(path)
+    data = read_json_file(path)
     try:
-        return AgentSpec.model_validate(given)
+        return AgentSpec.model_validate(data)
     except ValidationError as error:
-        raise AgentLoadError(path, faults(error)) from None
+        raise AgentLoadError(path, describe_validation_errors(error)) from None
 
 
 def read_json_file(path: Path) -> Any:
     """
-    Return the JSON in ``path``.
+    Read a JSON file.
 
     Raises:
-        AgentLoadError: The file cannot be read, or is no JSON in UTF-8.
+        AgentLoadError: The file cannot be read, or is not UTF-8 JSON.
     """
     try:
         return json.loads(path.read_bytes().decode("utf-8-sig"))
@@ -92,17 +92,17 @@ def read_json_file(path: Path) -> Any:
         raise AgentLoadError(path, f"is not UTF-8 (byte {error.start}); save it as UTF-8") from error
     except json.JSONDecodeError as error:
         reason = f"is not JSON: {error.msg} (column {error.colno})"
-        # The error itself holds the whole document, which may hold a secret.
+        # The exception holds the whole document, which may contain a secret.
         raise AgentLoadError(path, reason, line=error.lineno) from None
     except RecursionError as error:
         raise AgentLoadError(path, "is nested too deeply") from error
 
 
-def faults(error: ValidationError) -> str:
-    """Say in one line each what is wrong with which field, without the values, which may be secret."""
-    found = []
+def describe_validation_errors(error: ValidationError) -> str:
+    """Format validation errors, one line per field, without the values: they may be secrets."""
+    lines = []
     for fault in error.errors(include_url=False, include_input=False, include_context=False):
-        where = ".".join(str(part) for part in fault["loc"])
-        said = redact(fault_message(fault), limit=4_000)
-        found.append(f"{where}: {said}" if where else said)
-    return "\n  ".join(found)
+        location = ".".join(str(part) for part in fault["loc"])
+        message = redact(fault_message(fault), limit=4_000)
+        lines.append(f"{location}: {message}" if location else message)
+    return "\n  ".join(lines)

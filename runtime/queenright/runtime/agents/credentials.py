@@ -1,4 +1,4 @@
-"""What an agent needs from the environment, and what of it is missing: by name; values are never said."""
+"""Environment variables that an agent needs, and which of them are missing. Values are never shown."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ PROVIDER_VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "together_ai": ("TOGETHERAI_API_KEY", "TOGETHER_API_KEY"),
     "xai": ("XAI_API_KEY",),
 }
-"""By the prefix of a litellm model's name: variables of which one must be set. Others are not known here."""
+"""Variables by the prefix of a litellm model name; one of them must be set. Other prefixes are unknown."""
 
-# Models that litellm knows without a prefix, by how their names begin.
+# Models that litellm accepts without a prefix, by the start of the name.
 _BARE: Final = (
     (re.compile(r"gpt-|chatgpt-|o[1-9](?:-|$)"), "openai"),
     (re.compile(r"claude-"), "anthropic"),
@@ -38,21 +38,21 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 class MissingCredentialError(QueenrightError):
     """
-    Raised when a variable is needed that the environment has not.
+    Raised when a required environment variable is not set.
 
     Args:
-        variables: The names of those that are missing.
-        wanted_by: What needs them.
+        variables: The names of the missing variables.
+        required_by: What needs them.
     """
 
-    def __init__(self, variables: Iterable[str], wanted_by: str) -> None:
+    def __init__(self, variables: Iterable[str], required_by: str) -> None:
         self.variables = tuple(variables)
         names = ", ".join(self.variables)
-        super().__init__(f"{wanted_by}: not set in the environment: {names}; set it and try again.")
+        super().__init__(f"{required_by}: not set in the environment: {names}; set it and try again.")
 
 
-def variables_of_model(model: str) -> tuple[str, ...]:
-    """Return the variables of which one must be set for ``model``; empty if none is needed, or none known."""
+def get_model_variables(model: str) -> tuple[str, ...]:
+    """Return the variables of which one must be set for ``model``; empty if none is needed or known."""
     prefix, slash, _ = model.partition("/")
     if slash:
         return PROVIDER_VARIABLES.get(prefix, ())
@@ -62,46 +62,48 @@ def variables_of_model(model: str) -> tuple[str, ...]:
     return ()
 
 
-def missing(declared: Iterable[str], models: Iterable[str], environment: Mapping[str, str]) -> list[str]:
+def missing_credentials(
+    declared: Iterable[str], models: Iterable[str], environment: Mapping[str, str]
+) -> list[str]:
     """
-    Return what is not set, by name; ``A or B`` where either would do. Set to nothing is not set.
+    Return the names of variables that are unset or empty; ``A or B`` where either is enough.
 
     Args:
-        declared: Variables that the agent says it needs.
+        declared: Variables that the agent declares.
         models: Names of the models that it uses.
-        environment: Where to look: ``os.environ``.
+        environment: The environment, usually ``os.environ``.
     """
-    needed = [(name,) for name in declared] + [variables_of_model(model) for model in models]
+    needed = [(name,) for name in declared] + [get_model_variables(model) for model in models]
     absent = [" or ".join(names) for names in needed if names and not any(map(environment.get, names))]
     return list(dict.fromkeys(absent))
 
 
 def hide_variables(declared: Iterable[str], models: Iterable[str], environment: Mapping[str, str]) -> None:
     """
-    Have the values of these masked wherever text leaves the process.
+    Mask the values of variables wherever text leaves the process.
 
     Args:
         declared: Variables that hold credentials.
-        models: Names of models; the variables that their providers read are hidden too.
-        environment: Where the values are.
+        models: Model names; the variables that their providers read are masked too.
+        environment: The environment with the values.
     """
-    names = [*declared, *(name for model in models for name in variables_of_model(model))]
+    names = [*declared, *(name for model in models for name in get_model_variables(model))]
     hide(environment.get(name, "") for name in names)
 
 
-def references(text: str) -> list[str]:
-    """Return the variables that ``text`` refers to as ``${NAME}``, in order."""
+def find_references(text: str) -> list[str]:
+    """Return the variables that ``text`` references as ``${NAME}``, in order."""
     return _REFERENCE.findall(text)
 
 
-def filled_in(text: str, environment: Mapping[str, str], *, wanted_by: str) -> str:
+def substitute_variables(text: str, environment: Mapping[str, str], *, required_by: str) -> str:
     """
-    Return ``text`` with each ``${NAME}`` replaced by that variable's value.
+    Replace each ``${NAME}`` in ``text`` with the value of the variable.
 
     Raises:
-        MissingCredentialError: A variable is not set; all of them are named.
+        MissingCredentialError: Variables are not set; lists all of them.
     """
-    absent = [name for name in dict.fromkeys(references(text)) if name not in environment]
+    absent = [name for name in dict.fromkeys(find_references(text)) if name not in environment]
     if absent:
-        raise MissingCredentialError(absent, wanted_by)
-    return _REFERENCE.sub(lambda found: environment[found[1]], text)
+        raise MissingCredentialError(absent, required_by)
+    return _REFERENCE.sub(lambda match: environment[match[1]], text)

@@ -1,4 +1,4 @@
-"""Tools with which an agent loads, starts, restarts and unloads other agents on its own runtime."""
+"""Tools with which an agent loads, starts, restarts and unloads other agents on its runtime."""
 
 from __future__ import annotations
 
@@ -17,42 +17,43 @@ from queenright.runtime.agents.runner import AgentRunner
 from queenright.runtime.tooling.tools import Tool, ToolError
 
 Load = Callable[[Path], AgentRunner]
-"""Loads the agent in a folder; blocks while it does."""
+"""Loads the agent in a folder. Blocks."""
 
 
 class _Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class _AgentPath(_Arguments):
+class _LoadArguments(_Arguments):
     agent_path: Annotated[str, Field(min_length=1, description="The agent's folder.")]
 
 
-class _GraphId(_Arguments):
-    graph_id: Annotated[str, Field(min_length=1, description="As list_agents says it.")]
+class _GraphArguments(_Arguments):
+    graph_id: Annotated[str, Field(min_length=1, description="As shown by list_agents.")]
 
 
-class _Start(_GraphId):
-    entry_point: Annotated[str, Field(description="Where to begin; without, at its first one.")] = ""
+class _StartArguments(_GraphArguments):
+    entry_point: Annotated[str, Field(description="The entry point; the first one by default.")] = ""
     input_data: Annotated[
-        dict[str, Any] | str, Field(description="What the run is given: an object, or its JSON.")
+        dict[str, Any] | str, Field(description="The input of the run: an object, or its JSON.")
     ] = Field(default_factory=dict)
 
 
-class _Nothing(_Arguments):
+class _NoArguments(_Arguments):
     pass
 
 
 class Lifecycle:
     """
-    ``load_agent``, ``unload_agent``, ``start_agent``, ``restart_agent``, ``list_agents`` and
-    ``get_user_presence``, for a graph that is to look after others on its runtime; and the agents that
-    were loaded by them. Close it after the runtime was stopped, or their MCP servers live on.
+    Tools to manage other agents on the same runtime, and the agents loaded with them.
+
+    The tools are ``load_agent``, ``unload_agent``, ``start_agent``, ``restart_agent``, ``list_agents`` and
+    ``get_user_presence``. Call ``close`` after the runtime has stopped; otherwise MCP servers keep running.
 
     Args:
-        roots: Agents are loaded from folders below these only; links are followed before that is looked at.
-        load: How an agent is loaded: to give it a model or a storage folder of its own.
-        loaded: Holds the agents that are loaded, by graph, for who has others of the same runtime there.
+        roots: Agents are loaded only from folders below these, after resolving symbolic links.
+        load: Loads an agent; override to set a model or a storage folder.
+        loaded: The loaded agents by graph id, if the caller tracks other agents of the runtime there.
     """
 
     def __init__(
@@ -65,120 +66,119 @@ class Lifecycle:
         self._roots = [root.resolve() for root in roots]
         self._load = load
         self._loaded = {} if loaded is None else loaded
-        self._changing = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @property
     def tools(self) -> list[Tool]:
-        """The tools; give them to the graph that is to have them."""
+        """The tools, for the graph that manages others."""
         runtime, own = ("runtime",), ("runtime", "graph_id")
         return [
             Tool(
                 "load_agent",
-                "Load an agent; its graph_id is answered.",
-                _AgentPath,
+                "Load an agent and return its graph_id.",
+                _LoadArguments,
                 self._load_agent,
                 context=runtime,
             ),
             Tool(
                 "unload_agent",
-                "Stop an agent that load_agent loaded, and remove it. Runs are paused, sessions stay.",
-                _GraphId,
+                "Stop an agent loaded with load_agent and remove it. Runs are paused, sessions stay.",
+                _GraphArguments,
                 self._unload_agent,
                 context=own,
             ),
             Tool(
                 "start_agent",
-                "Start a run of a loaded agent and return at once, with the run's id.",
-                _Start,
+                "Start a run of a loaded agent and return its run id at once.",
+                _StartArguments,
                 self._start_agent,
                 context=own,
             ),
             Tool(
                 "restart_agent",
-                "Load an agent anew from its folder, with what was changed there. If it cannot be loaded, "
-                "the one that is running stays.",
-                _GraphId,
+                "Reload an agent from its folder to apply changes. If it cannot be loaded, the running one "
+                "stays.",
+                _GraphArguments,
                 self._restart_agent,
                 context=own,
             ),
             Tool(
                 "list_agents",
-                "List the agents that are loaded, and what each is doing.",
-                _Nothing,
+                "List the loaded agents and what each is doing.",
+                _NoArguments,
                 self._list_agents,
                 context=own,
             ),
             Tool(
                 "get_user_presence",
-                "Say whether a user is there, and for how long none has said anything.",
-                _Nothing,
+                "Return whether a user is present, and the seconds since the last user input.",
+                _NoArguments,
                 self._get_user_presence,
                 context=runtime,
             ),
         ]
 
     async def close(self) -> None:
-        """End the MCP servers of every agent that was loaded. The runtime stops the graphs."""
-        async with self._changing:
+        """Stop the MCP servers of all loaded agents. The runtime stops the graphs."""
+        async with self._lock:
             loaded = list(self._loaded.values())
             self._loaded.clear()
             await asyncio.gather(*(runner.cleanup_async() for runner in loaded))
 
     # -- the tools ------------------------------------------------------------------------------
 
-    async def _load_agent(self, given: _AgentPath, *, runtime: AgentRuntime) -> str:
-        async with self._changing:
-            runner = await self._read(self._allowed(given.agent_path))
+    async def _load_agent(self, arguments: _LoadArguments, *, runtime: AgentRuntime) -> str:
+        async with self._lock:
+            runner = await self._load_runner(self._resolve_path(arguments.agent_path))
             graph_id = runner.spec.name
             if graph_id in runtime.list_graphs():
                 await runner.cleanup_async()
-                raise ToolError(
-                    f"there is a graph {graph_id!r} already; restart_agent takes up changes in it"
-                )
+                raise ToolError(f"graph {graph_id!r} already exists; use restart_agent to apply changes")
             await self._join(runner, runtime, graph_id)
             entries = ", ".join(entry.id for entry in runtime.get_entry_points(graph_id))
             return f"loaded {graph_id!r}; entry points: {entries}"
 
-    async def _unload_agent(self, given: _GraphId, *, runtime: AgentRuntime, graph_id: str) -> str:
-        async with self._changing:
-            runner = self._other(given.graph_id, runtime, graph_id)
-            await runtime.remove_graph(given.graph_id)
-            self._loaded.pop(given.graph_id, None)
+    async def _unload_agent(self, arguments: _GraphArguments, *, runtime: AgentRuntime, graph_id: str) -> str:
+        async with self._lock:
+            runner = self._get_loaded(arguments.graph_id, runtime, graph_id)
+            await runtime.remove_graph(arguments.graph_id)
+            self._loaded.pop(arguments.graph_id, None)
             await runner.cleanup_async()
-            return f"unloaded {given.graph_id!r}; its runs are paused and its sessions stay on disk"
+            return f"unloaded {arguments.graph_id!r}; its runs are paused and its sessions stay on disk"
 
-    async def _start_agent(self, given: _Start, *, runtime: AgentRuntime, graph_id: str) -> str:
-        if given.graph_id == graph_id:
-            raise ToolError("an agent cannot start a run of itself; go on with your own work")
-        if given.graph_id not in runtime.list_graphs():
-            raise ToolError(_not_there(given.graph_id, runtime))
-        entry = given.entry_point or _first_entry(runtime, given.graph_id)
-        started = await runtime.trigger(entry, _object(given.input_data), graph_id=given.graph_id)
-        return f"started {given.graph_id!r} at {entry!r}: run {started}"
+    async def _start_agent(self, arguments: _StartArguments, *, runtime: AgentRuntime, graph_id: str) -> str:
+        target = arguments.graph_id
+        if target == graph_id:
+            raise ToolError("an agent cannot start a run of itself; continue with your own work")
+        if target not in runtime.list_graphs():
+            raise ToolError(_no_graph(target, runtime))
+        entry = arguments.entry_point or _first_entry(runtime, target)
+        run_id = await runtime.trigger(entry, _parse_object(arguments.input_data), graph_id=target)
+        return f"started {target!r} at {entry!r}: run {run_id}"
 
-    async def _restart_agent(self, given: _GraphId, *, runtime: AgentRuntime, graph_id: str) -> str:
-        async with self._changing:
-            old = self._other(given.graph_id, runtime, graph_id)
-            new = await self._read(self._allowed(str(old.path)))
-            problems = (await asyncio.to_thread(new.validate)).errors
-            if problems:
+    async def _restart_agent(
+        self, arguments: _GraphArguments, *, runtime: AgentRuntime, graph_id: str
+    ) -> str:
+        target = arguments.graph_id
+        async with self._lock:
+            old = self._get_loaded(target, runtime, graph_id)
+            new = await self._load_runner(self._resolve_path(str(old.path)))
+            errors = (await asyncio.to_thread(new.validate)).errors
+            if errors:
                 await new.cleanup_async()
-                said = "; ".join(problems)
-                raise ToolError(f"{given.graph_id!r} would not start and was left as it is: {said}")
-            await runtime.remove_graph(given.graph_id)
-            self._loaded.pop(given.graph_id, None)
+                raise ToolError(f"{target!r} would not start and was left running: {'; '.join(errors)}")
+            await runtime.remove_graph(target)
+            self._loaded.pop(target, None)
             await old.cleanup_async()
             try:
-                await self._join(new, runtime, given.graph_id)
+                await self._join(new, runtime, target)
             except ToolError as error:
-                raise ToolError(
-                    f"{given.graph_id!r} was stopped and is not loaded any more: {error}"
-                ) from error
-            return f"restarted {given.graph_id!r} from {new.path}; runs that were going on are paused"
+                raise ToolError(f"{target!r} was stopped and could not be loaded again: {error}") from error
+            return f"restarted {target!r} from {new.path}; its running runs are paused"
 
-    async def _list_agents(self, _: _Nothing, *, runtime: AgentRuntime, graph_id: str) -> str:
+    async def _list_agents(self, _: _NoArguments, *, runtime: AgentRuntime, graph_id: str) -> str:
         waiting = {node.graph_id: node for node in runtime.waiting_nodes()}
-        found: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
         for name in runtime.list_graphs():
             entries = [entry.id for entry in runtime.get_entry_points(name)]
             runs = [run for entry in entries for run in runtime.get_stream(entry, graph_id=name).executions]
@@ -193,29 +193,27 @@ class Lifecycle:
                 row["path"] = str(self._loaded[name].path)
             if name in waiting:
                 row["waits_for_user"] = waiting[name].question
-            found.append(row)
-        return json.dumps(found, ensure_ascii=False)
+            rows.append(row)
+        return json.dumps(rows, ensure_ascii=False)
 
-    async def _get_user_presence(self, _: _Nothing, *, runtime: AgentRuntime) -> str:
+    async def _get_user_presence(self, _: _NoArguments, *, runtime: AgentRuntime) -> str:
         idle = runtime.user_idle_seconds
-        said = None if math.isinf(idle) else round(idle, 1)
-        return json.dumps({"user_present": runtime.user_present, "user_idle_seconds": said})
+        seconds = None if math.isinf(idle) else round(idle, 1)
+        return json.dumps({"user_present": runtime.user_present, "user_idle_seconds": seconds})
 
     # -- inside ---------------------------------------------------------------------------------
 
-    def _allowed(self, agent_path: str) -> Path:
-        below = ", ".join(map(str, self._roots)) or "nowhere"
+    def _resolve_path(self, agent_path: str) -> Path:
+        roots = ", ".join(map(str, self._roots)) or "nowhere"
         path = Path(agent_path)
-        choices = [path] if path.is_absolute() else [root / path for root in self._roots]
-        for choice in choices:
-            resolved = choice.resolve()
+        candidates = [path] if path.is_absolute() else [root / path for root in self._roots]
+        for candidate in candidates:
+            resolved = candidate.resolve()
             if any(resolved.is_relative_to(root) for root in self._roots) and resolved.exists():
                 return resolved
-        raise ToolError(
-            f"there is no agent {agent_path!r} to be loaded; agents are loaded from below: {below}"
-        )
+        raise ToolError(f"there is no agent {agent_path!r}; agents can be loaded from folders below: {roots}")
 
-    async def _read(self, path: Path) -> AgentRunner:
+    async def _load_runner(self, path: Path) -> AgentRunner:
         try:
             return await asyncio.to_thread(self._load, path)
         except QueenrightError as error:
@@ -231,18 +229,18 @@ class Lifecycle:
             raise
         self._loaded[graph_id] = runner
 
-    def _other(self, wanted: str, runtime: AgentRuntime, caller: str) -> AgentRunner:
-        if wanted == caller:
-            raise ToolError("an agent cannot unload or restart itself; another agent, or a person, must")
-        if wanted in self._loaded:
-            return self._loaded[wanted]
-        if wanted in runtime.list_graphs():
-            raise ToolError(f"{wanted!r} was not loaded by load_agent and stays as it is")
-        raise ToolError(_not_there(wanted, runtime))
+    def _get_loaded(self, target: str, runtime: AgentRuntime, caller: str) -> AgentRunner:
+        if target == caller:
+            raise ToolError("an agent cannot unload or restart itself; another agent or a person must do it")
+        if target in self._loaded:
+            return self._loaded[target]
+        if target in runtime.list_graphs():
+            raise ToolError(f"{target!r} was not loaded by load_agent and cannot be changed")
+        raise ToolError(_no_graph(target, runtime))
 
 
-def _not_there(graph_id: str, runtime: AgentRuntime) -> str:
-    return f"there is no graph {graph_id!r}; there are: {', '.join(runtime.list_graphs())}"
+def _no_graph(graph_id: str, runtime: AgentRuntime) -> str:
+    return f"there is no graph {graph_id!r}; available: {', '.join(runtime.list_graphs())}"
 
 
 def _first_entry(runtime: AgentRuntime, graph_id: str) -> str:
@@ -250,13 +248,13 @@ def _first_entry(runtime: AgentRuntime, graph_id: str) -> str:
     return next((entry.id for entry in entries if entry.trigger_type == "manual"), entries[0].id)
 
 
-def _object(given: dict[str, Any] | str) -> Mapping[str, Any]:
-    if isinstance(given, dict):
-        return given
+def _parse_object(text: dict[str, Any] | str) -> Mapping[str, Any]:
+    if isinstance(text, dict):
+        return text
     try:
-        value = json.loads(given or "{}")
+        value = json.loads(text or "{}")
     except ValueError as error:
-        raise ToolError(f"input_data is no JSON: {error}") from error
+        raise ToolError(f"input_data is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise ToolError('input_data must be a JSON object, such as {"question": "..."}')
     return value

@@ -1,4 +1,4 @@
-"""Connections to MCP servers, over the official client: each lives in a task of its own."""
+"""Connections to MCP servers through the official client, each in its own task."""
 
 from __future__ import annotations
 
@@ -26,59 +26,59 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CLOSE_SECONDS: Final = 10.0
-"""A server that is started here is given 2 s to end, and 2 s more after SIGTERM; this is above both."""
+"""The client waits 2 s for a server to exit and 2 s more after SIGTERM; this must exceed both."""
 _LOG_LIMIT: Final = 1_000_000
 _SHOWN: Final = 80
 _GUARD: Final = Path(__file__).with_name("mcp_guard.py")
 
 
-class Connection:
+class McpConnection:
     """
-    One connection. It is opened and closed in one task, as the client's cancel scopes must be.
+    One connection. A single task opens and closes it, as the client's cancel scopes require.
 
     Args:
-        transport: What ``over_stdio`` or ``over_http`` returns.
-        name: What the task is called.
+        transport: The result of ``stdio_transport`` or ``http_transport``.
+        name: The task's name.
     """
 
     def __init__(self, transport: Transport, *, name: str) -> None:
-        self._ended = asyncio.Event()
-        self._watched = _Watched(transport, self._ended, name)
+        self._end_event = asyncio.Event()
+        self._watched = _Watched(transport, self._end_event, name)
         self._stop = asyncio.Event()
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.client: mcp.Client
-        self.doubted = False
-        """Whether a call was given up before it was answered: the server may answer nothing any more."""
+        self.is_suspect = False
+        """Whether a call was abandoned before its answer: the server may be hanging."""
         self.tools: list[mcp.Tool] = []
-        self._task = asyncio.create_task(self._live(), name=name)
+        self._task = asyncio.create_task(self._run(), name=name)
 
     async def open(self) -> None:
-        """Return when the server has said what it offers; raise what went wrong instead."""
+        """Wait until the server has listed its tools; raise the error if it could not."""
         await asyncio.shield(self._opened)
 
     @property
-    def gone(self) -> bool:
-        """Whether the server is no longer there."""
-        return self._ended.is_set() or self._task.done()
+    def is_gone(self) -> bool:
+        """Whether the server has gone away."""
+        return self._end_event.is_set() or self._task.done()
 
     @property
-    def garbage(self) -> str:
-        """The first of what the server said that is no message; empty if there was none."""
-        return self._watched.garbage
+    def invalid_output(self) -> str:
+        """The first invalid output of the server, or an empty string."""
+        return self._watched.invalid_output
 
-    def suspect(self, error: Exception) -> None:
-        """Take the connection for gone if ``error`` says so."""
+    def mark_gone(self, error: Exception) -> None:
+        """Mark the connection as gone if ``error`` says so."""
         import mcp
         from mcp_types import CONNECTION_CLOSED
 
-        # The message is what the client says of a server that was started anew behind the same address.
+        # The client reports this message when a server was restarted behind the same address.
         if isinstance(error, mcp.MCPError) and (
             error.code == CONNECTION_CLOSED or error.message == "Session terminated"
         ):
-            self._ended.set()
+            self._end_event.set()
 
     async def close(self) -> None:
-        """End it; when this returns, a server that was started here has ended."""
+        """Close the connection. A server started here has exited when this returns."""
         self._stop.set()
         if not self._opened.done():
             self._task.cancel()
@@ -89,7 +89,7 @@ class Connection:
                 self._task.cancel()
                 await asyncio.wait({self._task}, timeout=_CLOSE_SECONDS)
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         import mcp
 
         try:
@@ -110,46 +110,48 @@ class Connection:
             else:
                 logger.debug("%s ended: %s", self._task.get_name(), type(error).__name__)
         finally:
-            self._ended.set()
+            self._end_event.set()
             if not self._opened.done():
                 self._opened.cancel()
             elif not self._opened.cancelled():
-                self._opened.exception()  # Whoever waited may have gone: then nobody else looks at it.
+                self._opened.exception()  # retrieve it: the waiter may be gone, and asyncio would complain
 
 
 class _Watched:
     """
-    A transport that tells when the server's end of it is closed, so that no call is lost to find out.
+    A transport that notices when the server closes its end, so that no call is lost to find out.
 
-    What the server says that is no message is told in the log, once, and goes no further.
+    Invalid output of the server is logged once and dropped.
     """
 
     def __init__(self, transport: Transport, ended: asyncio.Event, name: str) -> None:
-        self.garbage = ""
+        self.invalid_output = ""
         self._transport = transport
-        self._ended = ended
+        self._end_event = ended
         self._name = name
 
     async def __aenter__(self) -> Any:
         read, write = await self._transport.__aenter__()
-        return _WatchedStream(read, self._ended, self._refuse), write
+        return _WatchedStream(read, self._end_event, self._reject), write
 
     async def __aexit__(self, *raised: Any) -> bool | None:
         return await self._transport.__aexit__(*raised)
 
-    def _refuse(self, error: Exception) -> None:
-        if not self.garbage:
-            self.garbage = _given(error)
+    def _reject(self, error: Exception) -> None:
+        if not self.invalid_output:
+            self.invalid_output = _describe_output(error)
             logger.warning(
-                "%s: it writes what is no message to stdout, which is left out: %s", self._name, self.garbage
+                "%s: ignored invalid output on stdout (not a JSON-RPC message): %s",
+                self._name,
+                self.invalid_output,
             )
 
 
 class _WatchedStream:
-    def __init__(self, stream: Any, ended: asyncio.Event, refuse: Callable[[Exception], None]) -> None:
+    def __init__(self, stream: Any, ended: asyncio.Event, reject: Callable[[Exception], None]) -> None:
         self._stream = stream
-        self._ended = ended
-        self._refuse = refuse
+        self._end_event = ended
+        self._reject = reject
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -160,10 +162,10 @@ class _WatchedStream:
     async def __anext__(self) -> Any:
         try:
             while isinstance(item := await self._stream.__anext__(), Exception):
-                self._refuse(item)
+                self._reject(item)
             return item
         except BaseException:
-            self._ended.set()
+            self._end_event.set()
             raise
 
     async def __aenter__(self) -> _WatchedStream:
@@ -171,32 +173,32 @@ class _WatchedStream:
         return self
 
     async def __aexit__(self, *raised: Any) -> bool | None:
-        left: bool | None = await self._stream.__aexit__(*raised)
-        return left
+        suppress: bool | None = await self._stream.__aexit__(*raised)
+        return suppress
 
 
-def _given(error: Exception) -> str:
-    """Return what could not be read, in one short line."""
+def _describe_output(error: Exception) -> str:
+    """Return the unparsable output in one short line."""
     faults = error.errors() if isinstance(error, ValidationError) else []
-    given = str(faults[0]["input"]) if faults else str(error)
-    return repr(redact(" ".join(given.split())[:_SHOWN]))
+    output = str(faults[0]["input"]) if faults else str(error)
+    return repr(redact(" ".join(output.split())[:_SHOWN]))
 
 
-def _no_traceback(record: logging.LogRecord) -> bool:
-    """Leave out what the client says of each line that is no message: we say it, and once."""
+def _is_not_parse_error(record: logging.LogRecord) -> bool:
+    """Drop the client's traceback for each invalid line: ``_Watched`` logs the first one."""
     return not str(record.msg).startswith("Failed to parse JSONRPC")
 
 
 @contextlib.asynccontextmanager
-async def over_stdio(
+async def stdio_transport(
     spec: McpServerSpec, env: Mapping[str, str], folder: Path, log: Path
 ) -> AsyncIterator[Any]:
-    """Start the server and talk to it over stdin and stdout; its stderr is appended to ``log``."""
+    """Start the server and connect over stdin and stdout; its stderr is appended to ``log``."""
     from mcp.client.stdio import StdioServerParameters, stdio_client
 
-    logging.getLogger(stdio_client.__module__).addFilter(_no_traceback)
+    logging.getLogger(stdio_client.__module__).addFilter(_is_not_parse_error)
     cwd = folder / spec.cwd
-    command = await asyncio.to_thread(_program, spec.command, env, cwd)
+    command = await asyncio.to_thread(_resolve_program, spec.command, env, cwd)
     parameters = StdioServerParameters(
         command=sys.executable,
         args=["-I", "-S", str(_GUARD), str(os.getpid()), command, *spec.args],
@@ -204,41 +206,40 @@ async def over_stdio(
         cwd=cwd,
         encoding_error_handler="replace",
     )
-    with await asyncio.to_thread(_opened, log) as stderr:
+    with await asyncio.to_thread(_open_log, log) as stderr:
         async with stdio_client(parameters, errlog=stderr) as streams:
             yield streams
 
 
-def _program(command: str, env: Mapping[str, str], cwd: Path) -> str:
-    """Return what ``command`` starts."""
+def _resolve_program(command: str, env: Mapping[str, str], cwd: Path) -> str:
     if command in ("python", "python3"):
         return sys.executable
-    # A path is one from the server's folder, a name is looked up as the server would.
-    named = os.path.dirname(command) == ""
+    # A path is relative to the server's folder; a bare name is looked up as the server would.
+    is_bare_name = os.path.dirname(command) == ""
     path = env.get("PATH", os.environ.get("PATH"))
-    if shutil.which(command if named else cwd / command, path=path) is None:
-        raise FileNotFoundError(errno.ENOENT, "there is no such program", command)
+    if shutil.which(command if is_bare_name else cwd / command, path=path) is None:
+        raise FileNotFoundError(errno.ENOENT, "program not found", command)
     return command
 
 
-def _opened(log: Path) -> TextIO:
+def _open_log(log: Path) -> TextIO:
     make_folder(log.parent)
-    grown = log.exists() and log.stat().st_size > _LOG_LIMIT
+    is_full = log.exists() and log.stat().st_size > _LOG_LIMIT
     return open(
         log,
-        "w" if grown else "a",
+        "w" if is_full else "a",
         encoding="utf-8",
-        opener=lambda name, how: os.open(name, how, PRIVATE_FILE),
+        opener=lambda name, flags: os.open(name, flags, PRIVATE_FILE),
     )
 
 
 @contextlib.asynccontextmanager
-async def over_http(url: str, headers: Mapping[str, str]) -> AsyncIterator[Any]:
-    """Talk to the server at ``url`` over streamable HTTP."""
+async def http_transport(url: str, headers: Mapping[str, str]) -> AsyncIterator[Any]:
+    """Connect to the server at ``url`` over streamable HTTP."""
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
-    # The client's own limits: 30 s for each step, and 300 s in which a stream may be silent.
+    # The client's own limits: 30 s for each operation, 300 s of silence on a stream.
     timeout = httpx2.Timeout(30, read=300)
     async with (
         httpx2.AsyncClient(headers=dict(headers), timeout=timeout) as client,

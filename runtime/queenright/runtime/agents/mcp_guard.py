@@ -1,10 +1,10 @@
 """
-The guard of an MCP server: a program that starts the server and ends with it, or ends it with its client.
+Supervisor of an MCP server: starts the server, and stops it when the client ends.
 
     python -I -S mcp_guard.py CLIENT_PID COMMAND [ARGUMENT ...]
 
-It needs nothing but the standard library, and is a group leader: whatever the server starts is in its group,
-and is killed when the server has ended, or when the client has, however that came about.
+It uses only the standard library and leads a process group. All processes of the server are in that group
+and are killed when the server or the client has ended, for whatever reason.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ from types import FrameType
 from typing import Final
 
 _GRACE_SECONDS: Final = 2
-_LOOK_SECONDS: Final = 1.0
+_POLL_SECONDS: Final = 1.0
 _PR_SET_PDEATHSIG: Final = 1
 
 
 def main(client: int, command: list[str]) -> None:
-    """Run ``command`` until it ends, or until the process ``client``, our parent, is gone."""
+    """Run ``command`` until it ends, or until its parent, the process ``client``, is gone."""
     signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGALRM, _kill)
-    told = _signalled_with_parent(signal.SIGTERM)
+    has_parent_signal = _request_parent_death_signal(signal.SIGTERM)
     guard = os.getpid()
     server = os.fork()
     if server == 0:
         for number in (signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
-        _signalled_with_parent(signal.SIGKILL)
+        _request_parent_death_signal(signal.SIGKILL)
         if os.getppid() == guard:
             try:
                 os.execvp(command[0], command)
             except OSError as error:
                 print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)
         os._exit(127)
-    # The pipes are the server's: the client must see them closed when the server closes them.
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(nothing, 1)
+    # Only the server may hold the pipes: the client must see them close when the server closes them.
+    devnull = os.open(os.devnull, os.O_RDWR)
+    os.dup2(devnull, 0)
+    os.dup2(devnull, 1)
     if os.getppid() != client:
         os.kill(guard, signal.SIGTERM)
-    elif not told:
-        threading.Thread(target=_look, args=(client,), daemon=True).start()
+    elif not has_parent_signal:
+        threading.Thread(target=_watch_parent, args=(client,), daemon=True).start()
     os.waitpid(server, 0)
     os.killpg(0, signal.SIGKILL)
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
-    """Ask everybody to end, and see to it."""
+    """Ask the process group to end, and kill it after a grace period."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.killpg(0, signal.SIGTERM)
     signal.alarm(_GRACE_SECONDS)
@@ -62,8 +62,8 @@ def _kill(_number: int, _frame: FrameType | None) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _signalled_with_parent(number: int) -> bool:
-    """Be sent a signal when the parent ends; false where only Linux would know how."""
+def _request_parent_death_signal(number: int) -> bool:
+    """Have the kernel send a signal when the parent ends. Return False on systems other than Linux."""
     try:
         import ctypes
 
@@ -72,9 +72,9 @@ def _signalled_with_parent(number: int) -> bool:
         return False
 
 
-def _look(client: int) -> None:
+def _watch_parent(client: int) -> None:
     while os.getppid() == client:
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -1,4 +1,4 @@
-"""Tools of MCP servers: named, described and answered as any other tool is."""
+"""Tools of MCP servers, adapted to the runtime's tools."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from queenright.instrumentation.effects import Effect
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import hide, hide_named, redact
-from queenright.runtime.agents.credentials import filled_in
-from queenright.runtime.agents.mcp_connection import Connection, over_http, over_stdio
+from queenright.runtime.agents.credentials import substitute_variables
+from queenright.runtime.agents.mcp_connection import McpConnection, http_transport, stdio_transport
 from queenright.runtime.agents.mcp_spec import McpServerSpec
 from queenright.runtime.deadline import Sleep, within
 from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailable, json_text
@@ -28,24 +28,24 @@ _log = logging.getLogger(__name__)
 
 _NAME_LIMIT: Final = 64
 _ALIVE_SECONDS: Final = 5.0
-"""A server that left a call without an answer has so long to answer another."""
+"""Time limit of the probe sent to a server that did not answer a call."""
 
 
 class McpUnavailableError(QueenrightError):
-    """Raised when a server cannot be reached, or when there is no MCP client here."""
+    """Raised when an MCP server cannot be reached, or the MCP client is not installed."""
 
 
 class McpServer:
     """
-    One server, connected at the first use and again at the next use after it went away.
+    One MCP server. It is connected on first use, and again on the next use after it went away.
 
     Args:
-        name: What ``mcp_servers.json`` calls it.
-        spec: Where it is.
+        name: Its name in ``mcp_servers.json``.
+        spec: Its specification.
         folder: The agent's folder.
-        log: The file that a server's stderr is appended to.
-        environment: Where ``${NAME}`` is looked up.
-        sleep: Counts out the time limit for connecting.
+        log: File that receives the server's stderr.
+        environment: Environment for ``${NAME}`` references.
+        sleep: Clock of the connection timeout.
     """
 
     def __init__(
@@ -65,39 +65,39 @@ class McpServer:
         self._environment = environment
         self._sleep = sleep
         self._connecting = asyncio.Lock()
-        self._connection: Connection | None = None
+        self._connection: McpConnection | None = None
         self._closed = False
 
     @property
     def timeout_seconds(self) -> float:
-        """How long one call of a tool may take."""
+        """Time limit of one tool call."""
         return self._spec.timeout_seconds
 
     @property
-    def gone(self) -> bool:
-        """Whether the server went away since it was connected; the next call connects to it again."""
-        return self._connection is not None and self._connection.gone
+    def is_gone(self) -> bool:
+        """Whether the server went away after it was connected; the next call reconnects."""
+        return self._connection is not None and self._connection.is_gone
 
     async def list_tools(self) -> list[mcp.Tool]:
         """
-        Return what the server offered when it was connected; connect to it if it is not.
+        Return the server's tools; connect first if necessary.
 
         Raises:
-            McpUnavailableError: It cannot be reached.
-            MissingCredentialError: It refers to a variable that is not set.
+            McpUnavailableError: The server cannot be reached.
+            MissingCredentialError: A referenced variable is not set.
         """
         return (await self._connected()).tools
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
         """
-        Return the answer of one of the server's tools, as text.
+        Call one of the server's tools and return its result as text.
 
-        A server that went away before is connected again, once. One that goes away during the call is not
-        asked again: whether the call took effect nobody knows.
+        A server that went away earlier is reconnected once. A call during which the server goes away is not
+        repeated, since it may have taken effect.
 
         Raises:
-            ToolError: The tool says so.
-            ToolUnavailable: The server cannot be reached, or it went away.
+            ToolError: The tool reported an error.
+            ToolUnavailable: The server cannot be reached, or went away.
         """
         try:
             connection = await self._connected()
@@ -106,119 +106,122 @@ class McpServer:
         try:
             result = await connection.client.call_tool(tool, dict(arguments))
         except asyncio.CancelledError:
-            connection.doubted = True
+            connection.is_suspect = True
             raise
         except Exception as error:
-            connection.suspect(error)
-            if connection.gone:
+            connection.mark_gone(error)
+            if connection.is_gone:
                 raise ToolUnavailable(
                     f"the MCP server {self.name!r} went away during the call, which may or may not have "
-                    f"taken effect: check before doing it again"
+                    f"taken effect: check before calling it again"
                 ) from None
-            raise ToolError(_told(error)) from None
-        said = as_text(result)
+            raise ToolError(_describe_error(error)) from None
+        text = result_text(result)
         if result.is_error:
-            raise ToolError(said)
-        return said
+            raise ToolError(text)
+        return text
 
     async def close(self) -> None:
-        """End the connection, and the server if it was started here. It is not connected again."""
+        """Close the connection for good, and stop the server if it was started here."""
         self._closed = True
         async with self._connecting:
             if self._connection is not None:
                 await self._connection.close()
                 self._connection = None
 
-    async def _connected(self) -> Connection:
+    async def _connected(self) -> McpConnection:
         async with self._connecting:
             if self._closed:
                 raise McpUnavailableError(f"The MCP server {self.name!r} is closed.")
-            if self._connection is not None and self._connection.doubted:
-                await self._look_after(self._connection)
-            if self._connection is not None and self._connection.gone:
+            if self._connection is not None and self._connection.is_suspect:
+                await self._probe(self._connection)
+            if self._connection is not None and self._connection.is_gone:
                 await self._connection.close()
                 self._connection = None
             if self._connection is None:
                 self._connection = await self._connect()
             return self._connection
 
-    async def _look_after(self, connection: Connection) -> None:
-        """See whether a server still answers that left a call without an answer; if not, end it."""
-        # Within what a call may take, so that there is time left to connect again.
+    async def _probe(self, connection: McpConnection) -> None:
+        """Check that a server still responds after an unanswered call; if not, close the connection."""
+        # Well below the limit of a call, so that time is left to reconnect.
         seconds = min(_ALIVE_SECONDS, self.timeout_seconds / 4)
         try:
-            # Not a ping, which newer servers do not have.
-            await within(seconds, _asked(connection), self._sleep)
+            # Not a ping, which newer servers do not support.
+            await within(seconds, _list_tools(connection), self._sleep)
         except TimeoutError:
-            _log.warning("the MCP server %r hangs: it is ended, and connected again", self.name)
+            _log.warning("the MCP server %r does not respond: reconnecting", self.name)
             await connection.close()
         except Exception as error:
-            connection.suspect(error)  # it refused, which is an answer, or it is gone
-        connection.doubted = False
+            connection.mark_gone(error)  # an error is a response, unless it says that the server is gone
+        connection.is_suspect = False
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> McpConnection:
         try:
-            # Importing it takes about a second.
+            # The import takes about a second.
             await asyncio.to_thread(importlib.import_module, "mcp")
         except ImportError as error:
             raise McpUnavailableError(
                 f"The MCP server {self.name!r} needs the MCP client: pip install 'queenright[mcp]'"
             ) from error
         spec = self._spec
-        wanted_by = f"MCP server {self.name!r}"
+        required_by = f"MCP server {self.name!r}"
         filled = {
-            what: {k: filled_in(text, self._environment, wanted_by=wanted_by) for k, text in texts.items()}
-            for what, texts in (("env", spec.env), ("headers", spec.headers), ("url", {"url": spec.url}))
+            name: {
+                k: substitute_variables(text, self._environment, required_by=required_by)
+                for k, text in texts.items()
+            }
+            for name, texts in (("env", spec.env), ("headers", spec.headers), ("url", {"url": spec.url}))
         }
         hide(self._environment[name] for name in spec.variables)
         for texts in (filled["env"], filled["headers"]):
             hide_named(texts)
         if spec.command:
-            transport = over_stdio(spec, filled["env"], self._folder, self._log)
+            transport = stdio_transport(spec, filled["env"], self._folder, self._log)
         else:
-            transport = over_http(filled["url"]["url"], filled["headers"])
-        connection = Connection(transport, name=f"mcp {self.name}")
+            transport = http_transport(filled["url"]["url"], filled["headers"])
+        connection = McpConnection(transport, name=f"mcp {self.name}")
         try:
             await within(spec.connect_timeout_seconds, connection.open(), self._sleep)
         except BaseException as error:
             await connection.close()
             if not isinstance(error, Exception):
                 raise
-            raise McpUnavailableError(self._unreachable(error, connection.garbage)) from None
+            raise McpUnavailableError(self._unreachable(error, connection.invalid_output)) from None
         return connection
 
-    def _unreachable(self, error: Exception, garbage: str) -> str:
-        garbage = garbage and f"; it wrote to stdout what is no message: {garbage}"
-        hint = f"; what it wrote is in {self._log}" if self._spec.command and self._log.exists() else ""
-        where = f"The MCP server {self.name!r} ({self._spec.where})"
-        return f"{where} cannot be reached: {_told(error)}{garbage}{hint}"
+    def _unreachable(self, error: Exception, invalid_output: str) -> str:
+        invalid_output = invalid_output and f"; it wrote invalid output to stdout: {invalid_output}"
+        hint = f"; its stderr is in {self._log}" if self._spec.command and self._log.exists() else ""
+        server = f"The MCP server {self.name!r} ({self._spec.where})"
+        return f"{server} cannot be reached: {_describe_error(error)}{invalid_output}{hint}"
 
 
-async def mcp_tools(servers: Iterable[McpServer], taken: Collection[str] = ()) -> list[Tool]:
+async def list_mcp_tools(servers: Iterable[McpServer], taken: Collection[str] = ()) -> list[Tool]:
     """
-    Return the tools of ``servers``, connecting to all of them at once.
+    Return the tools of ``servers``; all servers are connected concurrently.
 
-    A tool keeps its name, unless that is in ``taken`` or two servers have it: then it is ``server__tool``.
+    A tool keeps its name unless it is in ``taken`` or two servers offer it; then it is ``server__tool``.
 
     Raises:
         McpUnavailableError: A server cannot be reached.
-        MissingCredentialError: A server refers to a variable that is not set.
+        MissingCredentialError: A server references a variable that is not set.
     """
     servers = list(servers)
     offered = await asyncio.gather(*(server.list_tools() for server in servers), return_exceptions=True)
-    found: list[tuple[McpServer, mcp.Tool]] = []
+    pairs: list[tuple[McpServer, mcp.Tool]] = []
     for server, tools in zip(servers, offered, strict=True):
         if isinstance(tools, BaseException):
             raise tools
-        found += [(server, tool) for tool in tools]
-    names = [_plain(tool.name) for _, tool in found]
+        pairs += [(server, tool) for tool in tools]
+    names = [_sanitize(tool.name) for _, tool in pairs]
     return [
         _tool(server, tool, f"{server.name}__{name}" if name in taken or names.count(name) > 1 else name)
-        for (server, tool), name in zip(found, names, strict=True)
+        for (server, tool), name in zip(pairs, names, strict=True)
     ]
 
 
-async def _asked(connection: Connection) -> None:
+async def _list_tools(connection: McpConnection) -> None:
     await connection.client.list_tools()
 
 
@@ -237,7 +240,7 @@ def _tool(server: McpServer, offered: mcp.Tool, name: str) -> Tool:
 
 
 def _effect_of(annotations: ToolAnnotations | None) -> str:
-    """Return what a server says that a tool does; a hint of it, and better than a guess from its name."""
+    """Return the effect that a server declares for a tool; empty if it declares none."""
     if annotations is None:
         return ""
     if annotations.read_only_hint is not None:
@@ -245,17 +248,17 @@ def _effect_of(annotations: ToolAnnotations | None) -> str:
     return Effect.CHANGES.value if annotations.destructive_hint else ""
 
 
-def _plain(name: str) -> str:
-    """Return a name that every model's provider takes."""
+def _sanitize(name: str) -> str:
+    """Replace the characters that some model providers reject in tool names."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)
 
 
-def as_text(result: CallToolResult) -> str:
-    """Return a result as a model can read it: its text; what is no text is named, not shown."""
+def result_text(result: CallToolResult) -> str:
+    """Return a result as text for a model; content that is not text is named, not included."""
     structured = result.structured_content
-    texts = all(block.type == "text" for block in result.content)
-    # Of several texts or none, what they are parts of is easier to read.
-    if structured is not None and texts and len(result.content) != 1:
+    is_text = all(block.type == "text" for block in result.content)
+    # With several text blocks or none, the structured value is easier to read.
+    if structured is not None and is_text and len(result.content) != 1:
         wrapped = isinstance(structured, dict) and structured.keys() == {"result"}
         return json_text(structured["result"] if wrapped else structured)
     return "\n".join(_block(block) for block in result.content)
@@ -272,9 +275,9 @@ def _block(block: Any) -> str:
     return f"[{block.type}: {getattr(block, 'mime_type', None) or 'no text'}]"
 
 
-def _told(error: BaseException) -> str:
-    """Say what went wrong in one line: of a group, the first that is no group."""
+def _describe_error(error: BaseException) -> str:
+    """Describe an error in one line; of an exception group, the first leaf."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    said = redact(str(error))
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    message = redact(str(error))
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__

@@ -1,4 +1,4 @@
-"""The agent runner: an agent from its folder, checked, started and run."""
+"""The agent runner: loads an agent from its folder, validates it and runs it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from queenright.runtime.agents.agent_check import (
     AgentInfo,
     InvalidAgentError,
     ValidationResult,
-    thinks,
-    unknown_names,
+    find_unknown_names,
+    needs_model,
 )
 from queenright.runtime.agents.agent_parts import AgentParts, hide_credentials, read_agent
 from queenright.runtime.agents.agent_spec import AgentLoadError, AgentSpec
-from queenright.runtime.agents.credentials import hide_variables, missing
-from queenright.runtime.agents.mcp_tools import McpServer, mcp_tools
+from queenright.runtime.agents.credentials import hide_variables, missing_credentials
+from queenright.runtime.agents.mcp_tools import McpServer, list_mcp_tools
 from queenright.runtime.breakers import Breakers
 from queenright.runtime.bus import EventBus
 from queenright.runtime.execution import ExecutionResult
@@ -37,20 +37,21 @@ __all__ = ["AgentInfo", "AgentLoadError", "AgentRunner", "InvalidAgentError", "V
 
 class AgentRunner:
     """
-    One agent: loaded with ``load``, and run on a runtime of its own, or on another's as a secondary graph.
+    One agent: created with ``load``, run on its own runtime or as a secondary graph on another's.
 
     Args:
-        parts: What its folder holds.
-        model: The model to use in place of its own: a name, or the provider itself.
-        storage: The folder of its sessions.
-        providers: Gives the provider of a model's name.
-        interactive: Whether somebody is at a terminal to talk with it.
-        telemetry: Where its spans go; without, nowhere.
-        guards: Makes the guards that watch its nodes for loops on a runtime of its own; without, there are
-            none. On another's runtime that one's guards watch them.
-        breakers: Gives its circuit breakers on a runtime of its own; without, there are none.
-        environment: Where its credentials are.
-        bus: Where its events go on a runtime of its own; without, it has a bus of its own.
+        parts: The contents of the agent's folder.
+        model: Overrides the agent's model: a name or a provider.
+        storage: Folder of its sessions.
+        providers: Creates the provider of a model name.
+        interactive: Whether a user is at a terminal.
+        telemetry: Receives its spans; None discards them.
+        guards: Creates the loop guards of its nodes on its own runtime; None disables them. On another's
+            runtime, that runtime's guards apply.
+        breakers: Provides circuit breakers on its own runtime; None disables them.
+        environment: The environment with its credentials.
+        bus: The event bus of its own runtime; None creates one.
+        offered_tools: Tools from outside the agent that its nodes may use.
     """
 
     def __init__(
@@ -78,8 +79,8 @@ class AgentRunner:
         self._breakers = breakers
         self._environment = environment
         self._bus = bus
-        self._offered = tuple(offered_tools)
-        self._known: dict[str, LLMProvider] = {}
+        self._offered_tools = tuple(offered_tools)
+        self._provider_cache: dict[str, LLMProvider] = {}
         self._runtime: AgentRuntime | None = None
         self._servers: list[McpServer] = []
         self._starting = asyncio.Lock()
@@ -101,26 +102,26 @@ class AgentRunner:
         offered_tools: Iterable[Tool] = (),
     ) -> AgentRunner:
         """
-        Load an agent; its modules are loaded anew each time. This blocks, for as long as they take.
+        Load an agent. Its modules are imported anew each time, and this blocks while they load.
 
         Args:
-            path: Its folder, with ``agent.json`` or ``agent.py``, and with ``tools.py``, ``functions.py``,
-                ``judges.py`` and ``mcp_servers.json`` as it needs them.
-            model: The model to use in place of its own: a name, or the provider itself.
-            storage: The folder of its sessions; without, ``~/.queenright/agents/{name}``.
-            providers: Gives the provider of a model's name.
-            interactive: Whether somebody is at a terminal to talk with it.
-            telemetry: Where its spans go; without, nowhere.
-            guards: Makes the guards that watch its nodes for loops on a runtime of its own; without, there
-                are none. On another's runtime that one's guards watch them.
-            breakers: Gives its circuit breakers on a runtime of its own; without, there are none.
-            environment: Where its credentials are.
-            bus: Where its events go on a runtime of its own; without, it has a bus of its own.
-            offered_tools: What its nodes may name besides its own tools, such as those of a ``Lifecycle``; a
-                tool of its own, or of its MCP servers, goes before one of the same name.
+            path: Its folder, with ``agent.json`` or ``agent.py``, and optionally ``tools.py``,
+                ``functions.py``, ``judges.py`` and ``mcp_servers.json``.
+            model: Overrides the agent's model: a name or a provider.
+            storage: Folder of its sessions; ``~/.queenright/agents/{name}`` by default.
+            providers: Creates the provider of a model name.
+            interactive: Whether a user is at a terminal.
+            telemetry: Receives its spans; None discards them.
+            guards: Creates the loop guards of its nodes on its own runtime; None disables them. On
+                another's runtime, that runtime's guards apply.
+            breakers: Provides circuit breakers on its own runtime; None disables them.
+            environment: The environment with its credentials.
+            bus: The event bus of its own runtime; None creates one.
+            offered_tools: Tools from outside the agent that its nodes may use, such as those of a
+                ``Lifecycle``. The agent's own tools and those of its MCP servers take precedence.
 
         Raises:
-            AgentLoadError: There is no agent there, or a file of it is faulty.
+            AgentLoadError: There is no agent, or one of its files is invalid.
         """
         parts = read_agent(Path(path), environment)
         return cls(
@@ -139,7 +140,7 @@ class AgentRunner:
 
     @property
     def spec(self) -> AgentSpec:
-        """The agent as data."""
+        """The agent's specification."""
         return self._parts.spec
 
     @property
@@ -148,7 +149,7 @@ class AgentRunner:
         return self._parts.folder
 
     def info(self) -> AgentInfo:
-        """Say what the agent is."""
+        """Describe the agent."""
         spec, graph, goal = self.spec, self.spec.graph, self.spec.goal
         return AgentInfo(
             name=spec.name,
@@ -167,23 +168,23 @@ class AgentRunner:
 
     def validate(self) -> ValidationResult:
         """
-        Say what keeps the agent from working: tools, functions, judges, models and credentials that are
-        not there. Nothing is started or asked over the network, and no value of a credential is said.
+        Check for missing tools, functions, judges, models and credentials.
+
+        Nothing is started or sent over the network, and no credential is shown.
         """
-        errors, warnings = unknown_names(self._parts, {tool.name for tool in self._offered}), []
+        errors, warnings = find_unknown_names(self._parts, {tool.name for tool in self._offered_tools}), []
         for name, server in self._parts.mcp_servers.items():
-            absent = [variable for variable in server.variables if variable not in self._environment]
-            if absent:
-                errors.append(f"MCP server {name!r}: not set in the environment: {', '.join(absent)}")
+            unset = [variable for variable in server.variables if variable not in self._environment]
+            if unset:
+                errors.append(f"MCP server {name!r}: not set in the environment: {', '.join(unset)}")
         models = [m for m in (self._model, *self._node_models()) if m and isinstance(m, str)]
-        for absent_one in missing(self.spec.credentials, models, self._environment):
-            errors.append(f"not set in the environment: {absent_one}")
-        if not self._model and (
-            thinking := [n.id for n in self.spec.graph.nodes if thinks(n) and not n.model]
-        ):
+        for variable in missing_credentials(self.spec.credentials, models, self._environment):
+            errors.append(f"not set in the environment: {variable}")
+        without_model = [n.id for n in self.spec.graph.nodes if needs_model(n) and not n.model]
+        if not self._model and without_model:
             errors.append(
-                f"node {thinking[0]!r} needs a model, and none is named; "
-                'name one with --model, or as "model" of the agent'
+                f"node {without_model[0]!r} needs a model, and none is configured; "
+                'pass --model, or set "model" in the agent'
             )
         for model in models:
             try:
@@ -192,21 +193,21 @@ class AgentRunner:
                     provider.check()
             except QueenrightError as error:
                 errors.append(str(error))
-        facing = self.info().client_facing
-        if facing and not self._interactive:
+        client_facing = self.info().client_facing
+        if client_facing and not self._interactive:
             warnings.append(
-                f"node {facing[0]!r} waits for a user, and nobody is at a terminal: use inject_input"
+                f"node {client_facing[0]!r} waits for a user, but there is no terminal: use inject_input"
             )
         return ValidationResult(errors=tuple(errors), warnings=tuple(warnings))
 
     async def start(self) -> AgentRuntime:
         """
-        Start the agent on a runtime of its own, with its MCP servers; return the runtime. Once is enough.
+        Start the agent and its MCP servers on its own runtime and return the runtime. Idempotent.
 
         Raises:
-            InvalidAgentError: It cannot work, by ``validate``.
-            McpUnavailableError: A server cannot be reached.
-            GraphError: Its nodes use something that is not there.
+            InvalidAgentError: ``validate`` found errors.
+            McpUnavailableError: An MCP server cannot be reached.
+            GraphError: Its nodes use something that does not exist.
         """
         async with self._starting:
             if self._runtime is None:
@@ -224,16 +225,16 @@ class AgentRunner:
 
     async def setup_as_secondary(self, runtime: AgentRuntime, graph_id: str) -> None:
         """
-        Join a runtime that is there already, as one more graph. ``cleanup_async`` does not stop it.
+        Add the agent to an existing runtime, which ``cleanup_async`` does not stop, as a secondary graph.
 
         Args:
             runtime: The runtime.
-            graph_id: What the graph is called there.
+            graph_id: The graph's id on that runtime.
 
         Raises:
-            InvalidAgentError: The agent cannot work, by ``validate``.
-            McpUnavailableError: A server cannot be reached.
-            GraphError: The id is taken, or its nodes use something that is not there.
+            InvalidAgentError: ``validate`` found errors.
+            McpUnavailableError: An MCP server cannot be reached.
+            GraphError: The id is in use, or its nodes use something that does not exist.
         """
         graph = self.spec.graph
         renamed = GraphSpec.model_validate({**graph.model_dump(), "id": graph_id})
@@ -247,50 +248,51 @@ class AgentRunner:
         session_id: str | None = None,
     ) -> ExecutionResult:
         """
-        Run the agent to its end; if this is cancelled, the run is paused and can be resumed.
+        Run the agent to completion. If this is cancelled, the run is paused and can be resumed.
 
         Args:
-            input_data: What it is given, as JSON values.
-            entry_point: Where it begins; without, at its first manual entry point.
+            input_data: The input, as JSON values.
+            entry_point: The entry point; by default the first manual one.
             session_id: An existing session to run in.
 
         Raises:
-            GraphError: There is no such entry point. And what ``start`` raises.
+            GraphError: The entry point does not exist. Also raises what ``start`` raises.
         """
         runtime = await self.start()
-        started = await runtime.trigger(
+        execution_id = await runtime.trigger(
             entry_point or self.default_entry_point,
             input_data,
             graph_id=self.spec.graph.id,
             session_id=session_id,
         )
-        return await self._until_over(runtime, started)
+        return await self._wait_or_pause(runtime, execution_id)
 
     async def resume(self, session_id: str) -> ExecutionResult:
         """
-        Take up what a session left unfinished and run it to its end.
+        Resume the unfinished run of a session and run it to completion.
 
         Raises:
-            SessionNotFound: There is no such session.
-            GraphError: There is nothing to resume. And what ``start`` raises.
+            SessionNotFound: The session does not exist.
+            GraphError: There is nothing to resume. Also raises what ``start`` raises.
         """
         runtime = await self.start()
-        return await self._until_over(runtime, await runtime.resume(session_id, self.spec.graph.id))
+        execution_id = await runtime.resume(session_id, self.spec.graph.id)
+        return await self._wait_or_pause(runtime, execution_id)
 
     async def cleanup_async(self) -> None:
-        """Pause what runs, stop the runtime if it is the agent's own, and end its MCP servers."""
+        """Pause running work, stop the agent's own runtime and stop its MCP servers."""
         runtime, self._runtime = self._runtime, None
         try:
             if runtime is not None:
                 await runtime.stop()
         finally:
             servers, self._servers = self._servers, []
-            await _close(servers)
-            self._parts.modules.forget()
+            await _close_servers(servers)
+            self._parts.modules.unload()
 
     @property
     def default_entry_point(self) -> str:
-        """Where a run begins that names no entry point: the first manual one, or the first."""
+        """The entry point of a run that names none: the first manual one, or the first."""
         entries = self.spec.graph.entry_points
         manual = [entry.id for entry in entries if entry.trigger_type == "manual"]
         return (manual or [entry.id for entry in entries])[0]
@@ -298,7 +300,7 @@ class AgentRunner:
     # -- inside ---------------------------------------------------------------------------------
 
     async def _join(self, runtime: AgentRuntime, graph: GraphSpec, *, primary: bool) -> None:
-        # The environment may have changed since it was loaded, and the model may be another one.
+        # The environment or the model may have changed since the agent was loaded.
         hide_credentials(self.spec, self._parts.mcp_servers, self._environment)
         if isinstance(self._model, str):
             hide_variables((), [self._model], self._environment)
@@ -318,13 +320,13 @@ class AgentRunner:
             for name, server in parts.mcp_servers.items()
         ]
         try:
-            own = [*parts.tools, *await mcp_tools(servers, taken={tool.name for tool in parts.tools})]
-            wanted = {name for node in graph.nodes for name in node.tools} - {tool.name for tool in own}
+            own = [*parts.tools, *await list_mcp_tools(servers, taken={tool.name for tool in parts.tools})]
+            needed = {name for node in graph.nodes for name in node.tools} - {tool.name for tool in own}
             runtime.add_graph(
                 graph,
                 model=self._provider(self._model) if self._model else _NoModel(),
                 models={name: self._provider(name) for name in self._node_models()},
-                tools=[*own, *(tool for tool in self._offered if tool.name in wanted)],
+                tools=[*own, *(tool for tool in self._offered_tools if tool.name in needed)],
                 functions=parts.functions,
                 judges=parts.judges,
                 goal=self.spec.goal,
@@ -332,11 +334,11 @@ class AgentRunner:
                 primary=primary,
             )
         except BaseException:
-            await _close(servers)
+            await _close_servers(servers)
             raise
         self._servers += servers
 
-    async def _until_over(self, runtime: AgentRuntime, execution_id: str) -> ExecutionResult:
+    async def _wait_or_pause(self, runtime: AgentRuntime, execution_id: str) -> ExecutionResult:
         try:
             return await runtime.wait(execution_id)
         except asyncio.CancelledError:
@@ -353,27 +355,27 @@ class AgentRunner:
     def _provider(self, model: str | LLMProvider) -> LLMProvider:
         if not isinstance(model, str):
             return model
-        if model not in self._known:
+        if model not in self._provider_cache:
             script = model.removeprefix(SCRIPTED)
-            # A script lies beside the agent that names it.
-            own = model != script and not Path(script).is_absolute() and (self.path / script).is_file()
-            provider = self._providers(f"{SCRIPTED}{self.path / script}" if own else model)
+            # A relative script path is looked up in the agent's folder first.
+            is_local = model != script and not Path(script).is_absolute() and (self.path / script).is_file()
+            provider = self._providers(f"{SCRIPTED}{self.path / script}" if is_local else model)
             if isinstance(provider, ScriptedProvider):
-                provider.begin_with_each_run()
-            self._known[model] = provider
-        return self._known[model]
+                provider.restart_for_each_run()
+            self._provider_cache[model] = provider
+        return self._provider_cache[model]
 
 
 class _NoModel:
-    """Stands where a model would, in a graph none of whose nodes thinks."""
+    """Placeholder model of a graph in which no node needs one."""
 
     name = "none"
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
-        raise ModelError("the agent names no model; name one with --model")
+        raise ModelError("the agent has no model; pass one with --model")
 
 
-async def _close(servers: Iterable[McpServer]) -> None:
+async def _close_servers(servers: Iterable[McpServer]) -> None:
     await asyncio.gather(*(server.close() for server in servers))

@@ -1,1 +1,1 @@
-"""What a graph is made of, as data, and the rules that it is held to."""
+"""Graphs as data, and their validation."""

@@ -1,9 +1,9 @@
 """
-Conditions over an execution's memory, as words: ``score >= 8 and "draft" in report``.
+Conditions over an execution's memory, as expressions: ``score >= 8 and "draft" in report``.
 
-A name is a key of the memory; ``memory`` is all of it, for keys that are no names and for asking whether
-one is there (``"score" in memory``). ``report.title`` is ``report["title"]``: no attribute of an object
-is ever read. What could take long or much room is refused: powers, repetition, formatting, comprehensions.
+A name is a key of the memory. ``memory`` is the whole memory, for keys that are not valid names and for
+membership tests (``"score" in memory``). ``report.title`` means ``report["title"]``: attributes of objects
+are never read. Operations with unbounded cost are rejected: powers, repetition, formatting, comprehensions.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any, Final
 from queenright.instrumentation.errors import QueenrightError
 
 _MEMORY: Final = "memory"
-_LONGEST: Final = 1_000
-_DEEPEST: Final = 40
+_MAX_LENGTH: Final = 1_000
+_MAX_DEPTH: Final = 40
 
 FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
@@ -34,30 +34,30 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "lower": lambda text: str(text).lower(),
     }
 )
-"""What a condition may call."""
+"""Functions that a condition may call."""
 
 METHODS: Final = frozenset(
     {"get", "keys", "values", "items", "lower", "upper", "strip", "startswith", "endswith"}
 )
-"""What a condition may call on a value: none of them changes it."""
+"""Methods that a condition may call; none of them changes the value."""
 
 
 class ConditionError(QueenrightError):
-    """Raised when a condition is none, or cannot be answered with the memory as it is."""
+    """Raised when a condition is invalid, or cannot be evaluated with the current memory."""
 
     def __init__(self, expression: str, problem: str) -> None:
-        shown = expression if len(expression) <= 200 else expression[:200] + "..."
-        super().__init__(f"condition {shown!r}: {problem}")
+        excerpt = expression if len(expression) <= 200 else expression[:200] + "..."
+        super().__init__(f"condition {excerpt!r}: {problem}")
         self.expression = expression
         self.problem = problem
 
 
 class NotInMemoryError(ConditionError):
-    """Raised when a condition speaks of what is not in the memory (yet)."""
+    """Raised when a condition refers to a key that is not in the memory."""
 
 
 class ConditionsUnavailableError(QueenrightError):
-    """Raised when the library that evaluates conditions is not installed."""
+    """Raised when the library that evaluates conditions is missing."""
 
     def __init__(self) -> None:
         super().__init__("conditions need simpleeval; install it with: pip install 'queenright[runtime]'")
@@ -65,47 +65,46 @@ class ConditionsUnavailableError(QueenrightError):
 
 def check(expression: str) -> None:
     """
-    See that ``expression`` is a condition; what is in the memory does not matter.
+    Check the syntax of a condition, independent of the memory.
 
     Raises:
-        ConditionError: It is not; says why.
+        ConditionError: It is invalid; says why.
         ConditionsUnavailableError: The library is missing.
     """
     _simpleeval()
     _parsed(expression)
 
 
-def holds(expression: str, memory: Mapping[str, Any]) -> bool:
+def evaluate(expression: str, memory: Mapping[str, Any]) -> bool:
     """
-    Return whether ``expression`` is true of ``memory``.
+    Evaluate a condition over ``memory``.
 
     Raises:
-        NotInMemoryError: It needs a name or key that is not there.
-        ConditionError: It is no condition, or it compares what cannot be compared. Values of the memory
-            are not in the message.
+        NotInMemoryError: It refers to a name or key that is not in the memory.
+        ConditionError: It is invalid, or cannot be evaluated. The message contains no values of the memory.
         ConditionsUnavailableError: The library is missing.
     """
     library = _simpleeval()
     evaluator = library.EvalWithCompoundTypes(
         operators=_OPERATORS,
         functions=dict(FUNCTIONS),
-        # Not a dict: it cannot be changed, and is not searched through at each look-up.
+        # Read-only, and not a dict: simpleeval searches a dict at each look-up.
         names={_MEMORY: MappingProxyType(memory)},
     )
     tree = _parsed(expression)
     try:
         return bool(evaluator.eval(expression, previously_parsed=tree))
     except (KeyError, IndexError) as error:
-        raise NotInMemoryError(expression, _missing(tree, error)) from None
+        raise NotInMemoryError(expression, _describe_missing(tree, error)) from None
     except (TypeError, ZeroDivisionError, _TooMuchError) as error:
         raise ConditionError(expression, str(error)) from None
     except Exception as error:
-        # Its text may quote a value, and values may be secrets.
-        raise ConditionError(expression, f"cannot be answered ({type(error).__name__})") from None
+        # The message may quote a value, which may be a secret.
+        raise ConditionError(expression, f"cannot be evaluated ({type(error).__name__})") from None
 
 
 class _TooMuchError(Exception):
-    """A result would be too large."""
+    """Raised when a result would be too large."""
 
 
 def _simpleeval() -> Any:
@@ -117,28 +116,30 @@ def _simpleeval() -> Any:
 
 @functools.lru_cache(maxsize=512)
 def _parsed(expression: str) -> ast.expr:
-    """Return ``expression`` as a tree in which every look-up is one in the memory."""
+    """Parse ``expression`` into a tree in which every name is a look-up in the memory."""
     if not expression.strip():
         raise ConditionError(expression, "is empty")
-    if len(expression) > _LONGEST:
-        raise ConditionError(expression, f"is {len(expression)} characters long; at most {_LONGEST}")
+    if len(expression) > _MAX_LENGTH:
+        raise ConditionError(
+            expression, f"is {len(expression)} characters long; the maximum is {_MAX_LENGTH}"
+        )
     try:
         tree = ast.parse(expression.strip(), mode="eval").body
     except SyntaxError as error:
         raise ConditionError(expression, f"{error.msg} at character {error.offset}") from None
     except (ValueError, MemoryError, RecursionError) as error:
-        raise ConditionError(expression, f"cannot be read ({type(error).__name__})") from None
+        raise ConditionError(expression, f"cannot be parsed ({type(error).__name__})") from None
     problem = next(_problems(tree, 0), None)
     if problem is not None:
         raise ConditionError(expression, problem)
-    looked_up: ast.expr = ast.fix_missing_locations(_LookUps().visit(tree))
-    return looked_up
+    resolved: ast.expr = ast.fix_missing_locations(_LookUps().visit(tree))
+    return resolved
 
 
 def _problems(node: ast.AST, depth: int) -> Iterator[str]:
-    """Yield what is not allowed in ``node`` and below."""
-    if depth > _DEEPEST:
-        yield f"is nested more than {_DEEPEST} deep"
+    """Yield what is not allowed in ``node`` and its children."""
+    if depth > _MAX_DEPTH:
+        yield f"is nested more than {_MAX_DEPTH} deep"
         return
     if type(node) not in _ALLOWED:
         yield f"{_WORDS.get(type(node), type(node).__name__)} is not allowed"
@@ -146,13 +147,13 @@ def _problems(node: ast.AST, depth: int) -> Iterator[str]:
     if isinstance(node, ast.Constant) and not isinstance(node.value, str | int | float | None):
         yield f"{type(node.value).__name__} is not allowed"
     if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
-        yield f"{node.attr!r} is not allowed: names with an underscore in front are private"
-    below = list(ast.iter_child_nodes(node))
+        yield f"{node.attr!r} is not allowed: names that start with an underscore are private"
+    children = list(ast.iter_child_nodes(node))
     if isinstance(node, ast.Call):
         yield from _call_problems(node)
-        # The name of a function is none of the memory's.
-        below = [*node.args, *([node.func.value] if isinstance(node.func, ast.Attribute) else [])]
-    for child in below:
+        # The function's name is not a key of the memory.
+        children = [*node.args, *([node.func.value] if isinstance(node.func, ast.Attribute) else [])]
+    for child in children:
         yield from _problems(child, depth + 1)
 
 
@@ -161,16 +162,16 @@ def _call_problems(call: ast.Call) -> Iterator[str]:
         yield "named arguments are not allowed"
     if isinstance(call.func, ast.Name):
         if call.func.id not in FUNCTIONS:
-            yield f"there is no function {call.func.id!r}; there are: {', '.join(FUNCTIONS)}"
+            yield f"unknown function {call.func.id!r}; available: {', '.join(FUNCTIONS)}"
     elif isinstance(call.func, ast.Attribute):
         if call.func.attr not in METHODS:
-            yield f"{call.func.attr!r} cannot be called; what can: {', '.join(sorted(METHODS))}"
+            yield f"method {call.func.attr!r} is not allowed; allowed: {', '.join(sorted(METHODS))}"
     else:
         yield "only functions can be called"
 
 
 class _LookUps(ast.NodeTransformer):
-    """Turns names and attributes into look-ups by key."""
+    """Turns names and attributes into look-ups in the memory."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         node.args = [self.visit(argument) for argument in node.args]
@@ -187,28 +188,28 @@ class _LookUps(ast.NodeTransformer):
         return ast.Subscript(self.visit(node.value), ast.Constant(node.attr), ast.Load())
 
 
-def _missing(tree: ast.AST, error: LookupError) -> str:
-    """Say what is not there; a key that was itself taken from the memory is not named."""
-    said = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+def _describe_missing(tree: ast.AST, error: LookupError) -> str:
+    """Name the missing key, unless the key is itself a value of the memory."""
+    literals = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     key = error.args[0] if isinstance(error, KeyError) and error.args else None
-    if isinstance(key, str) and key in said:
+    if isinstance(key, str) and key in literals:
         return f"there is no {key!r}"
-    return "there is no such key or position"
+    return "there is no such key or index"
 
 
-def _numbers_only(do: Callable[[Any, Any], Any], sign: str) -> Callable[[Any, Any], Any]:
+def _numbers_only(operation: Callable[[Any, Any], Any], sign: str) -> Callable[[Any, Any], Any]:
     def checked(left: Any, right: Any) -> Any:
         for value in (left, right):
             if not isinstance(value, int | float):
-                raise TypeError(f"{sign} is for numbers, not {type(value).__name__}")
-        return do(left, right)
+                raise TypeError(f"{sign} needs numbers, not {type(value).__name__}")
+        return operation(left, right)
 
     return checked
 
 
 def _add(left: Any, right: Any) -> Any:
     if hasattr(left, "__len__") and hasattr(right, "__len__") and len(left) + len(right) > 1_000_000:
-        raise _TooMuchError("+ would make more than a million characters or items")
+        raise _TooMuchError("+ would produce more than a million characters or items")
     return left + right
 
 

@@ -1,4 +1,4 @@
-"""Goals: what an execution is for, and how far it has come. Values and a pure function over the memory."""
+"""Goals: what an execution is for, and its progress. Values and a pure function over the memory."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ CriterionState = Literal["met", "unmet", "unknown"]
 
 
 class SuccessCriterion(Spec):
-    """One thing that must be so for the goal to be reached."""
+    """One criterion that must be met to achieve the goal."""
 
     id: Identifier
     description: str = ""
     expression: str = ""
-    """A condition over the memory; without one it is met when the execution succeeds."""
+    """A condition over the memory; without one, the criterion is met when the execution succeeds."""
     weight: float = Field(default=1, gt=0, le=1_000_000)
 
 
 class Constraint(Spec):
-    """One thing that must stay so on the way."""
+    """One condition that must hold throughout."""
 
     id: Identifier
     description: str = ""
     kind: Literal["hard", "soft"] = "hard"
-    """A hard one that is violated spoils the goal; a soft one is told."""
+    """A violated hard constraint prevents the goal; a soft one is only reported."""
     expression: str = ""
-    """A condition over the memory that must hold; one in words alone is for the model to keep."""
+    """A condition over the memory that must hold; a constraint without one is left to the model."""
 
 
 class Goal(Spec):
-    """What a graph is to achieve, and within what bounds."""
+    """What a graph should achieve, and its constraints."""
 
     id: Identifier
     name: str = ""
@@ -51,68 +51,70 @@ class Goal(Spec):
             ("criterion", self.success_criteria),
             ("constraint", self.constraints),
         )
-        for what, those in parts:
-            counts = Counter(one.id for one in those)
-            problems += [f"{what} {name!r} is there twice" for name, count in counts.items() if count > 1]
-            for one in those:
-                if one.expression:
+        for kind, items in parts:
+            counts = Counter(item.id for item in items)
+            problems += [f"{kind} {name!r} is defined twice" for name, count in counts.items() if count > 1]
+            for item in items:
+                if item.expression:
                     try:
-                        conditions.check(one.expression)
+                        conditions.check(item.expression)
                     except (conditions.ConditionError, conditions.ConditionsUnavailableError) as error:
-                        problems.append(f"{what} {one.id!r}: {error}")
+                        problems.append(f"{kind} {item.id!r}: {error}")
         if problems:
             raise ValueError("\n".join(f"goal {self.id!r}: {problem}" for problem in problems))
         return self
 
 
 class GoalProgress(Spec):
-    """How far an execution has come."""
+    """Progress of an execution towards its goal."""
 
     goal_id: str
     fraction: float = Field(ge=0, le=1)
-    """The weight of the criteria that are met, of all weight."""
+    """Weight of the criteria that are met, divided by the total weight."""
     criteria: Mapping[str, CriterionState] = Field(default_factory=dict)
     violated: tuple[str, ...] = ()
-    """Ids of violated constraints, the hard ones first."""
+    """Ids of violated constraints, hard ones first."""
     achieved: bool = False
-    """Every criterion is met, and no hard constraint violated."""
+    """Whether every criterion is met and no hard constraint is violated."""
 
 
-def progress(goal: Goal, memory: Mapping[str, Any], *, finished: bool) -> GoalProgress:
+def measure_progress(goal: Goal, memory: Mapping[str, Any], *, finished: bool) -> GoalProgress:
     """
-    Return how far ``memory`` shows that ``goal`` is reached.
+    Measure progress towards ``goal`` from ``memory``.
 
-    What an expression speaks of and is not in the memory makes a criterion ``unmet``; one that cannot be
-    answered for another reason is ``unknown``. A constraint that cannot be answered is no violation on the
-    way, but it is one at the end: it was not shown to hold.
+    A criterion whose expression needs a key that is not in the memory is ``unmet``; one that cannot be
+    evaluated for another reason is ``unknown``. A constraint that cannot be evaluated counts as violated
+    only at the end: it was not shown to hold.
 
     Args:
         goal: The goal.
-        memory: What the execution knows.
-        finished: The execution has succeeded.
+        memory: The execution's memory.
+        finished: Whether the execution has succeeded.
 
     Raises:
-        ConditionsUnavailableError: There are expressions, and the library for them is missing.
+        ConditionsUnavailableError: There are expressions, and the library is missing.
     """
-    criteria = {one.id: _state(one, memory, finished) for one in goal.success_criteria}
-    met = sum(one.weight for one in goal.success_criteria if criteria[one.id] == "met")
-    whole = sum(one.weight for one in goal.success_criteria)
-    broken = [one for one in goal.constraints if _is_violated(one, memory, finished)]
-    done = all(state == "met" for state in criteria.values()) if criteria else finished
+    criteria = {each.id: _criterion_state(each, memory, finished) for each in goal.success_criteria}
+    met = sum(each.weight for each in goal.success_criteria if criteria[each.id] == "met")
+    total = sum(each.weight for each in goal.success_criteria)
+    violated = [each for each in goal.constraints if _is_violated(each, memory, finished)]
+    all_met = all(state == "met" for state in criteria.values()) if criteria else finished
     return GoalProgress(
         goal_id=goal.id,
-        fraction=min(met / whole, 1.0) if criteria else float(finished),
+        fraction=min(met / total, 1.0) if criteria else float(finished),
         criteria=criteria,
-        violated=tuple(one.id for one in sorted(broken, key=lambda one: one.kind != "hard")),
-        achieved=done and not any(one.kind == "hard" for one in broken),
+        violated=tuple(each.id for each in sorted(violated, key=lambda each: each.kind != "hard")),
+        achieved=all_met and not any(each.kind == "hard" for each in violated),
     )
 
 
-def _state(criterion: SuccessCriterion, memory: Mapping[str, Any], finished: bool) -> CriterionState:
+def _criterion_state(
+    criterion: SuccessCriterion, memory: Mapping[str, Any], finished: bool
+) -> CriterionState:
     if not criterion.expression:
         return "met" if finished else "unknown"
     try:
-        return "met" if conditions.holds(criterion.expression, memory) else "unmet"
+        return "met" if conditions.evaluate(criterion.expression, memory) else "unmet"
     except conditions.NotInMemoryError:
         return "unmet"
     except conditions.ConditionError:
@@ -123,6 +125,6 @@ def _is_violated(constraint: Constraint, memory: Mapping[str, Any], finished: bo
     if not constraint.expression:
         return False
     try:
-        return not conditions.holds(constraint.expression, memory)
+        return not conditions.evaluate(constraint.expression, memory)
     except conditions.ConditionError:
         return finished

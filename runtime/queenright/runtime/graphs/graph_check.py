@@ -1,105 +1,105 @@
-"""What can be wrong with a graph as a whole: every problem, each one sentence that names its place."""
+"""Validation of a graph as a whole. Each problem is one sentence that names its place."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from queenright.runtime.graphs import conditions
-from queenright.runtime.graphs.spec_check import entry_point_problems, node_problems, twice
+from queenright.runtime.graphs.spec_check import entry_point_problems, find_duplicates, node_problems
 from queenright.runtime.graphs.specs import EdgeSpec, EntryPointSpec, NodeSpec
 
 Adjacency = Mapping[str, Sequence[str]]
-"""For each node, the nodes that its edges lead to."""
+"""The targets of each node's edges."""
 
 
-def problems(
+def find_graph_problems(
     nodes: Sequence[NodeSpec], edges: Sequence[EdgeSpec], entry_points: Sequence[EntryPointSpec]
 ) -> list[str]:
-    """Return all that is wrong, in the order: ids, nodes, edges, entry points, the whole."""
+    """Return all problems, in the order: ids, nodes, edges, entry points, structure."""
     by_id = {node.id: node for node in nodes}
-    found = [*_id_problems(nodes, edges, entry_points)]
+    result = [*_id_problems(nodes, edges, entry_points)]
     for node in nodes:
-        found += node_problems(node)
-        found += _router_problems(node, edges)
+        result += node_problems(node)
+        result += _router_problems(node, edges)
     for edge in edges:
-        found += _edge_problems(edge, by_id)
-    found += _repeated_edges(edges)
+        result += _edge_problems(edge, by_id)
+    result += _repeated_edges(edges)
     for entry in entry_points:
         if entry.node_id not in by_id:
-            found.append(
-                f"entry point {entry.id!r} starts node {entry.node_id!r}, which is not there; "
-                f"there are: {_list(by_id)}"
+            result.append(
+                f"entry point {entry.id!r} starts node {entry.node_id!r}, which does not exist; "
+                f"nodes: {_list(by_id)}"
             )
-        found += entry_point_problems(entry)
-    found += _unreached(by_id, edges, entry_points)
-    found += _endless(by_id, edges)
-    return found
+        result += entry_point_problems(entry)
+    result += _unreachable_nodes(by_id, edges, entry_points)
+    result += _endless_cycles(by_id, edges)
+    return result
 
 
 def adjacency(edges: Iterable[EdgeSpec]) -> Adjacency:
-    """Return where the edges of each node lead to, in their order."""
-    leads: dict[str, list[str]] = {}
+    """Return the targets of each node's edges, in order."""
+    targets: dict[str, list[str]] = {}
     for edge in edges:
-        leads.setdefault(edge.source, []).append(edge.target)
-    return leads
+        targets.setdefault(edge.source, []).append(edge.target)
+    return targets
 
 
-def beyond(start: str, leads: Adjacency) -> dict[str, None]:
-    """Return, nearest first, the nodes that one edge or more lead to: ``start`` only if it is in a cycle."""
-    found: dict[str, None] = {}
-    ahead = [start]
-    while ahead:
-        nearest, ahead = ahead, []
-        for source in nearest:
-            for target in leads.get(source, ()):
-                if target not in found:
-                    found[target] = None
-                    ahead.append(target)
-    return found
+def reachable_from(start: str, targets: Adjacency) -> dict[str, None]:
+    """Return the nodes reachable from ``start``, nearest first; ``start`` itself only if it is in a cycle."""
+    reached: dict[str, None] = {}
+    frontier = [start]
+    while frontier:
+        current, frontier = frontier, []
+        for source in current:
+            for target in targets.get(source, ()):
+                if target not in reached:
+                    reached[target] = None
+                    frontier.append(target)
+    return reached
 
 
 def _id_problems(
     nodes: Sequence[NodeSpec], edges: Sequence[EdgeSpec], entry_points: Sequence[EntryPointSpec]
 ) -> Iterator[str]:
     if not nodes:
-        yield "there is no node"
+        yield "a graph needs at least one node"
     if not entry_points:
-        yield "there is no entry point: nothing starts it"
-    yield from twice("node", (node.id for node in nodes))
-    yield from twice("edge", (edge.id for edge in edges))
-    yield from twice("entry point", (entry.id for entry in entry_points))
+        yield "a graph needs at least one entry point"
+    yield from find_duplicates("node", (node.id for node in nodes))
+    yield from find_duplicates("edge", (edge.id for edge in edges))
+    yield from find_duplicates("entry point", (entry.id for entry in entry_points))
 
 
 def _router_problems(node: NodeSpec, edges: Sequence[EdgeSpec]) -> Iterator[str]:
     if node.node_type == "router":
-        taken = {edge.route for edge in edges if edge.source == node.id and edge.when == "route"}
+        used = {edge.route for edge in edges if edge.source == node.id and edge.when == "route"}
         for route in node.routes:
-            if route not in taken:
+            if route not in used:
                 yield f"node {node.id!r}: route {route!r} has no edge"
 
 
 def _edge_problems(edge: EdgeSpec, by_id: Mapping[str, NodeSpec]) -> Iterator[str]:
-    it = f"edge {edge.id!r}"
+    prefix = f"edge {edge.id!r}"
     if edge.source not in by_id:
-        yield f"{it} leaves node {edge.source!r}, which is not there; there are: {_list(by_id)}"
+        yield f"{prefix} leaves node {edge.source!r}, which does not exist; nodes: {_list(by_id)}"
     if edge.target not in by_id:
-        yield f"{it} leads to node {edge.target!r}, which is not there; there are: {_list(by_id)}"
-    yield from (f"{it}: {problem}" for problem in _condition_problems(edge))
-    yield from (f"{it}: {problem}" for problem in _route_problems(edge, by_id.get(edge.source)))
+        yield f"{prefix} leads to node {edge.target!r}, which does not exist; nodes: {_list(by_id)}"
+    yield from (f"{prefix}: {problem}" for problem in _condition_problems(edge))
+    yield from (f"{prefix}: {problem}" for problem in _route_problems(edge, by_id.get(edge.source)))
     target = by_id.get(edge.target)
     if target is not None and target.input_keys:
         for key in edge.input_mapping:
             if key not in target.input_keys:
-                have = _list(target.input_keys)
-                yield f"{it}: {key!r} is no input key of node {target.id!r}; it has: {have}"
+                keys = _list(target.input_keys)
+                yield f"{prefix}: {key!r} is not an input key of node {target.id!r}; it has: {keys}"
 
 
 def _condition_problems(edge: EdgeSpec) -> Iterator[str]:
     if edge.when != "expression":
         if edge.expression:
-            yield f"expression is for edges that are taken when 'expression', not {edge.when!r}"
+            yield f"expression requires when='expression', not {edge.when!r}"
     elif not edge.expression:
-        yield "an edge that is taken when 'expression' needs an expression"
+        yield "when='expression' requires an expression"
     else:
         try:
             conditions.check(edge.expression)
@@ -110,9 +110,9 @@ def _condition_problems(edge: EdgeSpec) -> Iterator[str]:
 def _route_problems(edge: EdgeSpec, source: NodeSpec | None) -> Iterator[str]:
     if edge.when != "route":
         if edge.route:
-            yield f"route is for edges that are taken when 'route', not {edge.when!r}"
+            yield f"route requires when='route', not {edge.when!r}"
     elif source is not None and source.node_type != "router":
-        yield f"a route leaves node {source.id!r}, which is no router but {source.node_type}"
+        yield f"a route leaves node {source.id!r}, which is not a router but {source.node_type}"
     elif source is not None and edge.route not in source.routes:
         yield f"node {source.id!r} has no route {edge.route!r}; it has: {_list(source.routes)}"
 
@@ -120,51 +120,53 @@ def _route_problems(edge: EdgeSpec, source: NodeSpec | None) -> Iterator[str]:
 def _repeated_edges(edges: Sequence[EdgeSpec]) -> Iterator[str]:
     first: dict[tuple[str, ...], str] = {}
     for edge in edges:
-        what = (edge.source, edge.target, edge.when, edge.expression, edge.route)
-        if what in first and first[what] != edge.id:
-            yield f"edge {edge.id!r} is edge {first[what]!r} again: it would start node {edge.target!r} twice"
-        first.setdefault(what, edge.id)
+        key = (edge.source, edge.target, edge.when, edge.expression, edge.route)
+        if key in first and first[key] != edge.id:
+            yield f"edge {edge.id!r} repeats edge {first[key]!r}: it would start node {edge.target!r} twice"
+        first.setdefault(key, edge.id)
 
 
-def _unreached(
+def _unreachable_nodes(
     by_id: Mapping[str, NodeSpec], edges: Sequence[EdgeSpec], entry_points: Sequence[EntryPointSpec]
 ) -> Iterator[str]:
-    leads = adjacency(edges)
+    targets = adjacency(edges)
     reached: set[str] = set()
     for start in {entry.node_id for entry in entry_points}:
-        reached |= {start, *beyond(start, leads)}
+        reached |= {start, *reachable_from(start, targets)}
     for node_id in by_id:
         if node_id not in reached and entry_points:
-            yield f"node {node_id!r} is reached from no entry point"
+            yield f"node {node_id!r} is not reachable from any entry point"
 
 
-def _endless(by_id: Mapping[str, NodeSpec], edges: Sequence[EdgeSpec]) -> Iterator[str]:
+def _endless_cycles(by_id: Mapping[str, NodeSpec], edges: Sequence[EdgeSpec]) -> Iterator[str]:
     """
-    Yield a problem for each set of nodes that, once entered, surely go round for ever.
+    Yield a problem for each set of nodes that never ends once it is entered.
 
-    That is: each can be reached from each, no edge leads out, each goes on inside when it succeeds, and
-    none has a limit to its visits.
+    In such a set each node can be reached from each other, no edge leads out, every node takes an edge when
+    it succeeds, and none limits its visits.
     """
     edges = [edge for edge in edges if edge.source in by_id and edge.target in by_id]
-    leads = adjacency(edges)
-    reach = {node_id: beyond(node_id, leads) for node_id in by_id}
-    seen: set[str] = set()
+    targets = adjacency(edges)
+    reachable = {node_id: reachable_from(node_id, targets) for node_id in by_id}
+    checked: set[str] = set()
     for node_id in by_id:
-        if node_id in seen or node_id not in reach[node_id]:
+        if node_id in checked or node_id not in reachable[node_id]:
             continue
-        cycle = dict.fromkeys([node_id, *(other for other in reach[node_id] if node_id in reach[other])])
-        seen.update(cycle)
-        leads_out = any(target not in cycle for source in cycle for target in leads[source])
-        if not leads_out and all(_goes_on(by_id[source], edges) for source in cycle):
+        cycle = dict.fromkeys(
+            [node_id, *(other for other in reachable[node_id] if node_id in reachable[other])]
+        )
+        checked.update(cycle)
+        has_exit = any(target not in cycle for source in cycle for target in targets[source])
+        if not has_exit and all(_always_continues(by_id[source], edges) for source in cycle):
             names = " -> ".join(repr(name) for name in (*cycle, node_id))
             yield (
-                f"nodes go round for ever: {names}; give one of them an edge that leads out, "
+                f"nodes form an endless cycle: {names}; give one of them an edge that leads out, "
                 "a condition, or max_node_visits"
             )
 
 
-def _goes_on(node: NodeSpec, edges: Sequence[EdgeSpec]) -> bool:
-    """Return whether a node that succeeds surely takes an edge, however often it was there before."""
+def _always_continues(node: NodeSpec, edges: Sequence[EdgeSpec]) -> bool:
+    """Return whether a node takes an edge whenever it succeeds, however often it was visited."""
     if "max_node_visits" in node.model_fields_set and node.max_node_visits:
         return False
     unconditional = any(edge.source == node.id and edge.when in ("success", "always") for edge in edges)

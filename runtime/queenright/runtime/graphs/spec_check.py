@@ -1,4 +1,4 @@
-"""What can be wrong with a node or an entry point by itself. Each problem is one sentence that names it."""
+"""Validation of single nodes and entry points. Each problem is one sentence that names its place."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from zoneinfo import ZoneInfo
 from queenright.runtime.graphs.specs import EntryPointSpec, NodeSpec
 
 
-def twice(what: str, ids: Iterable[str]) -> Iterator[str]:
-    """Yield a problem for each id that is there more than once."""
+def find_duplicates(kind: str, ids: Iterable[str]) -> Iterator[str]:
+    """Yield a problem for each duplicate id."""
     for name, count in Counter(ids).items():
         if count > 1:
-            yield f"{what} {name!r} is there twice"
+            yield f"{kind} {name!r} is defined twice"
 
 
 def node_problems(node: NodeSpec) -> Iterator[str]:
-    """Yield what is wrong with ``node``, whatever graph it is in."""
-    it = f"node {node.id!r}"
-    yield from (f"{it}: {problem}" for problem in _type_problems(node))
-    for what, names in (
+    """Yield the problems of ``node``, independent of its graph."""
+    prefix = f"node {node.id!r}"
+    yield from (f"{prefix}: {problem}" for problem in _type_problems(node))
+    for kind, names in (
         ("tool", node.tools),
         ("input key", node.input_keys),
         ("output key", node.output_keys),
     ):
-        yield from (f"{it}: {problem}" for problem in twice(what, names))
+        yield from (f"{prefix}: {problem}" for problem in find_duplicates(kind, names))
     for key in node.nullable_output_keys:
         if key not in node.output_keys:
-            yield f"{it}: nullable output key {key!r} is none of its output_keys"
+            yield f"{prefix}: nullable output key {key!r} is not in output_keys"
     for name in node.final_tools:
         if name not in node.tools:
-            yield f"{it}: final tool {name!r} is none of its tools"
+            yield f"{prefix}: final tool {name!r} is not in tools"
     if node.conversation_judge == "llm" and not node.success_criteria:
-        yield f"{it}: conversation_judge 'llm' needs success_criteria to judge by"
+        yield f"{prefix}: conversation_judge 'llm' requires success_criteria"
 
 
 def _type_problems(node: NodeSpec) -> Iterator[str]:
@@ -46,38 +46,37 @@ def _type_problems(node: NodeSpec) -> Iterator[str]:
     if kind == "event_loop" and not node.system_prompt:
         yield "an event_loop node needs a system_prompt"
     if kind == "event_loop" and node.function:
-        yield "function is for function and router nodes, not event_loop"
+        yield "function applies to function and router nodes, not event_loop"
     if kind == "router":
         if bool(node.function) == bool(node.system_prompt):
-            yield "a router needs either a system_prompt or a function, and not both"
+            yield "a router needs either a system_prompt or a function, not both"
         if not node.routes:
             yield "a router needs routes"
     elif node.routes:
-        yield f"routes is for routers, not {kind}"
+        yield f"routes applies to routers, not {kind}"
     if node.function and kind != "event_loop":
-        # What only a model could make use of.
-        meant_for_models = {
+        model_only = {
             "tools": node.tools,
             "system_prompt": node.system_prompt if kind == "function" else "",
             "model": node.model,
             "conversation_judge": node.conversation_judge,
         }
-        for name, value in meant_for_models.items():
+        for name, value in model_only.items():
             if value:
-                yield f"{name} is for nodes with a model, and this one calls function {node.function!r}"
+                yield f"{name} applies to nodes with a model, but this one calls function {node.function!r}"
     if node.client_facing and kind != "event_loop":
-        yield f"client_facing is for event_loop nodes, not {kind}"
+        yield f"client_facing applies to event_loop nodes, not {kind}"
 
 
 def entry_point_problems(entry: EntryPointSpec) -> Iterator[str]:
-    """Yield what is wrong with ``entry``, whatever graph it is in."""
-    it = f"entry point {entry.id!r}"
-    yield from (f"{it}: {problem}" for problem in _timer_problems(entry))
-    yield from (f"{it}: {problem}" for problem in _event_problems(entry))
+    """Yield the problems of ``entry``, independent of its graph."""
+    prefix = f"entry point {entry.id!r}"
+    yield from (f"{prefix}: {problem}" for problem in _timer_problems(entry))
+    yield from (f"{prefix}: {problem}" for problem in _event_problems(entry))
     if entry.max_concurrent > 1 and entry.isolation_level != "per_run":
         yield (
-            f"{it}: max_concurrent {entry.max_concurrent} needs isolation_level per_run; "
-            f"{entry.isolation_level} runs share a session, and a session has one writer"
+            f"{prefix}: max_concurrent {entry.max_concurrent} requires isolation_level per_run; "
+            f"{entry.isolation_level} runs share a session, which has one writer"
         )
 
 
@@ -86,16 +85,16 @@ def _timer_problems(entry: EntryPointSpec) -> Iterator[str]:
     if entry.trigger_type != "timer":
         for name, is_set in (("interval_seconds", interval), ("cron", cron)):
             if is_set:
-                yield f"{name} is for timers, not {entry.trigger_type}"
+                yield f"{name} applies to timers, not {entry.trigger_type}"
     elif interval and cron:
-        yield "a timer has interval_seconds or cron, not both"
+        yield "a timer takes either interval_seconds or cron, not both"
     elif not interval and not cron:
         yield "a timer needs interval_seconds or cron"
     zone = _zone(entry.timezone)
     if zone is None:
-        yield f"there is no timezone {entry.timezone!r}; one is such as 'UTC' or 'Europe/Vienna'"
+        yield f"unknown timezone {entry.timezone!r}; use a name such as 'UTC' or 'Europe/Vienna'"
     elif not cron and entry.timezone != "UTC":
-        yield "timezone is for cron"
+        yield "timezone applies to cron only"
     if cron and (problem := cron_problem(entry.cron)) is not None:
         yield problem
 
@@ -108,19 +107,19 @@ def _event_problems(entry: EntryPointSpec) -> Iterator[str]:
     fields = ("event_types", "filter_graph", "filter_stream", "filter_node", "filter_agent")
     for name in fields:
         if getattr(entry, name):
-            yield f"{name} is for events, not {entry.trigger_type}"
+            yield f"{name} applies to event triggers, not {entry.trigger_type}"
 
 
 def _zone(name: str) -> ZoneInfo | None:
     try:
         return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # not known, no name at all, a folder of zones
+    except (KeyError, ValueError, OSError):  # unknown, not a name, or a folder of zones
         return None
 
 
 @functools.lru_cache(maxsize=256)
 def cron_problem(cron: str) -> str | None:
-    """Return what is wrong with five fields of cron, or None."""
+    """Return the problem with a cron expression of five fields, or None."""
     fields = len(cron.split())
     if fields != 5:
         return f"cron {cron!r} has {fields} fields; it needs minute, hour, day of month, month, day of week"
@@ -129,10 +128,10 @@ def cron_problem(cron: str) -> str | None:
     except ImportError:
         return "cron needs cronsim; install it with: pip install 'queenright[runtime]'"
     try:
-        # From a fixed day: whether a time ever comes does not depend on when that is asked.
+        # A fixed start, so that the result does not depend on the current date.
         next(cronsim.CronSim(cron, datetime(2024, 1, 1, tzinfo=UTC)))
     except cronsim.CronSimError as error:
         return f"cron {cron!r}: {error}"
     except StopIteration:
-        return f"cron {cron!r}: that time never comes"
+        return f"cron {cron!r}: no such date exists"
     return None

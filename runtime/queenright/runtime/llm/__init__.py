@@ -1,1 +1,1 @@
-"""Language models: what one is, litellm, and a script that stands in for one."""
+"""Language models: the provider protocol, litellm, and a scripted stand-in."""

@@ -1,4 +1,4 @@
-"""What a node talks to: messages, tool calls, and the one method a model must have."""
+"""The interface of a language model: messages, tool calls and the provider protocol."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from queenright.instrumentation.errors import QueenrightError
 
 Role = Literal["system", "user", "assistant", "tool"]
 
-RUN: Final[ContextVar[str]] = ContextVar("queenright_run", default="")
-"""The id of the run that a model is asked by; empty outside of any."""
+CURRENT_RUN_ID: Final[ContextVar[str]] = ContextVar("queenright_run", default="")
+"""Id of the run that calls the model; empty outside of runs."""
 
 
 class ModelError(QueenrightError):
-    """Raised by a model that gave no answer: the provider failed, refused, or answered nonsense."""
+    """Raised when a model gave no reply: the provider failed, rejected the request, or answered nonsense."""
 
 
 class TransientModelError(ModelError):
     """
-    Raised by a model that may well answer if it is asked again: a rate limit, a time-out, a cut stream.
+    Raised when a model may reply if called again, after a rate limit, a timeout or an interrupted stream.
 
-    ``retry_after`` is how many seconds the provider asked to be left alone, if it said so.
+    ``retry_after`` is the number of seconds to wait, if the provider said so.
     """
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
@@ -33,7 +33,7 @@ class TransientModelError(ModelError):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool call as the model wrote it; ``arguments`` is JSON text and may be malformed."""
+    """A tool call as written by the model; ``arguments`` is JSON text and may be malformed."""
 
     id: str
     name: str
@@ -42,16 +42,16 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One entry of a conversation. The system prompt is put first by the node and is never stored."""
+    """One message of a conversation. The node adds the system prompt; it is never stored."""
 
     role: Role
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""
-    """On a tool's answer: the call that it answers."""
+    """For a tool's answer: the id of the call."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON values; what is empty is left out."""
+        """Return JSON values; empty fields are omitted."""
         row: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.tool_calls:
             row["tool_calls"] = [
@@ -64,10 +64,10 @@ class Message:
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Message:
         """
-        Read what ``to_dict`` wrote.
+        Read the output of ``to_dict``.
 
         Raises:
-            ValueError: ``row`` is no message.
+            ValueError: ``row`` is not a message.
         """
         try:
             role, content = row["role"], row["content"]
@@ -81,7 +81,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as a model sees it: ``parameters`` is the JSON schema of its arguments."""
+    """A tool as shown to a model; ``parameters`` is the JSON schema of its arguments."""
 
     name: str
     description: str
@@ -90,29 +90,29 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
-    """One answer, and what it cost; ``cost`` is in dollars."""
+    """A model's reply with its usage; ``cost`` is in dollars."""
 
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
-    """Those of ``input_tokens`` that the provider had read before, and asks less for."""
+    """The part of ``input_tokens`` that was read from the provider's cache, at a lower price."""
     cost: float = 0.0
     finish_reason: str = ""
-    """Why the model stopped, in its provider's words."""
+    """Why the model stopped, as reported by its provider."""
 
 
 OnText = Callable[[str], None]
-"""Is given each piece of an answer's text as it arrives."""
+"""Called with each piece of a reply's text as it arrives."""
 
 
 class LLMProvider(Protocol):
-    """Something that continues a conversation: a language model, or a rule that stands in for one."""
+    """Continues a conversation: a language model, or rules that stand in for one."""
 
     @property
     def name(self) -> str:
-        """What it is called, for spans and metrics: a fixed word."""
+        """The model's name for spans and metrics: a fixed word."""
         ...
 
     async def complete(
@@ -122,13 +122,13 @@ class LLMProvider(Protocol):
         Answer ``messages``, oldest first, with text or with calls of ``tools``.
 
         Args:
-            messages: The conversation, the system prompt first.
-            tools: What may be called.
-            on_text: Is given the text piece by piece, by a provider that streams. It must not be relied
-                on: another gives it nothing, and the whole text is in the reply in either case.
+            messages: The conversation, starting with the system prompt.
+            tools: The tools the model may call.
+            on_text: Called with each piece of text by a provider that streams; others never call it. The
+                reply contains the whole text in either case.
 
         Raises:
-            TransientModelError: There is no answer, and there may be one later.
-            ModelError: There is no answer.
+            TransientModelError: There is no reply, but a retry may succeed.
+            ModelError: There is no reply.
         """
         ...

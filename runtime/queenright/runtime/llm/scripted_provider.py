@@ -1,4 +1,4 @@
-"""A provider that answers from a script: for tests, demos and examples that need no key."""
+"""A provider with scripted replies, for tests, demos and examples without an API key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.llm.model import (
-    RUN,
+    CURRENT_RUN_ID,
     Message,
     ModelError,
     ModelReply,
@@ -25,15 +25,15 @@ from queenright.runtime.llm.model import (
 )
 
 Rule = Callable[[Sequence[Message], Sequence[ToolSpec]], ModelReply | Awaitable[ModelReply]]
-"""Answers by what it is shown: the messages, the tools."""
+"""Computes a reply from the messages and the tools."""
 
 _PIECE = re.compile(r"\s*\S+\s*|\s+")
 
-_SHOWN: Final = re.compile(r'"\$shown\.(\w+)"')
-"""Stands in arguments for a text that nobody knows before it is shown, such as an id."""
+_PLACEHOLDER: Final = re.compile(r'"\$shown\.(\w+)"')
+"""Placeholder in arguments for a text known only at run time, such as an id."""
 
-_RUNS_KEPT: Final = 1000
-"""Of so many runs it is known how far they are in the script, the newest."""
+_MAX_RUNS: Final = 1000
+"""Number of runs whose position in the script is kept, newest first."""
 
 _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
     "text": (str,),
@@ -46,7 +46,7 @@ _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
 
 
 class ScriptError(QueenrightError, ValueError):
-    """Raised for a file that holds no script: which, where in it, and what is wrong."""
+    """Raised for an invalid script; names the file, the position and the problem."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -54,68 +54,68 @@ class ScriptError(QueenrightError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """What the provider was shown: one question."""
+class RecordedRequest:
+    """One request to the provider."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
 
 
 @dataclass(slots=True)
-class _Place:
-    """How far a script has been given."""
+class _ScriptPosition:
+    """Position in a script."""
 
     replies: Iterator[ModelReply | Exception | Rule]
-    given: int = 0
+    count: int = 0
 
 
 class ScriptedProvider:
     """
-    Gives its replies in order, one a question; after the last it raises.
+    Returns its replies in order, one per request; raises after the last.
 
-    An exception among them is raised, a function is asked for the reply, a coroutine that it returns is
-    awaited. Text goes to ``on_text`` word by word.
+    An exception among the replies is raised; a function is called to compute the reply and may be async.
+    Text is passed to ``on_text`` word by word.
 
     Args:
-        replies: What to answer; may be endless, a generator for one.
-        name: What it is called.
+        replies: The replies; may be infinite, such as a generator.
+        name: The provider's name.
     """
 
     def __init__(self, replies: Iterable[ModelReply | Exception | Rule], *, name: str = "scripted") -> None:
         self._script = replies if isinstance(replies, Sequence) else ()
-        self._all = _Place(iter(replies))
-        self._runs: OrderedDict[str, _Place] | None = None
+        self._all = _ScriptPosition(iter(replies))
+        self._runs: OrderedDict[str, _ScriptPosition] | None = None
         self._name = name
-        self.shown: list[Shown] = []
-        """What it was shown, oldest first."""
+        self.requests: list[RecordedRequest] = []
+        """The requests so far, oldest first."""
 
     @classmethod
     def load(cls, path: Path) -> ScriptedProvider:
         """
-        Read a script: ``{"replies": [...]}``, in UTF-8.
+        Load a script, ``{"replies": [...]}``, from a UTF-8 file.
 
-        Each reply has ``text``, ``tool_calls`` (``name``, ``arguments``: an object, or text as it stands,
-        ``id``), ``input_tokens``, ``output_tokens``, ``cost`` and ``finish_reason``, all optional; or it
-        is an ``error``, with ``transient`` and ``retry_after`` in seconds. In arguments ``"$shown.KEY"``
-        is the text that the newest message with a ``"KEY": "..."`` in it has there.
+        Each reply has ``text``, ``tool_calls`` (``name``, ``arguments``: an object, or raw text, ``id``),
+        ``input_tokens``, ``output_tokens``, ``cost`` and ``finish_reason``, all optional; or it is an
+        ``error``, with ``transient`` and ``retry_after`` in seconds. In arguments, ``"$shown.KEY"`` is
+        replaced by the value of ``"KEY": "..."`` in the newest message that contains it.
 
         Raises:
-            ScriptError: There is no such file, or no script in it.
+            ScriptError: The file does not exist, or is not a script.
         """
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ScriptError(path, f"cannot be read: {error.strerror or error}") from error
         except (ValueError, RecursionError) as error:
-            raise ScriptError(path, f"is no JSON: {error}") from error
+            raise ScriptError(path, f"is not JSON: {error}") from error
         rows = value.get("replies") if isinstance(value, dict) else None
         if not isinstance(rows, list):
-            raise ScriptError(path, 'is no script: it must be {"replies": [...]}')
+            raise ScriptError(path, 'is not a script: it must be {"replies": [...]}')
         numbers = itertools.count(1)
         return cls([_reply(path, at, row, numbers) for at, row in enumerate(rows)])
 
-    def begin_with_each_run(self) -> None:
-        """Begin anew with each run that asks, if the replies are a list; else all take from one row."""
+    def restart_for_each_run(self) -> None:
+        """Start the script anew for each run, if the replies are a list; otherwise all runs share it."""
         if self._script and self._runs is None:
             self._runs = OrderedDict()
 
@@ -128,44 +128,44 @@ class ScriptedProvider:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
         """
-        Give the next reply.
+        Return the next reply.
 
         Raises:
-            ModelError: The script is at its end, or says so here.
+            ModelError: The script is exhausted, or contains an error here.
         """
-        self.shown.append(Shown(tuple(messages), tuple(tools)))
-        place = self._place()
+        self.requests.append(RecordedRequest(tuple(messages), tuple(tools)))
+        position = self._position()
         try:
-            reply = next(place.replies)
+            reply = next(position.replies)
         except StopIteration:
             raise ModelError(
-                f"{self._name}: the script is at its end, replies given: {place.given}"
+                f"{self._name}: the script is exhausted, replies given: {position.count}"
             ) from None
-        place.given += 1
+        position.count += 1
         if isinstance(reply, Exception):
             raise reply
         if not isinstance(reply, ModelReply):
-            made = reply(messages, tools)
-            reply = await made if inspect.isawaitable(made) else made
+            result = reply(messages, tools)
+            reply = await result if inspect.isawaitable(result) else result
         if on_text is not None:
             for piece in _PIECE.findall(reply.text):
                 on_text(piece)
         return reply
 
-    def _place(self) -> _Place:
-        """Return how far the script is for who asks now."""
-        run = RUN.get()
+    def _position(self) -> _ScriptPosition:
+        """Return the script position of the current run."""
+        run = CURRENT_RUN_ID.get()
         if self._runs is None or not run:
             return self._all
-        place = self._runs.setdefault(run, _Place(iter(self._script)))
+        position = self._runs.setdefault(run, _ScriptPosition(iter(self._script)))
         self._runs.move_to_end(run)
-        if len(self._runs) > _RUNS_KEPT:
+        if len(self._runs) > _MAX_RUNS:
             self._runs.popitem(last=False)
-        return place
+        return position
 
 
 def _reply(path: Path, at: int, row: Any, numbers: itertools.count[int]) -> ModelReply | ModelError | Rule:
-    """Read one reply; what it does not know is refused, so that a slip of the pen is no silence."""
+    """Parse one reply; unknown keys are rejected, so that typos are noticed."""
     try:
         if not isinstance(row, Mapping):
             raise TypeError(f"must be an object, not {row!r}")
@@ -179,27 +179,29 @@ def _reply(path: Path, at: int, row: Any, numbers: itertools.count[int]) -> Mode
                 raise TypeError(f"{key} is {value!r}")
     except (TypeError, ValueError) as error:
         raise ScriptError(path, f"replies[{at}]: {error}") from error
-    if any(_SHOWN.search(call.arguments) for call in calls):
-        return lambda messages, tools: _filled(reply, messages)
+    if any(_PLACEHOLDER.search(call.arguments) for call in calls):
+        return lambda messages, tools: _substitute(reply, messages)
     return reply
 
 
-def _filled(reply: ModelReply, messages: Sequence[Message]) -> ModelReply:
-    """Return a reply with what was shown in its arguments."""
+def _substitute(reply: ModelReply, messages: Sequence[Message]) -> ModelReply:
+    """Replace the placeholders in a reply's arguments."""
     calls = tuple(
-        replace(call, arguments=_SHOWN.sub(lambda name: _shown(name[1], messages), call.arguments))
+        replace(
+            call, arguments=_PLACEHOLDER.sub(lambda name: _shown_value(name[1], messages), call.arguments)
+        )
         for call in reply.tool_calls
     )
     return replace(reply, tool_calls=calls)
 
 
-def _shown(key: str, messages: Sequence[Message]) -> str:
-    """Return the newest text that is shown for a key, as JSON."""
-    told = re.compile(rf'"{key}"\s*:\s*("(?:[^"\\]|\\.)*")')
+def _shown_value(key: str, messages: Sequence[Message]) -> str:
+    """Return the newest value of a key in the messages, as JSON."""
+    pattern = re.compile(rf'"{key}"\s*:\s*("(?:[^"\\]|\\.)*")')
     for message in reversed(messages):
-        if message.role != "system" and (found := told.search(message.content)):
-            return found[1]
-    raise ModelError(f"the script names $shown.{key}, and nothing that is shown has a text called so")
+        if message.role != "system" and (match := pattern.search(message.content)):
+            return match[1]
+    raise ModelError(f"the script uses $shown.{key}, but no message contains a text with that key")
 
 
 def _call(id: str, name: str, arguments: object = None) -> ToolCall:  # noqa: A002  # the key in the file

@@ -1,1 +1,1 @@
-"""What goes on in one node: turns of a model with its tools, or the call of a function."""
+"""Execution of one node: turns of a model with its tools, or a function call."""

@@ -1,10 +1,10 @@
 """
-The cursor of a node: what it remembers between two awaits.
+The cursor of a node: the progress of a visit.
 
-It is a fold over the entries of the node's conversation, so that it is the same read from the disk as live:
-the state after a kill is ``cursor.json``, a snapshot, and the entries written since. What no entry carries
-(a verdict without words, a question that waits, a failed call of the model, the end) is in the snapshot,
-which is written whenever such a thing happens.
+It is folded from the entries of the node's conversation, so that live and restored cursors are equal: the
+state after a kill is the snapshot ``cursor.json`` plus the entries written since. Facts that are in no entry
+(a verdict without feedback, an open question, a failed model call, the end) are only in the snapshot, which
+is written whenever one occurs.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from queenright.runtime.events import EventType
 from queenright.runtime.storage.entries import Entry, EntryKind
 
 Awaiting = Literal["input", "model", "tools", "verdict", "user", "done"]
-"""What a visit waits for; ``input``: it has not begun."""
+"""What a visit waits for; ``input``: it has not started."""
 
 GUARD_ROWS: Final = 512
-_TAKEN: Final = 512
+_MAX_TAKEN_IDS: Final = 512
 
 _TOOL_FACTS: Final = (
     "tool",
@@ -39,60 +39,60 @@ _MODEL_FACTS: Final = ("model", "input_tokens", "output_tokens")
 
 
 class NodeCursor(BaseModel):
-    """Where a visit stands."""
+    """Progress of a visit."""
 
     model_config = ConfigDict(extra="ignore")
 
     visit_id: str
     seq: int = 0
-    """The entry that was folded in last."""
+    """Sequence number of the last entry that was folded in."""
     awaiting: Awaiting = "input"
     iteration: int = 0
-    """Turns that the model has answered."""
+    """Number of turns that the model has answered."""
     outputs: dict[str, Any] = Field(default_factory=dict)
     user_interaction_count: int = 0
     question: str | None = None
-    """What the user was asked and has not answered."""
+    """The open question to the user."""
     retries: int = 0
     verdicts: list[str] = Field(default_factory=list)
     accepted: bool = False
     result: dict[str, Any] | None = None
-    """How the visit ended, if it did."""
+    """Result of the visit, once it has ended."""
 
     text: str = ""
-    """Of the newest turn: what the model said."""
+    """Newest turn: the model's text."""
     calls: list[str] = Field(default_factory=list)
-    """Of the newest turn: the tools that were called."""
+    """Newest turn: the tools that were called."""
     unanswered: list[str] = Field(default_factory=list)
-    """Of the newest turn: ids of the calls that have no answer yet."""
+    """Newest turn: ids of the calls without an answer."""
     succeeded: list[str] = Field(default_factory=list)
-    """Of the newest turn: the tools that did what they were asked."""
+    """Newest turn: the tools that succeeded."""
     outputs_set: bool = False
-    """Of the newest turn: whether it set an output."""
+    """Newest turn: whether it set an output."""
     asked: list[str] = Field(default_factory=list)
-    """Of the newest turn: what it asked the user."""
+    """Newest turn: its questions to the user."""
 
     guard: list[dict[str, Any]] = Field(default_factory=list)
-    """What the guard was shown, the newest of it: type, time and data of events."""
+    """The newest events shown to the guard: type, time and data."""
     noted: int = 0
-    """How much the guard was shown in all."""
+    """Total number of events shown to the guard."""
     warned: list[str] = Field(default_factory=list)
-    """Kinds of the guard's findings that the model was told of."""
+    """Kinds of guard findings that the model was warned of."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cost: float = 0.0
     tool_calls: int = 0
     taken: list[str] = Field(default_factory=list)
-    """Ids of the newest inputs that are in the conversation, so that none is taken in twice."""
+    """Ids of the newest inputs already in the conversation, so that none is added twice."""
 
     @classmethod
     def from_dict(cls, row: object) -> NodeCursor:
         """
-        Read what ``to_dict`` wrote.
+        Read the output of ``to_dict``.
 
         Raises:
-            ValueError: ``row`` is no cursor.
+            ValueError: ``row`` is not a cursor.
         """
         return cls.model_validate(row)
 
@@ -101,40 +101,40 @@ class NodeCursor(BaseModel):
         return self.model_dump()
 
     def fold(self, entry: Entry) -> None:
-        """Take in one entry; those of other visits move the cursor on, and nothing else."""
+        """Apply one entry. An entry of another visit only advances ``seq`` and ``taken``."""
         self.seq = max(self.seq, entry.seq)
-        taken = entry.data.get("inbox")
-        if isinstance(taken, str) and taken not in self.taken:
-            self.taken.append(taken)
-            del self.taken[:-_TAKEN]
+        input_id = entry.data.get("inbox")
+        if isinstance(input_id, str) and input_id not in self.taken:
+            self.taken.append(input_id)
+            del self.taken[:-_MAX_TAKEN_IDS]
         if entry.visit_id != self.visit_id:
             return
         if self.awaiting == "input":
             self.awaiting = "model"
         if entry.kind is EntryKind.ASSISTANT:
-            self._answered_by_model(entry)
+            self._apply_model_reply(entry)
         elif entry.kind is EntryKind.TOOL:
-            self._answered_by_tool(entry)
+            self._apply_tool_result(entry)
         elif entry.kind is EntryKind.USER:
             self.user_interaction_count += 1
             self.question = None
             self.awaiting = "model"
         elif entry.kind is EntryKind.FEEDBACK:
-            self._told(entry)
+            self._apply_feedback(entry)
 
-    def judged(self, verdict: Verdict, text: str, at: float) -> None:
-        """Note the verdict on the newest turn, and the words that came with it."""
+    def record_verdict(self, verdict: Verdict, text: str, at: float) -> None:
+        """Record the verdict on the newest turn, and its feedback."""
         self.verdicts.append(verdict.value)
         self.retries += verdict is Verdict.RETRY
         self.awaiting = "model"
         data = {"index": self.iteration, "verdict": verdict.value, "text": text}
         self._note(EventType.STEP_COMPLETED, at, data)
 
-    def model_failed(self, facts: Mapping[str, Any], at: float) -> None:
-        """Note a call of the model that brought no answer."""
+    def record_model_failure(self, facts: Mapping[str, Any], at: float) -> None:
+        """Record a model call that gave no reply."""
         self._note(EventType.LLM_CALL_COMPLETED, at, dict(facts))
 
-    def _answered_by_model(self, entry: Entry) -> None:
+    def _apply_model_reply(self, entry: Entry) -> None:
         data = entry.data
         self.iteration += 1
         self.text = entry.message.content
@@ -148,7 +148,7 @@ class NodeCursor(BaseModel):
         facts = {key: data[key] for key in _MODEL_FACTS if data.get(key) is not None}
         self._note(EventType.LLM_CALL_COMPLETED, _time(entry), facts)
 
-    def _answered_by_tool(self, entry: Entry) -> None:
+    def _apply_tool_result(self, entry: Entry) -> None:
         data = entry.data
         self.tool_calls += 1
         if entry.message.tool_call_id in self.unanswered:
@@ -165,10 +165,10 @@ class NodeCursor(BaseModel):
         facts = {key: data[key] for key in _TOOL_FACTS if data.get(key) is not None}
         self._note(EventType.TOOL_CALL_COMPLETED, _time(entry), facts)
 
-    def _told(self, entry: Entry) -> None:
+    def _apply_feedback(self, entry: Entry) -> None:
         source = entry.data.get("source")
         if source == "judge":
-            self.judged(Verdict(str(entry.data.get("verdict"))), entry.message.content, entry.at)
+            self.record_verdict(Verdict(str(entry.data.get("verdict"))), entry.message.content, entry.at)
         elif source == "guard":
             self.warned.append(str(entry.data.get("finding")))
 
@@ -179,6 +179,6 @@ class NodeCursor(BaseModel):
 
 
 def _time(entry: Entry) -> float:
-    """Return when what the entry tells of ended."""
+    """Return the end time of the event in an entry."""
     at = entry.data.get("ended_at")
     return float(at) if isinstance(at, int | float) else entry.at

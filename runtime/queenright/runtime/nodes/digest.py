@@ -1,4 +1,4 @@
-"""What stands for the part of a conversation that is left out: the task, and a line for each message."""
+"""Digest of the part of a conversation that is dropped: the task, and a line per message."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _LINE: Final = 200
 
 def digest(entries: Sequence[Entry], *, limit: int) -> str:
     """
-    Return at most ``limit`` characters that stand for ``entries``, oldest first.
+    Summarize ``entries``, oldest first, in at most ``limit`` characters.
 
-    The newest task is kept as whole as can be, then the newest lines. Of an earlier digest among the
-    entries its task is kept unless there is a newer one, and its lines.
+    The newest task is kept as far as possible, then the newest lines. From an earlier digest among the
+    entries, its task is kept unless there is a newer one, and its lines.
     """
     task, lines = "", list[str]()
     for entry in entries:
@@ -46,12 +46,12 @@ def _line(entry: Entry) -> str:
     text = " ".join(entry.message.content.split())
     if entry.kind is EntryKind.ASSISTANT:
         called = ", ".join(f"{call.name}({call.arguments[:60]})" for call in entry.message.tool_calls)
-        said = [f"said: {text}"] if text else []
-        return _clip("- you " + "; ".join([*said, *([f"called {called}"] if called else [])]), _LINE)
+        parts = [f"said: {text}"] if text else []
+        return _clip("- you " + "; ".join([*parts, *([f"called {called}"] if called else [])]), _LINE)
     if entry.kind is EntryKind.TOOL:
         return _clip(f"- {entry.data.get('tool') or 'a tool'} answered: {text}", _LINE)
-    who = "the user" if entry.kind is EntryKind.USER else "you were told"
-    return _clip(f"- {who}: {text}", _LINE)
+    author = "the user" if entry.kind is EntryKind.USER else "you were told"
+    return _clip(f"- {author}: {text}", _LINE)
 
 
 def _clip(text: str, limit: int) -> str:

@@ -1,8 +1,8 @@
 """
-The event-loop node: ask the model, do what it asks for, tell it what came of it, until it is done.
+The event-loop node: call the model, run the tools it asks for, pass it their results, until it is done.
 
-Everything that a node knows is on the disk before anything is made of it: the conversation, and the cursor
-over it. So a visit that was cancelled or killed at any moment is taken up where it stood.
+All state is on disk before it is acted on: the conversation, and the cursor over it. A visit that was
+cancelled or killed at any point is resumed from there.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, Final, Literal
 
 from queenright.instrumentation.names import Verdict, WaitingReason
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.breakers import Breakers, model_breaker
-from queenright.runtime.deadline import Sleep, alone, within
+from queenright.runtime.breakers import Breakers, get_model_breaker
+from queenright.runtime.deadline import Sleep, run_isolated, within
 from queenright.runtime.events import Clock, EventType
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.llm.model import LLMProvider, Message, ModelError, ModelReply, ToolSpec
@@ -25,12 +25,12 @@ from queenright.runtime.nodes.cursor import NodeCursor
 from queenright.runtime.nodes.digest import digest
 from queenright.runtime.nodes.guard import Guard, GuardFinding
 from queenright.runtime.nodes.inbox import Inbox, Note
-from queenright.runtime.nodes.model_request import ask
+from queenright.runtime.nodes.model_request import request_reply
 from queenright.runtime.nodes.node_judge import JudgeFailed, Judgement, NodeJudge, Turn
-from queenright.runtime.nodes.own_tools import ASK_USER, SET_OUTPUT, missing_keys
+from queenright.runtime.nodes.own_tools import ASK_USER, SET_OUTPUT, missing_output_keys
 from queenright.runtime.nodes.reporting import Reporter, StepReport
-from queenright.runtime.nodes.tool_use import Approve, ToolUse, told_apart
-from queenright.runtime.nodes.turns import Move, assess
+from queenright.runtime.nodes.tool_use import Approve, ToolRunner, with_unique_ids
+from queenright.runtime.nodes.turns import NextAction, assess_turn
 from queenright.runtime.nodes.visit import Visit, VisitStoppedError
 from queenright.runtime.storage.conversation import Conversation
 from queenright.runtime.storage.entries import Draft, EntryKind
@@ -40,21 +40,21 @@ from queenright.runtime.tooling.tools import ToolRegistry
 __all__ = ["ASK_USER", "SET_OUTPUT", "EventLoopNode", "NodeResult", "Outcome"]
 
 _MAX_RETRIES: Final = 3
-"""RETRY verdicts in a visit that nobody watches, where the node names no number of its own."""
+"""RETRY verdicts allowed in a visit without a guard, unless the node sets its own limit."""
 
 Outcome = Literal["done", "no_answer", "incomplete", "escalated", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeResult:
-    """How a visit of a node ended."""
+    """Result of a visit of a node."""
 
     outcome: Outcome
     """
-    ``done``: the outputs are set, or the answer was words where no outputs were asked for, and the judge
-    accepted. ``no_answer``: the model, or the model that judges, failed or took too long. ``incomplete``:
-    it was sent back too often, or used up its turns. ``escalated``: the judge or the guard gave up on it.
-    ``failed``: something broke. ``error`` says how in all cases but the first.
+    ``done``: the outputs are set, or it answered in words where none are required, and the judge accepted.
+    ``no_answer``: the model or the judging model failed or timed out. ``incomplete``: too many retries or
+    turns. ``escalated``: the judge or the guard gave up. ``failed``: an error. ``error`` gives the details
+    in all cases but the first.
     """
     outputs: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
@@ -71,30 +71,30 @@ class NodeResult:
 
 class EventLoopNode:
     """
-    One node, ready to be visited; one visit at a time.
+    One model-driven node, ready to be visited; one visit at a time.
 
     Args:
-        spec: What it is.
-        model: Who thinks.
-        tools: The tools of the graph; the node sees those that its spec names, and its own.
-        conversation: Where it talks; nobody else writes there meanwhile.
-        folder: Where its cursor and its inbox lie.
-        reporter: Is told everything.
-        disk: Does the disk work.
-        clock: Times of what happens.
-        sleep: The clock of time limits and waits.
-        judge: Says whether a turn may be the last.
-        guard: Looks on, and says when it goes in circles.
-        breakers: Gives the circuit breakers before models and, where ``context`` names a worker, tools.
-        context: Values for the context parameters of tools.
-        random: Jitter of waits, ids of inputs.
-        fresh: A visit begins with an empty conversation.
-        begun_by_user: Whether a user began the run; an event or a timer did otherwise.
-        on_waiting: Is called when the node begins to wait for its user.
-        approve: Is asked before each tool of the graph runs; without, all may.
+        spec: The node's specification.
+        model: The node's model.
+        tools: Tools of the graph; the node uses those its specification names, and its built-in ones.
+        conversation: The node's conversation; it must be the only writer.
+        folder: Folder of its cursor and inbox.
+        reporter: Reports what the node does.
+        disk: Runs disk work in threads.
+        clock: Wall clock, for event times.
+        sleep: Clock of timeouts and waits.
+        judge: Decides whether a turn may be the last.
+        guard: Detects loops and stalls.
+        breakers: Provides circuit breakers for models and, if ``context`` names a worker, tools.
+        context: Values of the context parameters of tools.
+        random: Jitter of waits, and ids of inputs.
+        fresh: Whether a visit starts with an empty conversation.
+        started_by_user: Whether a user started the run, rather than an event or a timer.
+        on_waiting: Called when the node starts to wait for its user.
+        approve: Approves each tool call of the graph's tools; None approves all.
 
     Raises:
-        KeyError: The spec names a tool that is not in ``tools``.
+        KeyError: The specification names a tool that is not in ``tools``.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class EventLoopNode:
         random: Random,
         fresh: bool,
         breakers: Breakers | None = None,
-        begun_by_user: bool = True,
+        started_by_user: bool = True,
         on_waiting: Callable[[], None] = lambda: None,
         approve: Approve | None = None,
     ) -> None:
@@ -126,7 +126,7 @@ class EventLoopNode:
         self._max_retries = spec.max_retries
         if spec.max_retries is None and guard is None:
             self._max_retries = _MAX_RETRIES
-        self._tools = ToolUse(
+        self._tools = ToolRunner(
             spec,
             tools,
             context=context,
@@ -144,7 +144,7 @@ class EventLoopNode:
         self._judge = judge
         self._random = random
         self._fresh = fresh
-        self._begun_by_user = begun_by_user
+        self._begun_by_user = started_by_user
         self._on_waiting = on_waiting
         self._inbox = Inbox(folder / "inbox", disk=disk, clock=clock, random=random)
         self._input_came = asyncio.Event()
@@ -152,40 +152,40 @@ class EventLoopNode:
 
     @property
     def waiting_for_user(self) -> bool:
-        """Whether the node waits for input."""
+        """Whether the node waits for user input."""
         return self._waiting
 
     @property
     def question(self) -> str | None:
-        """What the node asked its user, while it waits."""
+        """The open question to the user while the node waits."""
         return self._visit.cursor.question if self._waiting else None
 
     @property
     def cursor(self) -> NodeCursor:
-        """Where the visit stands; only to be read."""
+        """The progress of the visit; read-only."""
         return self._visit.cursor
 
     async def inject(self, content: str) -> None:
         """
-        Give the node input from its user: taken up at its next turn, or at once where it waits for it.
+        Send user input to the node, which reads it before its next turn.
 
-        On return the input is on the disk: it is not lost if the process ends.
+        The input is durable when this returns.
 
         Raises:
-            OSError: The disk refused.
+            OSError: The disk write failed.
         """
         await self._inbox.put(content)
         self._input_came.set()
 
-    async def tell(self, note: Note) -> None:
+    async def send_note(self, note: Note) -> None:
         """
-        Give the node a note, which it reads before its next turn; one that it had before is nothing new.
+        Send a note to the node, which reads it before its next turn; a repeated note is ignored.
 
-        On return the note is on the disk. A node that waits for its user does not read it before that has
+        The note is durable when this returns. A node that waits for its user reads it after the user has
         answered.
 
         Raises:
-            OSError: The disk refused.
+            OSError: The disk write failed.
         """
         if not any(name.endswith(note.suffix) for name in self._visit.cursor.taken):
             await self._inbox.put_note(note)
@@ -193,36 +193,36 @@ class EventLoopNode:
 
     async def run(self, visit_id: str, message: str) -> NodeResult:
         """
-        Begin a visit with ``message``, or take it up where it stands, and go on until it ends.
+        Start a visit with ``message``, or resume it, and run it to its end.
 
-        What goes wrong with the model, a tool or the judge is a result, no error. A visit that ended is not
-        gone through again: its result is returned. Only where there was no answer, or something failed,
-        the same visit may be run again, and goes on from there.
+        Failures of the model, a tool or the judge are results, not exceptions. For a visit that has ended,
+        the stored result is returned; after ``no_answer`` or ``failed`` the same visit can be run again and
+        continues.
 
         Raises:
-            OSError: The disk refused; what is on it is whole, and the visit can be taken up.
+            OSError: The disk write failed; the state on disk is consistent, and the visit can be resumed.
         """
         visit = self._visit
         await visit.open(visit_id)
         if visit.cursor.awaiting == "done":
-            return self._ended()
-        self._input_came.set()  # perhaps before we were made
+            return self._stored_result()
+        self._input_came.set()  # there may be input from before this object existed
         if visit.cursor.awaiting != "tools":
-            # Others may have left off in the middle of a turn, where nodes talk in one thread.
+            # Nodes that share a thread may have been interrupted in the middle of a turn.
             await visit.repair()
         if visit.cursor.awaiting == "input":
             if self._fresh:
                 await visit.conversation.clear()
-            await visit.say(visit.draft(EntryKind.INPUT, _user(message), {}))
+            await visit.append(visit.make_draft(EntryKind.INPUT, _user(message), {}))
         if visit.cursor.iteration == 0:
             messages = len(visit.conversation.entries)
             await self._emit(EventType.NODE_LOOP_STARTED, {"messages": messages})
-        result = await self._go()
-        told = {"outcome": result.outcome, "turns": result.turns, "error": redact(result.error)}
-        await self._emit(EventType.NODE_LOOP_COMPLETED, {**told, "outputs": sorted(result.outputs)})
+        result = await self._run_steps()
+        data = {"outcome": result.outcome, "turns": result.turns, "error": redact(result.error)}
+        await self._emit(EventType.NODE_LOOP_COMPLETED, {**data, "outputs": sorted(result.outputs)})
         return result
 
-    async def _go(self) -> NodeResult:
+    async def _run_steps(self) -> NodeResult:
         visit = self._visit
         try:
             while visit.cursor.awaiting != "done":
@@ -238,7 +238,7 @@ class EventLoopNode:
             return await self._unfinished("no_answer", error)
         except JudgeFailed as error:
             return await self._unfinished("failed", error)
-        return self._ended()
+        return self._stored_result()
 
     # -- one turn ---------------------------------------------------------------------------------
 
@@ -247,21 +247,21 @@ class EventLoopNode:
         async with self._reporter.step(self._spec.id, visit.cursor.iteration) as step:
             try:
                 if visit.cursor.awaiting == "tools":
-                    await self._tools.take_up(visit, step)
+                    await self._tools.resume(visit, step)
                 elif visit.cursor.awaiting == "model":
-                    await self._think(step)
-                    await self._tools.act(visit, step)
+                    await self._call_model(step)
+                    await self._tools.run_calls(visit, step)
                 await self._decide(step)
             except VisitStoppedError as stopped:
                 step.verdict(Verdict.ESCALATE, stopped.finding.evidence)
                 if stopped.finding.hold_seconds <= 0:
                     await self._escalate(stopped.finding)
 
-    async def _think(self, step: StepReport) -> None:
-        """Ask the model, and write down what it says."""
+    async def _call_model(self, step: StepReport) -> None:
+        """Call the model, and append its reply to the conversation."""
         visit = self._visit
-        await self._make_room()
-        await self._take_in()
+        await self._compact()
+        await self._read_inbox()
         system = Message(role="system", content=self._spec.system_prompt)
         messages = [system, *visit.conversation.messages]
         reply, ended_at = await self._ask(step, self._model, messages, self._tools.specs, streams=True)
@@ -274,35 +274,36 @@ class EventLoopNode:
             "cost": reply.cost,
             "ended_at": ended_at,
         }
-        said = Message(role="assistant", content=reply.text, tool_calls=told_apart(reply.tool_calls, turn))
-        await visit.say(visit.draft(EntryKind.ASSISTANT, said, data))
+        calls = with_unique_ids(reply.tool_calls, turn)
+        message = Message(role="assistant", content=reply.text, tool_calls=calls)
+        await visit.append(visit.make_draft(EntryKind.ASSISTANT, message, data))
 
-    async def _make_room(self) -> None:
+    async def _compact(self) -> None:
         limit = self._spec.max_context_tokens
         await self._visit.save_before_compaction()
         await self._visit.conversation.compact(
             max_tokens=limit,
             keep_messages=self._spec.max_messages,
-            summary=lambda gone: digest(gone, limit=(limit // 8 - 4) * 4),
+            summary=lambda entries: digest(entries, limit=(limit // 8 - 4) * 4),
         )
 
-    async def _take_in(self) -> None:
-        """Take up what the user said meanwhile, what others noted, and what the guard has to say."""
+    async def _read_inbox(self) -> None:
+        """Append new user input, notes and guard warnings to the conversation."""
         visit = self._visit
         drafts, ids = await self._inputs()
         for finding in visit.warnings():
-            words = _user(f"You may be going in circles: {finding.evidence}. Try something else.")
+            message = _user(f"You may be going in circles: {finding.evidence}. Try something else.")
             data = {"source": "guard", "finding": finding.label}
-            drafts.append(visit.draft(EntryKind.FEEDBACK, words, data))
-        await visit.say(*drafts)
+            drafts.append(visit.make_draft(EntryKind.FEEDBACK, message, data))
+        await visit.append(*drafts)
         await self._inbox.remove(ids)
 
     async def _inputs(self, *, notes: bool = True) -> tuple[list[Draft], list[str]]:
         """
-        Return as drafts what is in the inbox and was not taken up before, and ids of what may go from there.
+        Return the new inputs of the inbox as drafts, and the ids that can be removed from it.
 
         Args:
-            notes: Whether to take up notes as well; without, they stay.
+            notes: Whether to read notes as well; otherwise they stay in the inbox.
         """
         if not self._input_came.is_set():
             return [], []
@@ -310,17 +311,17 @@ class EventLoopNode:
         now, incarnation = self._clock(), self._reporter.origin.incarnation_id
         drafts: list[Draft] = []
         done: list[str] = []
-        for given in await self._inbox.read():
-            if given.note is not None and not notes:
+        for item in await self._inbox.read():
+            if item.note is not None and not notes:
                 continue
-            done.append(given.id)
-            if given.id in self._visit.cursor.taken or given.is_stale(now, incarnation):
+            done.append(item.id)
+            if item.id in self._visit.cursor.taken or item.is_stale(now, incarnation):
                 continue
-            kind, data = EntryKind.USER, {"inbox": given.id}
-            if given.note is not None:
-                # Not the user's words: who waits for those is not served with these.
-                kind, data = EntryKind.FEEDBACK, {"inbox": given.id, "source": "health"}
-            drafts.append(self._visit.draft(kind, _user(given.content), data))
+            kind, data = EntryKind.USER, {"inbox": item.id}
+            if item.note is not None:
+                # Not user input: it must not end a wait for the user.
+                kind, data = EntryKind.FEEDBACK, {"inbox": item.id, "source": "health"}
+            drafts.append(self._visit.make_draft(kind, _user(item.content), data))
         return drafts, done
 
     async def _ask(
@@ -332,17 +333,17 @@ class EventLoopNode:
         *,
         streams: bool,
     ) -> tuple[ModelReply, float]:
-        """Return a model's answer, and when it was there."""
+        """Return a model's reply, and the time it arrived."""
         visit, breaker = self._visit, None
         if self._breakers is not None:
-            breaker = model_breaker(self._breakers, self._agent_id, model.name)
+            breaker = get_model_breaker(self._breakers, self._agent_id, model.name)
 
-        async def failed(facts: Mapping[str, Any], at: float) -> None:
-            visit.cursor.model_failed(facts, at)
+        async def record_failure(facts: Mapping[str, Any], at: float) -> None:
+            visit.cursor.record_model_failure(facts, at)
             await visit.save()
-            visit.check()
+            visit.raise_if_stopped()
 
-        reply, report = await ask(
+        reply, report = await request_reply(
             step,
             model,
             messages,
@@ -351,7 +352,7 @@ class EventLoopNode:
             reporter=self._reporter,
             sleep=self._sleep,
             random=self._random,
-            on_failure=failed,
+            on_failure=record_failure,
             breaker=breaker,
             streams=streams,
         )
@@ -360,41 +361,41 @@ class EventLoopNode:
     # -- verdicts ---------------------------------------------------------------------------------
 
     async def _decide(self, step: StepReport) -> None:
-        """Judge the turn, and do what follows."""
+        """Judge the turn, and act on the verdict."""
         visit, cursor = self._visit, self._visit.cursor
-        visit.check()
-        move = assess(self._spec, cursor, begun_by_user=self._begun_by_user)
-        if move.verdict is None:
+        visit.raise_if_stopped()
+        action = assess_turn(self._spec, cursor, started_by_user=self._begun_by_user)
+        if action.verdict is None:
             judgement = await self._judgement(step)
         else:
-            judgement = Judgement(move.verdict, move.feedback)
-        late, ids = await self._late_words(judgement)
+            judgement = Judgement(action.verdict, action.feedback)
+        late, ids = await self._late_user_input(judgement)
         if late:
             judgement = Judgement(Verdict.CONTINUE, "")
         verdict, feedback = judgement.verdict, judgement.feedback
         step.verdict(verdict, feedback, cursor.text)
         if late:
-            cursor.judged(verdict, "", self._clock())
-            await visit.say(*late)
+            cursor.record_verdict(verdict, "", self._clock())
+            await visit.append(*late)
             await visit.save()
             await self._inbox.remove(ids)
             return
-        waits = verdict is Verdict.CONTINUE and move.question is not None
-        if (end := self._ending(judgement, move)) is not None:
+        waits = verdict is Verdict.CONTINUE and action.question is not None
+        if (end := self._ending(judgement, action)) is not None:
             await self._end(judgement, end)
         elif not waits and (feedback or not cursor.calls):
-            # A model is not asked again without a word: it would have nothing to answer.
+            # The next model call needs a new message to respond to.
             data = {"source": "judge", "verdict": verdict.value}
-            await visit.say(visit.draft(EntryKind.FEEDBACK, _user(feedback or "Go on."), data))
+            await visit.append(visit.make_draft(EntryKind.FEEDBACK, _user(feedback or "Go on."), data))
             await visit.save()
         else:
-            cursor.judged(verdict, "", self._clock())
+            cursor.record_verdict(verdict, "", self._clock())
             if waits:
-                cursor.awaiting, cursor.question = "user", move.question
+                cursor.awaiting, cursor.question = "user", action.question
             await visit.save()
 
-    async def _late_words(self, judgement: Judgement) -> tuple[list[Draft], list[str]]:
-        """Return what the user said while the turn that would be the last was under way: it goes on then."""
+    async def _late_user_input(self, judgement: Judgement) -> tuple[list[Draft], list[str]]:
+        """Return input that the user sent during the turn that would end the visit: the visit continues."""
         if judgement.verdict is not Verdict.ACCEPT or not self._spec.client_facing:
             return [], []
         return await self._inputs()
@@ -402,7 +403,7 @@ class EventLoopNode:
     async def _judgement(self, step: StepReport) -> Judgement:
         visit, cursor = self._visit, self._visit.cursor
 
-        async def asked(
+        async def ask_model(
             model: LLMProvider, messages: Sequence[Message], tools: Sequence[ToolSpec]
         ) -> ModelReply:
             reply, _ = await self._ask(step, model, messages, tools, streams=False)
@@ -413,80 +414,80 @@ class EventLoopNode:
 
         turn = Turn(
             spec=self._spec,
-            ask=asked,
+            ask=ask_model,
             outputs=dict(cursor.outputs),
-            missing=missing_keys(self._spec, cursor.outputs),
+            missing=missing_output_keys(self._spec, cursor.outputs),
             text=cursor.text,
             tool_calls=tuple(cursor.calls),
             iteration=cursor.iteration,
             user_interaction_count=cursor.user_interaction_count,
             messages=visit.conversation.messages,
         )
-        judgement, fault = await alone(self._judge.judge(turn))
+        judgement, fault = await run_isolated(self._judge.judge(turn))
         if isinstance(fault, ModelError | TimeoutError | VisitStoppedError):
             raise fault
         if judgement is None:
-            raise JudgeFailed(fault or TypeError("it gave no judgement")) from fault
+            raise JudgeFailed(fault or TypeError("the judge returned no judgement")) from fault
         return judgement
 
-    def _ending(self, judgement: Judgement, move: Move) -> NodeResult | None:
-        """Return how the visit ends if this was its last turn."""
+    def _ending(self, judgement: Judgement, action: NextAction) -> NodeResult | None:
+        """Return the result if this was the visit's last turn, otherwise None."""
         if judgement.verdict is Verdict.ACCEPT:
             return NodeResult(outcome="done")
         if judgement.verdict is Verdict.ESCALATE:
-            error = judgement.feedback or "the judge gave up on it"
+            error = judgement.feedback or "the judge escalated without a reason"
             return NodeResult(outcome="escalated", error=error, error_type="Escalated")
         limit = self._max_retries
         if judgement.verdict is Verdict.RETRY and limit is not None and self._visit.cursor.retries >= limit:
             return NodeResult(
-                outcome="incomplete", error=move.error or judgement.feedback, error_type="SentBack"
+                outcome="incomplete", error=action.error or judgement.feedback, error_type="SentBack"
             )
         if self._visit.cursor.iteration >= self._spec.max_turns:
-            error = f"not done after {self._spec.max_turns} turns"
+            error = f"not done after {self._spec.max_turns} turns (max_turns)"
             return NodeResult(outcome="incomplete", error=error, error_type="OutOfTurns")
         return None
 
     async def _hold(self, finding: GuardFinding) -> None:
         """
-        Wait, and cost nothing, until somebody has given the node something to read; end if nobody does.
+        Wait for new input or a note, without calling the model; escalate after ``hold_seconds``.
 
-        Whoever watches the run sees it stand where it is, and reminds it, ends it, or lets it go on.
+        The health layer sees the held run and can nudge it, terminate it or let it continue.
         """
         try:
             if finding.hold_seconds > 0:
-                await within(finding.hold_seconds, self._input_is_there(), self._sleep)
+                await within(finding.hold_seconds, self._wait_for_input(), self._sleep)
                 await self._visit.release()
                 return
         except TimeoutError:
             pass
         await self._escalate(finding)
 
-    async def _input_is_there(self) -> None:
-        """Wait for input or a note that was not taken up before, and leave it where it is."""
+    async def _wait_for_input(self) -> None:
+        """Wait for new input or a note, and leave it in the inbox."""
         while True:
             await self._input_came.wait()
             self._input_came.clear()
             now, incarnation = self._clock(), self._reporter.origin.incarnation_id
-            for given in await self._inbox.read():
-                if given.id not in self._visit.cursor.taken and not given.is_stale(now, incarnation):
+            for item in await self._inbox.read():
+                if item.id not in self._visit.cursor.taken and not item.is_stale(now, incarnation):
                     self._input_came.set()
                     return
 
     async def _escalate(self, finding: GuardFinding) -> None:
-        ended = NodeResult(outcome="escalated", error=finding.evidence, error_type=finding.kind)
-        await self._end(Judgement(Verdict.ESCALATE, finding.evidence), ended)
+        result = NodeResult(outcome="escalated", error=finding.evidence, error_type=finding.kind)
+        await self._end(Judgement(Verdict.ESCALATE, finding.evidence), result)
 
     async def _end(self, judgement: Judgement, result: NodeResult) -> None:
         cursor = self._visit.cursor
-        cursor.judged(judgement.verdict, judgement.feedback, self._clock())
+        cursor.record_verdict(judgement.verdict, judgement.feedback, self._clock())
         cursor.awaiting, cursor.question = "done", None
         cursor.accepted = result.outcome == "done"
-        # As it is read again: lists for tuples.
-        cursor.result = {**asdict(self._told(result)), "verdicts": cursor.verdicts}
+        # Lists instead of tuples, as it will be read back.
+        cursor.result = {**asdict(self._with_totals(result)), "verdicts": cursor.verdicts}
         await self._visit.save()
 
-    def _told(self, result: NodeResult) -> NodeResult:
-        """Return a result with all that the cursor knows."""
+    def _with_totals(self, result: NodeResult) -> NodeResult:
+        """Complete a result with the cursor's outputs and totals."""
         cursor = self._visit.cursor
         return replace(
             result,
@@ -500,30 +501,28 @@ class EventLoopNode:
             tool_calls=cursor.tool_calls,
         )
 
-    def _ended(self) -> NodeResult:
-        known = {"outcome": "done", **(self._visit.cursor.result or {})}
-        result = NodeResult(
-            **{each.name: known[each.name] for each in fields(NodeResult) if each.name in known}
-        )
+    def _stored_result(self) -> NodeResult:
+        row = {"outcome": "done", **(self._visit.cursor.result or {})}
+        result = NodeResult(**{each.name: row[each.name] for each in fields(NodeResult) if each.name in row})
         return replace(result, verdicts=tuple(result.verdicts))
 
     async def _unfinished(self, outcome: Outcome, error: Exception) -> NodeResult:
-        """End without a verdict: the visit stays where it is, and can be taken up again."""
+        """End without a verdict: the visit can be resumed."""
         visit = self._visit
         text = str(error) or type(error).__name__
         thinking = visit.cursor.awaiting == "model"
         if thinking:
-            # Said into the conversation too, so that the next run knows what became of this one.
-            words = _user(f"(no answer: {redact(text)})")
-            await visit.say(visit.draft(EntryKind.FEEDBACK, words, {"source": "runtime"}))
+            # Add it to the conversation too, so that the next run knows how this one ended.
+            message = _user(f"(no answer: {redact(text)})")
+            await visit.append(visit.make_draft(EntryKind.FEEDBACK, message, {"source": "runtime"}))
         await visit.save()
         result = NodeResult(outcome=outcome, error=text, error_type=type(error).__name__)
-        return replace(self._told(result), turns=visit.cursor.iteration + thinking)
+        return replace(self._with_totals(result), turns=visit.cursor.iteration + thinking)
 
     # -- the user ---------------------------------------------------------------------------------
 
     async def _wait_for_user(self) -> None:
-        """Wait until the user says something, and take it in."""
+        """Wait for user input, and append it to the conversation."""
         drafts, ids = await self._inputs(notes=False)
         if not drafts:
             self._waiting = True
@@ -537,15 +536,15 @@ class EventLoopNode:
                         ids += more
             finally:
                 self._waiting = False
-        await self._visit.say(*drafts)
+        await self._visit.append(*drafts)
         await self._visit.save()
         await self._inbox.remove(ids)
-        self._input_came.set()  # for the notes that were left
+        self._input_came.set()  # notes may still be in the inbox
         await self._emit(EventType.CLIENT_INPUT_RECEIVED, {})
 
     async def _emit(self, type_: EventType, data: Mapping[str, Any]) -> None:
         await self._reporter.emit(type_, data, node_id=self._spec.id)
 
 
-def _user(words: str) -> Message:
-    return Message(role="user", content=words)
+def _user(text: str) -> Message:
+    return Message(role="user", content=text)

@@ -1,4 +1,4 @@
-"""The guard of a running node: what sees a loop or a stall from inside, and who makes one."""
+"""Protocol of the guard of a running node, which detects loops and stalls from inside."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from queenright.runtime.nodes.reporting import Origin
 @dataclass(frozen=True, slots=True)
 class GuardFinding:
     """
-    What a guard saw.
+    A finding of a guard.
 
-    ``evidence`` is in words for the model and the operator. Without ``stop`` it is said to the model, once
-    a visit for each ``kind`` and ``level``; with it the visit is held, and ends as escalated if nobody has
-    given the node anything to read after ``hold_seconds``.
+    ``evidence`` is text for the model and the operator. Without ``stop``, the model is warned once per
+    visit for each ``kind`` and ``level``. With it, the visit is held, and escalated if the node receives
+    nothing to read within ``hold_seconds``.
     """
 
     kind: str
     evidence: str
     stop: bool
     level: str = ""
-    """How bad it is: what has got worse is said again."""
+    """Severity; the model is warned again when it rises."""
     hold_seconds: float = 0.0
 
     @property
     def label(self) -> str:
-        """What is said once."""
+        """Identifies the warning, which is given once."""
         return f"{self.kind} {self.level}" if self.level else self.kind
 
 
 class Guard(Protocol):
-    """Looks on while a node works; one guard a visit."""
+    """Observes a working node; one guard per visit."""
 
     def observe(self, event: AgentEvent) -> GuardFinding | None:
         """
-        Look at one event of the visit, and say what is wrong by now, if anything is.
+        Observe one event of the visit, and return a finding if something is wrong.
 
-        The events are STEP_COMPLETED, LLM_CALL_COMPLETED and TOOL_CALL_COMPLETED, in order. After a resume
-        the guard is a new one and is shown what the visit had brought before, at the times at which it
-        happened, so time is to be read from the events. It must be quick and must not raise.
+        The events are STEP_COMPLETED, LLM_CALL_COMPLETED and TOOL_CALL_COMPLETED, in order. After a resume,
+        a new guard is shown the earlier events of the visit with their original times, so read time from
+        the events. Must be fast and must not raise.
         """
         ...
 
     def reset(self) -> None:
-        """Forget what was seen: somebody has given the node something to read, and it gets another try."""
+        """Forget earlier events: the node received something to read and gets another try."""
         ...
 
 
 GuardFactory = Callable[[Origin, str], Guard]
-"""Makes a guard for a visit, from whose work it is and the node's id."""
+"""Creates the guard of a visit from the run's origin and the node's id."""

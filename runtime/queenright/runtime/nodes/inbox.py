@@ -1,8 +1,8 @@
 """
-The inbox of a node: what it was told and has not taken up, one file an input.
+The inbox of a node: inputs that the node has not read yet, one file each.
 
-Its user's words wait for as long as it takes. A note, which is what others have to tell it, is for one
-incarnation of its worker and may be for a while only: then it is thrown away.
+User input waits indefinitely. A note, from anyone other than the user, is valid for one incarnation of the
+worker, optionally for a limited time, and then dropped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from queenright.runtime.events import Clock
 from queenright.runtime.storage.files import (
     Disk,
-    Skipped,
+    SkippedFile,
     UnusableFileError,
     read_json,
     sync_folder,
@@ -31,33 +31,33 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Something that a node is told by who is not its user: that it is stuck, or was brought back."""
+    """A message to a node from someone other than its user, such as a nudge or a recovery notice."""
 
     note_id: str
-    """The same id is taken up once."""
+    """Notes with the same id are read once."""
     content: str
     incarnation_id: str
-    """For this life of the worker and no other."""
+    """The only incarnation of the worker that may read it."""
     expires_at: float | None = None
-    """From then on, in seconds since the epoch, it is not taken up any more."""
+    """Time after which it is dropped, in seconds since the epoch."""
 
     @property
     def suffix(self) -> str:
-        """What the ids of its inputs end with."""
+        """The suffix of its input ids."""
         return f"-note-{hashlib.sha256(self.note_id.encode()).hexdigest()[:32]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class InboxItem:
     """One input in an inbox."""
 
     id: str
     content: str
     note: Note | None = None
-    """None: it is the user's."""
+    """None for user input."""
 
     def is_stale(self, now: float, incarnation_id: str) -> bool:
-        """Return whether it is a note that came too late, or for another life."""
+        """Return whether it is a note that has expired, or is for another incarnation."""
         note = self.note
         if note is None:
             return False
@@ -68,18 +68,18 @@ class Given:
 
 class Inbox:
     """
-    Inputs on the disk, oldest first.
+    Inputs on disk, oldest first.
 
     Args:
-        folder: Where they lie; made with the first.
-        disk: Does the work.
-        clock: Inputs are ordered by when they came.
-        random: Ids of inputs.
+        folder: Folder of the inputs; created with the first.
+        disk: Runs disk work in threads.
+        clock: Orders inputs by arrival.
+        random: Generates ids of inputs.
     """
 
     def __init__(self, folder: Path, *, disk: Disk, clock: Clock, random: Random) -> None:
-        self.skipped: list[Skipped] = []
-        """What could not be read; it is left alone."""
+        self.skipped: list[SkippedFile] = []
+        """Files that could not be read; they are left in place."""
         self._folder = folder
         self._disk = disk
         self._clock = clock
@@ -88,10 +88,10 @@ class Inbox:
 
     async def put(self, content: str) -> str:
         """
-        Add an input and return its id; on return it is on the disk.
+        Add an input and return its id. It is durable when this returns.
 
         Raises:
-            OSError: The disk refused.
+            OSError: The disk write failed.
         """
         at = self._clock()
         name = f"{self._order(at)}-{self._random.getrandbits(32):08x}"
@@ -101,10 +101,10 @@ class Inbox:
 
     async def put_note(self, note: Note) -> None:
         """
-        Add a note, unless it lies there; on return it is on the disk.
+        Add a note, unless it is already there. It is durable when this returns.
 
         Raises:
-            OSError: The disk refused.
+            OSError: The disk write failed.
         """
         at = self._clock()
         name = f"{self._order(at)}{note.suffix}"
@@ -122,34 +122,34 @@ class Inbox:
 
         await self._disk.run(put)
 
-    async def read(self) -> list[Given]:
-        """Return what lies there, oldest first."""
+    async def read(self) -> list[InboxItem]:
+        """Return all inputs, oldest first."""
         return await self._disk.run(self._read)
 
     async def remove(self, ids: Collection[str]) -> None:
-        """Remove inputs that were taken up."""
+        """Remove inputs that were read."""
         if ids:
             await self._disk.run(lambda: self._remove(ids))
 
     def _order(self, at: float) -> str:
         return f"{int(at * 1000):015d}-{next(self._numbers) % 1_000_000:06d}"
 
-    def _read(self) -> list[Given]:
-        found: list[Given] = []
+    def _read(self) -> list[InboxItem]:
+        items: list[InboxItem] = []
         for path in sorted(self._folder.glob("*.json")):
             try:
                 row = read_json(path)
                 content = row.get("content") if isinstance(row, dict) else None
                 if not isinstance(content, str):
-                    raise UnusableFileError(path, "it is no input")
-                found.append(Given(id=path.stem, content=content, note=_note(row)))
+                    raise UnusableFileError(path, "it is not an input")
+                items.append(InboxItem(id=path.stem, content=content, note=_note(row)))
             except FileNotFoundError:
                 continue
             except UnusableFileError as error:
                 if all(skipped.path != path for skipped in self.skipped):
-                    _log.warning("left an input alone: %s", error)
-                    self.skipped.append(Skipped(path, error.reason))
-        return found
+                    _log.warning("ignored an unreadable input: %s", error)
+                    self.skipped.append(SkippedFile(path, error.reason))
+        return items
 
     def _remove(self, ids: Collection[str]) -> None:
         for name in ids:

@@ -1,4 +1,4 @@
-"""Asking a model: within a time limit, again after a failure that passes, and said to everybody."""
+"""Calls a model with a time limit and retries, and reports each call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.backoff import backoff
 from queenright.runtime.breakers import CallBreaker, CallRefused
-from queenright.runtime.deadline import Sleep, alone, within
+from queenright.runtime.deadline import Sleep, run_isolated, within
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.llm.model import (
     LLMProvider,
@@ -29,10 +29,10 @@ from queenright.runtime.nodes.reporting import LlmReport, Reporter, StepReport
 _log = logging.getLogger(__name__)
 
 OnFailure = Callable[[Mapping[str, Any], float], Awaitable[None]]
-"""Is told of each call that failed: what the event said, and when. What it raises ends the asking."""
+"""Called for each failed call with the data of its event and its time. An exception ends the retries."""
 
 
-async def ask(
+async def request_reply(
     step: StepReport,
     model: LLMProvider,
     messages: Sequence[Message],
@@ -47,31 +47,31 @@ async def ask(
     streams: bool = True,
 ) -> tuple[ModelReply, LlmReport]:
     """
-    Return a model's answer, and the report of the call that brought it.
+    Call a model and return its reply, with the report of the successful call.
 
-    A failure that passes, a time-out among them, is followed by a wait and another call, as often as the
-    node's specification allows; the wait is said as one. ``streams`` hands the text out as it comes,
-    or at the end from a provider that does not stream.
+    Transient failures, including timeouts, are retried after a wait that is reported as one, as often as
+    the node's specification allows. ``streams`` emits the text as it arrives, or at the end from a provider
+    that does not stream.
 
-    While ``breaker`` refuses, the model is not called, and the wait is until it is worth asking again. That
-    is no failure of the model's: ``on_failure`` does not hear of it, and it takes none of the attempts; there
-    are as many refusals at most.
+    While ``breaker`` is open, the model is not called; the wait lasts until the breaker may admit a call.
+    Such refusals are not failures of the model: ``on_failure`` is not called, and they have a limit of
+    their own.
 
     Raises:
-        ModelError, TimeoutError: There is no answer. What else the provider raised is told as a ModelError.
+        ModelError, TimeoutError: There is no reply. Other exceptions of the provider become a ModelError.
     """
 
     calls = refusals = 0
     while True:
         report: LlmReport | None = None
         try:
-            with _by_leave_of(breaker):
+            with _guarded_by(breaker):
                 report = step.llm(model.name, client_facing=spec.client_facing)
                 async with report:
                     work = _reply(model, messages, tools, report.delta if streams else None)
                     reply = await within(spec.model_timeout_seconds, work, sleep)
                     if streams:
-                        report.whole(reply.text)
+                        report.ensure_text(reply.text)
                     report.usage(reply.input_tokens, reply.output_tokens, reply.cost)
                     report.finished(reply.finish_reason)
             return reply, report
@@ -81,24 +81,24 @@ async def ask(
             else:
                 calls += 1
                 await on_failure(report.facts, report.ended_at)
-            passes = isinstance(error, TransientModelError | TimeoutError)
-            if not passes or max(calls, refusals) >= spec.model_attempts:
+            is_transient = isinstance(error, TransientModelError | TimeoutError)
+            if not is_transient or max(calls, refusals) >= spec.model_attempts:
                 raise
-            asked = error.retry_after if isinstance(error, TransientModelError) else None
-            seconds = backoff(max(calls, refusals) - 1, retry_after=asked, random=random)
-            _log.info("model %s of node %s is asked again in %.1f s", model.name, spec.id, seconds)
-            waits = {"seconds": round(seconds, 3), "attempt": calls + refusals}
-            async with reporter.waiting(WaitingReason.BACKOFF, node_id=spec.id, **waits):
+            retry_after = error.retry_after if isinstance(error, TransientModelError) else None
+            seconds = backoff(max(calls, refusals) - 1, retry_after=retry_after, random=random)
+            _log.info("retrying model %s of node %s in %.1f s", model.name, spec.id, seconds)
+            data = {"seconds": round(seconds, 3), "attempt": calls + refusals}
+            async with reporter.waiting(WaitingReason.BACKOFF, node_id=spec.id, **data):
                 await sleep(seconds)
 
 
 @contextmanager
-def _by_leave_of(breaker: CallBreaker | None) -> Iterator[None]:
+def _guarded_by(breaker: CallBreaker | None) -> Iterator[None]:
     """
-    Around a call of a model: it is made if the breaker lets us, and the breaker is told how it went.
+    Ask the breaker for a permit for a model call, and report the outcome to it.
 
     Raises:
-        TransientModelError: The breaker does not let us.
+        TransientModelError: The breaker is open.
     """
     if breaker is None:
         yield
@@ -113,7 +113,7 @@ def _by_leave_of(breaker: CallBreaker | None) -> Iterator[None]:
         permit.failed(error)
         raise
     except BaseException:
-        # Asked the wrong way, or cancelled: that says nothing about whether the provider works.
+        # An invalid request or a cancellation says nothing about the provider.
         permit.given_back()
         raise
     permit.succeeded()
@@ -123,33 +123,33 @@ async def _reply(
     model: LLMProvider, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None
 ) -> ModelReply:
     """
-    Return what a provider answers, if it is an answer.
+    Call a provider and check that it returns a reply.
 
     Raises:
-        ModelError: It is none, or the provider raised what is no failure of a model, or cancelled itself.
+        ModelError: It did not, raised an unexpected exception, or cancelled itself.
     """
-    reply, error = await alone(_completed(model, messages, tools, on_text))
+    reply, error = await run_isolated(_call_provider(model, messages, tools, on_text))
     if isinstance(error, ModelError | TimeoutError):
         raise error
     if error is not None:
-        raise ModelError(f"{type(error).__name__}: {redact(_words(error))}") from error
+        raise ModelError(f"{type(error).__name__}: {redact(_error_text(error))}") from error
     if not isinstance(reply, ModelReply):
         raise ModelError(
-            f"the provider {model.name!r} ({type(model).__name__}) answered with a {type(reply).__name__}; "
+            f"the provider {model.name!r} ({type(model).__name__}) returned a {type(reply).__name__}; "
             f"its complete() must be async and return a ModelReply"
         )
     return reply
 
 
-async def _completed(
+async def _call_provider(
     model: LLMProvider, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None
 ) -> object:
     work: object = model.complete(messages, tools, on_text)
     return await work if inspect.isawaitable(work) else work
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     try:
         return str(error)
-    except BaseException as fault:  # its own code, as it is a provider's
-        return f"(it cannot be said: {type(fault).__name__})"
+    except BaseException as fault:  # __str__ is the provider's own code
+        return f"(its message is not available: {type(fault).__name__})"

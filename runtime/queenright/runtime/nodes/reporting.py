@@ -1,8 +1,8 @@
 """
-The reporter: says what a node does, to everybody at once.
+The reporter: reports what a node does as spans, metrics, step log entries and events.
 
-Spans, metrics and the step log are made by instrumentation's blocks; the same facts go onto the event bus,
-read from those blocks, so that whoever follows the one knows what who follows the other knows.
+Instrumentation's context managers produce spans, metrics and the step log; the events are read from the same
+objects, so that all of them agree.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """
-    Whose work it is: what every event of an execution carries.
+    The ids of an execution, which all its events carry.
 
-    Graphs of the service itself have no ``agent_id``: nobody watches them as workers.
+    Graphs of the service itself have no ``agent_id``: they are not monitored as workers.
     """
 
     agent_id: str = ""
@@ -45,14 +45,13 @@ class Reporter:
     """
     Reports the work of one execution.
 
-    Nothing here raises, but for the cancellation of who waits: what a node says of itself is not worth
-    the run.
+    Nothing here raises, except when the caller is cancelled: a failed report must not fail the run.
 
     Args:
-        bus: Where the events go.
-        worker: Where spans, metrics and the step log go.
-        origin: What every event carries.
-        clock: Times of events.
+        bus: Receives the events.
+        worker: Receives spans, metrics and step log entries.
+        origin: Ids that every event carries.
+        clock: Wall clock, for event times.
     """
 
     def __init__(self, *, bus: EventBus, worker: Worker, origin: Origin, clock: Clock) -> None:
@@ -63,7 +62,7 @@ class Reporter:
 
     async def emit(
         self,
-        type: EventType,  # noqa: A002  # the event's own word
+        type: EventType,  # noqa: A002 - the event's own field name
         data: Mapping[str, Any],
         *,
         node_id: str = "",
@@ -71,20 +70,20 @@ class Reporter:
         span_id: str = "",
         time: float | None = None,
     ) -> None:
-        """Publish an event of this execution; ``time`` is now if it is not given."""
+        """Publish an event of this execution; ``time`` defaults to now."""
         event = self.event(type, data, node_id=node_id, time=time)
         event.trace_id, event.span_id = trace_id, span_id
         try:
             await self._bus.publish(event)
         except Exception:
-            _log.exception("the event %s of node %r was not published", type.value, node_id)
+            _log.exception("could not publish event %s of node %r", type.value, node_id)
 
-    def whisper(self, type: EventType, data: Mapping[str, Any], *, node_id: str) -> None:  # noqa: A002
-        """Hand an event to who listens now, without keeping it: pieces of text."""
+    def emit_transient(self, type: EventType, data: Mapping[str, Any], *, node_id: str) -> None:  # noqa: A002
+        """Deliver an event to current subscribers without storing it, for pieces of text."""
         try:
             self._bus.fan_out(self.event(type, data, node_id=node_id))
         except Exception:
-            _log.exception("the event %s of node %r was not handed out", type.value, node_id)
+            _log.exception("could not deliver event %s of node %r", type.value, node_id)
 
     def event(
         self,
@@ -94,7 +93,7 @@ class Reporter:
         node_id: str,
         time: float | None = None,
     ) -> AgentEvent:
-        """Return an event of this execution, unpublished."""
+        """Create an event of this execution without publishing it."""
         origin = self.origin
         return AgentEvent(
             type=type,
@@ -111,16 +110,16 @@ class Reporter:
 
     def step(self, node_id: str, index: int | None = None) -> StepReport:
         """
-        Return a block around one step of a node.
+        Return a context manager for one step of a node.
 
-        Its number is the worker's own count of steps, as in the span and the step log; ``index`` stands
-        in where that is unknown.
+        The step's number is the worker's own count, as in the span and the step log; ``index`` is used if
+        that is unknown.
         """
         return StepReport(self, node_id, index)
 
     @asynccontextmanager
     async def waiting(self, reason: WaitingReason, *, node_id: str, **data: Any) -> AsyncIterator[None]:
-        """Say that the worker is rightly idle while the block runs; ``data`` is said with the begin."""
+        """Report the worker as waiting while the block runs; ``data`` is added to the first event."""
         with self.worker.waiting(reason):
             try:
                 await self.emit(EventType.WORKER_WAITING, {"reason": reason.value, **data}, node_id=node_id)
@@ -129,16 +128,16 @@ class Reporter:
                 await self.emit(EventType.WORKER_WAITING, {"reason": None}, node_id=node_id)
 
     async def checkpoint(self, checkpoint_id: str, *, node_id: str = "") -> None:
-        """Say that the state was saved, which is progress."""
+        """Report a saved checkpoint, which counts as progress."""
         self.worker.checkpoint(checkpoint_id)
         await self.emit(EventType.CHECKPOINT_SAVED, {"checkpoint_id": checkpoint_id}, node_id=node_id)
 
 
 class _Report:
     """
-    A block of instrumentation with an event at either end.
+    An instrumentation block with an event at its start and end.
 
-    Left by a cancellation, a step or a call of a model did not fail: somebody ended it from outside.
+    A cancellation does not make a step or a model call a failure: it was ended from outside.
     """
 
     def __init__(self, reporter: Reporter, node_id: str, block: Step | LlmCall | ToolCall) -> None:
@@ -146,45 +145,45 @@ class _Report:
         self._node_id = node_id
         self._block = block
 
-    def _starts(self) -> tuple[EventType, dict[str, Any]]:
+    def _start_event(self) -> tuple[EventType, dict[str, Any]]:
         raise NotImplementedError
 
-    def _ends(self) -> tuple[EventType, dict[str, Any]]:
+    def _end_event(self) -> tuple[EventType, dict[str, Any]]:
         raise NotImplementedError
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the event of the end said, once the block is left."""
-        return {key: value for key, value in self._ends()[1].items() if value is not None}
+        """The data of the end event, once the block has ended."""
+        return {key: value for key, value in self._end_event()[1].items() if value is not None}
 
     @property
     def ended_at(self) -> float:
-        """When the block was left, in seconds since the epoch."""
+        """When the block ended, in seconds since the epoch."""
         return self._block.ended_at
 
     async def __aenter__(self) -> Self:
         block = self._block
         block.__enter__()
         try:
-            await self._say(*self._starts(), block.started_at)
+            await self._emit(*self._start_event(), block.started_at)
         except BaseException as error:
-            self._leave(error)
+            self._exit_block(error)
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._leave(error)
+        self._exit_block(error)
         duration = max(0.0, self.ended_at - self._block.started_at)
-        await self._say(self._ends()[0], {**self.facts, "duration": duration}, self.ended_at)
+        await self._emit(self._end_event()[0], {**self.facts, "duration": duration}, self.ended_at)
 
-    def _leave(self, error: BaseException | None) -> None:
+    def _exit_block(self, error: BaseException | None) -> None:
         if isinstance(error, asyncio.CancelledError) and not isinstance(self._block, ToolCall):
             error = None
         self._block.__exit__(type(error) if error else None, error, None)
 
-    async def _say(self, type_: EventType, data: Mapping[str, Any], at: float) -> None:
+    async def _emit(self, type_: EventType, data: Mapping[str, Any], at: float) -> None:
         block = self._block
         await self._reporter.emit(
             type_,
@@ -197,7 +196,7 @@ class _Report:
 
 
 class StepReport(_Report):
-    """One step of a node; made by ``Reporter.step``."""
+    """One step of a node; created by ``Reporter.step``."""
 
     _block: Step
 
@@ -209,17 +208,17 @@ class StepReport(_Report):
 
     @property
     def index(self) -> int | None:
-        """The number of the step in this life of the worker."""
+        """Number of the step in this incarnation of the worker."""
         return self._block.index if self._block.index >= 0 else self._index
 
     def verdict(self, verdict: Verdict, feedback: str = "", text: str = "") -> None:
-        """Say how the step was judged, with what was said to the model, and what the model had said."""
+        """Set the verdict, its feedback and the model's text."""
         self._verdict = verdict
         self._text = feedback or text
         self._block.verdict(verdict, feedback or None)
 
     def llm(self, model: str, *, client_facing: bool = False) -> LlmReport:
-        """Return a block around one call of a model; is its text for a client to see?"""
+        """Return a context manager for one model call; ``client_facing`` text is emitted for clients."""
         return LlmReport(self._reporter, self._node_id, self._block.llm(model), client_facing)
 
     def tool(
@@ -230,16 +229,16 @@ class StepReport(_Report):
         timeout: float | None = None,
         effect: str = "",
     ) -> ToolReport:
-        """Return a block around one call of a tool; see ``Step.tool``."""
+        """Return a context manager for one tool call; see ``Step.tool``."""
         block = self._block.tool(name, arguments, timeout=timeout, call_id=call_id, effect=effect)
-        # As whoever reads the step log tells the calls of one turn.
+        # The same turn id as in the step log.
         turn = f"{self._node_id}:{self.index}"
         return ToolReport(self._reporter, self._node_id, block, call_id, timeout, turn)
 
-    def _starts(self) -> tuple[EventType, dict[str, Any]]:
+    def _start_event(self) -> tuple[EventType, dict[str, Any]]:
         return EventType.STEP_STARTED, {"index": self.index}
 
-    def _ends(self) -> tuple[EventType, dict[str, Any]]:
+    def _end_event(self) -> tuple[EventType, dict[str, Any]]:
         return EventType.STEP_COMPLETED, {
             "index": self.index,
             "verdict": self._verdict.value if self._verdict is not None else None,
@@ -250,7 +249,7 @@ class StepReport(_Report):
 
 
 class LlmReport(_Report):
-    """One call of a model; made by ``StepReport.llm``."""
+    """One model call; created by ``StepReport.llm``."""
 
     _block: LlmCall
 
@@ -260,35 +259,35 @@ class LlmReport(_Report):
         self._tokens: tuple[int, int] | None = None
         self._cost: float | None = None
         self._truncated: bool | None = None
-        self._handed_out = False
+        self._has_emitted_text = False
 
     def usage(self, input_tokens: int, output_tokens: int, cost: float) -> None:
-        """Say how many tokens the call used, and what it cost in dollars: 0 if no price is known."""
+        """Set the token usage, and the cost in dollars (0 if the price is unknown)."""
         self._cost = cost or None
         self._tokens = (input_tokens, output_tokens)
         self._block.usage(input_tokens, output_tokens)
 
     def finished(self, reason: str) -> None:
-        """Say why the model stopped, in its provider's words."""
+        """Set the provider's finish reason."""
         if reason:
             self._block.finished(reason)
             self._truncated = True if reason in CUT_OFF else None
 
-    def whole(self, text: str) -> None:
-        """Hand out a whole answer, if none of it has come in pieces: not every provider streams."""
-        if text and not self._handed_out:
+    def ensure_text(self, text: str) -> None:
+        """Emit the whole text, if no piece of it was emitted: not every provider streams."""
+        if text and not self._has_emitted_text:
             self.delta(text)
 
     def delta(self, text: str) -> None:
-        """Say that a piece of the answer arrived."""
-        self._handed_out = True
+        """Emit a piece of the text."""
+        self._has_emitted_text = True
         self._block.delta()
-        self._reporter.whisper(self._delta_type, {"text": text}, node_id=self._node_id)
+        self._reporter.emit_transient(self._delta_type, {"text": text}, node_id=self._node_id)
 
-    def _starts(self) -> tuple[EventType, dict[str, Any]]:
+    def _start_event(self) -> tuple[EventType, dict[str, Any]]:
         return EventType.LLM_CALL_STARTED, {"model": self._block.model}
 
-    def _ends(self) -> tuple[EventType, dict[str, Any]]:
+    def _end_event(self) -> tuple[EventType, dict[str, Any]]:
         read, written = self._tokens or (None, None)
         return EventType.LLM_CALL_COMPLETED, {
             "model": self._block.model,
@@ -302,7 +301,7 @@ class LlmReport(_Report):
 
 
 class ToolReport(_Report):
-    """One call of a tool; made by ``StepReport.tool``."""
+    """One tool call; created by ``StepReport.tool``."""
 
     _block: ToolCall
 
@@ -321,20 +320,20 @@ class ToolReport(_Report):
         self._turn = turn
 
     def result(self, answer: str) -> None:
-        """Say what the tool answered; only the fingerprint is told on."""
+        """Set the tool's answer; only its hash is reported."""
         self._block.result(answer)
 
     def error(self, error: BaseException) -> None:
-        """Say that the tool failed."""
+        """Set the tool's error."""
         self._block.error(error)
 
-    def _starts(self) -> tuple[EventType, dict[str, Any]]:
+    def _start_event(self) -> tuple[EventType, dict[str, Any]]:
         data: dict[str, Any] = {"tool": self._block.tool, "call_id": self._call_id}
         if self._timeout is not None:
             data["timeout"] = self._timeout
         return EventType.TOOL_CALL_STARTED, data
 
-    def _ends(self) -> tuple[EventType, dict[str, Any]]:
+    def _end_event(self) -> tuple[EventType, dict[str, Any]]:
         block = self._block
         return EventType.TOOL_CALL_COMPLETED, {
             "tool": block.tool,

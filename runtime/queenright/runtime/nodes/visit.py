@@ -1,4 +1,4 @@
-"""A visit: where it stands, on the disk and in memory, and the guard that looks on."""
+"""A visit of a node: its state on disk and in memory, and the guard that observes it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INTERRUPTED: Final = (
 
 
 class VisitStoppedError(Exception):
-    """Raised inside a turn when the guard says that the visit must end."""
+    """Raised inside a turn when the guard stops the visit."""
 
     def __init__(self, finding: GuardFinding) -> None:
         super().__init__(finding.evidence)
@@ -34,10 +34,10 @@ class VisitStoppedError(Exception):
 
 class Visit:
     """
-    One stay in a node: its conversation, its cursor, and what the guard has to say of it.
+    One visit of a node: its conversation, its cursor and the findings of its guard.
 
-    Whatever is said goes into the conversation first and is taken in by the cursor from there, live as
-    after a restart; the guard is shown what the cursor notes, in the same order both times.
+    Everything is appended to the conversation first, and folded into the cursor from there, live as after a
+    restart. The guard is shown what the cursor records, in the same order in both cases.
     """
 
     def __init__(
@@ -53,66 +53,66 @@ class Visit:
         self.cursor = NodeCursor(visit_id="")
         self.conversation = conversation
         self.stop: GuardFinding | None = None
-        """What the guard wants the visit to end for."""
+        """The finding for which the guard stops the visit."""
         self._node_id = node_id
         self._file = folder / CURSOR_FILE
         self._disk = disk
         self._reporter = reporter
         self._guard = guard
         self._unsaved = False
-        self._shown = 0
+        self._shown_count = 0
         self._warnings: list[GuardFinding] = []
 
     async def open(self, visit_id: str) -> None:
-        """Read where the visit stands; what the guard said of it then, it says again."""
+        """Restore the visit from disk; the guard observes its earlier events again."""
         self.cursor = await self._disk.run(lambda: self._read(visit_id))
         last = self.cursor.seq
         for entry in self.conversation.entries:
             if entry.seq > last:
                 self._fold(entry)
-        self._show()
+        self._notify_guard()
 
-    async def say(self, *drafts: Draft) -> None:
-        """Put entries into the conversation, and take them in."""
+    async def append(self, *drafts: Draft) -> None:
+        """Append entries to the conversation, and apply them to the cursor."""
         for entry in await self.conversation.append(*drafts):
             self._fold(entry)
-        self._show()
+        self._notify_guard()
 
     async def repair(self) -> None:
-        """Answer the calls that a kill or a pause left without an answer."""
+        """Answer the calls that were left unanswered by a kill or a pause with an error."""
         for entry in await self.conversation.repair(INTERRUPTED):
             self._fold(entry)
-        self._show()
+        self._notify_guard()
 
     async def save(self) -> None:
-        """Write the cursor, for what no entry carries."""
+        """Write the cursor, for changes that are in no entry."""
         row = self.cursor.to_dict()
         self._unsaved = False
         await self._disk.run(lambda: write_json(self._file, row))
-        self._show()
+        self._notify_guard()
 
     async def save_before_compaction(self) -> None:
-        """Write the cursor if it takes entries that are about to go."""
+        """Write the cursor if it depends on entries that compaction may remove."""
         if self._unsaved:
             await self.save()
 
-    def draft(self, kind: EntryKind, message: Message, data: Mapping[str, Any]) -> Draft:
-        """Return an entry of this visit to be."""
+    def make_draft(self, kind: EntryKind, message: Message, data: Mapping[str, Any]) -> Draft:
+        """Create a draft entry of this visit."""
         return Draft(kind=kind, message=message, visit_id=self.cursor.visit_id, data=data)
 
-    def open_calls(self) -> list[ToolCall]:
-        """Return the calls of the newest turn that have no answer yet."""
+    def unanswered_calls(self) -> list[ToolCall]:
+        """Return the calls of the newest turn without an answer."""
         for entry in reversed(self.conversation.entries):
             if entry.kind is EntryKind.ASSISTANT and entry.visit_id == self.cursor.visit_id:
                 return [call for call in entry.message.tool_calls if call.id in self.cursor.unanswered]
         return []
 
     def warnings(self) -> list[GuardFinding]:
-        """Return what the guard has found and the model was not told."""
+        """Return the guard's findings that the model was not warned of."""
         return [finding for finding in self._warnings if finding.label not in self.cursor.warned]
 
     async def release(self) -> None:
-        """Let a visit go on that the guard stopped: what was seen before counts no more."""
+        """Continue a visit that the guard stopped: earlier events no longer count."""
         self.stop = None
         self._warnings.clear()
         self.cursor.guard.clear()
@@ -121,12 +121,12 @@ class Visit:
             self._guard.reset()
         await self.save()
 
-    def check(self) -> None:
+    def raise_if_stopped(self) -> None:
         """
-        Go on only if the guard lets us.
+        Check that the guard does not stop the visit.
 
         Raises:
-            VisitStoppedError: It does not.
+            VisitStoppedError: It does.
         """
         if self.stop is not None:
             raise VisitStoppedError(self.stop)
@@ -137,7 +137,7 @@ class Visit:
         except FileNotFoundError:
             return NodeCursor(visit_id=visit_id)
         except (UnusableFileError, ValueError) as error:
-            _log.warning("cursor of node %s is made anew from its conversation: %s", self._node_id, error)
+            _log.warning("rebuilding the cursor of node %s from its conversation: %s", self._node_id, error)
             return NodeCursor(visit_id=visit_id)
         if cursor.visit_id != visit_id or cursor.seq > self.conversation.last_seq:
             return NodeCursor(visit_id=visit_id, taken=cursor.taken)
@@ -147,10 +147,10 @@ class Visit:
         self.cursor.fold(entry)
         self._unsaved = True
 
-    def _show(self) -> None:
-        """Show the guard what it has not seen: after a restart, all that the cursor remembers."""
-        new = self.cursor.noted - self._shown
-        self._shown = self.cursor.noted
+    def _notify_guard(self) -> None:
+        """Show the guard the new events: after a restart, all that the cursor recorded."""
+        new = self.cursor.noted - self._shown_count
+        self._shown_count = self.cursor.noted
         if self._guard is None or new <= 0:
             return
         for row in self.cursor.guard[-new:]:
@@ -166,5 +166,5 @@ class Visit:
                 continue
             if finding.stop:
                 self.stop = self.stop or finding
-            elif all(finding.label != known.label for known in self._warnings):
+            elif all(finding.label != warning.label for warning in self._warnings):
                 self._warnings.append(finding)

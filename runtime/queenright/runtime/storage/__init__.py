@@ -1,1 +1,1 @@
-"""What is kept on disk: sessions, conversations, checkpoints, logs."""
+"""Persistence: sessions, conversations, checkpoints and logs on disk."""

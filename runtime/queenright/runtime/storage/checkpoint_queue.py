@@ -1,8 +1,8 @@
 """
-Writing checkpoints, now or later: a run goes on while the disk takes none.
+Queues checkpoints, so that a run continues while the disk fails.
 
-What could not be written waits here, the newest few, and is tried again: with the next checkpoint, when
-the breaker lets it, and a last time before the session is closed.
+The newest few that could not be written are kept in memory and retried: with the next checkpoint, when the
+circuit breaker admits it, and once more before the session is closed.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from typing import Any, Final
 
 from queenright.runtime.breakers import CallBreaker, CallRefused
 from queenright.runtime.deadline import Sleep
-from queenright.runtime.storage.checkpoint_store import CheckpointStore, Reason
+from queenright.runtime.storage.checkpoint_store import CheckpointStore, SaveReason
 from queenright.runtime.storage.files import Disk
 from queenright.runtime.storage.session_state import ExecutionState
 
 _log = logging.getLogger(__name__)
 
-CHECKPOINTS_KEPT: Final = 20
-CHECKPOINTS_WAITING: Final = 5
-"""So many of one run wait to be written, the newest: a recovery wants the last, and some to fall back on."""
+MAX_CHECKPOINTS: Final = 20
+MAX_QUEUED_CHECKPOINTS: Final = 5
+"""Unsaved checkpoints kept per run, newest first: recovery needs the last one and some to fall back on."""
 
 _RETRY_SECONDS: Final = 60.0
-"""Where no breaker says when."""
+"""Retry interval without a circuit breaker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointDraft:
-    """What a checkpoint is to hold: how things stood when it was due."""
+    """A checkpoint that is not saved yet: the state at the time it was due."""
 
     execution_id: str
     graph_id: str
     node_id: str
-    reason: Reason
+    reason: SaveReason
     memory: Mapping[str, Any]
     execution: ExecutionState
     conversations: Mapping[str, int]
@@ -46,15 +46,15 @@ class CheckpointDraft:
 
 class CheckpointQueue:
     """
-    The way of one run's checkpoints to the disk.
+    Writes the checkpoints of one run to disk.
 
     Args:
-        checkpoints: Where they go. Nobody else writes there meanwhile.
-        session_id: The session that they are of.
-        disk: Does the disk work.
-        sleep: Waits until it is worth trying again.
-        breaker: Stands before the disk; None: it is simply tried.
-        on_saved: Is told the id and the draft of each that is on the disk, in the order they were due.
+        checkpoints: The store; it must have no other writer.
+        session_id: The session of the checkpoints.
+        disk: Runs disk work in threads.
+        sleep: Clock of the retry interval.
+        breaker: Circuit breaker of the disk; None writes unconditionally.
+        on_saved: Called with the id and the draft of each saved checkpoint, in order.
     """
 
     def __init__(
@@ -73,87 +73,85 @@ class CheckpointQueue:
         self._sleep = sleep
         self._breaker = breaker
         self._on_saved = on_saved
-        self._waiting: deque[CheckpointDraft] = deque(maxlen=CHECKPOINTS_WAITING)
-        self._one_at_a_time = asyncio.Lock()
+        self._waiting: deque[CheckpointDraft] = deque(maxlen=MAX_QUEUED_CHECKPOINTS)
+        self._draining = asyncio.Lock()
         self._retry: asyncio.Task[None] | None = None
         self._retry_in = _RETRY_SECONDS
         self._failing = False
 
     @property
     def waiting(self) -> int:
-        """How many are not on the disk yet."""
+        """Number of unsaved checkpoints."""
         return len(self._waiting)
 
     async def put(self, draft: CheckpointDraft) -> str | None:
         """
-        Write a checkpoint, and what waits before it; return its id, or None if it is not on the disk yet.
+        Write a checkpoint and those queued before it. Return its id, or None if it is not saved yet.
 
-        What goes wrong with the disk is no error here.
+        Disk failures are logged, not raised.
         """
         self._waiting.append(draft)
         saved = await self._drain()
         if self._waiting and self._retry is None:
-            self._retry = asyncio.create_task(self._try_again(), name=f"checkpoints:{self._session_id}")
+            self._retry = asyncio.create_task(self._retry_drain(), name=f"checkpoints:{self._session_id}")
         return None if self._waiting else saved
 
     async def close(self) -> None:
-        """Try a last time, whatever the breaker says; what is not on the disk then is lost, and logged."""
+        """Write the queue once more, regardless of the breaker. What still fails is lost and logged."""
         if self._retry is not None:
-            async with self._one_at_a_time:  # not in the middle of a write
+            async with self._draining:  # do not cancel in the middle of a write
                 self._retry.cancel()
             with suppress(asyncio.CancelledError):
                 await self._retry
             self._retry = None
         await self._drain(last=True)
         if self._waiting:
-            _log.error("%d checkpoints of session %s are lost", len(self._waiting), self._session_id)
+            _log.error("lost %d checkpoints of session %s", len(self._waiting), self._session_id)
             self._waiting.clear()
 
-    async def _try_again(self) -> None:
+    async def _retry_drain(self) -> None:
         try:
             while self._waiting:
                 await self._sleep(self._retry_in)
                 await self._drain()
-        except Exception:  # of whoever is told; the next checkpoint tries again
-            _log.exception("checkpoints of session %s could not be told of", self._session_id)
+        except Exception:  # raised by on_saved; the next checkpoint retries
+            _log.exception("could not report checkpoints of session %s", self._session_id)
         self._retry = None
 
     async def _drain(self, *, last: bool = False) -> str | None:
-        """Write what waits, oldest first, up to the first that cannot be written."""
+        """Write the queue, oldest first, up to the first failure."""
         saved = None
-        async with self._one_at_a_time:
+        async with self._draining:
             while self._waiting:
                 draft = self._waiting[0]
                 try:
                     saved = await self._write(draft, last=last)
                 except CallRefused as refusal:
-                    self._put_off(refusal, refusal.retry_in)
+                    self._postpone(refusal, refusal.retry_in)
                     return None
                 except OSError as error:
-                    self._put_off(error, _RETRY_SECONDS if self._breaker is None else 0.0)
+                    self._postpone(error, _RETRY_SECONDS if self._breaker is None else 0.0)
                     return None
                 except ValueError:
-                    saved = None  # no later try would help
-                    _log.exception("a checkpoint of session %s cannot be written", self._session_id)
-                # Unless it was crowded out meanwhile.
+                    saved = None  # a retry would not help
+                    _log.exception("cannot write a checkpoint of session %s", self._session_id)
+                # It may have been pushed out of the queue meanwhile.
                 if self._waiting[0] is draft:
                     self._waiting.popleft()
                 if saved is not None:
                     await self._on_saved(saved, draft)
             if self._failing:
                 self._failing = False
-                _log.info("checkpoints of session %s are saved again", self._session_id)
+                _log.info("saving checkpoints of session %s works again", self._session_id)
         return saved
 
-    def _put_off(self, error: Exception, seconds: float) -> None:
-        # At least a moment, so that a breaker that is about to open is not asked without a pause.
+    def _postpone(self, error: Exception, seconds: float) -> None:
+        # Wait at least a second, so that a breaker that is about to close is not polled in a loop.
         self._retry_in = max(seconds, 1.0)
         if not self._failing:
             self._failing = True
             # The run does not depend on it, and state.json has just been written.
-            _log.error(
-                "a checkpoint of session %s could not be saved, and waits: %s", self._session_id, error
-            )
+            _log.error("could not save a checkpoint of session %s, will retry: %s", self._session_id, error)
 
     async def _write(self, draft: CheckpointDraft, *, last: bool) -> str:
         permit = None if self._breaker is None or last else self._breaker.admit()
@@ -183,7 +181,7 @@ class CheckpointQueue:
             conversations=draft.conversations,
         )
         try:
-            self._checkpoints.prune(CHECKPOINTS_KEPT)
+            self._checkpoints.prune(MAX_CHECKPOINTS)
         except OSError as error:
-            _log.warning("old checkpoints of session %s could not be removed: %s", self._session_id, error)
+            _log.warning("could not remove old checkpoints of session %s: %s", self._session_id, error)
         return saved.checkpoint_id

@@ -1,8 +1,8 @@
 """
-Checkpoints: where an execution could go on from, in a chain in which each names the hash of the one before.
+Checkpoints: points from which an execution can continue, chained by the hash of their parent.
 
-A checkpoint is believed only if its hash is right. One that is not is passed over for the newest before it
-that is, so that a broken file costs the work since then and no more.
+A checkpoint is valid only if its hash matches. An invalid one is skipped in favour of the newest valid one
+before it, so that a corrupt file costs only the work since then.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -22,29 +23,29 @@ from pydantic import BaseModel, Field, ValidationError
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.events import Clock
 from queenright.runtime.storage.files import (
-    Skipped,
+    SkippedFile,
     UnusableFileError,
     json_bytes,
     read_json,
     sync_folder,
     write_files,
 )
-from queenright.runtime.storage.session_state import ExecutionState, problem
+from queenright.runtime.storage.session_state import ExecutionState, describe_invalid_state
 
 _log = logging.getLogger(__name__)
 
 _NAME: Final = re.compile(r"([0-9]{10,})-[A-Za-z0-9_-]{1,64}")
 _HASH: Final = "content_hash"
 
-Reason = Literal["node", "pause", "terminate"]
+SaveReason = Literal["node", "pause", "terminate"]
 
 
 class CorruptCheckpointError(QueenrightError):
-    """Raised for a checkpoint that is there and cannot be believed."""
+    """Raised for a checkpoint that exists but is not valid."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
-            f"Checkpoint {path} is broken: {reason}. latest_valid finds the newest that is whole."
+            f"Checkpoint {path} is corrupt: {reason}. Use latest_valid to find the newest valid one."
         )
         self.path = path
         self.reason = reason
@@ -55,13 +56,13 @@ class CheckpointNotFoundError(QueenrightError):
 
     def __init__(self, checkpoint_id: str, directory: Path) -> None:
         super().__init__(
-            f"There is no checkpoint {checkpoint_id[:100]!r} in {directory}; list_checkpoints says which are."
+            f"There is no checkpoint {checkpoint_id[:100]!r} in {directory}; see list_checkpoints."
         )
         self.checkpoint_id = checkpoint_id
 
 
 class Checkpoint(BaseModel):
-    """What an execution needs to go on from where it was at ``created_at``, in seconds since the epoch."""
+    """The state from which an execution can continue; ``created_at`` is in seconds since the epoch."""
 
     checkpoint_id: str
     parent_id: str | None
@@ -72,19 +73,19 @@ class Checkpoint(BaseModel):
     graph_id: str
     execution_id: str
     node_id: str
-    """The node that was just completed; "" if there is none."""
-    reason: Reason
+    """The node that had just completed; "" if there is none."""
+    reason: SaveReason
     memory: dict[str, Any] = Field(default_factory=dict)
     execution: ExecutionState
     conversations: dict[str, int] = Field(default_factory=dict)
-    """Each conversation's folder name, and the ``last_seq`` it had."""
+    """Folder name of each conversation, with its ``last_seq``."""
     content_hash: str
-    """SHA-256, in hex, over the canonical JSON of all the rest; see ``content_hash``."""
+    """SHA-256, in hex, of the canonical JSON of all other fields; see ``content_hash``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainLink:
-    """One file of the chain: the checkpoint in it, or why there is none to be believed."""
+    """One file of the chain: a valid checkpoint, or the reason why it is invalid."""
 
     checkpoint_id: str
     checkpoint: Checkpoint | None
@@ -92,7 +93,7 @@ class ChainLink:
 
 
 def content_hash(row: Mapping[str, Any]) -> str:
-    """Return SHA-256 over all of ``row`` but its hash, as JSON with sorted keys, without spaces, in ASCII."""
+    """Return the SHA-256 of ``row`` without its hash, as compact ASCII JSON with sorted keys."""
     rest = {key: value for key, value in row.items() if key != _HASH}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -101,18 +102,18 @@ class CheckpointStore:
     """
     The checkpoints of one graph in one session. Every method blocks: call it through ``Disk.run``.
 
-    One writer at a time. Ids begin with a number that goes up, so that a clock that is set back does not
-    change which is the newest.
+    It supports one writer at a time. Ids start with an increasing number, so that the newest one is known
+    even if the clock is set back.
 
     Args:
-        directory: Where the files are; made when the first one is saved.
-        clock: Returns seconds since the epoch.
-        ids: Returns letters, digits, "-" and "_" for the rest of an id.
+        directory: Folder of the files; created with the first checkpoint.
+        clock: Seconds since the epoch.
+        ids: Generates the rest of an id, from letters, digits, "-" and "_".
     """
 
     def __init__(self, directory: Path, *, clock: Clock, ids: Callable[[], str]) -> None:
-        self.skipped: list[Skipped] = []
-        """What the last listing or search could not believe, and why."""
+        self.skipped: list[SkippedFile] = []
+        """Invalid files of the last listing or search, with reasons."""
         self._directory = directory
         self._clock = clock
         self._ids = ids
@@ -124,17 +125,17 @@ class CheckpointStore:
         graph_id: str,
         execution_id: str,
         node_id: str,
-        reason: Reason,
+        reason: SaveReason,
         memory: Mapping[str, Any],
         execution: ExecutionState,
         conversations: Mapping[str, int],
     ) -> Checkpoint:
         """
-        Save a checkpoint, on the disk on return; its parent is the newest whole one.
+        Save a checkpoint durably; its parent is the newest valid one.
 
         Raises:
-            OSError: The disk refused; nothing was saved.
-            ValueError: ``memory`` holds what is no JSON value.
+            OSError: The disk write failed; nothing was saved.
+            ValueError: ``memory`` contains a value that is not JSON.
         """
         names = self._names()
         number = max((_number(name) for name in names), default=0) + 1
@@ -154,53 +155,53 @@ class CheckpointStore:
             conversations=dict(conversations),
             content_hash="",
         )
-        # The hash is of what will be read again.
+        # Hash what will be read back.
         row = json.loads(json_bytes(checkpoint.model_dump(mode="json")))
         row[_HASH] = content_hash(row)
         path = self._path(checkpoint.checkpoint_id)
         if path is None:
             raise ValueError(
-                f"{checkpoint.checkpoint_id!r} cannot name a checkpoint; ids() returns something else."
+                f"{checkpoint.checkpoint_id!r} is not a valid checkpoint id; ids() returned other characters."
             )
         write_files({path: json_bytes(row)})
         return Checkpoint.model_validate(row)
 
     def load(self, checkpoint_id: str) -> Checkpoint:
         """
-        Return a checkpoint if its hash is right, its ids are, and its parent is the right one or not whole.
+        Load a checkpoint; its hash, its id and its parent, if that is valid, must match.
 
         Raises:
-            CheckpointNotFoundError: There is none of this id.
-            CorruptCheckpointError: It cannot be believed.
+            CheckpointNotFoundError: It does not exist.
+            CorruptCheckpointError: It is not valid.
         """
         path = self._path(checkpoint_id)
         if path is None:
             raise CheckpointNotFoundError(checkpoint_id, self._directory)
         row = self._row(path)
         if not _is_whole(row):
-            raise CorruptCheckpointError(path, "its content does not have its hash")
+            raise CorruptCheckpointError(path, "its content does not match its hash")
         try:
             checkpoint = Checkpoint.model_validate(row)
         except (ValidationError, RecursionError) as error:
-            raise CorruptCheckpointError(path, problem(error)) from error
+            raise CorruptCheckpointError(path, describe_invalid_state(error)) from error
         if checkpoint.checkpoint_id != checkpoint_id:
-            raise CorruptCheckpointError(path, f"it is checkpoint {checkpoint.checkpoint_id!r}")
+            raise CorruptCheckpointError(path, f"it contains checkpoint {checkpoint.checkpoint_id!r}")
         if checkpoint.parent_id is not None:
             self._check_parent(path, checkpoint, checkpoint.parent_id)
         return checkpoint
 
     def list_checkpoints(self) -> list[Checkpoint]:
-        """Return all that are whole, newest first; the others are logged and in ``skipped``."""
-        return list(self._whole())
+        """Return all valid checkpoints, newest first; others are logged and listed in ``skipped``."""
+        return list(self._valid())
 
     def latest_valid(self) -> Checkpoint | None:
-        """Return the newest that is whole, passing over broken ones; None if there is none."""
-        return next(self._whole(), None)
+        """Return the newest valid checkpoint, skipping corrupt ones; None if there is none."""
+        return next(self._valid(), None)
 
     def chain(self) -> list[ChainLink]:
-        """Return all that are there, newest first: the whole ones, and the others with what is wrong."""
+        """Return all checkpoints, newest first: valid ones, and others with the reason."""
         links = []
-        for name in sorted(self._names(), key=_order, reverse=True):
+        for name in sorted(self._names(), key=_sort_key, reverse=True):
             try:
                 links.append(ChainLink(checkpoint_id=name, checkpoint=self.load(name)))
             except CheckpointNotFoundError:
@@ -211,55 +212,55 @@ class CheckpointStore:
 
     def prune(self, keep: int) -> int:
         """
-        Remove all that are older than the newest ``keep`` whole ones; return how many.
+        Remove all checkpoints older than the newest ``keep`` valid ones; return how many.
 
-        With fewer whole ones than that nothing is removed: a broken file is not worth a whole one.
+        With fewer valid ones, nothing is removed.
 
         Raises:
-            ValueError: ``keep`` is not above 0.
+            ValueError: ``keep`` is not positive.
         """
         if keep < 1:
             raise ValueError(f"keep must be at least 1, not {keep}.")
         names = self._names()
         if len(names) <= keep:
             return 0
-        kept = [checkpoint.checkpoint_id for _, checkpoint in zip(range(keep), self._whole(), strict=False)]
+        kept = [checkpoint.checkpoint_id for checkpoint in islice(self._valid(), keep)]
         if len(kept) < keep:
             return 0
         removed = 0
         for name in names:
-            if _order(name) < _order(kept[-1]):
+            if _sort_key(name) < _sort_key(kept[-1]):
                 try:
                     (self._directory / f"{name}.json").unlink()
                     removed += 1
                 except OSError as error:
-                    _log.warning("cannot remove the old checkpoint %s: %s", name, error)
+                    _log.warning("could not remove the old checkpoint %s: %s", name, error)
         if removed:
             sync_folder(self._directory)
         return removed
 
-    def _whole(self) -> Iterator[Checkpoint]:
+    def _valid(self) -> Iterator[Checkpoint]:
         self.skipped = []
-        for name in sorted(self._names(), key=_order, reverse=True):
+        for name in sorted(self._names(), key=_sort_key, reverse=True):
             try:
                 yield self.load(name)
             except CheckpointNotFoundError:
                 continue
             except CorruptCheckpointError as error:
-                _log.warning("passed over a checkpoint: %s", error)
-                self.skipped.append(Skipped(error.path, error.reason))
+                _log.warning("skipped a checkpoint: %s", error)
+                self.skipped.append(SkippedFile(error.path, error.reason))
 
     def _check_parent(self, path: Path, checkpoint: Checkpoint, parent_id: str) -> None:
-        if not _NAME.fullmatch(parent_id) or _order(parent_id) >= _order(checkpoint.checkpoint_id):
-            raise CorruptCheckpointError(path, f"its parent {parent_id[:100]!r} is none")
+        if not _NAME.fullmatch(parent_id) or _sort_key(parent_id) >= _sort_key(checkpoint.checkpoint_id):
+            raise CorruptCheckpointError(path, f"its parent {parent_id[:100]!r} is not an older checkpoint")
         try:
             parent = self._row(self._directory / f"{parent_id}.json")
         except (CheckpointNotFoundError, CorruptCheckpointError):
             return
-        # A parent that broke says nothing against its child; another whole one in its place does.
+        # A corrupt parent does not invalidate its child; a different valid one does.
         if _is_whole(parent) and parent[_HASH] != checkpoint.parent_hash:
             raise CorruptCheckpointError(
-                path, f"its parent {parent_id!r} is not the one that it was made after"
+                path, f"its parent {parent_id!r} is not the one it was created after"
             )
 
     def _row(self, path: Path) -> dict[str, Any]:
@@ -270,7 +271,7 @@ class CheckpointStore:
         except UnusableFileError as error:
             raise CorruptCheckpointError(path, error.reason) from error
         if not isinstance(row, dict) or not isinstance(row.get(_HASH), str):
-            raise CorruptCheckpointError(path, "it is no checkpoint")
+            raise CorruptCheckpointError(path, "it is not a checkpoint")
         return row
 
     def _names(self) -> list[str]:
@@ -297,5 +298,5 @@ def _number(name: str) -> int:
     return int(name.partition("-")[0])
 
 
-def _order(name: str) -> tuple[int, str]:
+def _sort_key(name: str) -> tuple[int, str]:
     return _number(name), name

@@ -1,9 +1,9 @@
 """
-A conversation on disk: what was said in a node, one file an entry.
+A conversation on disk: the messages of a node, one file per entry.
 
-``parts/0000000001.json`` and on hold the entries; ``cleared.json`` says up to which everything was
-forgotten. A file is there whole or not at all, and on the disk before ``append`` returns. Whatever else lies
-there is left alone and reported.
+``parts/0000000001.json`` and so on hold the entries; ``cleared.json`` holds the number up to which all were
+cleared. Files are written atomically, and durably before ``append`` returns. Unknown files are left alone and
+reported.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from queenright.runtime.storage.exchanges import (
     ANSWERS,
     Exchange,
     clip,
-    clipped_to,
+    clip_entries,
+    count_tokens,
     estimated_tokens,
-    exchanges,
-    first_kept,
-    shown,
-    tokens,
+    find_first_kept,
+    group_exchanges,
+    visible_messages,
 )
 from queenright.runtime.storage.files import (
-    ASIDE,
+    TEMP_SUFFIX,
     Disk,
-    Skipped,
+    SkippedFile,
     UnusableFileError,
     json_bytes,
     read_json,
@@ -44,7 +44,7 @@ from queenright.runtime.storage.files import (
     write_json,
 )
 
-__all__ = ["Conversation", "Draft", "Entry", "EntryKind", "Skipped", "estimated_tokens"]
+__all__ = ["Conversation", "Draft", "Entry", "EntryKind", "SkippedFile", "estimated_tokens"]
 
 _log = logging.getLogger(__name__)
 
@@ -55,9 +55,9 @@ _NOTHING: Final = "(what was said before was left out)"
 
 class Conversation:
     """
-    What was said, oldest first. It has one writer at a time; opening it to read does not disturb the writer.
+    The messages of a node, oldest first. It supports one writer at a time, and readers at any time.
 
-    Made by ``open``.
+    Create it with ``open``.
     """
 
     def __init__(self, directory: Path, *, disk: Disk, clock: Clock) -> None:
@@ -67,8 +67,8 @@ class Conversation:
         self._clock = clock
         self._entries: list[Entry] = []
         self._last_seq = 0
-        self._skipped: list[Skipped] = []
-        # Answers of tools that run side by side are appended from several tasks.
+        self._skipped: list[SkippedFile] = []
+        # Answers of concurrent tools are appended from several tasks.
         self._writing = asyncio.Lock()
 
     @classmethod
@@ -76,7 +76,7 @@ class Conversation:
         """
         Read a conversation; one that does not exist is empty. Blocks: call it through ``disk.run``.
 
-        Files that cannot be read are left out, logged, and listed in ``skipped``.
+        Unreadable files are skipped, logged and listed in ``skipped``.
         """
         conversation = cls(directory, disk=disk, clock=clock)
         conversation._load()
@@ -84,66 +84,67 @@ class Conversation:
 
     @property
     def entries(self) -> Sequence[Entry]:
-        """What was said, oldest first."""
+        """The entries, oldest first."""
         return tuple(self._entries)
 
     @property
     def last_seq(self) -> int:
-        """The highest ``seq`` that was ever given, 0 before the first; it never goes down."""
+        """The highest ``seq`` ever assigned, 0 before the first; it never decreases."""
         return self._last_seq
 
     @property
-    def skipped(self) -> tuple[Skipped, ...]:
-        """What ``open`` could not read, and why."""
+    def skipped(self) -> tuple[SkippedFile, ...]:
+        """Files that ``open`` could not read, with reasons."""
         return tuple(self._skipped)
 
     @property
     def messages(self) -> list[Message]:
         """
-        What a model may be shown: each tool call answered once, directly behind it, and no other answers.
+        The messages to send to a model: each tool call is directly followed by its answer.
 
-        A message of which a call was never answered is left out with the answers it has; see ``repair``.
+        A message with an unanswered call is omitted together with its other answers; see ``repair``.
         """
-        return shown(self._entries)
+        return visible_messages(self._entries)
 
     async def append(self, *drafts: Draft) -> list[Entry]:
         """
-        Add entries, in order; on return they are on the disk.
+        Append entries durably, in order.
 
-        Cancelled, it has added all of them by the time it raises.
+        If cancelled, it raises after all of them have been added.
 
         Raises:
-            OSError: The disk refused; none was added.
-            TypeError: ``data`` holds what is no JSON value.
-            ValueError: The kind does not go with the message's role, or is SUMMARY: ``compact`` alone makes
-                those.
+            OSError: The disk write failed; none was added.
+            TypeError: ``data`` contains a value that is not JSON.
+            ValueError: The kind does not match the message's role, or is SUMMARY, which only ``compact``
+                creates.
         """
         if not drafts:
             return []
         if any(draft.kind is EntryKind.SUMMARY for draft in drafts):
-            raise ValueError("A summary cannot be appended: it would stand for all before it; use compact.")
+            raise ValueError(
+                "a summary cannot be appended, since it replaces all entries before it; use compact"
+            )
         async with self._writing:
             at = self._clock()
             added = [Entry.of(d, seq=self._last_seq + n, at=at) for n, d in enumerate(drafts, start=1)]
-            # Given for good: a file of this number may be there even if the disk refuses.
+            # The numbers stay assigned even on failure: files with these numbers may exist.
             self._last_seq = added[-1].seq
             await self._disk.run(partial(self._add, added))
             return added
 
     async def repair(self, text: str) -> list[Entry]:
         """
-        Answer every call that was never answered with ``text``, as an error of the type "interrupted".
+        Answer every unanswered call with ``text``, as an error of type "interrupted". Return the answers.
 
-        For when a conversation is taken up again; while tools still run, their answers are on the way.
-        Returns the answers.
+        Call it only when a conversation is resumed: while tools run, their answers are still to come.
 
         Raises:
-            OSError: The disk refused; none was added.
+            OSError: The disk write failed; none was added.
         """
         return await self.append(
             *(
                 _interrupted(exchange.head, call.id, call.name, text)
-                for exchange in exchanges(self._entries)
+                for exchange in group_exchanges(self._entries)
                 for call in exchange.unanswered
             )
         )
@@ -156,112 +157,113 @@ class Conversation:
         summary: Callable[[Sequence[Entry]], str],
     ) -> int:
         """
-        Put one summary in the place of the oldest entries, if they are too many; return how many those were.
+        Replace the oldest entries with a summary if the conversation is too long; return their number.
 
-        Goes down to half of what is allowed, so that it happens seldom. A call and its answers stay
-        together, the newest entry stays, and calls that wait for their answers do. If these alone are too
-        long, their longest texts are clipped, on the disk too; ``data`` never is.
+        It is reduced to half of the limits, so that compaction is rare. A call stays together with its
+        answers; the newest entry and unanswered calls are kept. If these are too long, their longest texts
+        are clipped, on disk too; ``data`` never is.
 
         Args:
-            max_tokens: How long all may be, by ``estimated_tokens``.
-            keep_messages: How many there may be; None is any number.
-            summary: Is given the entries that go, oldest first, an earlier summary among them, and returns
-                what shall stand for them; clipped to an eighth of ``max_tokens``.
+            max_tokens: Limit of the whole conversation, by ``estimated_tokens``.
+            keep_messages: Limit of the number of messages; None is unlimited.
+            summary: Summarizes the removed entries, oldest first, including an earlier summary; the result
+                is clipped to an eighth of ``max_tokens``.
 
         Raises:
-            OSError: The disk refused; nothing was changed.
+            OSError: The disk write failed; nothing was changed.
         """
         async with self._writing:
-            items = exchanges(self._entries)
+            items = group_exchanges(self._entries)
             count = sum(len(item.entries) for item in items)
-            if tokens(items) <= max_tokens and (keep_messages is None or count <= keep_messages):
+            if count_tokens(items) <= max_tokens and (keep_messages is None or count <= keep_messages):
                 return 0
             reserve = max_tokens // 8
-            position = first_kept(
+            position = find_first_kept(
                 items,
                 max_tokens=max_tokens // 2 - reserve,
                 max_entries=None if keep_messages is None else max(keep_messages // 2, 1),
             )
-            gone = _entries(items[:position])
-            if all(entry.kind is EntryKind.SUMMARY for entry in gone):
-                gone, kept = [], _entries(items)
+            removed = _entries(items[:position])
+            if all(entry.kind is EntryKind.SUMMARY for entry in removed):
+                removed, kept = [], _entries(items)
                 new = None
             else:
                 kept = _entries(items[position:])
-                new = self._summarised(gone, kept, clip(summary(gone) or _NOTHING, max(reserve - 4, 1) * 4))
-            await self._disk.run(partial(self._shorten, gone, _within(new, kept, max_tokens)))
-            return len(gone)
+                text = clip(summary(removed) or _NOTHING, max(reserve - 4, 1) * 4)
+                new = self._summary_entry(removed, kept, text)
+            await self._disk.run(partial(self._shorten, removed, _within(new, kept, max_tokens)))
+            return len(removed)
 
     async def rewind(self, seq: int) -> int:
         """
-        Forget what was said after ``seq``, and return how many entries that were.
+        Remove the entries after ``seq``, and return their number.
 
-        What a summary stands for cannot be taken apart: one that reaches beyond ``seq`` goes whole. A kill
-        leaves a conversation that is longer than that, never one with a hole.
+        A summary that covers entries after ``seq`` is removed as a whole. If the process is killed, the
+        conversation is longer than requested, but has no gap.
 
         Raises:
-            OSError: The disk refused.
+            OSError: The disk write failed.
         """
         async with self._writing:
-            gone = [entry for entry in self._entries if entry.seq > seq]
-            if gone:
-                await self._disk.run(partial(self._take_back, gone))
-            return len(gone)
+            removed = [entry for entry in self._entries if entry.seq > seq]
+            if removed:
+                await self._disk.run(partial(self._remove_newest, removed))
+            return len(removed)
 
     async def clear(self) -> None:
         """
-        Forget everything; ``last_seq`` stays. A kill leaves all or nothing.
+        Remove all entries; ``last_seq`` stays. If the process is killed, all or none are removed.
 
         Raises:
-            OSError: The disk refused; nothing was forgotten, or all of it was.
+            OSError: The disk write failed; all or none were removed.
         """
         async with self._writing:
-            await self._disk.run(self._forget)
+            await self._disk.run(self._remove_all)
 
-    def _summarised(self, gone: Sequence[Entry], kept: Sequence[Entry], text: str) -> Entry:
+    def _summary_entry(self, removed: Sequence[Entry], kept: Sequence[Entry], text: str) -> Entry:
         """
-        Return the summary: it takes the number, and the file, of the newest entry before all that stay.
+        Create the summary, with the number and file of the newest removed entry before all kept ones.
 
-        So one rename puts it there, and it sorts first without more ado.
+        One rename therefore puts it in place, and it sorts first.
         """
         begin = min(entry.seq for entry in kept)
-        through = max(entry.seq for entry in gone if entry.seq < begin)
+        through = max(entry.seq for entry in removed if entry.seq < begin)
         draft = Draft(
             kind=EntryKind.SUMMARY,
             message=Message(role="user", content=text),
-            # An answer that came late may go though it has a higher number than all that stay.
+            # A late answer may be removed although its number is higher than those of kept entries.
             data={"through": through, "last_seq": self._last_seq},
         )
         return Entry.of(draft, seq=through, at=self._clock())
 
-    # What follows blocks and runs in a thread. It changes what is in memory as soon as the disk has it,
-    # whether or not the caller still waits.
+    # The methods below block and run in a thread. They change the state in memory as soon as it is on disk,
+    # even if the caller was cancelled.
 
     def _add(self, added: Sequence[Entry]) -> None:
         write_files({self._path(entry.seq): json_bytes(entry.to_dict()) for entry in added})
         self._entries = [*self._entries, *added]
 
-    def _shorten(self, gone: Sequence[Entry], staying: Sequence[Entry]) -> None:
-        known = {entry.seq: entry for entry in self._entries}
-        # The summary has the lowest number: written first, it is there before what it stands for goes.
-        changed = [entry for entry in staying if known.get(entry.seq) is not entry]
+    def _shorten(self, removed: Sequence[Entry], kept: Sequence[Entry]) -> None:
+        current = {entry.seq: entry for entry in self._entries}
+        # The summary has the lowest number: it is written before the entries it replaces are removed.
+        changed = [entry for entry in kept if current.get(entry.seq) is not entry]
         write_files({self._path(entry.seq): json_bytes(entry.to_dict()) for entry in changed})
-        self._entries = list(staying)
-        kept = {entry.seq for entry in staying}
-        self._remove(entry.seq for entry in gone if entry.seq not in kept)
+        self._entries = list(kept)
+        numbers = {entry.seq for entry in kept}
+        self._remove(entry.seq for entry in removed if entry.seq not in numbers)
 
-    def _take_back(self, gone: Sequence[Entry]) -> None:
-        for entry in sorted(gone, key=lambda entry: entry.seq, reverse=True):
+    def _remove_newest(self, removed: Sequence[Entry]) -> None:
+        for entry in sorted(removed, key=lambda entry: entry.seq, reverse=True):
             self._path(entry.seq).unlink(missing_ok=True)
-        self._entries = [entry for entry in self._entries if entry not in gone]
+        self._entries = [entry for entry in self._entries if entry not in removed]
         sync_folder(self._parts)
 
-    def _forget(self) -> None:
+    def _remove_all(self) -> None:
         if self._last_seq == 0:
             return
         write_json(self._cleared, {"through": self._last_seq})
-        gone, self._entries = self._entries, []
-        self._remove(entry.seq for entry in gone)
+        removed, self._entries = self._entries, []
+        self._remove(entry.seq for entry in removed)
 
     def _load(self) -> None:
         for _ in range(_TRIES):
@@ -270,14 +272,14 @@ class Conversation:
                 self._read_all()
                 break
         for skipped in self._skipped:
-            _log.warning("left out of a conversation: %s: %s", skipped.path, skipped.reason)
+            _log.warning("skipped a file of a conversation: %s: %s", skipped.path, skipped.reason)
 
     def _read_all(self) -> None:
         """
-        Read every entry that counts, the newest first: a summary says that none before it does.
+        Read the current entries, newest first, up to a summary.
 
         Raises:
-            FileNotFoundError: The writer, another process, shortened it meanwhile.
+            FileNotFoundError: Another process shortened the conversation meanwhile.
         """
         cleared = self._read_cleared()
         numbers = self._numbers()
@@ -293,7 +295,7 @@ class Conversation:
                     self._last_seq = max(self._last_seq, _number(entry.data.get("last_seq")))
                     break
         self._entries = entries[::-1]
-        # A kill came between the word that they are gone and their going.
+        # Remove the files that a killed writer had marked as removed.
         self._remove(seq for seq in numbers if seq <= cleared)
 
     def _read_cleared(self) -> int:
@@ -310,7 +312,7 @@ class Conversation:
         return through
 
     def _numbers(self) -> list[int]:
-        """Return the numbers of what is named like an entry."""
+        """Return the numbers in the file names of entries."""
         try:
             names = sorted(os.listdir(self._parts))
         except FileNotFoundError:
@@ -322,8 +324,8 @@ class Conversation:
         for name in names:
             if match := _PART.fullmatch(name):
                 numbers.append(int(match[1]))
-            elif not name.endswith(ASIDE):
-                self._skip(self._parts / name, "it is not named like an entry")
+            elif not name.endswith(TEMP_SUFFIX):
+                self._skip(self._parts / name, "its name is not that of an entry")
         return numbers
 
     def _read(self, seq: int) -> Entry | None:
@@ -333,7 +335,7 @@ class Conversation:
         except FileNotFoundError:
             if not path.is_symlink():
                 raise
-            self._skip(path, "it is a link to nothing")
+            self._skip(path, "it is a broken link")
             return None
         except UnusableFileError as error:
             self._skip(path, error.reason)
@@ -342,21 +344,21 @@ class Conversation:
             self._skip(path, str(error))
             return None
         if entry.seq != seq:
-            self._skip(path, f"it holds entry {entry.seq}")
+            self._skip(path, f"it contains entry {entry.seq}")
             return None
         return entry
 
     def _skip(self, path: Path, reason: str) -> None:
-        self._skipped.append(Skipped(path, reason))
+        self._skipped.append(SkippedFile(path, reason))
 
     def _remove(self, numbers: Iterable[int]) -> None:
-        """Remove files of entries that no longer count; one that cannot be removed does not count either."""
-        removed = False
+        """Remove the files of removed entries; failures do not matter, since the entries no longer count."""
+        has_removed = False
         for seq in numbers:
             with suppress(OSError):
                 self._path(seq).unlink()
-                removed = True
-        if removed:
+                has_removed = True
+        if has_removed:
             with suppress(OSError):
                 sync_folder(self._parts)
 
@@ -365,15 +367,15 @@ class Conversation:
 
 
 def conversations_in(folder: Path) -> list[str]:
-    """Return the names of the conversations in a session's folder of them. Blocks."""
+    """Return the names of the conversations in a session's folder. Blocks."""
     try:
         return sorted(path.name for path in folder.iterdir() if (path / "parts").is_dir())
     except FileNotFoundError:
         return []
 
 
-def last_seq(directory: Path) -> int:
-    """Return the number of the newest entry of a conversation, 0 without any. Blocks; reads no entry."""
+def read_last_seq(directory: Path) -> int:
+    """Return the number of a conversation's newest entry, 0 if empty. Blocks; reads no entry."""
     names = (_PART.fullmatch(path.name) for path in (directory / "parts").iterdir())
     return max((int(match[1]) for match in names if match), default=0)
 
@@ -387,20 +389,20 @@ def _number(value: object) -> int:
 
 
 def _within(summary: Entry | None, kept: Sequence[Entry], max_tokens: int) -> list[Entry]:
-    """Return what stays, the new summary first, the rest clipped if all is longer than ``max_tokens``."""
+    """Return the summary and the kept entries, clipped if they exceed ``max_tokens``."""
     first = [] if summary is None else [summary]
     room = max_tokens - estimated_tokens(entry.message for entry in first)
-    return [*first, *clipped_to(kept, room)]
+    return [*first, *clip_entries(kept, room)]
 
 
-def _interrupted(asked: Entry, call_id: str, tool: str, text: str) -> Draft:
+def _interrupted(caller: Entry, call_id: str, tool: str, text: str) -> Draft:
     data = {
         "outcome": "error",
         "error_type": "interrupted",
         "tool": tool,
         "call_id": call_id,
-        "turn": asked.data.get("turn"),
-        ANSWERS: asked.seq,
+        "turn": caller.data.get("turn"),
+        ANSWERS: caller.seq,
     }
     message = Message(role="tool", content=text, tool_call_id=call_id)
-    return Draft(kind=EntryKind.TOOL, message=message, visit_id=asked.visit_id, data=data)
+    return Draft(kind=EntryKind.TOOL, message=message, visit_id=caller.visit_id, data=data)

@@ -1,4 +1,4 @@
-"""Entries of a conversation: a message, and what the runtime must know of it after a restart."""
+"""Entries of a conversation: a message with the facts that the runtime needs after a restart."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from queenright.runtime.storage.files import json_bytes
 
 
 class EntryKind(StrEnum):
-    """Who speaks in an entry, and to what end."""
+    """Kind of an entry: its author and purpose."""
 
     INPUT = "input"
-    """What a visit begins with: the task."""
+    """The task that starts a visit."""
     USER = "user"
-    """The user's words."""
+    """User input."""
     FEEDBACK = "feedback"
-    """What a judge, a guard or the runtime has to say."""
+    """Feedback of a judge, a guard or the runtime."""
     ASSISTANT = "assistant"
     TOOL = "tool"
-    """A tool's answer to a call."""
+    """The answer to a tool call."""
     SUMMARY = "summary"
-    """Stands for all that was said up to it."""
+    """Replaces all entries up to it."""
 
 
 _ROLES: Final[Mapping[EntryKind, Role]] = {
@@ -41,7 +41,7 @@ _ROLES: Final[Mapping[EntryKind, Role]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """An entry to be. ``data`` holds JSON values."""
+    """An entry that is not stored yet. ``data`` contains JSON values."""
 
     kind: EntryKind
     message: Message
@@ -51,7 +51,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One thing that was said: the ``seq``-th of its conversation, at ``at`` seconds since the epoch."""
+    """One entry: number ``seq`` of its conversation, at ``at`` seconds since the epoch."""
 
     seq: int
     at: float
@@ -63,11 +63,11 @@ class Entry:
     @classmethod
     def of(cls, draft: Draft, *, seq: int, at: float) -> Entry:
         """
-        Return ``draft`` as an entry: just what will be read from the disk again, lists for tuples and all.
+        Create an entry from ``draft``, equal to what will be read back from disk (lists for tuples etc.).
 
         Raises:
-            TypeError: ``data`` holds what is no JSON value.
-            ValueError: The kind does not go with the message's role.
+            TypeError: ``data`` contains a value that is not JSON.
+            ValueError: The kind does not match the message's role.
         """
         entry = cls(seq=seq, at=float(at), kind=draft.kind, message=draft.message, visit_id=draft.visit_id)
         row = {**entry.to_dict(), "data": dict(draft.data)}
@@ -87,21 +87,21 @@ class Entry:
     @classmethod
     def from_dict(cls, row: object) -> Entry:
         """
-        Read what ``to_dict`` wrote.
+        Read the output of ``to_dict``.
 
         Raises:
-            ValueError: ``row`` is no entry; the message says why.
+            ValueError: ``row`` is not an entry; says why.
         """
         if not isinstance(row, Mapping):
-            raise ValueError(f"no entry, it is {type(row).__name__} instead of an object")
+            raise ValueError(f"not an entry: it is {type(row).__name__} instead of an object")
         seq, at, message = row.get("seq"), row.get("at"), row.get("message")
         visit_id, data = row.get("visit_id", ""), row.get("data", {})
         if not isinstance(seq, int) or isinstance(seq, bool) or seq < 1:
-            raise ValueError(f"no entry, seq is {seq!r}")
+            raise ValueError(f"not an entry: seq is {seq!r}")
         if not isinstance(at, float) or not math.isfinite(at):
-            raise ValueError(f"no entry, at is {at!r}")
+            raise ValueError(f"not an entry: at is {at!r}")
         if not isinstance(message, Mapping) or not isinstance(visit_id, str) or not isinstance(data, Mapping):
-            raise ValueError("no entry, one of message, visit_id and data has the wrong type")
+            raise ValueError("not an entry: one of message, visit_id and data has the wrong type")
         kind = EntryKind(str(row.get("kind")))
         return cls(seq=seq, at=at, kind=kind, message=_message(message, kind), visit_id=visit_id, data=data)
 
@@ -112,9 +112,11 @@ def _message(row: Mapping[str, Any], kind: EntryKind) -> Message:
     for call in message.tool_calls:
         texts += [call.id, call.name, call.arguments]
     if not all(isinstance(text, str) for text in texts):
-        raise ValueError("not a message: a tool call's id, name or arguments is no text")
+        raise ValueError("not a message: a tool call's id, name or arguments is not text")
     if message.role != _ROLES[kind]:
-        raise ValueError(f"an entry of kind {kind.value!r} has role {_ROLES[kind]!r}, not {message.role!r}")
+        raise ValueError(
+            f"an entry of kind {kind.value!r} must have role {_ROLES[kind]!r}, not {message.role!r}"
+        )
     if message.tool_calls and kind is not EntryKind.ASSISTANT:
-        raise ValueError(f"an entry of kind {kind.value!r} calls no tools")
+        raise ValueError(f"an entry of kind {kind.value!r} cannot call tools")
     return message

@@ -1,9 +1,9 @@
 """
-Exchanges: a conversation in the order in which a model may be shown it.
+Exchanges: the order in which a conversation may be sent to a model.
 
-Models refuse a tool call without its answer directly behind it, and an answer without its call. So entries
-are put together in exchanges, an assistant's entry and the answers to its calls being one, every other
-entry one by itself. All functions are pure.
+Models reject a tool call that is not directly followed by its answer, and an answer without its call. An
+assistant's entry and the answers to its calls therefore form one exchange; every other entry is one by
+itself. All functions are pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from queenright.runtime.llm.model import Message, ToolCall
 from queenright.runtime.storage.entries import Entry, EntryKind
 
 ANSWERS: Final = "answers"
-"""Key in an answer's ``data``: ``seq`` of the entry that called, where that is not the last one to call."""
+"""Key in an answer's ``data``: ``seq`` of the calling entry, unless it is the last with that call id."""
 
 _CLIPPED: Final = "\n[… clipped]"
 _SHORTEST: Final = 32
@@ -38,67 +38,72 @@ class Exchange:
         return [self.head, *self.answers]
 
     @property
-    def whole(self) -> bool:
-        """Whether a model may be shown it: every call is answered, and it is no answer without a call."""
+    def is_complete(self) -> bool:
+        """Whether it may be sent to a model: every call is answered, and no answer lacks its call."""
         return not self.unanswered and self.head.kind is not EntryKind.TOOL
 
 
-def exchanges(entries: Iterable[Entry]) -> list[Exchange]:
+def group_exchanges(entries: Iterable[Entry]) -> list[Exchange]:
     """
-    Put entries, oldest first, together in exchanges, in the order of their heads.
+    Group entries, oldest first, into exchanges, in the order of their heads.
 
-    An answer belongs to the last assistant's entry before it that called under its id, or to the one that
-    its ``data`` names; ids repeat from turn to turn. An answer whose call is lost, or has its answer
-    already, is an exchange by itself, and not whole.
+    An answer belongs to the entry named in its ``data``, otherwise to the last assistant's entry before it
+    that has a call with its id; ids repeat from turn to turn. An answer whose call is lost or already
+    answered is an incomplete exchange by itself.
     """
     result: list[Exchange] = []
-    calling: dict[int, Exchange] = {}
-    last: dict[str, Exchange] = {}
+    by_seq: dict[int, Exchange] = {}
+    by_call_id: dict[str, Exchange] = {}
     for entry in entries:
         if entry.kind is EntryKind.TOOL:
-            named = entry.data.get(ANSWERS)
+            seq = entry.data.get(ANSWERS)
             call_id = entry.message.tool_call_id
-            asked = calling.get(named) if isinstance(named, int) else last.get(call_id)
-            call = next((c for c in asked.unanswered if c.id == call_id), None) if asked else None
-            if asked is not None and call is not None:
-                asked.unanswered.remove(call)
-                asked.answers.append(entry)
+            caller = by_seq.get(seq) if isinstance(seq, int) else by_call_id.get(call_id)
+            call = next((c for c in caller.unanswered if c.id == call_id), None) if caller else None
+            if caller is not None and call is not None:
+                caller.unanswered.remove(call)
+                caller.answers.append(entry)
                 continue
         exchange = Exchange(entry, unanswered=list(entry.message.tool_calls))
         result.append(exchange)
         if exchange.unanswered:
-            calling[entry.seq] = exchange
-            last.update((call.id, exchange) for call in exchange.unanswered)
+            by_seq[entry.seq] = exchange
+            by_call_id.update((call.id, exchange) for call in exchange.unanswered)
     return result
 
 
-def shown(entries: Iterable[Entry]) -> list[Message]:
-    """Return the messages that a model may be shown."""
-    return [entry.message for exchange in exchanges(entries) if exchange.whole for entry in exchange.entries]
+def visible_messages(entries: Iterable[Entry]) -> list[Message]:
+    """Return the messages that may be sent to a model."""
+    return [
+        entry.message
+        for exchange in group_exchanges(entries)
+        if exchange.is_complete
+        for entry in exchange.entries
+    ]
 
 
 def estimated_tokens(messages: Iterable[Message]) -> int:
-    """Return about how many tokens ``messages`` have: a quarter of each one's characters, and 4."""
+    """Estimate the tokens of ``messages``: a quarter of each one's characters, plus 4."""
     return sum(math.ceil(_characters(message) / 4) + 4 for message in messages)
 
 
-def tokens(items: Iterable[Exchange]) -> int:
-    """Return about how many tokens exchanges have, shown or not."""
+def count_tokens(items: Iterable[Exchange]) -> int:
+    """Estimate the tokens of exchanges, including incomplete ones."""
     return estimated_tokens(entry.message for item in items for entry in item.entries)
 
 
-def first_kept(items: Sequence[Exchange], *, max_tokens: int, max_entries: int | None) -> int:
+def find_first_kept(items: Sequence[Exchange], *, max_tokens: int, max_entries: int | None) -> int:
     """
-    Return from which exchange on they are to be kept: as many of the newest as have room.
+    Return the index of the first exchange to keep, so that as many of the newest as possible fit.
 
-    The newest always is, and calls that wait for their answers are, with all that came after them.
+    The newest is always kept, as are unanswered calls with all that follows them.
     """
     kept = len(items)
     used = entries = 0
-    waiting = _waiting(items)
+    waiting = _waiting_position(items)
     while kept > 0:
         item = items[kept - 1]
-        used += tokens([item])
+        used += count_tokens([item])
         entries += len(item.entries)
         room = used <= max_tokens and (max_entries is None or entries <= max_entries)
         if not room and kept < len(items) and (waiting is None or kept <= waiting):
@@ -107,8 +112,8 @@ def first_kept(items: Sequence[Exchange], *, max_tokens: int, max_entries: int |
     return kept
 
 
-def clipped_to(entries: Sequence[Entry], max_tokens: int) -> list[Entry]:
-    """Return ``entries``, their longest texts clipped until all are at most ``max_tokens``, if possible."""
+def clip_entries(entries: Sequence[Entry], max_tokens: int) -> list[Entry]:
+    """Clip the longest texts of ``entries`` until all have at most ``max_tokens``, if possible."""
     result = list(entries)
     longest = max((_longest(entry.message) for entry in result), default=0)
     while estimated_tokens(entry.message for entry in result) > max_tokens and longest > _SHORTEST:
@@ -118,12 +123,12 @@ def clipped_to(entries: Sequence[Entry], max_tokens: int) -> list[Entry]:
 
 
 def clip(text: str, length: int) -> str:
-    """Return ``text``, or as much of it as is ``length`` characters with the note that there was more."""
+    """Clip ``text`` to ``length`` characters, with a marker at the end."""
     return text if len(text) <= length else text[: max(length - len(_CLIPPED), 0)] + _CLIPPED
 
 
-def _waiting(items: Sequence[Exchange]) -> int | None:
-    """Return where the newest assistant's entry is, if its calls are still to be answered."""
+def _waiting_position(items: Sequence[Exchange]) -> int | None:
+    """Return the position of the newest assistant's entry, if it has unanswered calls."""
     for position in range(len(items) - 1, -1, -1):
         if items[position].head.kind is EntryKind.ASSISTANT:
             return position if items[position].unanswered else None
@@ -146,10 +151,10 @@ def _clipped(message: Message, length: int) -> Message:
 
 
 def _clipped_json(arguments: str, length: int) -> str:
-    """Clip arguments to what is still a JSON object: providers refuse others."""
+    """Clip arguments to a valid JSON object: providers reject anything else."""
     if len(arguments) <= length:
         return arguments
     row: dict[str, Any] = {"clipped": arguments[: max((length - 16) // 2, 0)]}
-    # Quotes and such are escaped and take more room than they had.
+    # Escaping quotes takes extra room.
     text = json.dumps(row, ensure_ascii=False)
     return text if len(text) <= length else "{}"

@@ -1,7 +1,7 @@
 """
-Files that a kill leaves whole: written aside and renamed, locked by the kernel, read with suspicion.
+Files that survive a kill: atomic writes, kernel locks, and careful reads.
 
-Everything here blocks. On an event loop, hand it to ``Disk``.
+Everything here blocks. On an event loop, run it through ``Disk``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ASIDE: Final = ".tmp"
-"""How the name of a file ends that is being written; a kill may leave one behind."""
+TEMP_SUFFIX: Final = ".tmp"
+"""Suffix of a file that is being written; a kill may leave one behind."""
 
 PRIVATE_FILE: Final = 0o600
 PRIVATE_FOLDER: Final = 0o700
@@ -39,29 +39,29 @@ _CHUNK: Final = 64 * 1024
 
 
 class UnusableFileError(QueenrightError):
-    """Raised for a file that is there and is not what it should be."""
+    """Raised for a file that exists but is invalid or unreadable."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
-            f"{path} cannot be used: {reason}. Put it right, or move it away to go on without it."
+            f"{path} cannot be used: {reason}. Fix the file, or move it away to continue without it."
         )
         self.path = path
         self.reason = reason
 
 
 class FileLockedError(QueenrightError):
-    """Raised when another holds a lock; ``pid`` is the holder's process if it is known."""
+    """Raised when another process holds a lock; ``pid`` is that process if known."""
 
     def __init__(self, path: Path, pid: int | None) -> None:
         holder = f"process {pid}" if pid is not None else "another process"
-        super().__init__(f"{path} is held by {holder}; wait for it to end, or end it.")
+        super().__init__(f"{path} is locked by {holder}; wait for it to end, or end it.")
         self.path = path
         self.pid = pid
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
-    """A file that could not be read, and why: the rest was read without it."""
+class SkippedFile:
+    """A file that could not be read and was skipped, with the reason."""
 
     path: Path
     reason: str
@@ -69,22 +69,22 @@ class Skipped:
 
 class Disk:
     """
-    Does disk work in threads, so that the event loop never waits for one.
+    Runs disk work in threads, so that the event loop never waits for the disk.
 
-    The threads are its own: tools that hang in the loop's threads do not hold up what must be written.
+    It has its own threads, so that hanging tools in the loop's threads cannot delay writes.
     """
 
     def __init__(self) -> None:
         self.pending = 0
-        """Works under way."""
+        """Number of operations in progress."""
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="queenright-disk")
 
     async def run(self, work: Callable[[], T]) -> T:
         """
-        Return what ``work`` returns, or raise what it raises.
+        Return the result of ``work``, or raise its exception.
 
-        Cancelled meanwhile, it waits until the work has ended before it raises ``CancelledError``:
-        whoever comes next finds a disk that nobody is writing to.
+        If cancelled, it waits for the work to end before it raises ``CancelledError``, so that nobody is
+        still writing when the caller continues.
         """
         loop = asyncio.get_running_loop()
         cancelled: asyncio.CancelledError | None = None
@@ -93,7 +93,7 @@ class Disk:
             future = loop.run_in_executor(self._threads, contextvars.copy_context().run, work)
             while not future.done():
                 try:
-                    # Unlike awaiting the future, this does not cancel it when the waiting is cancelled.
+                    # Unlike awaiting the future, this does not cancel it on cancellation.
                     await asyncio.wait([future])
                 except asyncio.CancelledError as error:
                     cancelled = error
@@ -102,53 +102,54 @@ class Disk:
         if cancelled is None:
             return future.result()
         if not future.cancelled() and (failure := future.exception()) is not None:
-            _log.warning("disk work that was cancelled has failed too: %s", failure)
+            _log.warning("cancelled disk work failed: %s", failure)
         raise cancelled
 
 
 def json_bytes(value: object) -> bytes:
     """
-    Return ``value`` as JSON in UTF-8.
+    Encode ``value`` as compact JSON in UTF-8.
 
     Raises:
-        TypeError: It holds what is no JSON value.
-        ValueError: It holds itself.
+        TypeError: It contains a value that is not JSON.
+        ValueError: It contains itself.
     """
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError:
-        # Half a surrogate pair, which models write now and then, has no UTF-8; escaped it stays what it is.
+        # A lone surrogate, which models sometimes write, is not valid UTF-8; escape it instead.
         return json.dumps(value, separators=(",", ":")).encode()
 
 
 def write_files(files: Mapping[Path, bytes]) -> None:
     """
-    Write files so that each is old or new at any moment, and on the disk on return.
+    Write files atomically and durably: each is old or new at any moment.
 
-    All are written aside first, so that a full disk changes none of them; then each is renamed, in the
-    mapping's order. Folders are made.
+    All are written to temporary files first, so that a full disk changes none of them; then each is renamed
+    in order. Folders are created.
 
     Raises:
-        OSError: The disk refused; what was renamed before stays.
+        OSError: The disk write failed; files renamed before that stay.
     """
-    aside = {
-        path: path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}{ASIDE}") for path in files
+    temporary = {
+        path: path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}{TEMP_SUFFIX}")
+        for path in files
     }
     folders = list(dict.fromkeys(path.parent for path in files))
     try:
         for folder in folders:
             make_folder(folder)
         for path, data in files.items():
-            with open(os.open(aside[path], _NEW | os.O_EXCL, PRIVATE_FILE), "wb") as file:
+            with open(os.open(temporary[path], _NEW | os.O_EXCL, PRIVATE_FILE), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
         for path in files:
-            os.replace(aside[path], path)
+            os.replace(temporary[path], path)
     except BaseException:
-        for left in aside.values():
+        for leftover in temporary.values():
             with suppress(OSError):
-                left.unlink()
+                leftover.unlink()
         raise
     for folder in folders:
         sync_folder(folder)
@@ -156,22 +157,22 @@ def write_files(files: Mapping[Path, bytes]) -> None:
 
 def write_json(path: Path, value: object) -> None:
     """
-    Write ``value`` as JSON to ``path``, whole or not at all, and on the disk on return.
+    Write ``value`` as JSON to ``path``, atomically and durably.
 
     Raises:
-        OSError: The disk refused.
-        TypeError: It holds what is no JSON value.
+        OSError: The disk write failed.
+        TypeError: It contains a value that is not JSON.
     """
     write_files({path: json_bytes(value)})
 
 
 def read_json(path: Path) -> Any:
     """
-    Return the JSON value in ``path``.
+    Read the JSON value in ``path``.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        UnusableFileError: It cannot be read, or is no JSON in UTF-8.
+        FileNotFoundError: The file does not exist.
+        UnusableFileError: It cannot be read, or is not UTF-8 JSON.
     """
     try:
         return json.loads(path.read_bytes().decode("utf-8"))
@@ -187,14 +188,14 @@ def read_json(path: Path) -> Any:
 
 def append_line(path: Path, row: Mapping[str, Any]) -> None:
     """
-    Append one JSON object as a line, in one write: lines of several processes do not mix.
+    Append a JSON object as one line, in one write, so that lines of several processes do not mix.
 
-    What was written survives a ``kill -9``; it is not synced, so a power failure may cost the last lines.
-    A last line that was torn is ended first. The folder is made.
+    The line survives a ``kill -9``. It is not synced, so a power failure may lose the last lines. A torn
+    last line is terminated first. The folder is created.
 
     Raises:
-        OSError: The disk refused, or took half the line.
-        TypeError: ``row`` holds what is no JSON value.
+        OSError: The disk write failed, or was incomplete.
+        TypeError: ``row`` contains a value that is not JSON.
     """
     data = json_bytes(row) + b"\n"
     make_folder(path.parent)
@@ -211,12 +212,12 @@ def append_line(path: Path, row: Mapping[str, Any]) -> None:
 
 def newest_lines(path: Path) -> Iterator[dict[str, Any]]:
     """
-    Yield the JSON objects of a file of lines, newest first; lines that are torn or no object are left out.
+    Yield the JSON objects of a file of lines, newest first; other lines are skipped.
 
-    Reads from the end, so that the newest few of a large file cost little. No file is no lines.
+    Reads from the end, so that the newest lines of a large file are cheap. A missing file has no lines.
 
     Raises:
-        UnusableFileError: The file is there and cannot be read.
+        UnusableFileError: The file cannot be read.
     """
     for _, row in lines_before(path):
         yield row
@@ -224,16 +225,16 @@ def newest_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def lines_before(path: Path, before: int | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """
-    Yield the JSON objects of a file of lines with the byte that each begins at, newest first.
+    Yield the JSON objects of a file of lines with their byte offsets, newest first.
 
-    As ``newest_lines``; such a file only grows, so that the byte says later, too, where one was.
+    Like ``newest_lines``. The file only grows, so offsets stay valid.
 
     Args:
         path: The file.
-        before: Only lines that begin before this byte.
+        before: Only lines that start before this offset.
 
     Raises:
-        UnusableFileError: The file is there and cannot be read.
+        UnusableFileError: The file cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -245,7 +246,7 @@ def lines_before(path: Path, before: int | None = None) -> Iterator[tuple[int, d
                 start = max(end - _CHUNK, 0)
                 file.seek(start)
                 lines = (file.read(end - start) + rest).split(b"\n")
-                # The first may begin in the chunk before.
+                # The first line may start in the previous chunk.
                 rest = lines.pop(0)
                 at = start + len(rest) + 1 + sum(len(line) + 1 for line in lines)
                 end = start
@@ -262,15 +263,15 @@ def lines_before(path: Path, before: int | None = None) -> Iterator[tuple[int, d
 
 
 @contextmanager
-def locked(path: Path, *, wait: bool) -> Iterator[None]:
+def lock_file(path: Path, *, wait: bool) -> Iterator[None]:
     """
-    Hold the lock on ``path`` for a block; the kernel releases it if the process is killed.
+    Hold the lock on ``path`` within the block; the kernel releases it if the process is killed.
 
-    It holds between threads too. The file is made and stays; its folder must be there.
+    It also excludes other threads. The file is created and stays; its folder must exist.
 
     Raises:
-        FileLockedError: Another holds it, and ``wait`` is false.
-        FileNotFoundError: There is no such folder, or it was removed while waiting.
+        FileLockedError: It is locked by someone else, and ``wait`` is false.
+        FileNotFoundError: The folder does not exist, or was removed while waiting.
     """
     file = _lock(path, wait=wait)
     try:
@@ -280,12 +281,12 @@ def locked(path: Path, *, wait: bool) -> Iterator[None]:
 
 
 class Claim:
-    """A lock held for as long as an execution runs; it names its holder to those who are refused."""
+    """A lock held while an execution runs. The file contains the process id, for error messages."""
 
     def __init__(self, path: Path, file: int) -> None:
         self.path = path
         self._file = file
-        after_fork_in_child(self._forget)
+        after_fork_in_child(self._close)
 
     @classmethod
     def take(cls, path: Path) -> Claim:
@@ -293,34 +294,34 @@ class Claim:
         Take the lock on ``path``; the kernel releases it if the process is killed.
 
         Raises:
-            FileLockedError: Another holds it.
-            FileNotFoundError: There is no such folder.
+            FileLockedError: It is locked by someone else.
+            FileNotFoundError: The folder does not exist.
         """
         file = _lock(path, wait=False)
         try:
             os.ftruncate(file, 0)
             os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
         except OSError as error:
-            # A full disk: the lock holds all the same, it only cannot say whose it is.
-            _log.warning("cannot write this process's id to %s: %s", path, error)
+            # Such as a full disk: the lock is held all the same.
+            _log.warning("could not write this process's id to %s: %s", path, error)
         return cls(path, file)
 
     def release(self) -> None:
-        """Let go of the lock; a second time does nothing."""
+        """Release the lock. Idempotent."""
         if self._file >= 0:
-            # Said, not left to closing: a forked child may have the same open file.
+            # Unlock explicitly: a forked child may hold the same open file.
             fcntl.flock(self._file, fcntl.LOCK_UN)
-            self._forget()
+            self._close()
 
-    def _forget(self) -> None:
-        """Close the file: in a forked child too, which would hold the lock when its parent is killed."""
+    def _close(self) -> None:
+        """Close the file, also in a forked child, which would keep the lock if its parent is killed."""
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
 
 
 def sync_folder(folder: Path) -> None:
-    """Put on the disk which files ``folder`` holds: what was renamed or removed in it stays so."""
+    """Sync a folder, so that renames and removals in it are durable."""
     file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(file)
@@ -330,13 +331,13 @@ def sync_folder(folder: Path) -> None:
 
 def make_folder(folder: Path) -> None:
     """
-    Make a folder and those above it, each on the disk before something is put in it.
+    Create a folder and its parents durably.
 
-    What is made here only its owner may enter: conversations are nobody else's. One that is there stays
-    as it is.
+    New folders are accessible only to their owner, because conversations are private. An existing folder is
+    left unchanged.
 
     Raises:
-        FileExistsError: Something else has the name.
+        FileExistsError: A file has that name.
     """
     if folder.is_dir():
         return
@@ -360,7 +361,7 @@ def _lock(path: Path, *, wait: bool) -> int:
         except BaseException:
             os.close(file)
             raise
-        # The file was removed or moved while we waited: what we hold locks nobody out.
+        # The file was removed or moved while we waited: this lock excludes nobody.
         os.close(file)
 
 

@@ -1,4 +1,4 @@
-"""A second life of a checkpoint: a session of its own in which a run goes on from there, beside the first."""
+"""Branches of sessions: a new session that starts from a checkpoint of another."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from queenright.runtime.storage.session_store import Session, SessionStore
 _PART: Final = re.compile(r"([0-9]{10,})\.json")
 
 
-def branch(
+def branch_session(
     store: SessionStore, session: Session, checkpoint: Checkpoint, *, execution_id: str, agent_id: str
 ) -> Session:
     """
-    Return a new session that is where ``session`` was at ``checkpoint``; the old one stays as it is. Blocks.
+    Create a session in the state that ``session`` had at ``checkpoint``; the original is unchanged. Blocks.
 
     Args:
-        store: Makes the new session.
-        session: Whose checkpoint it is.
-        checkpoint: Where to go on from.
-        execution_id: The run that goes on in the new session, paused until it is taken up.
-        agent_id: Whose session it is.
+        store: The store of the new session.
+        session: The session of the checkpoint.
+        checkpoint: The checkpoint to start from.
+        execution_id: Id of the new session's run, which is paused until it is resumed.
+        agent_id: The worker.
 
     Raises:
-        OSError: The disk refused.
+        OSError: The disk write failed.
     """
     run = checkpoint.execution
-    made = store.create(graph_id=run.graph_id, entry_point=run.entry_point, agent_id=agent_id)
+    copy = store.create(graph_id=run.graph_id, entry_point=run.entry_point, agent_id=agent_id)
     for name in conversations_in(session.conversations):
-        _copy(session.conversations / name, made.conversations / name, checkpoint.conversations.get(name, 0))
+        last = checkpoint.conversations.get(name, 0)
+        _copy_conversation(session.conversations / name, copy.conversations / name, last)
     if session.artifacts.is_dir():
-        shutil.copytree(session.artifacts, made.artifacts, symlinks=True)
+        shutil.copytree(session.artifacts, copy.artifacts, symlinks=True)
 
     def begin(state: SessionState) -> None:
         state.memory.update(checkpoint.memory)
@@ -45,11 +46,11 @@ def branch(
             deep=True, update={"execution_id": execution_id, "status": SessionStatus.PAUSED}
         )
 
-    store.update(made, begin)
-    return made
+    store.update(copy, begin)
+    return copy
 
 
-def _copy(source: Path, target: Path, last: int) -> None:
+def _copy_conversation(source: Path, target: Path, last: int) -> None:
     """Copy a conversation up to its entry ``last``."""
     make_folder(target / "parts")
     for path in (source / "parts").iterdir():

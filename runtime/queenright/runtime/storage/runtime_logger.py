@@ -1,9 +1,9 @@
 """
-Three levels of logs of a session's graph: how it stands, what each node did, what each step did.
+Logs of a session's graph on three levels: executions, node visits and steps.
 
-``summary.json`` (1) and ``details.jsonl`` (2) are written here; ``tool_logs.jsonl`` (3) is the step log,
-which instrumentation writes, and is only read here. ``executions.jsonl`` beside the sessions has a line for
-each execution that ended, whatever its session.
+``summary.json`` (1) and ``details.jsonl`` (2) are written here. ``tool_logs.jsonl`` (3) is the step log,
+which instrumentation writes; it is only read here. ``executions.jsonl``, next to the sessions, has one line
+for each execution that ended, in any session.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from queenright.runtime.storage.session_store import Session
 
 _log = logging.getLogger(__name__)
 
-EXECUTIONS: Final = 200
-"""So many executions are kept one by one in a summary, the newest; older ones count in its totals only."""
+MAX_SUMMARY_EXECUTIONS: Final = 200
+"""Number of executions listed in a summary, newest first; older ones count only in its totals."""
 
-_SIDE_BY_SIDE: Final = 64
-"""Steps are logged when they end: of nodes that work side by side, so many may be out of order."""
+_MAX_CONCURRENT_STEPS: Final = 64
+"""Steps are logged when they end; with concurrent nodes, this many may be out of order."""
 
-_COUNTED: Final = ("steps", "input_tokens", "output_tokens", "cost")
-_TOLD: Final = (
+_COUNTERS: Final = ("steps", "input_tokens", "output_tokens", "cost")
+_SUMMARY_FIELDS: Final = (
     "execution_id",
     "graph_id",
     "entry_point",
@@ -48,19 +48,19 @@ _TOLD: Final = (
     "error",
     "error_type",
     "goal_progress",
-    *_COUNTED,
+    *_COUNTERS,
 )
 
 
 class VisitRow(BaseModel):
-    """What happened in one visit of a node; times are in seconds since the epoch, cost in dollars."""
+    """One visit of a node; times are in seconds since the epoch, cost in dollars."""
 
     execution_id: str
     node_id: str
     visit: int
     outcome: str
     verdicts: dict[str, int] = Field(default_factory=dict)
-    """How often each verdict was given."""
+    """Number of times each verdict was given."""
     turns: int = 0
     tool_calls: int = 0
     input_tokens: int = 0
@@ -76,8 +76,8 @@ class RuntimeLogger:
     The logs of a session's graph. Every method blocks: call it through ``Disk.run``.
 
     Args:
-        session: Whose logs they are.
-        runtime_logs: The folder of ``executions.jsonl``.
+        session: The session.
+        runtime_logs: Folder of ``executions.jsonl``.
     """
 
     def __init__(self, session: Session, runtime_logs: Path) -> None:
@@ -87,30 +87,30 @@ class RuntimeLogger:
         self._steps = session.logs / "tool_logs.jsonl"
         self._executions = runtime_logs / "executions.jsonl"
 
-    def visit_ended(self, row: VisitRow) -> None:
+    def log_visit(self, row: VisitRow) -> None:
         """
-        Add a line to the details.
+        Append a visit to the details.
 
         Raises:
-            OSError: The disk refused.
+            OSError: The disk write failed.
         """
         append_line(self._details, row.model_dump(mode="json"))
 
-    def execution_ended(self, state: ExecutionState) -> None:
+    def log_execution(self, state: ExecutionState) -> None:
         """
-        Write the summary anew, and a line among the executions.
+        Update the summary, and append the execution to ``executions.jsonl``.
 
-        An execution that goes on later and ends again takes its old place in the summary, and its numbers
-        there are counted once; it has two lines among the executions, of which the later holds.
+        An execution that is resumed and ends again keeps its place in the summary and is counted once. It
+        has two lines in ``executions.jsonl``; the later one counts.
 
         Raises:
-            OSError: The disk refused.
+            OSError: The disk write failed.
         """
-        row = {key: value for key, value in state.model_dump(mode="json").items() if key in _TOLD}
+        row = {key: value for key, value in state.model_dump(mode="json").items() if key in _SUMMARY_FIELDS}
         summary = self.summary()
-        rows = {known["execution_id"]: known for known in summary["executions"]} | {state.execution_id: row}
-        older = list(rows.values())[:-EXECUTIONS]
-        kept = list(rows.values())[-EXECUTIONS:]
+        rows = {each["execution_id"]: each for each in summary["executions"]} | {state.execution_id: row}
+        older = list(rows.values())[:-MAX_SUMMARY_EXECUTIONS]
+        kept = list(rows.values())[-MAX_SUMMARY_EXECUTIONS:]
         earlier = _totals(older, summary["earlier"])
         summary = {
             "session_id": self._session.id,
@@ -124,11 +124,10 @@ class RuntimeLogger:
 
     def summary(self) -> dict[str, Any]:
         """
-        Return how the executions stand that ended.
+        Return a summary of the executions that have ended.
 
-        ``totals`` is over all of them; ``executions`` has them one by one, newest last; ``earlier`` has the
-        totals of those that are no longer among these. A summary that cannot be read is logged and is as
-        good as none.
+        ``totals`` covers all of them; ``executions`` lists them, newest last; ``earlier`` has the totals of
+        those no longer listed. An unreadable summary is logged and treated as missing.
         """
         empty: dict[str, Any] = {
             "session_id": self._session.id,
@@ -142,36 +141,36 @@ class RuntimeLogger:
         except FileNotFoundError:
             return empty
         except UnusableFileError as error:
-            _log.warning("left out a summary: %s", error)
+            _log.warning("ignored a summary: %s", error)
             return empty
         if not _is_summary(row):
-            _log.warning("left out a summary: %s holds something else", self._summary)
+            _log.warning("ignored a summary: %s has another format", self._summary)
             return empty
         return {**empty, **row}
 
     def details(self, node_id: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
         """
-        Return the node visits, newest last; lines that are torn are left out.
+        Return the node visits, newest last; torn lines are skipped.
 
         Args:
-            node_id: Only this node's.
-            limit: Only the newest so many.
+            node_id: Only visits of this node.
+            limit: Maximum number of visits.
         """
         return _newest(self._details, node_id, limit)
 
     def steps(self, node_id: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
         """
-        Return the steps, newest last; lines that are torn are left out.
+        Return the steps, newest last; torn lines are skipped.
 
         Args:
-            node_id: Only this node's.
-            limit: Only the newest so many.
+            node_id: Only steps of this node.
+            limit: Maximum number of steps.
         """
         return _newest(self._steps, node_id, limit)
 
     def next_step(self) -> int:
-        """Return the number that the next step has if the run that the newest steps are of goes on."""
-        numbers = [row.get("step_index") for row in self.steps(limit=_SIDE_BY_SIDE)]
+        """Return the number of the next step if the run of the newest steps is resumed."""
+        numbers = [row.get("step_index") for row in self.steps(limit=_MAX_CONCURRENT_STEPS)]
         return max((number for number in numbers if isinstance(number, int)), default=-1) + 1
 
 
@@ -180,20 +179,20 @@ def _newest(path: Path, node_id: str | None, limit: int | None) -> list[dict[str
     try:
         return list(islice(rows, limit))[::-1]
     except UnusableFileError as error:
-        _log.warning("left out a log: %s", error)
+        _log.warning("ignored a log: %s", error)
         return []
 
 
 def _totals(rows: Iterable[Mapping[str, Any]], before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Add up executions: how many, how many of each status, and what they took."""
-    totals: dict[str, Any] = {"executions": 0, "statuses": {}, **dict.fromkeys(_COUNTED, 0)}
+    """Sum up executions: their number, the number per status, and their usage."""
+    totals: dict[str, Any] = {"executions": 0, "statuses": {}, **dict.fromkeys(_COUNTERS, 0)}
     if before is not None:
         totals |= {**before, "statuses": dict(before["statuses"])}
     for row in rows:
         totals["executions"] += 1
         status = row["status"]
         totals["statuses"][status] = totals["statuses"].get(status, 0) + 1
-        for key in _COUNTED:
+        for key in _COUNTERS:
             totals[key] += row[key]
     return totals
 
@@ -203,11 +202,11 @@ def _is_summary(row: object) -> bool:
         return False
     rows = row["executions"]
     return _is_totals(row.get("earlier")) and all(
-        isinstance(one, Mapping)
-        and isinstance(one.get("execution_id"), str)
-        and isinstance(one.get("status"), str)
-        and all(_is_count(one.get(key)) for key in _COUNTED)
-        for one in rows
+        isinstance(each, Mapping)
+        and isinstance(each.get("execution_id"), str)
+        and isinstance(each.get("status"), str)
+        and all(_is_count(each.get(key)) for key in _COUNTERS)
+        for each in rows
     )
 
 
@@ -216,7 +215,7 @@ def _is_totals(row: object) -> bool:
         isinstance(row, Mapping)
         and isinstance(row.get("statuses"), Mapping)
         and all(_is_count(count) for count in row["statuses"].values())
-        and all(_is_count(row.get(key)) for key in ("executions", *_COUNTED))
+        and all(_is_count(row.get(key)) for key in ("executions", *_COUNTERS))
     )
 
 

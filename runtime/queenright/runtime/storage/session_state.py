@@ -1,4 +1,4 @@
-"""The state of a session, as ``state.json`` holds it: values only."""
+"""The state of a session, as stored in ``state.json``. Values only."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, Field, FiniteFloat
 
 SCHEMA_VERSION: Final = 1
-"""What this version writes; a higher one on the disk is refused, since updating it would lose what is new."""
+"""Version written here; a file with a higher one is rejected, since an update would lose new fields."""
 
 PATH_LENGTH: Final = 200
-"""So many of the nodes that an execution completed are kept, the newest."""
+"""Number of completed nodes kept per execution, newest first."""
 
 
 class SessionStatus(StrEnum):
-    """How an execution stands, or all of a session's together."""
+    """Status of an execution, or of all executions of a session together."""
 
     ACTIVE = "active"
     PAUSED = "paused"
@@ -24,9 +24,9 @@ class SessionStatus(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     TERMINATED = "terminated"
-    """It was stopped by who watches over it, and may be brought back."""
+    """Terminated by an intervention; it can be respawned."""
     UNKNOWN = "unknown"
-    """Another version's word."""
+    """A status written by another version."""
 
 
 _WORST_FIRST: Final = (
@@ -41,8 +41,8 @@ _WORST_FIRST: Final = (
 
 
 def _status(value: object) -> object:
-    known = isinstance(value, str) and value in set(SessionStatus)
-    return value if known else SessionStatus.UNKNOWN
+    is_known = isinstance(value, str) and value in set(SessionStatus)
+    return value if is_known else SessionStatus.UNKNOWN
 
 
 def _newest(value: object) -> object:
@@ -50,12 +50,12 @@ def _newest(value: object) -> object:
 
 
 class PendingNode(BaseModel):
-    """A node that is running, or is to run next."""
+    """A node that is running, or next to run."""
 
     node_id: str
     visit: int
     thread: str = ""
-    """Folder name of the conversation that it talks in; "" is its own."""
+    """Folder name of its conversation; "" is the node's own."""
     input: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -73,11 +73,11 @@ class ExecutionState(BaseModel):
     input: dict[str, Any] = Field(default_factory=dict)
     pending: list[PendingNode] = Field(default_factory=list)
     visits: dict[str, int] = Field(default_factory=dict)
-    """How often each node was entered."""
+    """Number of visits of each node."""
     path: Annotated[list[str], BeforeValidator(_newest)] = Field(default_factory=list)
-    """Ids of the nodes in the order they were completed, the newest ``PATH_LENGTH``."""
+    """Ids of the completed nodes in order, the newest ``PATH_LENGTH``."""
     results: dict[str, str] = Field(default_factory=dict)
-    """Each node's outcome in its last visit."""
+    """Outcome of each node's last visit."""
     outputs: dict[str, Any] = Field(default_factory=dict)
     error: str = ""
     error_type: str = ""
@@ -89,7 +89,7 @@ class ExecutionState(BaseModel):
 
 
 class SessionState(BaseModel):
-    """A session: its memory, and its latest execution of each entry point."""
+    """A session: its memory, and the latest execution of each entry point."""
 
     schema_version: int = SCHEMA_VERSION
     session_id: str
@@ -104,9 +104,9 @@ class SessionState(BaseModel):
 
     @property
     def status(self) -> SessionStatus:
-        """How the executions stand: what is still to do before what went wrong; active if there is none."""
-        known = {execution.status for execution in self.executions.values()}
-        return next((status for status in _WORST_FIRST if status in known), SessionStatus.ACTIVE)
+        """Combined status: unfinished executions before failed ones; active if there are none."""
+        statuses = {execution.status for execution in self.executions.values()}
+        return next((status for status in _WORST_FIRST if status in statuses), SessionStatus.ACTIVE)
 
 
 def execution_key(graph_id: str, entry_point: str) -> str:
@@ -114,11 +114,11 @@ def execution_key(graph_id: str, entry_point: str) -> str:
     return f"{graph_id}::{entry_point}"
 
 
-def problem(error: Exception) -> str:
-    """Say in a line what is wrong with what was read, without its values: memory may hold anything."""
+def describe_invalid_state(error: Exception) -> str:
+    """Describe a validation error in one line, without the values: memory may contain secrets."""
     errors = getattr(error, "errors", None)
     if not callable(errors):
         return str(error)
     rows: list[Mapping[str, Any]] = errors(include_url=False, include_context=False, include_input=False)
-    said = [f"{'.'.join(str(part) for part in row['loc']) or 'it'}: {row['msg']}" for row in rows[:3]]
-    return "; ".join(said) + (f"; and {len(rows) - 3} more" if len(rows) > 3 else "")
+    lines = [f"{'.'.join(str(part) for part in row['loc']) or 'it'}: {row['msg']}" for row in rows[:3]]
+    return "; ".join(lines) + (f"; and {len(rows) - 3} more" if len(rows) > 3 else "")

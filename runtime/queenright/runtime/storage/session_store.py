@@ -1,4 +1,4 @@
-"""Sessions on disk: a folder each, its state in one file that several processes may change."""
+"""Sessions on disk: one folder each, with the state in one file that several processes may update."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from queenright.instrumentation.identity import InvalidSessionIdError, check_ses
 from queenright.runtime.events import Clock
 from queenright.runtime.graphs.specs import Identifier
 from queenright.runtime.storage.files import (
-    ASIDE,
+    TEMP_SUFFIX,
     Claim,
     FileLockedError,
-    Skipped,
+    SkippedFile,
     UnusableFileError,
-    locked,
+    lock_file,
     make_folder,
     read_json,
     sync_folder,
@@ -37,8 +37,8 @@ from queenright.runtime.storage.session_state import (
     PendingNode,
     SessionState,
     SessionStatus,
+    describe_invalid_state,
     execution_key,
-    problem,
 )
 
 __all__ = [
@@ -56,9 +56,9 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_STATE: Final = "state.json"
-_CLAIM: Final = ".lock"
-_WRITTEN: Final = ("conversations", "checkpoints", "logs")
+_STATE_FILE: Final = "state.json"
+_LOCK_FILE: Final = ".lock"
+_WRITTEN_FOLDERS: Final = ("conversations", "checkpoints", "logs")
 _NAME_BYTES: Final = 255
 _GRAPH_ID: Final[TypeAdapter[str]] = TypeAdapter(Identifier)
 
@@ -67,28 +67,26 @@ class SessionNotFound(QueenrightError):
     """Raised for a session that is not in the store."""
 
     def __init__(self, session_id: str, sessions: Path) -> None:
-        super().__init__(
-            f"There is no session {session_id!r} in {sessions}; the ids are the names of its folders."
-        )
+        super().__init__(f"There is no session {session_id!r} in {sessions}; its folders are named by id.")
         self.session_id = session_id
 
 
 class SessionExists(QueenrightError):
-    """Raised when a session is to be made that is there already."""
+    """Raised when the id of a new session is already in use."""
 
     def __init__(self, session_id: str) -> None:
-        super().__init__(f"Session {session_id!r} is there already; open it, or leave the id out.")
+        super().__init__(f"Session {session_id!r} already exists; open it, or omit the id.")
         self.session_id = session_id
 
 
 class SessionBusy(QueenrightError):
-    """Raised when an execution writes in the session; ``pid`` is its process if it is known."""
+    """Raised when an execution is running in the session; ``pid`` is its process if known."""
 
     def __init__(self, session_id: str, pid: int | None) -> None:
         holder = f"process {pid}" if pid is not None else "another process"
         super().__init__(
             f"Session {session_id!r} is busy: {holder} runs an execution in it. Wait until that has ended, "
-            "or pause or cancel it there; if the process is killed, the session is free at once."
+            "or pause or cancel it there. If the process is killed, the session becomes free at once."
         )
         self.session_id = session_id
         self.pid = pid
@@ -97,10 +95,10 @@ class SessionBusy(QueenrightError):
 @dataclass(frozen=True, slots=True)
 class Session:
     """
-    A session, as one graph sees it.
+    A session, as seen by one graph.
 
-    ``root`` holds ``state.json``; ``path`` holds what the graph writes. They are the same folder but for a
-    graph that shares another one's session.
+    ``root`` contains ``state.json``; ``path`` contains the files of the graph. They differ only for a graph
+    that shares another graph's session.
     """
 
     id: str
@@ -109,22 +107,22 @@ class Session:
 
     @property
     def conversations(self) -> Path:
-        """A folder for each conversation."""
+        """Folder of the conversations."""
         return self.path / "conversations"
 
     @property
     def artifacts(self) -> Path:
-        """What the graph's nodes make."""
+        """Folder for files made by the graph's nodes."""
         return self.path / "artifacts"
 
     @property
     def checkpoints(self) -> Path:
-        """See ``CheckpointStore``."""
+        """Folder of the checkpoints; see ``CheckpointStore``."""
         return self.path / "checkpoints"
 
     @property
     def logs(self) -> Path:
-        """See ``RuntimeLogger``."""
+        """Folder of the logs; see ``RuntimeLogger``."""
         return self.path / "logs"
 
 
@@ -134,20 +132,20 @@ def _short_id() -> str:
 
 class SessionStore:
     """
-    The sessions below one folder. Every method blocks: call it through ``Disk.run``.
+    The sessions in one folder. Every method blocks: call it through ``Disk.run``.
 
     Several processes may use the same folder.
 
     Args:
-        base: Sessions lie in ``base / "sessions"``.
-        clock: Returns seconds since the epoch.
-        ids: Returns what makes the id of a new session unique.
+        base: The sessions are in ``base / "sessions"``.
+        clock: Seconds since the epoch.
+        ids: Generates the unique part of a new session's id.
     """
 
     def __init__(self, base: Path, *, clock: Clock, ids: Callable[[], str] = _short_id) -> None:
         self.base = base
-        self.skipped: list[Skipped] = []
-        """What the last listing could not read, and why."""
+        self.skipped: list[SkippedFile] = []
+        """Files that the last listing could not read, with reasons."""
         self._sessions = base / "sessions"
         self._clock = clock
         self._ids = ids
@@ -156,25 +154,25 @@ class SessionStore:
         self, *, graph_id: str, entry_point: str, agent_id: str = "", session_id: str | None = None
     ) -> Session:
         """
-        Make a session; without an id it is named ``session_YYYYMMDD_HHMMSS_{8 hex digits}``, in UTC.
+        Create a session; its default id is ``session_YYYYMMDD_HHMMSS_{8 hex digits}``, in UTC.
 
         Raises:
-            SessionExists: There is a session of this id.
-            InvalidSessionIdError: The id could not be the name of a folder.
+            SessionExists: The id is in use.
+            InvalidSessionIdError: The id is not a valid folder name.
         """
         now = self._clock()
         if session_id is None:
             session_id = f"session_{datetime.fromtimestamp(now, UTC):%Y%m%d_%H%M%S}_{self._ids()}"
         session = self._session(session_id)
-        # A worker that is no graph's may have its step log there, so that the folder says nothing.
+        # The folder alone proves nothing: a worker without a graph may keep its step log there.
         try:
             make_folder(session.root)
         except FileExistsError as error:
-            if not os.path.lexists(session.root):  # what is there is a file in place of a folder above it
+            if not os.path.lexists(session.root):  # a file is in place of a parent folder
                 raise NotADirectoryError(errno.ENOTDIR, "Not a directory", error.filename) from error
             raise SessionExists(session_id) from error
-        with locked(_state_lock(session), wait=True):
-            if (session.root / _STATE).exists():
+        with lock_file(_state_lock(session), wait=True):
+            if (session.root / _STATE_FILE).exists():
                 raise SessionExists(session_id)
             state = SessionState(
                 session_id=session_id,
@@ -184,38 +182,38 @@ class SessionStore:
                 created_at=now,
                 updated_at=now,
             )
-            write_json(session.root / _STATE, state.model_dump(mode="json"))
+            write_json(session.root / _STATE_FILE, state.model_dump(mode="json"))
         sync_folder(self._sessions)
         return session
 
     def open(self, session_id: str) -> Session:
         """
-        Return a session.
+        Return an existing session.
 
         Raises:
-            InvalidSessionIdError: The id could not be the name of a folder.
-            SessionNotFound: There is none of this id.
+            InvalidSessionIdError: The id is not a valid folder name.
+            SessionNotFound: The session does not exist.
         """
         session = self._session(session_id)
-        if not (session.root / _STATE).exists():
+        if not (session.root / _STATE_FILE).exists():
             raise SessionNotFound(session_id, self._sessions)
         return session
 
-    def shared(self, session: Session, graph_id: str) -> Session:
+    def shared_view(self, session: Session, graph_id: str) -> Session:
         """
-        Return ``session`` as the graph ``graph_id`` sees it that shares it: a folder of its own inside.
+        Return ``session`` as seen by the graph ``graph_id`` that shares it, with its own folder inside.
 
         Raises:
-            ValueError: The graph's id could not be the name of a folder.
+            ValueError: The graph's id is not a valid folder name.
         """
         path = session.root / "graphs" / _GRAPH_ID.validate_python(graph_id)
         return Session(session.id, path, session.root)
 
-    def persistent(self, graph_id: str, entry_point: str, agent_id: str = "") -> Session:
-        """Return the newest session of an entry point; make it the first time."""
+    def get_or_create(self, graph_id: str, entry_point: str, agent_id: str = "") -> Session:
+        """Return the newest session of an entry point; create the first one."""
         make_folder(self._sessions)
-        # Two that come at the same time get the same one.
-        with locked(self._sessions / _CLAIM, wait=True):
+        # Concurrent callers must get the same session.
+        with lock_file(self._sessions / _LOCK_FILE, wait=True):
             for state in self.list_sessions():
                 if (state.graph_id, state.entry_point) == (graph_id, entry_point):
                     return self._session(state.session_id)
@@ -226,92 +224,92 @@ class SessionStore:
         Return a session's state.
 
         Raises:
-            InvalidSessionIdError: The id could not be the name of a folder.
-            SessionNotFound: There is none of this id.
+            InvalidSessionIdError: The id is not a valid folder name.
+            SessionNotFound: The session does not exist.
             UnusableFileError: Its state cannot be read.
         """
         return self._read(self._session(session_id))
 
     def update(self, session: Session, change: Callable[[SessionState], None]) -> SessionState:
         """
-        Read the state, let ``change`` change it, and write it; no other process comes between.
+        Read the state, apply ``change`` and write it, excluding other processes.
 
         Raises:
             SessionNotFound: The session was deleted.
             UnusableFileError: Its state cannot be read.
-            ValueError: What ``change`` made of it is no state, or holds what is no JSON value; nothing was
+            ValueError: The changed state is invalid, or contains a value that is not JSON; nothing was
                 written.
         """
         with self._locked(session):
             state = self._read(session)
             change(state)
             state.updated_at = max(state.updated_at, self._clock())
-            # What will be read again, not what it was changed to: tuples become lists, and so on.
+            # Return what will be read back: tuples become lists, and so on.
             state = SessionState.model_validate(state.model_dump(mode="json"))
-            write_json(session.root / _STATE, state.model_dump(mode="json"))
+            write_json(session.root / _STATE_FILE, state.model_dump(mode="json"))
             return state
 
     def list_sessions(
         self, *, status: SessionStatus | None = None, limit: int | None = None
     ) -> list[SessionState]:
         """
-        Return the states of the sessions, newest first; what cannot be read is logged and in ``skipped``.
+        Return the states of the sessions, newest first; unreadable ones are logged and listed in ``skipped``.
 
         Args:
-            status: Only those that stand so.
-            limit: At most so many.
+            status: Only sessions with this status.
+            limit: Maximum number of sessions.
         """
         states: list[SessionState] = []
-        skipped: list[Skipped] = []
+        skipped: list[SkippedFile] = []
         for name in self._names():
             try:
                 states.append(self._read(Session(name, self._sessions / name, self._sessions / name)))
             except SessionNotFound:
                 continue
             except UnusableFileError as error:
-                _log.warning("left out a session: %s", error)
-                skipped.append(Skipped(error.path, error.reason))
+                _log.warning("skipped a session: %s", error)
+                skipped.append(SkippedFile(error.path, error.reason))
         self.skipped = skipped
         states.sort(key=lambda state: (state.created_at, state.session_id), reverse=True)
         return [state for state in states if status is None or state.status is status][:limit]
 
     def delete_session(self, session_id: str) -> None:
         """
-        Remove a session with all that lies in its folder.
+        Delete a session and its folder.
 
         Raises:
-            InvalidSessionIdError: The id could not be the name of a folder.
-            SessionNotFound: There is none of this id.
-            SessionBusy: An execution writes in it.
+            InvalidSessionIdError: The id is not a valid folder name.
+            SessionNotFound: The session does not exist.
+            SessionBusy: An execution is running in it.
         """
         session = self.open(session_id)
-        bin_ = self.base / "sessions.deleted"
+        trash = self.base / "sessions.deleted"
         with self._locked(session), ExitStack() as claims:
-            for lock in [session.root / _CLAIM, *session.root.glob(f"graphs/*/{_CLAIM}")]:
-                claims.callback(self._take(session, lock).release)
-            make_folder(bin_)
-            # Gone in one move; a kill while the rest is removed leaves no half of a session.
-            os.replace(session.root, bin_ / f"{_short_id()}-{_short_id()}")
+            for lock in [session.root / _LOCK_FILE, *session.root.glob(f"graphs/*/{_LOCK_FILE}")]:
+                claims.callback(self._claim_file(session, lock).release)
+            make_folder(trash)
+            # Move it in one step, so that a kill during the removal leaves no partial session.
+            os.replace(session.root, trash / f"{_short_id()}-{_short_id()}")
         sync_folder(self._sessions)
-        # That of a delete that was killed, too.
-        for left in bin_.iterdir():
-            shutil.rmtree(left, ignore_errors=True)
+        # Including leftovers of a delete that was killed.
+        for leftover in trash.iterdir():
+            shutil.rmtree(leftover, ignore_errors=True)
 
     def claim(self, session: Session) -> Claim:
         """
-        Become the one writer of a session's graph, until the claim is released or the process is killed.
+        Become the only writer of a session's graph until the claim is released or the process is killed.
 
         Raises:
-            SessionBusy: Another execution writes in it.
+            SessionBusy: Another execution is running in it.
             SessionNotFound: The session was deleted.
         """
         with self._locked(session):
-            if not (session.root / _STATE).exists():
+            if not (session.root / _STATE_FILE).exists():
                 raise SessionNotFound(session.id, self._sessions)
             make_folder(session.path)
-            claim = self._take(session, session.path / _CLAIM)
+            claim = self._claim_file(session, session.path / _LOCK_FILE)
             try:
-                _remove_torn(session)
+                _remove_temporary_files(session)
             except BaseException:
                 claim.release()
                 raise
@@ -319,16 +317,16 @@ class SessionStore:
 
     def is_claimed(self, session: Session) -> bool:
         """
-        Return whether any process runs an execution in a session now, in whichever of its graphs.
+        Return whether any process runs an execution in a session, in any of its graphs.
 
         Raises:
             SessionNotFound: The session was deleted.
         """
-        with self._locked(session):  # so that nobody who claims it now takes us for its writer
+        with self._locked(session):  # so that our probe is not mistaken for a writer
             try:
-                for lock in [session.root / _CLAIM, *session.root.glob(f"graphs/*/{_CLAIM}")]:
+                for lock in [session.root / _LOCK_FILE, *session.root.glob(f"graphs/*/{_LOCK_FILE}")]:
                     if lock.exists():
-                        with locked(lock, wait=False):
+                        with lock_file(lock, wait=False):
                             pass
             except FileLockedError:
                 return True
@@ -348,19 +346,19 @@ class SessionStore:
     def _locked(self, session: Session) -> ExitStack:
         stack = ExitStack()
         try:
-            stack.enter_context(locked(_state_lock(session), wait=True))
+            stack.enter_context(lock_file(_state_lock(session), wait=True))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise SessionNotFound(session.id, self._sessions) from error
         return stack
 
-    def _take(self, session: Session, path: Path) -> Claim:
+    def _claim_file(self, session: Session, path: Path) -> Claim:
         try:
             return Claim.take(path)
         except FileLockedError as error:
             raise SessionBusy(session.id, error.pid) from error
 
     def _read(self, session: Session) -> SessionState:
-        path = session.root / _STATE
+        path = session.root / _STATE_FILE
         try:
             row = read_json(path)
         except FileNotFoundError as error:
@@ -368,26 +366,26 @@ class SessionStore:
         version = row.get("schema_version") if isinstance(row, dict) else None
         if isinstance(version, int) and version > SCHEMA_VERSION:
             raise UnusableFileError(
-                path, f"a newer version wrote it (schema {version}, known is {SCHEMA_VERSION})"
+                path, f"it was written by a newer version (schema {version}, supported: {SCHEMA_VERSION})"
             )
         try:
             state = SessionState.model_validate(row)
         except (ValidationError, RecursionError) as error:
-            raise UnusableFileError(path, problem(error)) from error
+            raise UnusableFileError(path, describe_invalid_state(error)) from error
         if state.session_id != session.id:
-            raise UnusableFileError(path, f"it is the state of session {state.session_id!r}")
+            raise UnusableFileError(path, f"it contains the state of session {state.session_id!r}")
         return state
 
 
 def _state_lock(session: Session) -> Path:
-    return session.root / f"{_STATE}.lock"
+    return session.root / f"{_STATE_FILE}.lock"
 
 
-def _remove_torn(session: Session) -> None:
-    """Remove what a killed writer had begun to write. For whoever holds the claim and the state's lock."""
-    torn = list(session.root.glob(f"{_STATE}.*{ASIDE}"))
-    for name in _WRITTEN:
-        torn += (session.path / name).rglob(f"*{ASIDE}")
+def _remove_temporary_files(session: Session) -> None:
+    """Remove temporary files of a killed writer. The caller holds the claim and the state's lock."""
+    torn = list(session.root.glob(f"{_STATE_FILE}.*{TEMP_SUFFIX}"))
+    for name in _WRITTEN_FOLDERS:
+        torn += (session.path / name).rglob(f"*{TEMP_SUFFIX}")
     for path in torn:
         with suppress(OSError):
             path.unlink()

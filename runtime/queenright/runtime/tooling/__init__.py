@@ -1,1 +1,1 @@
-"""Tools: functions that a model may call."""
+"""Tools: functions that a model can call."""

@@ -1,4 +1,4 @@
-"""Approval of tool calls: a hook that is asked before each tool runs."""
+"""Approval of tool calls: a callback that is asked before each tool runs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRequest:
-    """A tool call that a node wants to make."""
+    """A tool call that awaits approval."""
 
     tool: str
     arguments: str
-    """As the model gave them: JSON, if it kept to that."""
+    """As written by the model: JSON text, possibly malformed."""
     call_id: str
     graph_id: str
     node_id: str
@@ -28,15 +28,15 @@ class ApprovalRequest:
 
 
 ApprovalCallback = Callable[[ApprovalRequest], bool | Awaitable[bool]]
-"""Returns whether a call may be made; it may take its time, and is asked about one call at a time."""
+"""Returns whether a call may be made. It may take its time, and is called for one call at a time."""
 
 
 class NotApproved(ToolError):
-    """Raised in place of a tool call that was not approved."""
+    """Raised instead of a tool call that was not approved."""
 
 
-class Approvals:
-    """Asks a callback about tool calls, one at a time; without a callback every call is approved."""
+class ApprovalGate:
+    """Asks a callback for approval of tool calls, one at a time; without a callback, all are approved."""
 
     def __init__(self) -> None:
         self.callback: ApprovalCallback | None = None
@@ -44,10 +44,10 @@ class Approvals:
 
     async def check(self, request: ApprovalRequest) -> None:
         """
-        Return if a call may be made.
+        Return if a call is approved.
 
         Raises:
-            NotApproved: It may not, or the callback failed.
+            NotApproved: It is not, or the callback failed.
         """
         async with self._asking:
             callback = self.callback
@@ -58,6 +58,6 @@ class Approvals:
                 approved = answer if isinstance(answer, bool) else await answer
             except Exception as error:
                 _log.error("the approval callback failed: %s", masked_traceback(error))
-                raise NotApproved("it could not be asked whether it is approved") from error
+                raise NotApproved("the approval callback failed") from error
         if approved is not True:
             raise NotApproved("it was not approved")

@@ -1,4 +1,4 @@
-"""Threads of tools: a thread cannot be killed, so those that still run are counted."""
+"""Threads of tools. A thread cannot be killed, so the running ones are counted."""
 
 from __future__ import annotations
 
@@ -12,64 +12,64 @@ from typing import Final, TypeVar
 
 from queenright.instrumentation.errors import QueenrightError
 
-THREADS: Final = 32
-"""So many functions run for one session at the same time."""
+MAX_THREADS_PER_SESSION: Final = 32
+"""Maximum number of concurrent functions per session."""
 
 T = TypeVar("T")
 
-_left: Final[set[threading.Thread]] = set()
-"""Threads whose callers have given them up."""
+_abandoned_threads: Final[set[threading.Thread]] = set()
+"""Threads whose callers no longer wait for them."""
 
 
 def left_behind() -> int:
-    """How many functions are at work in this process though nobody waits for them; they cannot be stopped."""
-    return sum(thread.is_alive() for thread in tuple(_left))
+    """Return the number of running functions that nobody waits for; they cannot be stopped."""
+    return sum(thread.is_alive() for thread in tuple(_abandoned_threads))
 
 
 class TooManyThreadsError(QueenrightError):
-    """Raised where a session's threads are all taken by functions whose callers have given them up."""
+    """Raised when all of a session's threads run functions that nobody waits for."""
 
 
 class ToolThreads:
     """
-    Runs plain functions in threads of their own, by the session that they work for: at most 32 for each.
+    Runs plain functions in threads, at most ``MAX_THREADS_PER_SESSION`` per session.
 
-    A call that is cancelled, or whose time is up, ends at once; its thread goes on until its function
-    returns. Nobody else may write in that session before then: wait for ``ended``.
+    A call that is cancelled or times out ends at once, but its thread runs until the function returns. Wait
+    for ``wait_idle`` before anyone else writes in the session.
     """
 
     def __init__(self) -> None:
         self._running: Counter[str] = Counter()
-        self._given_up: Counter[str] = Counter()
+        self._abandoned: Counter[str] = Counter()
         self._changed: set[asyncio.Future[None]] = set()
 
-    def running(self, session_id: str) -> int:
-        """How many functions still run for a session."""
+    def count_running(self, session_id: str) -> int:
+        """Return the number of functions that run for a session."""
         return self._running[session_id]
 
-    async def ended(self, session_id: str) -> None:
-        """Return when no function runs for a session."""
+    async def wait_idle(self, session_id: str) -> None:
+        """Wait until no function runs for a session."""
         while self._running[session_id]:
             await self._change()
 
     async def run(self, session_id: str, function: Callable[[], T]) -> T:
         """
-        Return what ``function`` returns, or raise what it raises; wait for a thread first, if all are taken.
+        Return the result of ``function``, or raise its exception; wait for a free thread first.
 
         Raises:
-            TooManyThreadsError: All are taken by functions that nobody waits for, which may never end.
+            TooManyThreadsError: All threads run functions that nobody waits for, which may never end.
         """
-        while self._running[session_id] >= THREADS:
-            if self._given_up[session_id] >= THREADS:
+        while self._running[session_id] >= MAX_THREADS_PER_SESSION:
+            if self._abandoned[session_id] >= MAX_THREADS_PER_SESSION:
                 raise TooManyThreadsError(
-                    f"{THREADS} calls whose time was up are still at work in this session, "
-                    f"and no more are begun before one of them ends"
+                    f"{MAX_THREADS_PER_SESSION} calls that timed out are still running in this session, "
+                    f"and no more are started before one of them ends"
                 )
             await self._change()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         context = contextvars.copy_context()
-        given_up = ended = False
+        is_abandoned = has_ended = False
 
         def work() -> None:
             try:
@@ -77,26 +77,26 @@ class ToolThreads:
             except BaseException as error:
                 # A future cannot hold a StopIteration.
                 raised = RuntimeError(repr(error)) if isinstance(error, StopIteration) else error
-                tell(lambda: answer.set_exception(raised))
+                deliver(lambda: answer.set_exception(raised))
             else:
-                tell(lambda: answer.set_result(result))
+                deliver(lambda: answer.set_result(result))
 
-        def tell(how: Callable[[], None]) -> None:
-            with suppress(RuntimeError):  # the loop was closed meanwhile, and nobody waits any more
-                loop.call_soon_threadsafe(end, how)
+        def deliver(set_answer: Callable[[], None]) -> None:
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+                loop.call_soon_threadsafe(end, set_answer)
 
-        def end(how: Callable[[], None]) -> None:
-            nonlocal ended
-            ended = True
-            if given_up:
-                self._given_up[session_id] -= 1
-                _left.discard(thread)
+        def end(set_answer: Callable[[], None]) -> None:
+            nonlocal has_ended
+            has_ended = True
+            if is_abandoned:
+                self._abandoned[session_id] -= 1
+                _abandoned_threads.discard(thread)
             self._end(session_id)
             if not answer.done():
-                how()
+                set_answer()
 
         self._running[session_id] += 1
-        # A daemon: a function that hangs must not keep the process from ending.
+        # A daemon thread: a hanging function must not keep the process alive.
         thread = threading.Thread(target=work, name="queenright-tool", daemon=True)
         try:
             thread.start()
@@ -106,27 +106,27 @@ class ToolThreads:
         try:
             return await answer
         except asyncio.CancelledError:
-            if not ended:
-                given_up = True
-                self._given_up[session_id] += 1
-                _left.add(thread)
-                self._tell()
+            if not has_ended:
+                is_abandoned = True
+                self._abandoned[session_id] += 1
+                _abandoned_threads.add(thread)
+                self._notify_change()
             raise
 
     def _end(self, session_id: str) -> None:
         self._running[session_id] -= 1
-        for counter in (self._running, self._given_up):
+        for counter in (self._running, self._abandoned):
             if counter[session_id] <= 0:
                 del counter[session_id]
-        self._tell()
+        self._notify_change()
 
-    def _tell(self) -> None:
+    def _notify_change(self) -> None:
         for changed in self._changed:
             if not changed.done():
                 changed.set_result(None)
 
     async def _change(self) -> None:
-        """Return when a thread has ended, or was given up."""
+        """Wait until a thread has ended, or its caller stopped waiting."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._changed.add(changed)
         try:

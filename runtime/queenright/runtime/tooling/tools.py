@@ -1,4 +1,4 @@
-"""Tools: functions that a node's model may call, with their arguments checked before they run."""
+"""Tools: functions that a node's model can call, with validated arguments."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ from pydantic import BaseModel, ValidationError
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.deadline import alone
+from queenright.runtime.deadline import run_isolated
 from queenright.runtime.llm.model import ToolCall, ToolSpec
-from queenright.runtime.tooling.tool_arguments import arguments_of, describe, keywords, summary_of
+from queenright.runtime.tooling.tool_arguments import (
+    build_arguments_model,
+    describe_argument_errors,
+    docstring_summary,
+    to_keyword_arguments,
+)
 from queenright.runtime.tooling.tool_threads import ToolThreads
 
 __all__ = [
@@ -28,40 +33,40 @@ __all__ = [
     "ToolResult",
     "ToolUnavailable",
     "ToolUnknown",
-    "describe",
+    "describe_argument_errors",
     "tool_from_function",
 ]
 
 CONTEXT_PARAMETERS: Final = frozenset(
     {"runtime", "graph_id", "session_id", "agent_id", "node_id", "data_dir"}
 )
-"""Parameters of tools that the runtime gives, and a model neither sees nor sets."""
+"""Parameters of tools that the runtime sets; a model neither sees nor sets them."""
 
 
-_WORDS_LIMIT: Final = 16_000
+_MAX_ERROR_CHARACTERS: Final = 16_000
 
 
 class ToolError(QueenrightError):
-    """Raised by a tool that will not do what it was asked; the message is for the model to act on."""
+    """Raised by a tool that rejects a request; the message tells the model what to do."""
 
 
 class ToolArgumentsRefused(ToolError):
-    """Raised for arguments that are not what the tool wants."""
+    """Raised for invalid arguments of a tool."""
 
 
 class ToolUnavailable(ToolError):
-    """Raised by a tool that cannot do anything now, whatever it is asked: what is behind it is away."""
+    """Raised by a tool that cannot work now, whatever the request, because its backend is unavailable."""
 
 
 class ToolUnknown(ToolError):
-    """Raised for a call of a tool that is not there."""
+    """Raised for a call of a tool that does not exist."""
 
 
 _schemas: Final[WeakKeyDictionary[type[BaseModel], dict[str, Any]]] = WeakKeyDictionary()
 
 
 def _schema_of(arguments: type[BaseModel]) -> dict[str, Any]:
-    """Return a model's schema, one's own to change; it is made once, which takes milliseconds."""
+    """Return a copy of a model's schema; the schema is cached because generating it takes milliseconds."""
     schema = _schemas.get(arguments)
     if schema is None:
         schema = arguments.model_json_schema()
@@ -72,7 +77,7 @@ def _schema_of(arguments: type[BaseModel]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What the model is told: the tool's answer, or what was wrong; then ``error`` is what it was."""
+    """The text for the model: the tool's answer, or the problem; then ``error`` is its cause."""
 
     content: str
     failed: bool = False
@@ -82,18 +87,18 @@ class ToolResult:
 @dataclass(frozen=True, slots=True)
 class Tool:
     """
-    One tool.
+    A tool.
 
     Args:
-        name: What the model calls it.
+        name: The tool's name.
         description: What it does, for the model.
-        arguments: A model of its arguments, of which ``run`` gets an instance; or a JSON schema, and
-            ``run`` gets the arguments as a dictionary that was only checked to be an object.
-        run: A plain or an async function; what it returns is told to the model, as JSON if it is no text.
-        timeout_seconds: How long a call may take, if the tool knows; else the node's limit holds.
-        threaded: Call ``run``, a plain function that takes its time, in a thread.
-        context: Which of ``CONTEXT_PARAMETERS`` are given to ``run``, as keyword arguments.
-        effect: What a call does (``reads``, ``changes``), if the tool says so; else its name tells.
+        arguments: A model of its arguments, and ``run`` gets an instance; or a JSON schema, and ``run``
+            gets the arguments as a dictionary that was only checked to be an object.
+        run: A function, async or not. Its result is returned to the model, as JSON if it is not text.
+        timeout_seconds: Time limit of a call; None uses the node's limit.
+        threaded: Whether to call ``run``, a blocking function, in a thread.
+        context: The parameters out of ``CONTEXT_PARAMETERS`` that ``run`` takes as keyword arguments.
+        effect: What a call does (``reads``, ``changes``), if the tool declares it; else its name decides.
     """
 
     name: str
@@ -107,7 +112,7 @@ class Tool:
 
     @property
     def spec(self) -> ToolSpec:
-        """The tool as a model sees it."""
+        """The tool as shown to a model."""
         if isinstance(self.arguments, Mapping):
             return ToolSpec(self.name, self.description, self.arguments)
         return ToolSpec(self.name, self.description, _schema_of(self.arguments))
@@ -116,70 +121,61 @@ class Tool:
         self, arguments: str, context: Mapping[str, object] | None = None, threads: ToolThreads | None = None
     ) -> ToolResult:
         """
-        Check ``arguments`` (JSON text) and run; whatever goes wrong becomes a result that says so.
+        Validate ``arguments`` (JSON text) and run the tool. Any error becomes a result that describes it.
 
         Args:
-            arguments: What the model wrote.
-            context: Values for the context parameters; one that is not there is None.
-            threads: Where a threaded tool runs.
+            arguments: The arguments as written by the model.
+            context: Values of the context parameters; missing ones are None.
+            threads: Runs threaded tools.
         """
         try:
             checked = self._check(arguments)
         except ToolArgumentsRefused as refusal:
-            # The model wrote what is repeated here, so that there is nothing to mask.
+            # The message only repeats what the model wrote, so nothing needs masking.
             return ToolResult(f"error: {self.name}: {refusal}", failed=True, error=refusal)
-        around = context or {}
-        given = {name: around.get(name) for name in self.context}
-        answer, error = await alone(self._answer(checked, given, around, threads))
+        values = context or {}
+        parameters = {name: values.get(name) for name in self.context}
+        answer, error = await run_isolated(self._answer(checked, parameters, values, threads))
         if isinstance(error, ToolError):
-            return ToolResult(f"error: {self.name}: {_words(error)}", failed=True, error=error)
+            return ToolResult(f"error: {self.name}: {_error_text(error)}", failed=True, error=error)
         if error is not None:
-            told = f"error: {self.name} failed: {type(error).__name__}: {_words(error)}"
-            return ToolResult(told, failed=True, error=error)
+            text = f"error: {self.name} failed: {type(error).__name__}: {_error_text(error)}"
+            return ToolResult(text, failed=True, error=error)
         return ToolResult(answer or "")
 
     async def _answer(
         self,
         checked: object,
-        given: Mapping[str, object],
+        parameters: Mapping[str, object],
         context: Mapping[str, object],
         threads: ToolThreads | None,
     ) -> str:
-        return _text(await self._run(checked, given, context, threads))
-
-    async def _run(
-        self,
-        checked: object,
-        given: Mapping[str, object],
-        context: Mapping[str, object],
-        threads: ToolThreads | None,
-    ) -> object:
         if self.threaded and threads is not None:
             session = str(context.get("session_id") or "")
-            return await threads.run(session, lambda: self.run(checked, **given))
-        answer = self.run(checked, **given)
-        return await answer if inspect.isawaitable(answer) else answer
+            return _text(await threads.run(session, lambda: self.run(checked, **parameters)))
+        answer = self.run(checked, **parameters)
+        return _text(await answer if inspect.isawaitable(answer) else answer)
 
     def _check(self, arguments: str) -> object:
         if not isinstance(self.arguments, Mapping):
             try:
                 return self.arguments.model_validate_json(arguments or "{}")
             except ValidationError as error:
-                raise ToolArgumentsRefused(describe(error)) from error
+                raise ToolArgumentsRefused(describe_argument_errors(error)) from error
         try:
-            given = json.loads(arguments or "{}")
+            value = json.loads(arguments or "{}")
         except (ValueError, RecursionError) as error:
             raise ToolArgumentsRefused(f"arguments: Invalid JSON: {error}") from error
-        if not isinstance(given, dict):
+        if not isinstance(value, dict):
             raise ToolArgumentsRefused(f"arguments: must be a JSON object (given: {arguments[:80]})")
-        return given
+        return value
 
 
 class ToolRegistry:
     """
     Tools by name.
 
-    Registries made from one another share ``threads``, where the threads of cancelled calls are counted.
+    Derived registries share ``threads``, which counts the threads of cancelled calls.
     """
 
     def __init__(self, tools: Iterable[Tool] = (), *, threads: ToolThreads | None = None) -> None:
@@ -193,11 +189,11 @@ class ToolRegistry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What there is, in the order in which it was added."""
+        """The names of the tools, in the order added."""
         return tuple(self._tools)
 
     def get(self, name: str) -> Tool | None:
-        """Return the tool called ``name``, or None."""
+        """Return the tool named ``name``, or None."""
         return self._tools.get(name)
 
     def add(self, tool: Tool) -> None:
@@ -205,7 +201,7 @@ class ToolRegistry:
         Add a tool.
 
         Raises:
-            ValueError: There is one of that name.
+            ValueError: The name is in use.
         """
         if tool.name in self._tools:
             raise ValueError(f"tool {tool.name!r} is registered twice")
@@ -213,7 +209,7 @@ class ToolRegistry:
 
     def only(self, names: Iterable[str]) -> ToolRegistry:
         """
-        Return a registry of the named tools.
+        Return a registry with only the named tools.
 
         Raises:
             KeyError: A name is not registered.
@@ -222,23 +218,23 @@ class ToolRegistry:
 
     def merge(self, tools: Iterable[Tool]) -> ToolRegistry:
         """
-        Return a registry of these tools and ``tools``.
+        Return a registry with these tools and ``tools``.
 
         Raises:
-            ValueError: Two have one name.
+            ValueError: Two tools have the same name.
         """
         return ToolRegistry((*self._tools.values(), *tools), threads=self.threads)
 
     def specs(self) -> list[ToolSpec]:
-        """Every tool as a model sees it."""
+        """Return every tool as shown to a model."""
         return [tool.spec for tool in self._tools.values()]
 
     async def call(self, call: ToolCall, context: Mapping[str, object] | None = None) -> ToolResult:
-        """Run what the model asked for; a tool that is not there is a result that names those that are."""
+        """Run a tool call; for an unknown tool, return a result that lists the available ones."""
         tool = self._tools.get(call.name)
         if tool is None:
-            have = ", ".join(self._tools) or "none"
-            unknown = ToolUnknown(f"there is no tool {call.name!r}; there are: {have}")
+            names = ", ".join(self._tools) or "none"
+            unknown = ToolUnknown(f"there is no tool {call.name!r}; available: {names}")
             return ToolResult(f"error: {unknown}", failed=True, error=unknown)
         return await tool.call(call.arguments, context, self.threads)
 
@@ -247,28 +243,28 @@ def tool_from_function(
     function: Callable[..., Any], *, name: str | None = None, timeout_seconds: float | None = None
 ) -> Tool:
     """
-    Make a tool of a function.
+    Make a tool from a function.
 
-    Its parameters are the tool's arguments, by their annotations; those called like one of
-    ``CONTEXT_PARAMETERS`` are given by the runtime. Its docstring is the description, and what it says
-    under ``Args:`` describes the arguments. A plain function runs in a thread.
+    Its annotated parameters become the tool's arguments, except those named in ``CONTEXT_PARAMETERS``, which
+    the runtime sets. Its docstring becomes the description, and the text under ``Args:`` describes the
+    arguments. A plain function runs in a thread.
 
     Raises:
         ValueError: The function has ``*args``, ``**kwargs`` or positional-only parameters.
-        TypeError: An annotation is nothing that can be checked.
+        TypeError: An annotation cannot be validated.
     """
     parameters = inspect.signature(function).parameters
     context = tuple(parameter for parameter in parameters if parameter in CONTEXT_PARAMETERS)
-    arguments = arguments_of(function, without=CONTEXT_PARAMETERS)
+    arguments = build_arguments_model(function, without=CONTEXT_PARAMETERS)
 
-    def run(given: BaseModel, **around: object) -> object | Awaitable[object]:
-        answer: object = function(**keywords(given), **around)
+    def run(values: BaseModel, **parameters: object) -> object | Awaitable[object]:
+        answer: object = function(**to_keyword_arguments(values), **parameters)
         return answer
 
-    called: str = name or str(getattr(function, "__name__", "function"))
+    tool_name: str = name or str(getattr(function, "__name__", "function"))
     return Tool(
-        name=called,
-        description=summary_of(function) or called,
+        name=tool_name,
+        description=docstring_summary(function) or tool_name,
         arguments=arguments,
         run=run,
         timeout_seconds=timeout_seconds,
@@ -277,16 +273,16 @@ def tool_from_function(
     )
 
 
-def _words(error: BaseException) -> str:
-    """Return what an error says, for a model: secrets masked, and no longer than a model should read."""
+def _error_text(error: BaseException) -> str:
+    """Return an error's message for a model, with secrets masked and clipped."""
     try:
-        return redact(str(error), _WORDS_LIMIT)
-    except BaseException as fault:  # its own code, as it is a tool's
-        return f"(it cannot be said: {type(fault).__name__})"
+        return redact(str(error), _MAX_ERROR_CHARACTERS)
+    except BaseException as fault:  # __str__ is the tool's own code
+        return f"(its message is not available: {type(fault).__name__})"
 
 
 def _text(answer: object) -> str:
-    """Return what a tool answered as text for a model."""
+    """Return a tool's answer as text for a model."""
     if isinstance(answer, str):
         return answer
     if isinstance(answer, BaseModel):
@@ -296,10 +292,10 @@ def _text(answer: object) -> str:
 
 def json_text(answer: object) -> str:
     """
-    Return a value as JSON: what JSON does not know is told as text, and what is no number as null.
+    Encode a value as JSON: unknown types as text, NaN and infinities as null.
 
     Raises:
-        TypeError, ValueError: It has keys that cannot be told, or holds itself.
+        TypeError, ValueError: It has keys that are not JSON, or contains itself.
     """
     text = json.dumps(answer, ensure_ascii=False, default=str)
     if "NaN" not in text and "Infinity" not in text:

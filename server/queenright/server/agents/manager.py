@@ -161,7 +161,7 @@ class AgentManager:
     @property
     def is_held_up(self) -> bool:
         """Whether the code of an agent that was given up is still at work: no other can be loaded then."""
-        self._hanging = [path for path in self._hanging if self._threads.running(str(path))]
+        self._hanging = [path for path in self._hanging if self._threads.count_running(str(path))]
         return bool(self._hanging)
 
     async def load(self, path: str | Path, *, model: str | None = None) -> AgentSlot:
@@ -410,7 +410,7 @@ class AgentManager:
                     "when it is imported; do that where a tool is called, or when a run begins"
                 ) from error
             finally:
-                if self._threads.running(str(folder)):
+                if self._threads.count_running(str(folder)):
                     self._hanging.append(folder)
 
     def _load(

@@ -1,4 +1,4 @@
-"""What litellm answers, whole or in pieces, put together into a ``ModelReply``."""
+"""Builds a ``ModelReply`` from litellm's response, whole or streamed."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from queenright.runtime.llm.model import ModelReply, ToolCall
 
 @dataclass(slots=True)
 class _Call:
-    """A tool call of which pieces are still coming."""
+    """A tool call that is still arriving in pieces."""
 
     id: str = ""
     name: str = ""
     arguments: list[str] = field(default_factory=list)
 
 
-class Gathered:
+class ReplyAccumulator:
     """
-    An answer that comes in pieces.
+    Accumulates a streamed reply.
 
     Args:
-        ids: Makes the id of a tool call to which the provider gave none.
+        ids: Generates the id of a tool call without one.
     """
 
     def __init__(self, ids: Callable[[], str]) -> None:
@@ -32,38 +32,38 @@ class Gathered:
         self._calls: list[_Call] = []
         self._open: dict[int, _Call] = {}
         self.finish_reason = ""
-        """Why the model stopped; empty as long as nobody said."""
+        """Why the model stopped; empty until the provider says."""
         self.usage: Any = None
-        """Tokens read and written, as the provider counts them."""
+        """Token usage, as the provider reports it."""
         self.model = ""
 
     @property
     def empty(self) -> bool:
-        """Whether neither words nor calls have come."""
+        """Whether neither text nor tool calls have arrived."""
         return not self._text and not self._calls
 
     def add(self, chunk: Any) -> str:
-        """Take in one chunk and return the words in it."""
+        """Add one chunk and return its text."""
         self.model = getattr(chunk, "model", None) or self.model
         self.usage = getattr(chunk, "usage", None) or self.usage
-        words = ""
+        text = ""
         for choice in getattr(chunk, "choices", None) or ():
             if getattr(choice, "index", 0):
-                continue  # a second answer that nobody asked for
+                continue  # an alternative answer, which was not requested
             delta = getattr(choice, "delta", None)
-            words += getattr(delta, "content", None) or ""
+            text += getattr(delta, "content", None) or ""
             for piece in getattr(delta, "tool_calls", None) or ():
                 self._add_call(piece)
             self.finish_reason = getattr(choice, "finish_reason", None) or self.finish_reason
-        if words:
-            self._text.append(words)
-        return words
+        if text:
+            self._text.append(text)
+        return text
 
     def _add_call(self, piece: Any) -> None:
         index, call_id = getattr(piece, "index", None) or 0, getattr(piece, "id", None) or ""
         function = getattr(piece, "function", None)
         call = self._open.get(index)
-        # Some servers number every call 0: another id is another call.
+        # Some servers number every call 0; a different id means a different call.
         if call is None or (call_id and call.id and call_id != call.id):
             call = self._open[index] = _Call()
             self._calls.append(call)
@@ -72,7 +72,7 @@ class Gathered:
         call.arguments.append(getattr(function, "arguments", None) or "")
 
     def reply(self, cost: float) -> ModelReply:
-        """Return what has come; arguments stay the text that the model wrote."""
+        """Return the reply so far; arguments stay the text that the model wrote."""
         calls = (ToolCall(c.id or self._ids(), c.name, "".join(c.arguments) or "{}") for c in self._calls)
         return ModelReply(
             text="".join(self._text),
@@ -85,12 +85,12 @@ class Gathered:
         )
 
 
-def whole_reply(response: Any, cost: float, ids: Callable[[], str]) -> ModelReply:
+def parse_reply(response: Any, cost: float, ids: Callable[[], str]) -> ModelReply:
     """
-    Return an answer that came in one piece.
+    Parse a response that was not streamed.
 
     Raises:
-        AttributeError, IndexError, TypeError: It has not the shape of an answer.
+        AttributeError, IndexError, TypeError: The response is malformed.
     """
     choice = response.choices[0]
     message, usage = choice.message, getattr(response, "usage", None)

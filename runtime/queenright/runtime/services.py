@@ -1,4 +1,4 @@
-"""What streams and executors are made of: the graph as it was added, and the runtime around it."""
+"""The graph as it was added, and the services of the runtime that streams and executors use."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from queenright.runtime.nodes.guard import GuardFactory
 from queenright.runtime.nodes.node_judge import NodeJudge
 from queenright.runtime.storage.files import Disk
 from queenright.runtime.storage.session_store import SessionStore
-from queenright.runtime.tooling.approval import Approvals
+from queenright.runtime.tooling.approval import ApprovalGate
 from queenright.runtime.tooling.tools import ToolRegistry
 
-_LIVES_KEPT: Final = 10_000
-"""So many sessions in which a run was brought back are remembered, the newest."""
+_MAX_RESPAWNED_SESSIONS: Final = 10_000
+"""Number of respawned sessions whose incarnation is kept, newest first."""
 
 if TYPE_CHECKING:
     from queenright.runtime.execution import Execution
-    from queenright.runtime.heartbeats import Heartbeats
-    from queenright.runtime.sessions import Sessions
+    from queenright.runtime.heartbeats import HeartbeatSender
+    from queenright.runtime.sessions import SessionResolver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,22 +49,22 @@ class LoadedGraph:
     judges: Mapping[str, NodeJudge]
     goal: Goal | None
     agent_id: str
-    """The worker that this graph is; empty for a graph of the service itself, which is none."""
+    """The graph's worker id; empty for a graph of the service itself, which is not a worker."""
     primary: bool
     store: SessionStore
 
     def model_of(self, node: NodeSpec) -> LLMProvider:
-        """Return who thinks in ``node``; ``add_graph`` saw to it that there is somebody."""
+        """Return the model of ``node``; ``add_graph`` has checked that there is one."""
         model = self.models[node.model] if node.model else self.model
         assert model is not None
         return model
 
 
-class Lives:
+class IncarnationRegistry:
     """
-    Which life of its worker a run is: the process's own, until a run of the session is brought back.
+    The incarnation of each session's runs: the process's own, until a run of the session is respawned.
 
-    Whoever was told something for the life before must not do it to the one after.
+    Interventions for an earlier incarnation must not affect a later one.
 
     Args:
         process: The incarnation id of this process.
@@ -72,21 +72,21 @@ class Lives:
 
     def __init__(self, process: str) -> None:
         self.process = process
-        self._later: dict[Path, str] = {}
+        self._respawned: dict[Path, str] = {}
 
-    def of(self, folder: Path, new: str = "") -> str:
-        """Return the incarnation id of runs in ``folder``; ``new`` is that from now on, if it is given."""
+    def resolve(self, folder: Path, new: str = "") -> str:
+        """Return the incarnation id of runs in ``folder``, after setting it to ``new`` if that is given."""
         if new:
-            self._later.pop(folder, None)
-            self._later[folder] = new
-            if len(self._later) > _LIVES_KEPT:
-                del self._later[next(iter(self._later))]
-        return self._later.get(folder, self.process)
+            self._respawned.pop(folder, None)
+            self._respawned[folder] = new
+            if len(self._respawned) > _MAX_RESPAWNED_SESSIONS:
+                del self._respawned[next(iter(self._respawned))]
+        return self._respawned.get(folder, self.process)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What a stream and an executor need of the runtime that they are on."""
+class RuntimeServices:
+    """The runtime's services, as streams and executors use them."""
 
     bus: EventBus
     clock: Clock
@@ -100,15 +100,15 @@ class Surroundings:
     telemetry: Telemetry
     registry: CollectorRegistry
     muted: tuple[Telemetry, CollectorRegistry]
-    """For graphs that are no workers: their steps are logged, and counted nowhere."""
-    lives: Lives
-    heartbeats: Heartbeats
-    sessions: Sessions
+    """For graphs that are not workers: their spans and metrics are discarded."""
+    incarnations: IncarnationRegistry
+    heartbeats: HeartbeatSender
+    sessions: SessionResolver
     remember: Callable[[Execution], None]
-    """Is told of each run that is asked for, whoever asks."""
+    """Called with each requested run."""
     context: Mapping[str, object]
-    """Of the context parameters of tools, those that are the same for all: ``runtime``."""
-    approvals: Approvals = field(default_factory=Approvals)
-    """Are asked before a tool of a worker runs."""
+    """Context parameters of tools that are the same for all: ``runtime``."""
+    approvals: ApprovalGate = field(default_factory=ApprovalGate)
+    """Approves tool calls of workers."""
     locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
-    """By folder: runs of one graph in one session take turns."""
+    """Locks by folder: runs of one graph in one session take turns."""

@@ -1,4 +1,4 @@
-"""What litellm is asked: a conversation and its tools in OpenAI's words, marked for providers that cache."""
+"""Builds litellm requests: messages and tools in OpenAI's format, with prompt cache markers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any, Final
 from queenright.runtime.llm.model import Message, ToolSpec
 
 _MARKED_CLOUDS: Final = frozenset({"anthropic", "bedrock", "vertex_ai", "openrouter"})
-"""Whose Claude is reached through litellm with the marks that Anthropic asks for."""
+"""litellm providers that serve Claude and support Anthropic's cache markers."""
 
 
-def messages_of(messages: Sequence[Message], *, marked: bool) -> list[dict[str, Any]]:
+def to_openai_messages(messages: Sequence[Message], *, marked: bool) -> list[dict[str, Any]]:
     """
-    Return a conversation, oldest first.
+    Convert a conversation, oldest message first.
 
     Args:
-        messages: The system prompt first.
-        marked: Mark what the next question will begin with too: the system prompt, and all until now. The
-            mark after the system prompt covers the tools as well, which these providers read before it.
+        messages: The messages, starting with the system prompt.
+        marked: Mark the prefix that the next request repeats: the system prompt and the last message. The
+            system prompt's marker also covers the tools, which these providers read before it.
     """
     rows = [_to_openai(message) for message in messages]
     if marked and rows:
@@ -29,13 +29,13 @@ def messages_of(messages: Sequence[Message], *, marked: bool) -> list[dict[str, 
     return rows
 
 
-def tools_of(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
-    """Return tools, in the order given: what comes before a conversation must not change."""
+def to_openai_tools(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
+    """Convert tools, in order: the prefix before a conversation must not change."""
     return [_tool_to_openai(tool) for tool in tools]
 
 
-def wants_marks(name: str) -> bool:
-    """Say whether a model's provider keeps a prompt only where it is marked; others do it unasked."""
+def needs_cache_markers(name: str) -> bool:
+    """Return whether a model's provider caches prompts only where marked; others do so automatically."""
     provider, slash, model = name.lower().rpartition("/")
     if not slash:
         return model.startswith("claude")
@@ -44,7 +44,7 @@ def wants_marks(name: str) -> bool:
 
 
 def _to_openai(message: Message) -> dict[str, Any]:
-    # A lone surrogate, from a file name for one, cannot be sent.
+    # A lone surrogate, for example from a file name, cannot be sent.
     content: str | None = message.content.encode("utf-8", "replace").decode()
     row: dict[str, Any] = {"role": message.role, "content": content}
     if message.tool_calls:
@@ -63,7 +63,7 @@ def _to_openai(message: Message) -> dict[str, Any]:
 
 
 def _sendable(arguments: str) -> str:
-    """Return arguments that no provider refuses: what is no JSON object is quoted in one."""
+    """Return arguments that every provider accepts: anything but a JSON object is wrapped in one."""
     try:
         if isinstance(json.loads(arguments or "{}"), dict):
             return (arguments or "{}").encode("utf-8", "replace").decode()
