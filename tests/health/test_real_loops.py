@@ -6,7 +6,8 @@ import pytest
 
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity
 from queenright.health.settings import HealthSettings
-from queenright.instrumentation.fingerprint import NOTHING_NEW
+from queenright.instrumentation.effects import effect_facts
+from queenright.instrumentation.fingerprint import NOTHING_NEW, fingerprint
 from queenright.runtime.events import EventType
 from tests.health.test_detectors import worker
 from tests.health.worker_script import WorkerScript
@@ -151,9 +152,103 @@ def test_edits_that_are_refused_one_after_the_other_are_found_with_reads_between
 
     finding = found(script, STREAK)
     assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
-    assert finding.evidence == "the last 5 edits that it tried failed with not found"
+    assert finding.evidence == "5 edits or submissions failed with not found since a change succeeded"
     script.call("edit", args="new", result="ok")
     assert script.finding(STREAK) is None
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "result"),
+    [
+        ("str_replace_editor", {"command": "insert", "path": "a.py", "new_str": "import os"}, "{} lines"),
+        ("bash", {"command": "cat >> a.py <<'EOF'\nimport os\nEOF\ncat a.py"}, "import os, {} times"),
+        ("Bash", {"command": "echo x >> a.py; wc -l a.py"}, "{} a.py"),
+        ("exec_command", {"cmd": "sed -i '1i import os' a.py && cat a.py"}, "import os, {} times"),
+        ("mcp__notes__append_note", {"text": "the same"}, "note {}"),
+    ],
+)
+def test_equal_edit_by_any_means_is_a_loop_although_the_file_grows(
+    tool: str, arguments: dict[str, str], result: str
+) -> None:
+    script = worker()
+    for n in range(5):
+        said = effect_facts(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result=result.format(n), **said)
+
+    assert found(script, LOOP).severity is Severity.HIGH
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "result"),
+    [
+        ("add_page", {}, "page {} added"),
+        ("get_next_page", {}, "page {}"),
+        ("bash", {"command": "python bench.py > out; cat out"}, "took {} rounds"),
+        ("browser_click", {"element": "Next"}, "page {}"),
+    ],
+)
+def test_equal_call_whose_answer_moves_on_is_no_loop(
+    tool: str, arguments: dict[str, str], result: str
+) -> None:
+    script = worker()
+    for n in range(12):
+        said = effect_facts(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result=result.format(n), **said)
+
+    assert script.kinds() == set()
+
+
+def test_saving_without_arguments_after_new_work_is_no_loop() -> None:
+    """What it saves is not in its arguments; with nothing new since, it is the same."""
+    script = worker()
+    for n in range(6):
+        script.call("read_file", args=f"file {n}", result=f"text {n}")
+        script.call("save_state", args=fingerprint({}), result="saved")
+    assert script.kinds() == set()
+    for _ in range(4):
+        script.call("save_state", args=fingerprint({}), result="saved")
+
+    assert found(script, LOOP).ticket
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("str_replace_editor", {"command": "str_replace", "path": "a.py"}),
+        ("bash", {"command": "apply_patch <<'EOF'\n*** Begin Patch\nEOF"}),
+        ("submit_answer", {}),
+    ],
+)
+def test_refused_edit_or_submission_by_any_means_is_found_with_reads_between(
+    tool: str, arguments: dict[str, str]
+) -> None:
+    """B97: a new read between is no change."""
+    script = worker()
+    for n in range(5):
+        script.call("read", args=f"part {n}", result=f"text {n}")
+        said = effect_facts(tool, arguments)
+        script.call(tool, args=f"{n}", result=f"e{n}", outcome="error", error_type="no match", **said)
+
+    assert found(script, STREAK).ticket
+
+
+def test_two_classes_of_refusal_that_take_turns_are_both_counted() -> None:
+    script = worker()
+    for n in range(9):
+        script.call("read", args=f"part {n}", result=f"text {n}")
+        error = "not found" if n % 2 else "not unique"
+        script.call("edit", args=f"{n}", result=f"e{n}", outcome="error", error_type=error)
+
+    assert found(script, STREAK).evidence.startswith("5 edits or submissions failed with not unique")
+
+
+def test_submissions_refused_between_changes_are_work() -> None:
+    script = worker()
+    for n in range(8):
+        script.call("edit", args=f"patch {n}", result=f"patched {n}")
+        script.call("submit", args=f"{n}", result=f"{n} fail", outcome="error", error_type="rejected")
+
+    assert script.kinds() <= {FindingKind.ERROR_RATE}
 
 
 def test_new_searches_that_find_nothing_new_are_found() -> None:

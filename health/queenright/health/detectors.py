@@ -93,7 +93,7 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
         v.steps_since_last_accept >= settings.bands.warning
         or v.stale_calls >= loops.stale_calls
         or v.fruitless >= loops.fruitless_calls
-        or v.refused_changes >= loops.refused_changes
+        or any(refusal.times >= loops.refused_changes for refusal in v.refusals)
         or v.idle_turns >= loops.idle_turns
         or (v.polls > 0 and _polls_for_long(v, settings))
         or (v.told >= loops.told_calls and v.told_known >= loops.told_known_share * v.told)
@@ -275,15 +275,16 @@ def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> 
     """
     limit = settings.loops.error_streak
     of_all = _failing_severity(v, settings)
-    refused = settings.loops.refused_changes
-    if v.refused_changes >= refused:
-        of_edits = _grown(v.refused_changes, refused, settings)
+    refused = max(v.refusals, key=lambda refusal: refusal.times, default=None)
+    if refused is not None and refused.times >= settings.loops.refused_changes:
+        of_edits = _grown(refused.times, settings.loops.refused_changes, settings)
         if of_all is None or of_edits.rank >= of_all.rank:
             return Finding(
                 kind=FindingKind.ERROR_STREAK,
                 severity=of_edits,
-                evidence=f"the last {v.refused_changes} edits that it tried failed with {v.refused_error}",
-                since=v.refused_since,
+                evidence=f"{refused.times} edits or submissions failed with {refused.error} "
+                "since a change succeeded",
+                since=refused.since,
             )
     severity = _grown(v.streak, limit, settings) if v.streak >= limit else None
     if severity is not None and (of_all is None or severity.rank >= of_all.rank):

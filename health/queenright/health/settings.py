@@ -219,7 +219,7 @@ class Loops(_Block):
     fruitless_calls: Count = 5
     """New calls that only read and returned what others had returned, with no progress between."""
     refused_changes: Count = 5
-    """Turns in which changes were tried and failed, since one succeeded."""
+    """Turns in which edits or submissions failed with one class of error, since a change succeeded."""
     idle_turns: Count = 8
     """Turns of the model in a row without a tool call and without a message from the user."""
     grinding_calls: Count = 60

@@ -104,6 +104,25 @@ class OpenTool(NamedTuple):
     timeout: float | None
 
 
+class Refusal(NamedTuple):
+    """How often edits and submissions were refused with one class of error since a change succeeded."""
+
+    error: str
+    times: int
+    since: float
+
+
+Refusals = tuple[Refusal, ...]
+_MOST_REFUSALS: Final = 2
+
+
+def after_refusal(refusals: Refusals, error: str, at: float) -> Refusals:
+    """Return refusals after another one, the newest class first; two that take turns are both counted."""
+    known = next((one for one in refusals if one.error == error), Refusal(error, 0, at))
+    others = tuple(one for one in refusals if one is not known)
+    return (known._replace(times=known.times + 1), *others)[:_MOST_REFUSALS]
+
+
 class Beat(NamedTuple):
     """What a worker's last heartbeat said of itself; None or empty where it said nothing (readable)."""
 

@@ -13,6 +13,7 @@ from queenright.health.tool_counts import ToolCounts
 from queenright.health.vital_facts import (
     CONTEXT_FULL,
     OpenTool,
+    after_refusal,
     context_is_full,
     count,
     dollars,
@@ -21,8 +22,8 @@ from queenright.health.vital_facts import (
     tail,
     was_called_off,
 )
-from queenright.instrumentation.effects import Effect, asks_user, effect_of_tool, is_edit
-from queenright.instrumentation.fingerprint import NOTHING_NEW
+from queenright.instrumentation.effects import CHANGING, READING, Effect, asks_user, effect_of_tool
+from queenright.instrumentation.fingerprint import NOTHING_NEW, fingerprint
 from queenright.instrumentation.names import Phase, ToolOutcome, Verdict
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -38,6 +39,10 @@ _POLL_SECONDS: Final = 60.0
 _SPIKE_OVER: Final = 0.75
 
 _NOTHING_NEW: Final = digest("result", NOTHING_NEW)
+_NO_ARGUMENTS: Final = frozenset(fingerprint(nothing) for nothing in ({}, None, ""))
+
+_REFUSABLE: Final = frozenset({Effect.EDITS, Effect.SUBMITS})
+"""What is refused by its error, and was not merely tried: an edit, or a result that is handed in."""
 
 _LETTERS: Final = {Verdict.ACCEPT: "A", Verdict.RETRY: "R", Verdict.CONTINUE: "C", Verdict.ESCALATE: "E"}
 
@@ -350,8 +355,16 @@ def _weigh_call(
     if args is not None:
         if v.calls is None:
             v.calls = RecentCalls(v._loops.window)
-        # The same edit again is the same edit, whatever the file has become by it.
-        compared = "" if result is not None and is_edit(tool) else result
+        # The same edit again is the same edit, whatever the file has become by it. Without arguments it is of
+        # something that they do not tell: the next page, or what has become of the work since.
+        tells_all = args not in _NO_ARGUMENTS
+        compared = "" if result is not None and effect == Effect.EDITS and tells_all else result
+        if (
+            effect in CHANGING
+            and not (failed or tells_all or v.stale_calls)
+            and not v.calls.is_last(tool, args, compared)
+        ):
+            v.calls.changed()
         if not failed and (
             (v._has_waited and v.calls.has(tool, args, compared))
             or (pause >= _POLL_SECONDS and v.calls.is_last(tool, args, compared))
@@ -364,23 +377,21 @@ def _weigh_call(
         _weigh_result(v, digest("result", result), seen, effect, failed, turn, at)
     if not failed and seen in (None, Seen.NEVER):
         v.end_failed_calls()  # something may have come of it: only a repeat is known to have told nothing
-    if effect == Effect.CHANGES:
-        _weigh_change(v, tool, seen, error, turn, at)
+    if error:
+        if effect in _REFUSABLE and (turn is None or turn != v._refused_turn):
+            v.refusals = after_refusal(v.refusals, error, at)
+            v._refused_turn = turn
+    elif effect in CHANGING:
+        _weigh_change(v, seen, at)
 
 
-def _weigh_change(v: VitalSigns, tool: str, seen: Seen | None, error: str, turn: object, at: float) -> None:
-    """Count edits refused with one class of error; what succeeds may change what other calls return."""
-    if not error:
-        v.refused_changes = 0
-        if seen is not Seen.BEFORE:
-            v.gained(at)
-        if v.calls is not None and seen is Seen.NEVER:
-            v.calls.changed()
-    elif is_edit(tool) and (turn is None or turn != v._refused_turn):
-        if v.refused_changes == 0 or error != v.refused_error:
-            v.refused_changes, v.refused_since, v.refused_error = 0, at, error
-        v.refused_changes += 1
-        v._refused_turn = turn
+def _weigh_change(v: VitalSigns, seen: Seen | None, at: float) -> None:
+    """Take in a change that succeeded: it may change what other calls return."""
+    v.refusals = ()
+    if seen is not Seen.BEFORE:
+        v.gained(at)
+    if v.calls is not None and seen is Seen.NEVER:
+        v.calls.changed()
 
 
 def _amend_tool(v: VitalSigns, tool: str, data: Mapping[str, Any], at: float) -> None:
@@ -432,7 +443,7 @@ def _weigh_result(
     else:
         # Perhaps an acknowledgement: edits and messages are answered alike, and get somewhere.
         v.told_known += 0.5
-        if effect == Effect.READS:
+        if effect in READING:
             if v.fruitless == 0:
                 v.fruitless_since = at
             v.fruitless += 1

@@ -22,6 +22,7 @@ from queenright.health.vital_facts import (
     McpServers,
     OpenTool,
     Output,
+    Refusals,
     SessionStatus,
     tail,
 )
@@ -75,7 +76,6 @@ _MOMENTS: Final = (
     "stale_since",
     "fruitless_since",
     "gained_at",
-    "refused_since",
     "idle_turns_since",
     "streak_since",
     "llm_error_since",
@@ -202,9 +202,7 @@ class VitalSigns:
         "recovered_at",
         "recovery_failed",
         "recovery_failed_at",
-        "refused_changes",
-        "refused_error",
-        "refused_since",
+        "refusals",
         "repeatable",
         "resources",
         "runs_failed_since",
@@ -381,10 +379,8 @@ class VitalSigns:
         self.polls = 0
         """Calls that waited for something, and were told what they had been told before."""
         self.polls_since = at
-        self.refused_changes = 0
-        """Turns in which edits failed with one class of error, since a change succeeded."""
-        self.refused_error = ""
-        self.refused_since = at
+        self.refusals: Refusals = ()
+        """Turns in which edits or submissions failed, since a change succeeded."""
         self.gained_at = at
         """When it last changed something, had something accepted or saved, or heard from its user."""
         self.calls_since_gain = 0
@@ -582,6 +578,7 @@ class VitalSigns:
         self.mcp_servers = tuple(server.moved(0.0, now) for server in self.mcp_servers)
         self.resources = tuple(each._replace(since=min(each.since, now)) for each in self.resources)
         self.cut_answers = self.cut_answers._replace(since=min(self.cut_answers.since, now))
+        self.refusals = tuple(each._replace(since=min(each.since, now)) for each in self.refusals)
         if self.away is not None:
             self.away = (min(self.away[0], now), min(self.away[1], now))
 
@@ -674,7 +671,8 @@ class VitalSigns:
         """Note that the work is a piece further: an ACCEPT or a checkpoint."""
         self.progressed(at)
         self.gained(at)
-        self.idle_turns = self.refused_changes = 0
+        self.idle_turns = 0
+        self.refusals = ()
         self.told, self.told_known = 0, 0.0
 
     def _begin_incarnation(self, at: float) -> None:
@@ -700,7 +698,8 @@ class VitalSigns:
         self.llm_errors = 0
         self.streak = 0
         self.stale_calls = self.stale_tries = self.fruitless = self.polls = 0
-        self.idle_turns = self.refused_changes = self.calls_since_gain = self.tokens_since_gain = 0
+        self.idle_turns = self.calls_since_gain = self.tokens_since_gain = 0
+        self.refusals = ()
         self.end_failed_calls()
         self.token_spike = 0.0
         self._outcomes = _NO_OUTCOMES
