@@ -80,7 +80,7 @@ THRESHOLDS: Final = (
     ),
     Threshold(
         "loops.fruitless_calls",
-        "one more than calls that tell nothing new: the words are new, and a search may find nothing",
+        "one more than calls that tell nothing new: shown only, for nothing may be what was hoped for",
         _FEW,
     ),
     Threshold(

@@ -7,7 +7,7 @@ import pytest
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.effects import effect_facts
-from queenright.instrumentation.fingerprint import NOTHING_NEW, fingerprint
+from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint, result_fingerprint
 from queenright.runtime.events import EventType
 from tests.health.test_detectors import worker
 from tests.health.worker_script import WorkerScript
@@ -251,17 +251,71 @@ def test_submissions_refused_between_changes_are_work() -> None:
     assert script.kinds() <= {FindingKind.ERROR_RATE}
 
 
-def test_new_searches_that_find_nothing_new_are_found() -> None:
+@pytest.mark.parametrize(
+    ("tool", "data"),
+    [
+        ("search_web", {}),
+        ("Grep", {}),
+        ("bash", {"effect": "searches"}),
+        ("bash", {"effect": "searches", "outcome": "error", "error_type": "exit_code_1"}),
+    ],
+)
+def test_new_searches_that_find_nothing_are_shown_and_never_page(tool: str, data: dict[str, str]) -> None:
     script = worker()
-    script.call("search", args="first", result="nothing")
-    for n in range(5):
-        script.call("search", args=f"words {n}", result="nothing")
+    for n in range(6):
+        script.call(tool, args=f"words {n}", result=NOTHING_FOUND, **data)
+    shown = found(script, NO_PROGRESS)
+    for n in range(6, 11):
+        script.call(tool, args=f"words {n}", result=NOTHING_FOUND, **data)
 
-    finding = found(script, NO_PROGRESS)
-    assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
-    assert finding.evidence == "5 new searches found nothing new"
-    script.call("search", args="the right words", result="found")
+    assert (shown.severity, shown.ticket) == (Severity.LOW, False)
+    assert found(script, NO_PROGRESS).evidence == "10 new searches found nothing"
+    for n in range(11, 60):
+        script.call(tool, args=f"words {n}", result=NOTHING_FOUND, **data)
+    assert (found(script, NO_PROGRESS).severity, found(script, NO_PROGRESS).ticket) == (Severity.MEDIUM, True)
+    script.call(tool, args="the right words", result="found")
     assert script.finding(NO_PROGRESS) is None
+
+
+@pytest.mark.parametrize(
+    ("tool", "result"),
+    [
+        ("check_url", "200 OK"),
+        ("get_order_status", "shipped"),
+        ("get_user", "active"),
+        ("check_inventory", "in stock"),
+        ("get_availability", "available"),
+        ("get_label", NOTHING_FOUND),
+        ("execute_sql", NOTHING_FOUND),
+        ("query", NOTHING_FOUND),
+    ],
+)
+def test_one_look_at_each_item_with_equal_answers_is_work(tool: str, result: str) -> None:
+    script = worker()
+    for n in range(30):
+        script.call(tool, args=f"item {n}", result=result)
+
+    assert all(finding.severity is Severity.LOW and not finding.ticket for finding in script.health.findings)
+
+
+@pytest.mark.parametrize("command", ["grep -c TODO {}.py", "test -f {}.py && echo yes", "wc -l {}.py"])
+def test_one_shell_command_for_each_file_with_equal_answers_is_work(command: str) -> None:
+    script = worker()
+    for n in range(30):
+        arguments = {"command": command.format(n)}
+        said = effect_facts("bash", arguments)
+        script.call("bash", args=fingerprint(arguments), result=result_fingerprint("0"), **said)
+
+    assert script.kinds() == set()
+
+
+def test_search_that_finds_nothing_before_each_change_is_work() -> None:
+    script = worker()
+    for n in range(20):
+        script.call("grep", args=f"name {n}", result=NOTHING_FOUND)
+        script.call("edit", args=f"name {n}", result="updated")
+
+    assert script.kinds() == set()
 
 
 # -- what only looks like it --------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.instrumentation.effects import Effect, effect_facts, effect_of, is_shell
-from queenright.instrumentation.fingerprint import NOTHING_NEW, result_fingerprint
+from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, result_fingerprint
 
 
 @pytest.mark.parametrize(
@@ -155,3 +155,49 @@ def test_an_error_is_the_same_on_another_line_and_not_with_other_counts() -> Non
 
     assert (len(lines), len(places), len(counts)) == (1, 1, 2)
     assert len({result_fingerprint(f"line {n}") for n in (3, 40)}) == 2
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "",
+        "[]",
+        [],
+        None,
+        "No matches found",
+        "No files found.",
+        "Found 0 matches",
+        "0 results",
+        "nothing found for 'hive'",
+        {"matches": [], "count": 0},
+        {"query": "hive", "results": [], "took": 0.1},
+        '{"results": [], "truncated": false}',
+        "Exit code 1",
+        "exit_code_1\n",
+        "<returncode>1</returncode>\n<output>\n</output>",
+        "(no output)",
+    ],
+)
+def test_results_that_say_there_is_nothing_are_one(result: object) -> None:
+    assert result_fingerprint(result, {"query": "hive"}) == NOTHING_FOUND
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "0",
+        "ok",
+        "200 OK",
+        "no",
+        "none of the tests failed",
+        "No such file or directory",
+        "bash: rg: command not found",
+        {"status": "active"},
+        {"count": 0},
+        {"results": ["a"]},
+        "Exit code 1\nKeyError: 'q'",
+        "No matches found\na.py:3: match",
+    ],
+)
+def test_results_that_say_something_are_not_empty(result: object) -> None:
+    assert result_fingerprint(result) != NOTHING_FOUND

@@ -356,18 +356,15 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
     """
     loops = settings.loops
     found: list[Finding] = []
-    for count, limit, since, evidence in (
-        (
-            v.stale_calls,
-            loops.stale_calls,
-            v.stale_since,
-            "the last {} tool calls told nothing new",
-        ),
-        (v.fruitless, loops.fruitless_calls, v.fruitless_since, "{} new searches found nothing new"),
-    ):
-        if count >= limit:
-            severity = _grown(count, limit, settings)
-            found.append(_no_progress(severity, evidence.format(count), since))
+    if v.stale_calls >= loops.stale_calls:
+        severity = _grown(v.stale_calls, loops.stale_calls, settings)
+        evidence = f"the last {v.stale_calls} tool calls told nothing new"
+        found.append(_no_progress(severity, evidence, v.stale_since))
+    if v.fruitless >= loops.fruitless_calls:
+        # Nothing found may be what was hoped for: a check of many names. It never pages.
+        severity = Severity.MEDIUM if v.fruitless >= 2 * loops.fruitless_calls else Severity.LOW
+        evidence = f"{v.fruitless} new searches found nothing"
+        found.append(_no_progress(severity, evidence, v.fruitless_since))
     if _polls_for_long(v, settings):
         waited = span(v.last_activity - v.polls_since)
         evidence = f"it has waited for {waited}, and was told the same {v.polls} times"
@@ -390,7 +387,13 @@ def _polls_for_long(v: VitalSigns, settings: HealthSettings) -> bool:
 
 
 def _no_progress(severity: Severity, evidence: str, since: float) -> Finding:
-    return Finding(kind=FindingKind.ZERO_PROGRESS, severity=severity, evidence=evidence, since=since)
+    return Finding(
+        kind=FindingKind.ZERO_PROGRESS,
+        severity=severity,
+        evidence=evidence,
+        since=since,
+        ticket=severity is not Severity.LOW,
+    )
 
 
 def detect_no_tool_calls(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:

@@ -22,8 +22,8 @@ from queenright.health.vital_facts import (
     tail,
     was_called_off,
 )
-from queenright.instrumentation.effects import CHANGING, READING, Effect, asks_user, effect_of_tool
-from queenright.instrumentation.fingerprint import NOTHING_NEW, fingerprint
+from queenright.instrumentation.effects import CHANGING, Effect, asks_user, effect_of_tool
+from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint
 from queenright.instrumentation.names import Phase, ToolOutcome, Verdict
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -39,6 +39,7 @@ _POLL_SECONDS: Final = 60.0
 _SPIKE_OVER: Final = 0.75
 
 _NOTHING_NEW: Final = digest("result", NOTHING_NEW)
+_NOTHING_FOUND: Final = digest("result", NOTHING_FOUND)
 _NO_ARGUMENTS: Final = frozenset(fingerprint(nothing) for nothing in ({}, None, ""))
 
 _REFUSABLE: Final = frozenset({Effect.EDITS, Effect.SUBMITS})
@@ -255,12 +256,18 @@ def tool_call_failed(data: Mapping[str, Any]) -> bool:
     return data.get("outcome") not in (None, "", ToolOutcome.OK, *_WELL)
 
 
+def _is_answer(data: Mapping[str, Any], effect: str | None) -> bool:
+    """Return whether what was reported as a failure is an answer: ``grep`` fails when it finds nothing."""
+    return effect == Effect.SEARCHES and data.get("result_hash") == NOTHING_FOUND
+
+
 def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     tool = name(data.get("tool"))
     if data.get("amends"):
         _amend_tool(v, tool, data, at)
         return
-    is_late, failed = v.is_late(at), tool_call_failed(data)
+    effect = data.get("effect") or effect_of_tool(tool)
+    is_late, failed = v.is_late(at), tool_call_failed(data) and not _is_answer(data, effect)
     if not is_late and not v.finished(at):
         return
     v.tool_calls_total += 1
@@ -287,7 +294,6 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
         turn = _turn_beside(v, at - duration, at)
     pause = 0.0 if v._tool_ended is None else at - (duration or 0.0) - v._tool_ended
     v._tool_ended = at
-    effect = data.get("effect") or effect_of_tool(tool)
     _count_turn(v, effect, result, at)
     if tool in v._loops.exempt_tools:
         if result is not None and not failed and v.is_new(digest("result", tool, result)):
@@ -388,6 +394,7 @@ def _weigh_call(
 def _weigh_change(v: VitalSigns, seen: Seen | None, at: float) -> None:
     """Take in a change that succeeded: it may change what other calls return."""
     v.refusals = ()
+    v.fruitless = 0
     if seen is not Seen.BEFORE:
         v.gained(at)
     if v.calls is not None and seen is Seen.NEVER:
@@ -443,7 +450,7 @@ def _weigh_result(
     else:
         # Perhaps an acknowledgement: edits and messages are answered alike, and get somewhere.
         v.told_known += 0.5
-        if effect in READING:
+        if effect == Effect.SEARCHES and result == _NOTHING_FOUND:
             if v.fruitless == 0:
                 v.fruitless_since = at
             v.fruitless += 1

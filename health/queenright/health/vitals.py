@@ -374,7 +374,7 @@ class VitalSigns:
         """Tool calls in a row that told nothing new."""
         self.stale_since = at
         self.fruitless = 0
-        """New calls that only read, and returned what other calls had returned, since the last progress."""
+        """New searches that found nothing, since the last progress or change."""
         self.fruitless_since = at
         self.polls = 0
         """Calls that waited for something, and were told what they had been told before."""
