@@ -400,6 +400,71 @@ def test_silence_of_one_that_has_a_user_is_shown_if_nothing_says_what_it_does(as
     assert (finding.severity, finding.ticket, script.state) == (Severity.LOW, False, HealthState.DEGRADED)
 
 
+# -- with its user there ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tool", "args", "result", "data"),
+    [
+        ("Bash", "pytest", "10 passed", {}),
+        ("Bash", "pytest", "1 failed", {"outcome": "error", "error_type": "exit_code_1"}),
+        ("get_weather", "berlin", "15 C", {}),
+        ("get_order", "order {}", "shipped", {}),
+        ("look_up", "word {}", "not found", {"outcome": "error", "error_type": "not_found"}),
+        ("edit", "patch {}", "no match {}", {"outcome": "error", "error_type": "no match"}),
+        ("search", "words {}", NOTHING_FOUND, {}),
+    ],
+)
+def test_what_a_user_asks_for_again_is_no_loop(
+    tool: str, args: str, result: str, data: dict[str, str]
+) -> None:
+    script = worker()
+    for n in range(20):
+        script.event(EventType.CLIENT_INPUT_RECEIVED)
+        answers(script, 1)
+        script.call(tool, args=args.format(n), result=result.format(n), **data)
+
+    assert script.kinds() <= {FindingKind.ERROR_RATE}
+
+
+def test_a_loop_after_a_message_from_the_user_is_a_loop() -> None:
+    script = worker()
+    script.event(EventType.CLIENT_INPUT_RECEIVED)
+    for _ in range(5):
+        script.call("Bash", args="pytest", result="1 failed")
+
+    assert found(script, LOOP).severity is Severity.HIGH
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"error_type": "interrupted"},
+        {"error_type": "error", "error": "[Request interrupted by user for tool use]"},
+        {"error_type": "error", "error": "The user doesn't want to proceed with this tool use."},
+        {"error_type": "ToolRejected", "error": "Rejected by the user."},
+    ],
+)
+def test_tool_calls_that_a_person_stops_are_no_failures(data: dict[str, str], is_answered: bool) -> None:
+    script = worker()
+    for n in range(20):
+        script.call("Bash", args=f"command {n}", result="stopped", outcome="error", **data)
+        if is_answered:
+            script.event(EventType.CLIENT_INPUT_RECEIVED)
+
+    assert (script.kinds(), script.health.vitals.error_count) == (set(), 0)
+
+
+def test_tool_calls_that_are_cancelled_by_no_person_are_failures() -> None:
+    script = worker()
+    for n in range(5):
+        error = {"error_type": "cancelled", "error": "the upstream request was cancelled"}
+        script.call("fetch", args=f"page {n}", result="stopped", outcome="error", **error)
+
+    assert script.finding(STREAK) is not None
+
+
 # -- on trial -----------------------------------------------------------------------------------------
 
 

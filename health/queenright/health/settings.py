@@ -217,7 +217,7 @@ class Loops(_Block):
     stale_calls: Count = 4
     """Tool calls in a row that told nothing new."""
     fruitless_calls: Count = 5
-    """New searches that found nothing, with nothing new and no change between: shown; medium from twice that."""
+    """New searches that found nothing, with nothing new between: shown; twice that is medium."""
     refused_changes: Count = 5
     """Turns in which edits or submissions failed with one class of error, since a change succeeded."""
     idle_turns: Count = 8

@@ -53,6 +53,24 @@ def was_called_off(error: str) -> bool:
     return _CALLED_OFF.search(error, 0, _CALLED_OFF_HEAD) is not None
 
 
+_STOPPED_BY_PERSON: Final = re.compile(
+    r"\b(?:abort|cancell?|declin|deni|interrupt|refus|reject|stopp)ed by (?:the |an? )?"
+    r"(?:user|person|human|operator)\b"
+    r"|\buser (?:has )?(?:aborted|cancell?ed|declined|denied|interrupted|refused|rejected|stopped)\b"
+    r"|\buser (?:doesn.t|does not|didn.t|did not) want\b",
+    re.IGNORECASE,
+)
+INTERRUPTED: Final = "interrupted"
+"""The error of a tool call that a person stopped."""
+
+
+def is_stopped_by_person(data: Mapping[str, Any]) -> bool:
+    """Return whether a tool call ended because a person stopped or refused it, by what its end says."""
+    if data.get("error_type") == INTERRUPTED:
+        return True
+    return _STOPPED_BY_PERSON.search(f"{data.get('error_type') or ''} {data.get('error') or ''}") is not None
+
+
 # What secrets are written in: a cut within such a word may have left the half of one.
 _WORD: Final = re.compile(r"[A-Za-z0-9_.~+/=-]+")
 

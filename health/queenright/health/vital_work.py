@@ -17,6 +17,7 @@ from queenright.health.vital_facts import (
     context_is_full,
     count,
     dollars,
+    is_stopped_by_person,
     name,
     seconds,
     tail,
@@ -268,6 +269,8 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
         return
     effect = data.get("effect") or effect_of_tool(tool)
     is_late, failed = v.is_late(at), tool_call_failed(data) and not _is_answer(data, effect)
+    is_stopped = failed and is_stopped_by_person(data)
+    failed = failed and not is_stopped
     if not is_late and not v.finished(at):
         return
     v.tool_calls_total += 1
@@ -281,6 +284,10 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     if is_late:
         return
     began = _close_tool(v, str(data.get("call_id") or ""), tool, at) if v.open_tools else None
+    if is_stopped:
+        v.has_user = True
+        v.idle_turns = 0
+        return
     v.note_outcome(failed, at)
     args, result = data.get("args_hash"), data.get("result_hash")
     args, result = None if args is None else str(args), None if result is None else str(result)
@@ -403,7 +410,7 @@ def _weigh_change(v: VitalSigns, seen: Seen | None, at: float) -> None:
 
 def _amend_tool(v: VitalSigns, tool: str, data: Mapping[str, Any], at: float) -> None:
     """Count as failed a call that was counted when it ended, by a source that could not know."""
-    if v.tools is None or not tool_call_failed(data):
+    if v.tools is None or not tool_call_failed(data) or is_stopped_by_person(data):
         return
     v.tools.add_error(tool)
     v.note_outcome(True, at)

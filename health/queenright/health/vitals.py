@@ -662,6 +662,19 @@ class VitalSigns:
             self.idle_turns_since = at
         self.idle_turns += 1
 
+    def hear_user(self, at: float) -> None:
+        """Note that a person has seen what it did, and spoken: whatever was repeated until now is over."""
+        self.has_user = True
+        self.gained(at)
+        self.stale_calls = self.stale_tries = self.fruitless = self.polls = 0
+        self.streak = self.idle_turns = 0
+        self.refusals = ()
+        self.told, self.told_known = 0, 0.0
+        self._has_waited = False
+        self.end_failed_calls()
+        if self.calls is not None:
+            self.calls.clear()
+
     def end_failed_calls(self) -> None:
         """Count failed calls anew."""
         self.failed_calls = 0
