@@ -76,28 +76,102 @@ def test_answers_that_a_model_is_asked_for_side_by_side_are_one_turn() -> None:
     assert script.finding(IDLE) is None
 
 
-def test_answers_that_somebody_judges_are_counted_by_their_verdicts_alone() -> None:
+def test_answers_that_are_judged_continue_are_counted() -> None:
+    """B96: CONTINUE is neutral, and no tool call."""
+    script = worker()
+    works(script)
+    for _ in range(8):
+        answers(script, 1)
+        script.step("CONTINUE")
+
+    assert (found(script, IDLE).severity, found(script, IDLE).ticket) == (Severity.MEDIUM, True)
+
+
+@pytest.mark.parametrize("verdict", ["ACCEPT", "RETRY", "ESCALATE"])
+def test_answers_with_another_verdict_are_counted_by_that_alone(verdict: str) -> None:
     script = worker()
     works(script)
     for _ in range(20):
         answers(script, 1)
-        script.step("CONTINUE")
+        script.step(verdict)
 
     assert script.finding(IDLE) is None
+
+
+def test_a_judge_that_asks_the_model_adds_no_turn() -> None:
+    script = worker()
+    for n in range(20):
+        answers(script, 1)
+        script.call("read", args=f"file {n}", result=f"text {n}")
+        answers(script, 1)
+        script.step("CONTINUE")
+    for _ in range(7):
+        answers(script, 2)
+        script.step("CONTINUE")
+    assert script.finding(IDLE) is None
+    answers(script, 2)
+    script.step("CONTINUE")
+
+    assert found(script, IDLE).ticket
+
+
+def test_a_chat_whose_user_speaks_between_is_healthy() -> None:
+    """B9: a hundred CONTINUE turns, with and without tools."""
+    for script in (chat := worker(), helper := worker()):
+        for n in range(100):
+            script.event(EventType.CLIENT_INPUT_RECEIVED)
+            answers(script, 2)
+            if script is helper and n % 10 == 0:
+                script.call("read", args=f"file {n}", result=f"text {n}")
+            script.step("CONTINUE")
+
+    assert (chat.kinds(), helper.kinds()) == (set(), set())
 
 
 def test_one_that_has_no_tools_or_talks_between_its_calls_is_shown_first() -> None:
     """B96: somebody who is not heard here may be talking to it."""
     chat, talker = worker(), worker()
     answers(chat, 30)
-    answers(talker, 2)
     works(talker)
+    answers(talker, 2)
+    works(talker, 1)
     answers(talker, 8)
 
     assert (found(chat, IDLE).severity, found(chat, IDLE).ticket) == (Severity.LOW, False)
     assert (found(talker, IDLE).severity, found(talker, IDLE).ticket) == (Severity.LOW, False)
     answers(talker, 8)
     assert found(talker, IDLE).ticket
+
+
+def test_one_that_talked_long_ago_or_whose_user_is_heard_is_found_at_once() -> None:
+    planned, heard, judged = worker(), worker(), worker()
+    answers(planned, 2)
+    works(planned)
+    heard.event(EventType.CLIENT_INPUT_RECEIVED)
+    answers(heard, 2)
+    works(heard, 1)
+    judged.event(EventType.CLIENT_INPUT_RECEIVED)
+    for script in (planned, heard, judged):
+        for _ in range(8):
+            answers(script, 1)
+            script.step("CONTINUE")
+
+    assert [found(script, IDLE).ticket for script in (planned, heard, judged)] == [True, True, True]
+
+
+@pytest.mark.parametrize("tool", ["respond", "say", "answer_is", "mcp__chat__tell_user"])
+def test_words_by_a_tool_that_nobody_answers_to_are_no_work(tool: str) -> None:
+    """B97: however it is called, and whatever it puts around what it says back."""
+    unanswered, answered = worker(), worker()
+    for script in (unanswered, answered):
+        works(script)
+        for n in range(9):
+            answers(script, 1)
+            reply = "sent" if script is unanswered else f"the user says {n}"
+            script.call(tool, args=f"wording {n}", result=reply)
+
+    assert found(unanswered, IDLE).ticket
+    assert answered.finding(IDLE) is None
 
 
 @pytest.mark.parametrize(("tool", "result"), [("task_done", "noted"), ("say", NOTHING_NEW)])

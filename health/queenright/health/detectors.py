@@ -401,8 +401,11 @@ def detect_no_tool_calls(v: VitalSigns, settings: HealthSettings, now: float) ->
     turns, limit = v.idle_turns, settings.loops.idle_turns
     if turns < limit:
         return detect_no_tool_calls_for_long(v, settings, now)
-    # One that talks between its calls, or has no tools, may be talking to somebody who is not heard here.
-    is_certain = v.last_tool_call is not None and (not v.talks or turns >= 2 * limit)
+    # One that has no tools, or talked before its last call, may be talking to somebody who is not heard here.
+    if v.last_tool_call is None:
+        is_certain = v.has_user and v.is_continued
+    else:
+        is_certain = v.has_user or not v.talks or turns >= 2 * limit
     return Finding(
         kind=FindingKind.NO_TOOL_CALLS,
         severity=_grown(turns, limit, settings) if is_certain else Severity.LOW,

@@ -23,7 +23,7 @@ from queenright.health.vital_facts import (
     tail,
     was_called_off,
 )
-from queenright.instrumentation.effects import CHANGING, Effect, asks_user, effect_of_tool
+from queenright.instrumentation.effects import CHANGING, Effect, asks_user, effect_of_tool, speaks
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint
 from queenright.instrumentation.names import Phase, ToolOutcome, Verdict
 from queenright.runtime.events import AgentEvent, EventType
@@ -84,8 +84,10 @@ def _on_step(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     letter = letter or ("X" if failed else "-")
     v._verdicts = (v._verdicts + letter)[-_RECENT_VERDICTS:]
     v.consecutive_failures = v.consecutive_failures + 1 if letter == "X" else 0
-    if letter != "-":
-        v.idle_turns = 0  # somebody judges its answers, and the verdicts are counted
+    if letter == "C":
+        _count_continued(v)
+    elif letter != "-":
+        v.idle_turns = 0  # it is accepted, or counted as a bad step
     if letter == "A":
         v.begin_visit()
         v.got_further(at)
@@ -96,6 +98,12 @@ def _on_step(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     elif letter in "RE" or (letter == "X" and (not provider or v.llm_error == CONTEXT_FULL)):
         _count_bad(v, str(text) if text else "", at)
     v._new_result = v._known_result = False
+
+
+def _count_continued(v: VitalSigns) -> None:
+    """Count the turn that was judged once, though its judge may have asked the model too."""
+    v.idle_turns = min(v.idle_turns, v._idle_before + 1) if v._idle_before >= 0 else 0
+    v._idle_before = v.idle_turns
 
 
 def _count_bad(v: VitalSigns, text: str, at: float) -> None:
@@ -301,7 +309,7 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
         turn = _turn_beside(v, at - duration, at)
     pause = 0.0 if v._tool_ended is None else at - (duration or 0.0) - v._tool_ended
     v._tool_ended = at
-    _count_turn(v, effect, result, at)
+    _count_turn(v, tool, effect, result, at)
     if tool in v._loops.exempt_tools:
         if result is not None and not failed and v.is_new(digest("result", tool, result)):
             v.progressed(at)
@@ -325,12 +333,17 @@ def _turn_beside(v: VitalSigns, began: float, at: float) -> float:
     return first
 
 
-def _count_turn(v: VitalSigns, effect: str | None, result: str | None, at: float) -> None:
+def _count_turn(v: VitalSigns, tool: str, effect: str | None, result: str | None, at: float) -> None:
     """Count turns that did nothing: an answer in words, or a result handed in once more."""
-    if effect != Effect.SUBMITS and result != NOTHING_NEW:
-        # The answer that made this call is the last of them.
-        v.talks = v.talks or v.idle_turns > 1
+    is_idle = effect == Effect.SUBMITS or result == NOTHING_NEW
+    if not is_idle and result is not None and speaks(tool):
+        is_idle = v.knows(digest("result", result))  # nobody has answered to what it said
+    if not is_idle:
+        if v.idle_turns:
+            # The answer that made this call is the last of them.
+            v.talks = v.idle_turns > 1
         v.idle_turns = 0
+        v._idle_before = -1 if v._verdicts else 0
     elif v.idle_turns_of_model:
         v.idle_turns_of_model = False  # its turn has been counted with the model's answer
     else:

@@ -121,6 +121,7 @@ class VitalSigns:
         "_answered",
         "_failed_life",
         "_has_waited",
+        "_idle_before",
         "_inputs",
         "_known_result",
         "_loops",
@@ -258,6 +259,7 @@ class VitalSigns:
         self._stale_turn: object = None
         self._refused_turn: object = None
         self._has_waited = False
+        self._idle_before = 0  # at the last step that was judged; -1 if it has called a tool since
         self._answered: float | None = None
         self._tool_ended: float | None = None
         self._side_by_side: tuple[float, float] | None = None
@@ -391,7 +393,7 @@ class VitalSigns:
         self.idle_turns_of_model = False
         """The last of them was an answer of the model, and no call yet."""
         self.talks = False
-        """Its model answered in words before and went on to call a tool: somebody may be talking to it."""
+        """Its model answered in words before its last call of a tool: somebody may be talking to it."""
         self.failed_calls = 0
         """Turns in a row in which tool calls failed, of whatever tool, and nothing came of any other call."""
         self.failing_since: float | None = None
@@ -485,6 +487,11 @@ class VitalSigns:
     def recent_verdicts(self) -> list[str]:
         """How the last steps ended, oldest first: a verdict, ``ERROR``, or ``NONE`` if nobody judged."""
         return [_WORDS[letter] for letter in self._verdicts]
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether somebody judges its steps, and let it go on after the last one."""
+        return self._verdicts.endswith("C")
 
     @property
     def last_event(self) -> float:
@@ -667,7 +674,7 @@ class VitalSigns:
         self.has_user = True
         self.gained(at)
         self.stale_calls = self.stale_tries = self.fruitless = self.polls = 0
-        self.streak = self.idle_turns = 0
+        self.streak = self.idle_turns = self._idle_before = 0
         self.refusals = ()
         self.told, self.told_known = 0, 0.0
         self._has_waited = False
@@ -798,15 +805,22 @@ class VitalSigns:
         if seen is None:
             self._seen = bytearray(what)
             return True
-        found = seen.find(what)
-        while found >= 0 and found % 8:
-            found = seen.find(what, found + 1)
-        if found >= 0:
+        if self.knows(what):
             return False
         seen += what
         if len(seen) > 8 * _SEEN:
             del seen[:8]
         return True
+
+    def knows(self, what: bytes) -> bool:
+        """Return whether this was seen lately."""
+        seen = self._seen
+        if seen is None:
+            return False
+        found = seen.find(what)
+        while found >= 0 and found % 8:
+            found = seen.find(what, found + 1)
+        return found >= 0
 
     def note_outcome(self, failed: bool, at: float) -> None:
         """Count one call or step into the share that failed, and see which side of its border that is on."""

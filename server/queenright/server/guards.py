@@ -23,6 +23,7 @@ GUARDED: Final = frozenset(
     {
         FindingKind.DOOM_LOOP,
         FindingKind.ERROR_STREAK,
+        FindingKind.NO_TOOL_CALLS,
         FindingKind.RETRY_STORM,
         FindingKind.ZERO_PROGRESS,
     }

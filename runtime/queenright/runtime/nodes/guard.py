@@ -40,7 +40,8 @@ class Guard(Protocol):
         """
         Look at one event of the visit, and say what is wrong by now, if anything is.
 
-        The events are STEP_COMPLETED, LLM_CALL_COMPLETED and TOOL_CALL_COMPLETED, in order. After a resume
+        The events are STEP_COMPLETED, LLM_CALL_COMPLETED, TOOL_CALL_COMPLETED and CLIENT_INPUT_RECEIVED, in
+        order. After a resume
         the guard is a new one and is shown what the visit had brought before, at the times at which it
         happened, so time is to be read from the events. It must be quick and must not raise.
         """
