@@ -55,7 +55,7 @@ THRESHOLDS: Final = (
     ),
     Threshold(
         "loops.repeats_at_all",
-        "nearly every other call, twice as often as without a change: it may be a check, so shown only",
+        "nearly every other call, twice as often as without a change: it may be a check, so it pages nobody",
         _FEW,
     ),
     Threshold(

@@ -207,15 +207,69 @@ def test_the_same_edit_again_is_a_loop_although_the_file_grows() -> None:
     assert (finding.severity, finding.ticket) == (Severity.HIGH, True)
 
 
-def test_the_same_failure_whatever_is_changed_between_is_a_loop() -> None:
+def test_the_same_failure_whatever_is_changed_is_found_and_never_pages() -> None:
+    """The changes do not help; or they are of something else, and the failure was there before."""
     script = worker()
-    for n in range(5):
+    for n in range(7):
+        script.call("edit", args=f"patch {n}", result=f"patched {n}")
+        script.call("run_tests", result="1 failed", outcome="error", error_type="exit_code_1")
+    assert script.finding(LOOP) is None
+    for n in range(7, 30):
         script.call("edit", args=f"patch {n}", result=f"patched {n}")
         script.call("run_tests", result="1 failed", outcome="error", error_type="exit_code_1")
 
     finding = found(script, LOOP)
-    assert (finding.severity, finding.ticket) == (Severity.HIGH, True)
-    assert "failed in the same way 5 times" in finding.evidence
+    assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
+    assert finding.evidence.startswith("run_tests failed in the same way")
+
+
+def test_a_failure_without_a_change_between_is_high_from_five() -> None:
+    script = worker()
+    for n in range(5):
+        script.call("read", args=f"file {n}", result=f"text {n}")
+        script.call("run_tests", result="1 failed", outcome="error", error_type="exit_code_1")
+
+    assert found(script, LOOP).severity is Severity.HIGH
+
+
+@pytest.mark.parametrize(
+    ("tool", "change", "result"),
+    [
+        ("Edit", "{}.py", "ok"),
+        ("bash", "sed -i 's/a/b/' {}.py", ""),
+        ("bash", "python fix.py {}", ""),
+        ("bash", "npx prettier --write {}.ts", "done"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("check", "answer", "data"),
+    [
+        ("ruff check .", "All checks passed!", {}),
+        ("mypy .", "12 errors", {"outcome": "error", "error_type": "exit_code_1"}),
+        ("mypy .", "12 errors", {}),
+    ],
+)
+def test_one_check_after_each_change_never_pages(
+    tool: str, change: str, result: str, check: str, answer: str, data: dict[str, str]
+) -> None:
+    script = worker()
+    for n in range(30):
+        arguments = {"command": change.format(n)}
+        said = effect_facts(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result=result_fingerprint(result), **said)
+        script.call("bash", args=fingerprint(check), result=result_fingerprint(answer), **data)
+
+    assert all(not finding.severity.rank > Severity.MEDIUM.rank for finding in script.health.findings)
+    assert script.finding(NO_PROGRESS) is None or not found(script, NO_PROGRESS).ticket
+
+
+def test_a_read_again_after_an_unknown_command_is_a_repeat() -> None:
+    script = worker()
+    for n in range(5):
+        script.call("bash", args=f"python probe.py {n}", result=f"r{n}")
+        script.call("bash", args="cat a.py", result="text", effect="reads")
+
+    assert found(script, LOOP).severity is Severity.HIGH
 
 
 def test_edits_that_are_refused_one_after_the_other_are_found_with_reads_between() -> None:

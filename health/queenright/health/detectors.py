@@ -241,23 +241,17 @@ def _loop(repeat: Repeat, settings: HealthSettings) -> Finding | None:
         how = f"{repeat.times} times with the same arguments and result"
         if repeat.run > 1:
             how += " in a row" if repeat.run == repeat.times else f", the last {repeat.run} in a row"
-    elif repeat.failed and repeat.at_all >= loops.repeats_high:
-        return Finding(
-            kind=FindingKind.DOOM_LOOP,
-            severity=_grown(repeat.at_all, loops.repeats_high, settings, loops.repeats_high),
-            evidence=f"{repeat.tool} failed in the same way {repeat.at_all} times with the same arguments, "
-            "whatever was changed between",
-            since=repeat.since,
-        )
     elif repeat.at_all >= loops.repeats_at_all:
         # An agent that checks after each of its changes does this too: shown, and no reason for a ticket.
+        # That nothing it changed has helped is one, and none to page: the failure may be of others.
+        answer = "failed in the same way" if repeat.failed else "gave the same answer"
         return Finding(
             kind=FindingKind.DOOM_LOOP,
-            severity=Severity.LOW,
-            evidence=f"{repeat.tool} gave the same answer {repeat.at_all} times to the same arguments, "
+            severity=Severity.MEDIUM if repeat.failed else Severity.LOW,
+            evidence=f"{repeat.tool} {answer} {repeat.at_all} times to the same arguments, "
             "whatever was done between",
             since=repeat.since,
-            ticket=False,
+            ticket=repeat.failed,
         )
     else:
         return None

@@ -206,9 +206,9 @@ class Loops(_Block):
     repeats: Count = 4
     """With others between, in a window, with nothing changed since the one before."""
     repeats_high: Count = 5
-    """So many in a window are high; so many equal failures too, whatever was changed between."""
+    """So many in a window are high."""
     repeats_at_all: Count = 8
-    """With others between, in a window, whatever was changed: shown only."""
+    """With others between, in a window, whatever was changed: failures are medium, others shown only."""
     cycles: Count = 3
     blind_repeats: Count = 10
     """Repeats in a row of a call of unknown result: an edit-test cycle repeats arguments on purpose."""

@@ -23,7 +23,7 @@ from queenright.health.vital_facts import (
     tail,
     was_called_off,
 )
-from queenright.instrumentation.effects import CHANGING, Effect, asks_user, effect_of_tool, speaks
+from queenright.instrumentation.effects import CHANGING, Effect, asks_user, effect_of_tool, is_shell, speaks
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint
 from queenright.instrumentation.names import Phase, ToolOutcome, Verdict
 from queenright.runtime.events import AgentEvent, EventType
@@ -398,7 +398,10 @@ def _weigh_call(
             _weigh_poll(v, result, failed, at)
             return
         v._has_waited = False
-        seen = v.calls.add(tool, args, compared, turn, at, failed=failed)
+        seen = v.calls.add(tool, args, compared, turn, at, failed=failed, is_check=effect is None)
+        if effect is None and seen is Seen.NEVER and not failed and is_shell(tool):
+            v.calls.perhaps_changed()
+            v.fruitless = 0
     if result is not None and seen is not Seen.BESIDE:
         _weigh_result(v, digest("result", result), seen, effect, failed, turn, at)
     if not failed and seen in (None, Seen.NEVER):
@@ -454,6 +457,10 @@ def _weigh_result(
             v.stale_calls = v.stale_tries = 0
         else:
             v.progressed(at)
+    elif seen is Seen.TRIED_AGAIN:
+        # Nothing new, but asked for a reason: it is shown, and no such call makes for a ticket.
+        v.stale_tries += 1
+        v.told_known += 1.0
     elif seen is Seen.BEFORE or failed:
         if turn is not None and v.stale_calls and turn == v._stale_turn:
             v.told -= 1  # beside another that told nothing new
@@ -462,10 +469,6 @@ def _weigh_result(
             v.stale_since = at
         v.stale_calls += 1
         v._stale_turn = turn
-        v.told_known += 1.0
-    elif seen is Seen.TRIED_AGAIN:
-        # Nothing new, but asked for a reason: it is shown, and no such call makes for a ticket.
-        v.stale_tries += 1
         v.told_known += 1.0
     else:
         # Perhaps an acknowledgement: edits and messages are answered alike, and get somewhere.
