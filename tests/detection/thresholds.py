@@ -122,6 +122,16 @@ THRESHOLDS: Final = (
         (1, 1_000, 5_000, 10_000, 20_000, 50_000, 100_000, 1_000_000),
     ),
     Threshold(
+        "loops.poll_seconds",
+        "a state that a person would look at again: seconds are a loop's pace, a quarter of a minute is not",
+        (1, 2, 5, 10, 15, 20, 30, 45, 60, 120, 600),
+    ),
+    Threshold(
+        "loops.pause_seconds",
+        "longer than a model takes to answer, as nothing tells what is asked for",
+        (5, 10, 15, 20, 30, 45, 60, 90, 120, 300, 600),
+    ),
+    Threshold(
         "stall.unknown_seconds",
         "who does not say what it does may be in a slow call, or wait for a person: longer than a tool gets",
         (60, 120, 180, 240, 300, 420, 600, 900, 1_200, 1_800, 3_600),

@@ -486,6 +486,75 @@ def test_the_same_question_every_minute_is_a_poll() -> None:
     assert script.kinds() == set()
 
 
+@pytest.mark.parametrize("pause", [15, 45])
+@pytest.mark.parametrize(
+    ("tool", "arguments", "result"),
+    [
+        ("get_job_status", {"id": "7"}, "pending"),
+        ("get_check_runs", {"ref": "main"}, "in_progress"),
+        ("bash", {"command": "tail -n1 train.log"}, "step 100"),
+        ("bash", {"command": "ps aux | grep train"}, "1234 train.py"),
+        ("exec_command", {"cmd": "gh run view 123 --json status"}, "in_progress"),
+    ],
+)
+def test_a_state_that_is_asked_for_again_after_a_pause_is_a_poll(
+    tool: str, arguments: dict[str, str], result: str, pause: float
+) -> None:
+    script, hasty = worker(), worker()
+    for _ in range(20):
+        said = effect_facts(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result=result, after=pause, **said)
+        hasty.call(tool, args=fingerprint(arguments), result=result, after=14, **said)
+
+    assert script.kinds() == set()
+    assert found(hasty, LOOP).severity is Severity.CRITICAL
+
+
+@pytest.mark.parametrize("tool", ["read_file", "git_status", "run_tests"])
+def test_any_other_call_again_after_a_slow_answer_of_the_model_is_a_loop(tool: str) -> None:
+    script = worker()
+    for _ in range(5):
+        script.call(tool, result="the same", after=45)
+
+    assert found(script, LOOP).severity is Severity.HIGH
+
+
+def test_a_browser_that_waits_and_looks_is_no_loop() -> None:
+    script = worker()
+    for _ in range(10):
+        script.call("browser_wait_for", args="5 s", result="ok", after=7)
+        script.call("browser_snapshot", args="none", result="loading", after=3)
+
+    assert script.kinds() == set()
+
+
+@pytest.mark.parametrize(
+    "data", [{"outcome": "timeout"}, {"outcome": "error", "error_type": "error", "error": "timed out"}]
+)
+def test_a_wait_that_runs_out_is_no_failure(data: dict[str, str]) -> None:
+    script = worker()
+    for _ in range(20):
+        script.call("wait_for_message", args="60 s", result="timed out", after=62, **data)
+    assert script.kinds() == set()
+    for _ in range(5):
+        script.call("wait_agent", args="7", result="none", outcome="error", error_type="unknown agent")
+
+    assert script.finding(STREAK) is not None
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"), [("sleep", {"seconds": 1}), ("bash", {"command": "sleep 1"})]
+)
+def test_a_short_sleep_hides_no_loop(tool: str, arguments: dict[str, object]) -> None:
+    script = worker()
+    for _ in range(5):
+        said = effect_facts(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result="slept", **said)
+        script.call("read_file", args="config", result="the same")
+
+    assert found(script, LOOP).severity is Severity.HIGH
+
+
 def test_a_call_that_its_user_stopped_is_not_the_providers_fault() -> None:
     script = worker()
     for error in ("Request was aborted.", "CancelledError", "[Request interrupted by user]"):

@@ -236,6 +236,10 @@ class Loops(_Block):
     """Input tokens of one call against the median of the five before it."""
     token_spike_minimum: Count = 20_000
     """A multiple of little is little: a first big file among short prompts is no spike."""
+    poll_seconds: Seconds = 15
+    """Who asks for the same state again after such a pause waits for it: a job's, a log's."""
+    pause_seconds: Seconds = 60
+    """After such a pause any call that is made again is a poll."""
     exempt_tools: tuple[str, ...] = ()
 
 

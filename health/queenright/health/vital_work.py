@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
 _RECENT_VERDICTS: Final = 20
 _RECENT_INPUTS: Final = 5
 _OPEN_TOOLS: Final = 64
-_POLL_SECONDS: Final = 60.0
-"""Who makes the same call again after a pause as long as this waits for something."""
 _SPIKE_OVER: Final = 0.75
+
+_TIMED_OUT: Final = re.compile(r"time[ds]?[ _-]?out", re.IGNORECASE)
 
 _NOTHING_NEW: Final = digest("result", NOTHING_NEW)
 _NOTHING_FOUND: Final = digest("result", NOTHING_FOUND)
@@ -266,8 +267,18 @@ def tool_call_failed(data: Mapping[str, Any]) -> bool:
 
 
 def _is_answer(data: Mapping[str, Any], effect: str | None) -> bool:
-    """Return whether what was reported as a failure is an answer: ``grep`` fails when it finds nothing."""
-    return effect == Effect.SEARCHES and data.get("result_hash") == NOTHING_FOUND
+    """
+    Return whether what was reported as a failure is an answer.
+
+    ``grep`` fails when it finds nothing, and a wait when what it waits for has not come in its time.
+    """
+    if effect == Effect.SEARCHES:
+        return data.get("result_hash") == NOTHING_FOUND
+    if effect != Effect.WAITS:
+        return False
+    if data.get("outcome") == ToolOutcome.TIMEOUT:
+        return True
+    return _TIMED_OUT.search(f"{data.get('error_type') or ''} {data.get('error') or ''}") is not None
 
 
 def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
@@ -391,10 +402,7 @@ def _weigh_call(
             and not v.calls.is_last(tool, args, compared)
         ):
             v.calls.changed()
-        if not failed and (
-            (v._has_waited and v.calls.has(tool, args, compared))
-            or (pause >= _POLL_SECONDS and v.calls.is_last(tool, args, compared))
-        ):
+        if not failed and _is_poll(v, tool, args, compared, effect, pause):
             _weigh_poll(v, result, failed, at)
             return
         v._has_waited = False
@@ -412,6 +420,18 @@ def _weigh_call(
             v._refused_turn = turn
     elif effect in CHANGING:
         _weigh_change(v, seen, at)
+
+
+def _is_poll(
+    v: VitalSigns, tool: str, args: str, result: str | None, effect: str | None, pause: float
+) -> bool:
+    """Return whether a call asks again for what it waits for: after a wait, or after a pause."""
+    loops = v._loops
+    if v.calls is None:
+        return False
+    if v._has_waited or (effect == Effect.POLLS and pause >= loops.poll_seconds):
+        return v.calls.has(tool, args, result)
+    return pause >= loops.pause_seconds and v.calls.is_last(tool, args, result)
 
 
 def _weigh_change(v: VitalSigns, seen: Seen | None, at: float) -> None:
