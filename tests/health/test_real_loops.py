@@ -476,6 +476,9 @@ def test_waiting_for_something_is_no_loop_until_it_lasts() -> None:
     finding = found(script, NO_PROGRESS)
     assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
     assert finding.evidence.startswith("it has waited for 3")
+    for _ in range(90):
+        script.call("sleep", args="60", result="slept", after=60)
+    assert found(script, NO_PROGRESS).severity is Severity.HIGH
 
 
 def test_the_same_question_every_minute_is_a_poll() -> None:
@@ -542,9 +545,7 @@ def test_a_wait_that_runs_out_is_no_failure(data: dict[str, str]) -> None:
     assert script.finding(STREAK) is not None
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments"), [("sleep", {"seconds": 1}), ("bash", {"command": "sleep 1"})]
-)
+@pytest.mark.parametrize(("tool", "arguments"), [("sleep", {"seconds": 1}), ("bash", {"command": "sleep 1"})])
 def test_a_short_sleep_hides_no_loop(tool: str, arguments: dict[str, object]) -> None:
     script = worker()
     for _ in range(5):

@@ -19,6 +19,7 @@ from queenright.health.deadlines import grace_until
 from queenright.health.findings import HOLDS_AFTER_THE_END, Finding, FindingKind, Severity
 from queenright.health.limits import detect_answers_cut, detect_resource_limit
 from queenright.health.settings import HealthSettings
+from queenright.health.severities import CRITICAL_AFTER, grown
 from queenright.health.silence import (
     detect_checkpoint_stale,
     detect_heartbeat_missing,
@@ -165,7 +166,7 @@ def detect_provider_failure(v: VitalSigns, settings: HealthSettings, now: float)
         return None
     return Finding(
         kind=FindingKind.PROVIDER_FAILURE,
-        severity=_grown(v.llm_errors, limit, settings),
+        severity=grown(v.llm_errors, limit, settings),
         evidence=f"{v.llm_errors} LLM calls failed in a row, last with {v.llm_error}",
         since=v.llm_error_since,
     )
@@ -207,7 +208,7 @@ def detect_context_exhausted(v: VitalSigns, settings: HealthSettings, now: float
         return detect_answers_cut(v.cut_answers, settings)
     return Finding(
         kind=FindingKind.CONTEXT_EXHAUSTED,
-        severity=_grown(v.llm_errors, limit, settings),
+        severity=grown(v.llm_errors, limit, settings),
         evidence=f"{v.llm_errors} LLM calls in a row were longer than the model takes",
         since=v.llm_error_since,
     )
@@ -257,7 +258,7 @@ def _loop(repeat: Repeat, settings: HealthSettings) -> Finding | None:
         return None
     return Finding(
         kind=FindingKind.DOOM_LOOP,
-        severity=_grown(repeat.times, loops.repeats, settings, loops.repeats_high),
+        severity=grown(repeat.times, loops.repeats, settings, loops.repeats_high),
         evidence=f"{repeat.tool} was called {how}",
         since=repeat.since,
     )
@@ -271,7 +272,7 @@ def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> 
     of_all = _failing_severity(v, settings)
     refused = max(v.refusals, key=lambda refusal: refusal.times, default=None)
     if refused is not None and refused.times >= settings.loops.refused_changes:
-        of_edits = _grown(refused.times, settings.loops.refused_changes, settings)
+        of_edits = grown(refused.times, settings.loops.refused_changes, settings)
         if of_all is None or of_edits.rank >= of_all.rank:
             return Finding(
                 kind=FindingKind.ERROR_STREAK,
@@ -280,7 +281,7 @@ def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> 
                 "since a change succeeded",
                 since=refused.since,
             )
-    severity = _grown(v.streak, limit, settings) if v.streak >= limit else None
+    severity = grown(v.streak, limit, settings) if v.streak >= limit else None
     if severity is not None and (of_all is None or severity.rank >= of_all.rank):
         return Finding(
             kind=FindingKind.ERROR_STREAK,
@@ -310,13 +311,6 @@ def _failing_severity(v: VitalSigns, settings: HealthSettings) -> Severity | Non
     lasted = v.last_activity - max(v.failing_since, v.clock_base)
     long = lasted >= settings.health_check.no_tool_call_seconds
     return Severity.HIGH if long or v.failed_calls >= settings.bands.high else None
-
-
-def _grown(times: int, limit: int, settings: HealthSettings, high: int | None = None) -> Severity:
-    """Return how bad so many repeats are: high from ``high``, else half as many again as the limit."""
-    if times >= max(settings.bands.critical, 2 * limit + 1):
-        return Severity.CRITICAL
-    return Severity.HIGH if times >= (high or limit + (limit + 1) // 2) else Severity.MEDIUM
 
 
 def detect_retry_storm(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -351,7 +345,7 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
     loops = settings.loops
     found: list[Finding] = []
     if v.stale_calls >= loops.stale_calls:
-        severity = _grown(v.stale_calls, loops.stale_calls, settings)
+        severity = grown(v.stale_calls, loops.stale_calls, settings)
         evidence = f"the last {v.stale_calls} tool calls told nothing new"
         found.append(_no_progress(severity, evidence, v.stale_since))
     if v.fruitless >= loops.fruitless_calls:
@@ -360,9 +354,12 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
         evidence = f"{v.fruitless} new searches found nothing"
         found.append(_no_progress(severity, evidence, v.fruitless_since))
     if _polls_for_long(v, settings):
-        waited = span(v.last_activity - v.polls_since)
-        evidence = f"it has waited for {waited}, and was told the same {v.polls} times"
-        found.append(_no_progress(Severity.MEDIUM, evidence, v.polls_since))
+        waited = v.last_activity - v.polls_since
+        evidence = f"it has waited for {span(waited)}, and was told the same {v.polls} times"
+        # A queue may be hours long, and waiting does no harm.
+        is_very_long = waited >= CRITICAL_AFTER * settings.health_check.polling_seconds
+        severity = Severity.HIGH if is_very_long else Severity.MEDIUM
+        found.append(_no_progress(severity, evidence, v.polls_since))
     if found:
         return max(found, key=lambda one: one.severity.rank)
     if v.told < loops.told_calls or v.told_known < loops.told_known_share * v.told:
@@ -402,7 +399,7 @@ def detect_no_tool_calls(v: VitalSigns, settings: HealthSettings, now: float) ->
         is_certain = v.has_user or not v.talks or turns >= 2 * limit
     return Finding(
         kind=FindingKind.NO_TOOL_CALLS,
-        severity=_grown(turns, limit, settings) if is_certain else Severity.LOW,
+        severity=grown(turns, limit, settings) if is_certain else Severity.LOW,
         evidence=f"the last {turns} answers of its model called no tool",
         since=v.idle_turns_since,
         ticket=is_certain,

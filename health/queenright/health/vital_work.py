@@ -160,7 +160,7 @@ def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float
     received = _count_tokens(v, data, at)
     if is_late:
         return
-    v.cut_answers = after_answer(v.cut_answers, data, at)
+    v.cut_answers = after_answer(v.cut_answers, data, at, v._loops.token_spike_minimum)
     duration = seconds(data.get("duration"))
     # Asked side by side, a model answers in one turn.
     is_beside = duration is not None and v._answered is not None and at - duration < v._answered
