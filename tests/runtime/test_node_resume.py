@@ -81,6 +81,8 @@ async def look(given: Place) -> str:
 class Counting:
     """A guard that warns of the second call of a tool, and keeps what it was shown."""
 
+    hold_seconds = 0.0
+
     def __init__(self) -> None:
         self.seen: list[tuple[EventType, dict[str, Any]]] = []
 

@@ -36,6 +36,11 @@ class GuardFinding:
 class Guard(Protocol):
     """Looks on while a node works; one guard a visit."""
 
+    @property
+    def hold_seconds(self) -> float:
+        """For how long a visit that it stops is held; 0: it ends at once."""
+        ...
+
     def observe(self, event: AgentEvent) -> GuardFinding | None:
         """
         Look at one event of the visit, and say what is wrong by now, if anything is.
