@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity
@@ -15,6 +17,10 @@ from tests.health.worker_script import WorkerScript
 LOOP, STREAK, IDLE = FindingKind.DOOM_LOOP, FindingKind.ERROR_STREAK, FindingKind.NO_TOOL_CALLS
 NO_PROGRESS = FindingKind.ZERO_PROGRESS
 NO_GRACE_BLOCK = {"judge": {"start_grace_seconds": 0}}
+
+
+def effect_of_call(tool: str, arguments: object) -> dict[str, Any]:
+    return dict(effect_facts(tool, arguments))
 
 
 def answers(script: WorkerScript, times: int) -> None:
@@ -250,12 +256,12 @@ def test_a_failure_without_a_change_between_is_high_from_five() -> None:
     ],
 )
 def test_one_check_after_each_change_never_pages(
-    tool: str, change: str, result: str, check: str, answer: str, data: dict[str, str]
+    tool: str, change: str, result: str, check: str, answer: str, data: dict[str, Any]
 ) -> None:
     script = worker()
     for n in range(30):
         arguments = {"command": change.format(n)}
-        said = effect_facts(tool, arguments)
+        said = effect_of_call(tool, arguments)
         script.call(tool, args=fingerprint(arguments), result=result_fingerprint(result), **said)
         script.call("bash", args=fingerprint(check), result=result_fingerprint(answer), **data)
 
@@ -300,7 +306,7 @@ def test_equal_edit_by_any_means_is_a_loop_although_the_file_grows(
 ) -> None:
     script = worker()
     for n in range(5):
-        said = effect_facts(tool, arguments)
+        said = effect_of_call(tool, arguments)
         script.call(tool, args=fingerprint(arguments), result=result.format(n), **said)
 
     assert found(script, LOOP).severity is Severity.HIGH
@@ -320,7 +326,7 @@ def test_equal_call_whose_answer_moves_on_is_no_loop(
 ) -> None:
     script = worker()
     for n in range(12):
-        said = effect_facts(tool, arguments)
+        said = effect_of_call(tool, arguments)
         script.call(tool, args=fingerprint(arguments), result=result.format(n), **said)
 
     assert script.kinds() == set()
@@ -354,7 +360,7 @@ def test_refused_edit_or_submission_by_any_means_is_found_with_reads_between(
     script = worker()
     for n in range(5):
         script.call("read", args=f"part {n}", result=f"text {n}")
-        said = effect_facts(tool, arguments)
+        said = effect_of_call(tool, arguments)
         script.call(tool, args=f"{n}", result=f"e{n}", outcome="error", error_type="no match", **said)
 
     assert found(script, STREAK).ticket
@@ -388,7 +394,7 @@ def test_submissions_refused_between_changes_are_work() -> None:
         ("bash", {"effect": "searches", "outcome": "error", "error_type": "exit_code_1"}),
     ],
 )
-def test_new_searches_that_find_nothing_are_shown_and_never_page(tool: str, data: dict[str, str]) -> None:
+def test_new_searches_that_find_nothing_are_shown_and_never_page(tool: str, data: dict[str, Any]) -> None:
     script = worker()
     for n in range(6):
         script.call(tool, args=f"words {n}", result=NOTHING_FOUND, **data)
@@ -431,7 +437,7 @@ def test_one_shell_command_for_each_file_with_equal_answers_is_work(command: str
     script = worker()
     for n in range(30):
         arguments = {"command": command.format(n)}
-        said = effect_facts("bash", arguments)
+        said = effect_of_call("bash", arguments)
         script.call("bash", args=fingerprint(arguments), result=result_fingerprint("0"), **said)
 
     assert script.kinds() == set()
@@ -505,7 +511,7 @@ def test_a_state_that_is_asked_for_again_after_a_pause_is_a_poll(
 ) -> None:
     script, hasty = worker(), worker()
     for _ in range(20):
-        said = effect_facts(tool, arguments)
+        said = effect_of_call(tool, arguments)
         script.call(tool, args=fingerprint(arguments), result=result, after=pause, **said)
         hasty.call(tool, args=fingerprint(arguments), result=result, after=14, **said)
 
@@ -534,7 +540,7 @@ def test_a_browser_that_waits_and_looks_is_no_loop() -> None:
 @pytest.mark.parametrize(
     "data", [{"outcome": "timeout"}, {"outcome": "error", "error_type": "error", "error": "timed out"}]
 )
-def test_a_wait_that_runs_out_is_no_failure(data: dict[str, str]) -> None:
+def test_a_wait_that_runs_out_is_no_failure(data: dict[str, Any]) -> None:
     script = worker()
     for _ in range(20):
         script.call("wait_for_message", args="60 s", result="timed out", after=62, **data)
@@ -549,7 +555,7 @@ def test_a_wait_that_runs_out_is_no_failure(data: dict[str, str]) -> None:
 def test_a_short_sleep_hides_no_loop(tool: str, arguments: dict[str, object]) -> None:
     script = worker()
     for _ in range(5):
-        said = effect_facts(tool, arguments)
+        said = effect_of_call(tool, arguments)
         script.call(tool, args=fingerprint(arguments), result="slept", **said)
         script.call("read_file", args="config", result="the same")
 
@@ -614,7 +620,7 @@ def test_silence_of_one_that_has_a_user_is_shown_if_nothing_says_what_it_does(as
     ],
 )
 def test_what_a_user_asks_for_again_is_no_loop(
-    tool: str, args: str, result: str, data: dict[str, str]
+    tool: str, args: str, result: str, data: dict[str, Any]
 ) -> None:
     script = worker()
     for n in range(20):
@@ -644,7 +650,7 @@ def test_a_loop_after_a_message_from_the_user_is_a_loop() -> None:
         {"error_type": "ToolRejected", "error": "Rejected by the user."},
     ],
 )
-def test_tool_calls_that_a_person_stops_are_no_failures(data: dict[str, str], is_answered: bool) -> None:
+def test_tool_calls_that_a_person_stops_are_no_failures(data: dict[str, Any], is_answered: bool) -> None:
     script = worker()
     for n in range(20):
         script.call("Bash", args=f"command {n}", result="stopped", outcome="error", **data)
@@ -657,8 +663,14 @@ def test_tool_calls_that_a_person_stops_are_no_failures(data: dict[str, str], is
 def test_tool_calls_that_are_cancelled_by_no_person_are_failures() -> None:
     script = worker()
     for n in range(5):
-        error = {"error_type": "cancelled", "error": "the upstream request was cancelled"}
-        script.call("fetch", args=f"page {n}", result="stopped", outcome="error", **error)
+        script.call(
+            "fetch",
+            args=f"page {n}",
+            result="stopped",
+            outcome="error",
+            error_type="cancelled",
+            error="the upstream request was cancelled",
+        )
 
     assert script.finding(STREAK) is not None
 

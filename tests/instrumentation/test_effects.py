@@ -41,6 +41,8 @@ from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, r
         ("list_workflow_runs", Effect.POLLS),
         ("git_status", None),
         ("hand_in", Effect.SUBMITS),
+        ("TaskDone", Effect.SUBMITS),
+        ("submitAnswer", Effect.SUBMITS),
     ],
 )
 def test_a_name_tells_what_a_tool_does(tool: str, effect: Effect | None) -> None:

@@ -42,7 +42,7 @@ _TIMED_OUT: Final = re.compile(r"time[ds]?[ _-]?out", re.IGNORECASE)
 
 _NOTHING_NEW: Final = digest("result", NOTHING_NEW)
 _NOTHING_FOUND: Final = digest("result", NOTHING_FOUND)
-_NO_ARGUMENTS: Final = frozenset(fingerprint(nothing) for nothing in ({}, None, ""))
+_NO_ARGUMENTS: Final = frozenset({fingerprint({}), fingerprint(None), fingerprint("")})
 
 _REFUSABLE: Final = frozenset({Effect.EDITS, Effect.SUBMITS})
 """What is refused by its error, and was not merely tried: an edit, or a result that is handed in."""

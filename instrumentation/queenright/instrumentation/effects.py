@@ -107,12 +107,12 @@ _SUBMITS: Final = _words_in(
     finish_task complete_task submit_answer submit_result submit_solution submit_task submit_review
     final_answer finalanswer give_final_answer attempt_completion mark_done mark_complete
     report_done goals_accomplished report_infeasible end_task hand_in conclude report_result
-    report_completion signal_completion deliver_report deliver_result
+    report_completion signal_completion deliver_report deliver_result final
     """
 )
 _SPEAKS: Final = _words_in(
     """
-    respond say tell answer announce
+    respond say tell answer announce message
     """
 )
 _ASKS: Final = _words_in(
@@ -237,9 +237,10 @@ def _tool(name: str) -> _Tool:
     # "mcp__github__create_issue", "functions.read_file": its own name is the last part.
     own = _SEPARATORS.split(name)[-1]
     plain = _PLAIN.sub("_", own.lower()).strip("_")
+    words = [word.lower() for word in _WORDS.findall(own)]
     if plain in _ASKS:
         return _Tool(None, asks_user=True)
-    if plain in _SUBMITS:
+    if plain in _SUBMITS or "_".join(words) in _SUBMITS:
         return _Tool(Effect.SUBMITS)
     if plain in _WAITS:
         return _Tool(Effect.WAITS)
@@ -247,7 +248,6 @@ def _tool(name: str) -> _Tool:
         return _Tool(None, command_in=("command", "cmd", "script", "input"))
     if plain in _EDITORS or plain in _STDIN:
         return _Tool(None, is_editor=plain in _EDITORS, is_stdin=plain in _STDIN)
-    words = [word.lower() for word in _WORDS.findall(own)]
     if "replace" in words:
         return _Tool(Effect.EDITS)
     speaks = not _SPEAKS.isdisjoint(words[:1])

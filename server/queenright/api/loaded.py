@@ -322,7 +322,7 @@ class NodeDetail(NodeRow):
     success_criteria: str
     max_turns: int
     max_retries: int | None
-    """None: as many as the guard of the node allows. Where the guard holds visits, a number does not count."""
+    """None: as many as the guard of the node allows. A number does not count where the guard holds visits."""
     max_node_visits: int
     edges_in: list[Edge]
     edges_out: list[Edge]
@@ -375,7 +375,7 @@ class NodeCriteria(Wire):
     output_keys: list[str]
     nullable_output_keys: list[str]
     max_retries: int | None
-    """None: as many as the guard of the node allows. Where the guard holds visits, a number does not count."""
+    """None: as many as the guard of the node allows. A number does not count where the guard holds visits."""
     goal_criteria: list[GoalCriterion]
     """Of the graph's goal, those that speak of what this node puts out."""
     visits: int
