@@ -156,8 +156,8 @@ class RecentCalls:
             self._first.append(at)
         pairs += pair
         self._tools = (*self._tools[1 - LONGEST_CYCLE :], tool)
-        self._since_change = min(self._since_change + 1, self._window + LONGEST_CYCLE)
-        self._since_perhaps = min(self._since_perhaps + 1, self._window + LONGEST_CYCLE)
+        self._since_change += 1
+        self._since_perhaps += 1
         self._live = min(self._live + 1, LONGEST_CYCLE)
         if len(self._chains) > self._window + LONGEST_CYCLE:
             del pairs[:_SIZE], self._chains[0], self._alike[0], self._first[0]

@@ -94,7 +94,7 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
         v.steps_since_last_accept >= settings.bands.warning
         or v.stale_calls >= loops.stale_calls
         or v.fruitless >= loops.fruitless_calls
-        or any(refusal.times >= loops.refused_changes for refusal in v.refusals)
+        or (bool(v.refusals) and max(refusal.times for refusal in v.refusals) >= loops.refused_changes)
         or v.idle_turns >= loops.idle_turns
         or (v.polls > 0 and _polls_for_long(v, settings))
         or (v.told >= loops.told_calls and v.told_known >= loops.told_known_share * v.told)

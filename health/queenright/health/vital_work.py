@@ -347,7 +347,7 @@ def _turn_beside(v: VitalSigns, began: float, at: float) -> float:
 def _count_turn(v: VitalSigns, tool: str, effect: str | None, result: str | None, at: float) -> None:
     """Count turns that did nothing: an answer in words, or a result handed in once more."""
     is_idle = effect == Effect.SUBMITS or result == NOTHING_NEW
-    if not is_idle and result is not None and speaks(tool):
+    if effect is None and not is_idle and result is not None and speaks(tool):
         is_idle = v.knows(digest("result", result))  # nobody has answered to what it said
     if not is_idle:
         if v.idle_turns:
@@ -402,7 +402,8 @@ def _weigh_call(
             and not v.calls.is_last(tool, args, compared)
         ):
             v.calls.changed()
-        if not failed and _is_poll(v, tool, args, compared, effect, pause):
+        is_after_pause = v._has_waited or pause >= v._loops.poll_seconds or pause >= v._loops.pause_seconds
+        if is_after_pause and not failed and _is_poll(v, tool, args, compared, effect, pause):
             _weigh_poll(v, result, failed, at)
             return
         v._has_waited = False

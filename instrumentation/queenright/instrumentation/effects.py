@@ -175,6 +175,7 @@ _SHELL_POLLS: Final = _words_in(
 )
 _COUNTS: Final = re.compile(r"-[a-zA-Z]*[cqL]\w*|--(?:count|quiet|silent|files-without-match)")
 """Options with which nothing found is what was asked for."""
+_LOOKS_AT_STATES: Final = _words_in("gh glab kubectl docker systemctl tail")
 _POLLED: Final = re.compile(
     r"gh (?:run|pr checks|workflow)\b|glab ci\b|kubectl (?:get|describe|rollout status|logs)\b"
     r"|docker (?:ps|logs|inspect)\b|systemctl (?:status|is-active)\b|tail\b.*(?:log|\.out|\.err)\b"
@@ -369,17 +370,22 @@ def effect_of_command(command: str) -> Effect | None:
         if not replaced:
             command = command.partition("\n")[0]
     bare = _QUOTED.sub("''", command) if "'" in command or '"' in command else command
-    effects = {_effect_of_part(part) for part in _PARTS.split(bare) if part and not part.isspace()}
-    effects.discard(Effect.READS)
-    if Effect.CHANGES in effects or (Effect.EDITS in effects and None in effects):
-        return Effect.CHANGES
+    effects: set[Effect | None] = set()
+    for part in _PARTS.split(bare):
+        effect = _effect_of_part(part)
+        if effect is Effect.CHANGES:
+            return effect
+        if effect is not Effect.READS:
+            effects.add(effect)
+    if not effects:
+        return Effect.READS
     if Effect.EDITS in effects:
-        return Effect.EDITS
-    if Effect.WAITS in effects or ("sleep" in bare and _LOOPS.search(bare)):
+        return Effect.CHANGES if None in effects else Effect.EDITS
+    if Effect.WAITS in effects or ("sleep" in bare and _LOOPS.search(bare) is not None):
         return Effect.WAITS
     if None in effects:
         return None
-    return Effect.POLLS if Effect.POLLS in effects else Effect.SEARCHES if effects else Effect.READS
+    return Effect.POLLS if Effect.POLLS in effects else Effect.SEARCHES
 
 
 def _effect_of_part(part: str) -> Effect | None:
@@ -389,7 +395,7 @@ def _effect_of_part(part: str) -> Effect | None:
         del words[0]
     if words and words[0] == "timeout" and len(words) > 2:
         del words[:2]
-    if _REDIRECT.search(part):
+    if ">" in part and _REDIRECT.search(part) is not None:
         return Effect.EDITS if words and words[0] in _WRITES else Effect.CHANGES
     return _effect_of_words(words) if words else Effect.READS
 
@@ -403,7 +409,7 @@ def _effect_of_words(words: list[str]) -> Effect | None:
         return Effect.EDITS if any(word.startswith(("-i", "--in-place")) for word in words) else Effect.READS
     if name == "find" and any(word in ("-delete", "-exec") for word in words):
         return None
-    if name in _SHELL_POLLS or _POLLED.match(" ".join(words)):
+    if name in _SHELL_POLLS or (name in _LOOKS_AT_STATES and _POLLED.match(" ".join(words))):
         return Effect.POLLS
     if name in _SHELL_SEARCHES:
         return Effect.READS if any(_COUNTS.fullmatch(word) for word in words[1:]) else Effect.SEARCHES

@@ -117,6 +117,8 @@ _NOTHING_FOUND = re.compile(
     re.IGNORECASE,
 )
 _NOTHING_FOUND_LIMIT: Final = 160
+_BEGINS_NOTHING: Final = frozenset({"", *"nN0zZfFeE<[](.'o \n\""})
+"""The second character of such a form: the first is that of its type."""
 # Where none of these is, no id can be.
 _TRIGGER = re.compile(r"\d|[_-][A-Za-z]{16}")
 # A clock's reading has seconds; without them, somebody chose this time.
@@ -164,7 +166,11 @@ def result_fingerprint(result: object, arguments: object = None, *, failed: bool
             repeats = repeats or len(text) >= _SHORTEST_SENTENCE
         if repeats and _WORD.search(canonical) is None:
             return NOTHING_NEW
-    if len(canonical) <= _NOTHING_FOUND_LIMIT and _NOTHING_FOUND.fullmatch(canonical) is not None:
+    if (
+        canonical[1:2] in _BEGINS_NOTHING
+        and len(canonical) <= _NOTHING_FOUND_LIMIT
+        and _NOTHING_FOUND.fullmatch(canonical) is not None
+    ):
         return NOTHING_FOUND
     if failed:
         canonical = _POSITION.sub("#", canonical)
