@@ -286,10 +286,10 @@ def test_beginning_something_ends_every_wait_but_a_pause() -> None:
         {"error_type": "OSError"},
     ],
 )
-@pytest.mark.parametrize("tool", ["search", "poll"])
+@pytest.mark.parametrize("tool", ["search", "probe"])
 def test_failed_call_is_no_progress_however_it_is_reported(tool: str, end: dict[str, str]) -> None:
     """An error, or an outcome other than ok, is a failure; of a tool on the exempt list too."""
-    settings = HealthSettings.model_validate({"loops": {"exempt_tools": ["poll"]}})
+    settings = HealthSettings.model_validate({"loops": {"exempt_tools": ["probe"]}})
     script = WorkerScript(settings=settings).start()
 
     script.event(EventType.TOOL_CALL_COMPLETED, {"tool": tool, "args_hash": "a", "result_hash": "r", **end})

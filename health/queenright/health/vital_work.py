@@ -47,6 +47,13 @@ _NO_ARGUMENTS: Final = frozenset({fingerprint({}), fingerprint(None), fingerprin
 _REFUSABLE: Final = frozenset({Effect.EDITS, Effect.SUBMITS})
 """What is refused by its error, and was not merely tried: an edit, or a result that is handed in."""
 
+# To look up a member of an enumeration takes longer than to compare it.
+_EDITS: Final = Effect.EDITS
+_POLLS: Final = Effect.POLLS
+_SEARCHES: Final = Effect.SEARCHES
+_SUBMITS: Final = Effect.SUBMITS
+_WAITS: Final = Effect.WAITS
+
 _LETTERS: Final = {Verdict.ACCEPT: "A", Verdict.RETRY: "R", Verdict.CONTINUE: "C", Verdict.ESCALATE: "E"}
 
 
@@ -272,9 +279,9 @@ def _is_answer(data: Mapping[str, Any], effect: str | None) -> bool:
 
     ``grep`` fails when it finds nothing, and a wait when what it waits for has not come in its time.
     """
-    if effect == Effect.SEARCHES:
+    if effect == _SEARCHES:
         return data.get("result_hash") == NOTHING_FOUND
-    if effect != Effect.WAITS:
+    if effect != _WAITS:
         return False
     if data.get("outcome") == ToolOutcome.TIMEOUT:
         return True
@@ -310,6 +317,8 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     v.note_outcome(failed, at)
     args, result = data.get("args_hash"), data.get("result_hash")
     args, result = None if args is None else str(args), None if result is None else str(result)
+    if effect == _WAITS and not failed and tool_call_failed(data):
+        result = None  # its time ran out: that tells nothing
     duration = seconds(data.get("duration"))
     if duration is not None or began is not None:
         v.learn_duration(Phase.TOOL, tool, at - duration if duration is not None else began or at, at)
@@ -328,7 +337,7 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     error = (name(data.get("error_type") or data.get("outcome")) or "error") if failed else ""
     if failed:
         _count_failed_call(v, turn, at)
-    if effect == Effect.WAITS:
+    if effect == _WAITS:
         _weigh_poll(v, result, failed, at)
     else:
         _weigh_call(v, tool, args, result, effect, error, turn, pause, at)
@@ -346,7 +355,7 @@ def _turn_beside(v: VitalSigns, began: float, at: float) -> float:
 
 def _count_turn(v: VitalSigns, tool: str, effect: str | None, result: str | None, at: float) -> None:
     """Count turns that did nothing: an answer in words, or a result handed in once more."""
-    is_idle = effect == Effect.SUBMITS or result == NOTHING_NEW
+    is_idle = effect == _SUBMITS or result == NOTHING_NEW
     if effect is None and not is_idle and result is not None and speaks(tool):
         is_idle = v.knows(digest("result", result))  # nobody has answered to what it said
     if not is_idle:
@@ -395,7 +404,7 @@ def _weigh_call(
         # The same edit again is the same edit, whatever the file has become by it. Without arguments it is of
         # something that they do not tell: the next page, or what has become of the work since.
         tells_all = args not in _NO_ARGUMENTS
-        compared = "" if result is not None and effect == Effect.EDITS and tells_all else result
+        compared = "" if result is not None and effect == _EDITS and tells_all else result
         if (
             effect in CHANGING
             and not (failed or tells_all or v.stale_calls)
@@ -430,7 +439,7 @@ def _is_poll(
     loops = v._loops
     if v.calls is None:
         return False
-    if v._has_waited or (effect == Effect.POLLS and pause >= loops.poll_seconds):
+    if v._has_waited or (effect == _POLLS and pause >= loops.poll_seconds):
         return v.calls.has(tool, args, result)
     return pause >= loops.pause_seconds and v.calls.is_last(tool, args, result)
 
@@ -494,7 +503,7 @@ def _weigh_result(
     else:
         # Perhaps an acknowledgement: edits and messages are answered alike, and get somewhere.
         v.told_known += 0.5
-        if effect == Effect.SEARCHES and result == _NOTHING_FOUND:
+        if effect == _SEARCHES and result == _NOTHING_FOUND:
             if v.fruitless == 0:
                 v.fruitless_since = at
             v.fruitless += 1
