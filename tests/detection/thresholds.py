@@ -55,7 +55,7 @@ THRESHOLDS: Final = (
     ),
     Threshold(
         "loops.repeats_at_all",
-        "nearly every other call, twice as often as without a change: it may be a check, so shown only",
+        "nearly every other call, twice as often as without a change: it may be a check, so it pages nobody",
         _FEW,
     ),
     Threshold(
@@ -80,7 +80,7 @@ THRESHOLDS: Final = (
     ),
     Threshold(
         "loops.fruitless_calls",
-        "one more than calls that tell nothing new: the words are new, and a search may find nothing",
+        "one more than calls that tell nothing new: shown only, for nothing may be what was hoped for",
         _FEW,
     ),
     Threshold(
@@ -120,6 +120,16 @@ THRESHOLDS: Final = (
         "loops.token_spike_minimum",
         "a multiple of little is little: a file read into a short prompt is under this",
         (1, 1_000, 5_000, 10_000, 20_000, 50_000, 100_000, 1_000_000),
+    ),
+    Threshold(
+        "loops.poll_seconds",
+        "a state that a person would look at again: seconds are a loop's pace, a quarter of a minute is not",
+        (1, 2, 5, 10, 15, 20, 30, 45, 60, 120, 600),
+    ),
+    Threshold(
+        "loops.pause_seconds",
+        "longer than a model takes to answer, as nothing tells what is asked for",
+        (5, 10, 15, 20, 30, 45, 60, 90, 120, 300, 600),
     ),
     Threshold(
         "stall.unknown_seconds",

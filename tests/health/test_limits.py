@@ -102,6 +102,34 @@ def test_answers_cut_off_by_a_limit_of_their_own_are_no_exhausted_context() -> N
     assert script.finding(EXHAUSTED) is None
 
 
+@pytest.mark.parametrize("growth", [0, 100])
+def test_answers_cut_off_with_a_long_input_get_worse(growth: int) -> None:
+    """A harness that asks the same again, or with the cut answer added."""
+    script = worker()
+    severities = []
+
+    for n in range(20):
+        answer(script, 199_000 + n * growth)
+        found = script.finding(EXHAUSTED)
+        severities.append(found.severity if found else None)
+
+    levels = [None, None, Severity.MEDIUM, Severity.MEDIUM, Severity.HIGH]
+    assert severities[:5] == levels
+    assert severities[-1] is Severity.CRITICAL
+
+
+def test_answers_cut_off_with_a_short_input_never_page() -> None:
+    """One that is asked for a word each time, of texts that happen to get longer."""
+    script = worker()
+
+    for n in range(30):
+        answer(script, 300 + n)
+
+    found = script.finding(EXHAUSTED)
+    assert found is not None
+    assert found.severity is Severity.MEDIUM
+
+
 def test_breaker_of_the_process_is_shown_until_it_is_closed_or_the_process_ends() -> None:
     script = worker()
     script.event(EventType.BREAKER_REPORTED, {"name": "maps", "to": "open"})

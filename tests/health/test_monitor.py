@@ -304,6 +304,37 @@ def test_fifteen_minutes_without_a_tool_call_are_stuck() -> None:
     assert script.state is HealthState.STUCK
 
 
+def test_going_on_without_a_tool_call_gets_worse_with_time() -> None:
+    script = worker()
+    script.call()
+    severities = []
+    for _ in range(60):
+        script.event(EventType.LLM_TEXT_DELTA, after=60)
+        script.silence(0)
+        finding = script.finding(FindingKind.NO_TOOL_CALLS)
+        severities.append(finding.severity if finding else None)
+
+    assert [severities[n] for n in (13, 14, 28, 29, 58, 59)] == [
+        None,
+        Severity.MEDIUM,
+        Severity.MEDIUM,
+        Severity.HIGH,
+        Severity.HIGH,
+        Severity.CRITICAL,
+    ]
+
+
+def test_a_conversation_with_its_user_needs_no_tool_call() -> None:
+    script = worker()
+    script.call()
+    for minute in range(120):
+        script.event(EventType.LLM_TEXT_DELTA, after=60)
+        if minute % 10 == 0:
+            script.event(EventType.CLIENT_INPUT_RECEIVED, after=0)
+        script.silence(0)
+        assert script.kinds() == set(), minute
+
+
 def test_a_deadline_is_met_without_polling() -> None:
     delays: list[tuple[FindingKind, float]] = []
     monitor = HealthMonitor(HealthSettings(), on_delay=lambda kind, seconds: delays.append((kind, seconds)))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity
 from queenright.health.settings import HealthSettings
-from queenright.instrumentation.fingerprint import NOTHING_NEW
+from queenright.instrumentation.effects import effect_facts
+from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint, result_fingerprint
 from queenright.runtime.events import EventType
 from tests.health.test_detectors import worker
 from tests.health.worker_script import WorkerScript
@@ -14,6 +17,10 @@ from tests.health.worker_script import WorkerScript
 LOOP, STREAK, IDLE = FindingKind.DOOM_LOOP, FindingKind.ERROR_STREAK, FindingKind.NO_TOOL_CALLS
 NO_PROGRESS = FindingKind.ZERO_PROGRESS
 NO_GRACE_BLOCK = {"judge": {"start_grace_seconds": 0}}
+
+
+def effect_of_call(tool: str, arguments: object) -> dict[str, Any]:
+    return dict(effect_facts(tool, arguments))
 
 
 def answers(script: WorkerScript, times: int) -> None:
@@ -75,28 +82,102 @@ def test_answers_that_a_model_is_asked_for_side_by_side_are_one_turn() -> None:
     assert script.finding(IDLE) is None
 
 
-def test_answers_that_somebody_judges_are_counted_by_their_verdicts_alone() -> None:
+def test_answers_that_are_judged_continue_are_counted() -> None:
+    """B96: CONTINUE is neutral, and no tool call."""
+    script = worker()
+    works(script)
+    for _ in range(8):
+        answers(script, 1)
+        script.step("CONTINUE")
+
+    assert (found(script, IDLE).severity, found(script, IDLE).ticket) == (Severity.MEDIUM, True)
+
+
+@pytest.mark.parametrize("verdict", ["ACCEPT", "RETRY", "ESCALATE"])
+def test_answers_with_another_verdict_are_counted_by_that_alone(verdict: str) -> None:
     script = worker()
     works(script)
     for _ in range(20):
         answers(script, 1)
-        script.step("CONTINUE")
+        script.step(verdict)
 
     assert script.finding(IDLE) is None
+
+
+def test_a_judge_that_asks_the_model_adds_no_turn() -> None:
+    script = worker()
+    for n in range(20):
+        answers(script, 1)
+        script.call("read", args=f"file {n}", result=f"text {n}")
+        answers(script, 1)
+        script.step("CONTINUE")
+    for _ in range(7):
+        answers(script, 2)
+        script.step("CONTINUE")
+    assert script.finding(IDLE) is None
+    answers(script, 2)
+    script.step("CONTINUE")
+
+    assert found(script, IDLE).ticket
+
+
+def test_a_chat_whose_user_speaks_between_is_healthy() -> None:
+    """B9: a hundred CONTINUE turns, with and without tools."""
+    for script in (chat := worker(), helper := worker()):
+        for n in range(100):
+            script.event(EventType.CLIENT_INPUT_RECEIVED)
+            answers(script, 2)
+            if script is helper and n % 10 == 0:
+                script.call("read", args=f"file {n}", result=f"text {n}")
+            script.step("CONTINUE")
+
+    assert (chat.kinds(), helper.kinds()) == (set(), set())
 
 
 def test_one_that_has_no_tools_or_talks_between_its_calls_is_shown_first() -> None:
     """B96: somebody who is not heard here may be talking to it."""
     chat, talker = worker(), worker()
     answers(chat, 30)
-    answers(talker, 2)
     works(talker)
+    answers(talker, 2)
+    works(talker, 1)
     answers(talker, 8)
 
     assert (found(chat, IDLE).severity, found(chat, IDLE).ticket) == (Severity.LOW, False)
     assert (found(talker, IDLE).severity, found(talker, IDLE).ticket) == (Severity.LOW, False)
     answers(talker, 8)
     assert found(talker, IDLE).ticket
+
+
+def test_one_that_talked_long_ago_or_whose_user_is_heard_is_found_at_once() -> None:
+    planned, heard, judged = worker(), worker(), worker()
+    answers(planned, 2)
+    works(planned)
+    heard.event(EventType.CLIENT_INPUT_RECEIVED)
+    answers(heard, 2)
+    works(heard, 1)
+    judged.event(EventType.CLIENT_INPUT_RECEIVED)
+    for script in (planned, heard, judged):
+        for _ in range(8):
+            answers(script, 1)
+            script.step("CONTINUE")
+
+    assert [found(script, IDLE).ticket for script in (planned, heard, judged)] == [True, True, True]
+
+
+@pytest.mark.parametrize("tool", ["respond", "say", "answer_is", "mcp__chat__tell_user"])
+def test_words_by_a_tool_that_nobody_answers_to_are_no_work(tool: str) -> None:
+    """B97: however it is called, and whatever it puts around what it says back."""
+    unanswered, answered = worker(), worker()
+    for script in (unanswered, answered):
+        works(script)
+        for n in range(9):
+            answers(script, 1)
+            reply = "sent" if script is unanswered else f"the user says {n}"
+            script.call(tool, args=f"wording {n}", result=reply)
+
+    assert found(unanswered, IDLE).ticket
+    assert answered.finding(IDLE) is None
 
 
 @pytest.mark.parametrize(("tool", "result"), [("task_done", "noted"), ("say", NOTHING_NEW)])
@@ -132,15 +213,69 @@ def test_the_same_edit_again_is_a_loop_although_the_file_grows() -> None:
     assert (finding.severity, finding.ticket) == (Severity.HIGH, True)
 
 
-def test_the_same_failure_whatever_is_changed_between_is_a_loop() -> None:
+def test_the_same_failure_whatever_is_changed_is_found_and_never_pages() -> None:
+    """The changes do not help; or they are of something else, and the failure was there before."""
     script = worker()
-    for n in range(5):
+    for n in range(7):
+        script.call("edit", args=f"patch {n}", result=f"patched {n}")
+        script.call("run_tests", result="1 failed", outcome="error", error_type="exit_code_1")
+    assert script.finding(LOOP) is None
+    for n in range(7, 30):
         script.call("edit", args=f"patch {n}", result=f"patched {n}")
         script.call("run_tests", result="1 failed", outcome="error", error_type="exit_code_1")
 
     finding = found(script, LOOP)
-    assert (finding.severity, finding.ticket) == (Severity.HIGH, True)
-    assert "failed in the same way 5 times" in finding.evidence
+    assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
+    assert finding.evidence.startswith("run_tests failed in the same way")
+
+
+def test_a_failure_without_a_change_between_is_high_from_five() -> None:
+    script = worker()
+    for n in range(5):
+        script.call("read", args=f"file {n}", result=f"text {n}")
+        script.call("run_tests", result="1 failed", outcome="error", error_type="exit_code_1")
+
+    assert found(script, LOOP).severity is Severity.HIGH
+
+
+@pytest.mark.parametrize(
+    ("tool", "change", "result"),
+    [
+        ("Edit", "{}.py", "ok"),
+        ("bash", "sed -i 's/a/b/' {}.py", ""),
+        ("bash", "python fix.py {}", ""),
+        ("bash", "npx prettier --write {}.ts", "done"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("check", "answer", "data"),
+    [
+        ("ruff check .", "All checks passed!", {}),
+        ("mypy .", "12 errors", {"outcome": "error", "error_type": "exit_code_1"}),
+        ("mypy .", "12 errors", {}),
+    ],
+)
+def test_one_check_after_each_change_never_pages(
+    tool: str, change: str, result: str, check: str, answer: str, data: dict[str, Any]
+) -> None:
+    script = worker()
+    for n in range(30):
+        arguments = {"command": change.format(n)}
+        said = effect_of_call(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result=result_fingerprint(result), **said)
+        script.call("bash", args=fingerprint(check), result=result_fingerprint(answer), **data)
+
+    assert all(not finding.severity.rank > Severity.MEDIUM.rank for finding in script.health.findings)
+    assert script.finding(NO_PROGRESS) is None or not found(script, NO_PROGRESS).ticket
+
+
+def test_a_read_again_after_an_unknown_command_is_a_repeat() -> None:
+    script = worker()
+    for n in range(5):
+        script.call("bash", args=f"python probe.py {n}", result=f"r{n}")
+        script.call("bash", args="cat a.py", result="text", effect="reads")
+
+    assert found(script, LOOP).severity is Severity.HIGH
 
 
 def test_edits_that_are_refused_one_after_the_other_are_found_with_reads_between() -> None:
@@ -151,22 +286,170 @@ def test_edits_that_are_refused_one_after_the_other_are_found_with_reads_between
 
     finding = found(script, STREAK)
     assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
-    assert finding.evidence == "the last 5 edits that it tried failed with not found"
+    assert finding.evidence == "5 edits or submissions failed with not found since a change succeeded"
     script.call("edit", args="new", result="ok")
     assert script.finding(STREAK) is None
 
 
-def test_new_searches_that_find_nothing_new_are_found() -> None:
+@pytest.mark.parametrize(
+    ("tool", "arguments", "result"),
+    [
+        ("str_replace_editor", {"command": "insert", "path": "a.py", "new_str": "import os"}, "{} lines"),
+        ("bash", {"command": "cat >> a.py <<'EOF'\nimport os\nEOF\ncat a.py"}, "import os, {} times"),
+        ("Bash", {"command": "echo x >> a.py; wc -l a.py"}, "{} a.py"),
+        ("exec_command", {"cmd": "sed -i '1i import os' a.py && cat a.py"}, "import os, {} times"),
+        ("mcp__notes__append_note", {"text": "the same"}, "note {}"),
+    ],
+)
+def test_equal_edit_by_any_means_is_a_loop_although_the_file_grows(
+    tool: str, arguments: dict[str, str], result: str
+) -> None:
     script = worker()
-    script.call("search", args="first", result="nothing")
     for n in range(5):
-        script.call("search", args=f"words {n}", result="nothing")
+        said = effect_of_call(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result=result.format(n), **said)
 
-    finding = found(script, NO_PROGRESS)
-    assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
-    assert finding.evidence == "5 new searches found nothing new"
-    script.call("search", args="the right words", result="found")
+    assert found(script, LOOP).severity is Severity.HIGH
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "result"),
+    [
+        ("add_page", {}, "page {} added"),
+        ("get_next_page", {}, "page {}"),
+        ("bash", {"command": "python bench.py > out; cat out"}, "took {} rounds"),
+        ("browser_click", {"element": "Next"}, "page {}"),
+    ],
+)
+def test_equal_call_whose_answer_moves_on_is_no_loop(
+    tool: str, arguments: dict[str, str], result: str
+) -> None:
+    script = worker()
+    for n in range(12):
+        said = effect_of_call(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result=result.format(n), **said)
+
+    assert script.kinds() == set()
+
+
+def test_saving_without_arguments_after_new_work_is_no_loop() -> None:
+    """What it saves is not in its arguments; with nothing new since, it is the same."""
+    script = worker()
+    for n in range(6):
+        script.call("read_file", args=f"file {n}", result=f"text {n}")
+        script.call("save_state", args=fingerprint({}), result="saved")
+    assert script.kinds() == set()
+    for _ in range(4):
+        script.call("save_state", args=fingerprint({}), result="saved")
+
+    assert found(script, LOOP).ticket
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("str_replace_editor", {"command": "str_replace", "path": "a.py"}),
+        ("bash", {"command": "apply_patch <<'EOF'\n*** Begin Patch\nEOF"}),
+        ("submit_answer", {}),
+    ],
+)
+def test_refused_edit_or_submission_by_any_means_is_found_with_reads_between(
+    tool: str, arguments: dict[str, str]
+) -> None:
+    """B97: a new read between is no change."""
+    script = worker()
+    for n in range(5):
+        script.call("read", args=f"part {n}", result=f"text {n}")
+        said = effect_of_call(tool, arguments)
+        script.call(tool, args=f"{n}", result=f"e{n}", outcome="error", error_type="no match", **said)
+
+    assert found(script, STREAK).ticket
+
+
+def test_two_classes_of_refusal_that_take_turns_are_both_counted() -> None:
+    script = worker()
+    for n in range(9):
+        script.call("read", args=f"part {n}", result=f"text {n}")
+        error = "not found" if n % 2 else "not unique"
+        script.call("edit", args=f"{n}", result=f"e{n}", outcome="error", error_type=error)
+
+    assert found(script, STREAK).evidence.startswith("5 edits or submissions failed with not unique")
+
+
+def test_submissions_refused_between_changes_are_work() -> None:
+    script = worker()
+    for n in range(8):
+        script.call("edit", args=f"patch {n}", result=f"patched {n}")
+        script.call("submit", args=f"{n}", result=f"{n} fail", outcome="error", error_type="rejected")
+
+    assert script.kinds() <= {FindingKind.ERROR_RATE}
+
+
+@pytest.mark.parametrize(
+    ("tool", "data"),
+    [
+        ("search_web", {}),
+        ("Grep", {}),
+        ("bash", {"effect": "searches"}),
+        ("bash", {"effect": "searches", "outcome": "error", "error_type": "exit_code_1"}),
+    ],
+)
+def test_new_searches_that_find_nothing_are_shown_and_never_page(tool: str, data: dict[str, Any]) -> None:
+    script = worker()
+    for n in range(6):
+        script.call(tool, args=f"words {n}", result=NOTHING_FOUND, **data)
+    shown = found(script, NO_PROGRESS)
+    for n in range(6, 11):
+        script.call(tool, args=f"words {n}", result=NOTHING_FOUND, **data)
+
+    assert (shown.severity, shown.ticket) == (Severity.LOW, False)
+    assert found(script, NO_PROGRESS).evidence == "10 new searches found nothing"
+    for n in range(11, 60):
+        script.call(tool, args=f"words {n}", result=NOTHING_FOUND, **data)
+    assert (found(script, NO_PROGRESS).severity, found(script, NO_PROGRESS).ticket) == (Severity.MEDIUM, True)
+    script.call(tool, args="the right words", result="found")
     assert script.finding(NO_PROGRESS) is None
+
+
+@pytest.mark.parametrize(
+    ("tool", "result"),
+    [
+        ("check_url", "200 OK"),
+        ("get_order_status", "shipped"),
+        ("get_user", "active"),
+        ("check_inventory", "in stock"),
+        ("get_availability", "available"),
+        ("get_label", NOTHING_FOUND),
+        ("execute_sql", NOTHING_FOUND),
+        ("query", NOTHING_FOUND),
+    ],
+)
+def test_one_look_at_each_item_with_equal_answers_is_work(tool: str, result: str) -> None:
+    script = worker()
+    for n in range(30):
+        script.call(tool, args=f"item {n}", result=result)
+
+    assert all(finding.severity is Severity.LOW and not finding.ticket for finding in script.health.findings)
+
+
+@pytest.mark.parametrize("command", ["grep -c TODO {}.py", "test -f {}.py && echo yes", "wc -l {}.py"])
+def test_one_shell_command_for_each_file_with_equal_answers_is_work(command: str) -> None:
+    script = worker()
+    for n in range(30):
+        arguments = {"command": command.format(n)}
+        said = effect_of_call("bash", arguments)
+        script.call("bash", args=fingerprint(arguments), result=result_fingerprint("0"), **said)
+
+    assert script.kinds() == set()
+
+
+def test_search_that_finds_nothing_before_each_change_is_work() -> None:
+    script = worker()
+    for n in range(20):
+        script.call("grep", args=f"name {n}", result=NOTHING_FOUND)
+        script.call("edit", args=f"name {n}", result="updated")
+
+    assert script.kinds() == set()
 
 
 # -- what only looks like it --------------------------------------------------------------------------
@@ -199,6 +482,9 @@ def test_waiting_for_something_is_no_loop_until_it_lasts() -> None:
     finding = found(script, NO_PROGRESS)
     assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
     assert finding.evidence.startswith("it has waited for 3")
+    for _ in range(90):
+        script.call("sleep", args="60", result="slept", after=60)
+    assert found(script, NO_PROGRESS).severity is Severity.HIGH
 
 
 def test_the_same_question_every_minute_is_a_poll() -> None:
@@ -207,6 +493,73 @@ def test_the_same_question_every_minute_is_a_poll() -> None:
         script.call("job_status", args="7", result="queued", after=60)
 
     assert script.kinds() == set()
+
+
+@pytest.mark.parametrize("pause", [15, 45])
+@pytest.mark.parametrize(
+    ("tool", "arguments", "result"),
+    [
+        ("get_job_status", {"id": "7"}, "pending"),
+        ("get_check_runs", {"ref": "main"}, "in_progress"),
+        ("bash", {"command": "tail -n1 train.log"}, "step 100"),
+        ("bash", {"command": "ps aux | grep train"}, "1234 train.py"),
+        ("exec_command", {"cmd": "gh run view 123 --json status"}, "in_progress"),
+    ],
+)
+def test_a_state_that_is_asked_for_again_after_a_pause_is_a_poll(
+    tool: str, arguments: dict[str, str], result: str, pause: float
+) -> None:
+    script, hasty = worker(), worker()
+    for _ in range(20):
+        said = effect_of_call(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result=result, after=pause, **said)
+        hasty.call(tool, args=fingerprint(arguments), result=result, after=14, **said)
+
+    assert script.kinds() == set()
+    assert found(hasty, LOOP).severity is Severity.CRITICAL
+
+
+@pytest.mark.parametrize("tool", ["read_file", "git_status", "run_tests"])
+def test_any_other_call_again_after_a_slow_answer_of_the_model_is_a_loop(tool: str) -> None:
+    script = worker()
+    for _ in range(5):
+        script.call(tool, result="the same", after=45)
+
+    assert found(script, LOOP).severity is Severity.HIGH
+
+
+def test_a_browser_that_waits_and_looks_is_no_loop() -> None:
+    script = worker()
+    for _ in range(10):
+        script.call("browser_wait_for", args="5 s", result="ok", after=7)
+        script.call("browser_snapshot", args="none", result="loading", after=3)
+
+    assert script.kinds() == set()
+
+
+@pytest.mark.parametrize(
+    "data", [{"outcome": "timeout"}, {"outcome": "error", "error_type": "error", "error": "timed out"}]
+)
+def test_a_wait_that_runs_out_is_no_failure(data: dict[str, Any]) -> None:
+    script = worker()
+    for _ in range(20):
+        script.call("wait_for_message", args="60 s", result="timed out", after=62, **data)
+    assert script.kinds() == set()
+    for _ in range(5):
+        script.call("wait_agent", args="7", result="none", outcome="error", error_type="unknown agent")
+
+    assert script.finding(STREAK) is not None
+
+
+@pytest.mark.parametrize(("tool", "arguments"), [("sleep", {"seconds": 1}), ("bash", {"command": "sleep 1"})])
+def test_a_short_sleep_hides_no_loop(tool: str, arguments: dict[str, object]) -> None:
+    script = worker()
+    for _ in range(5):
+        said = effect_of_call(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result="slept", **said)
+        script.call("read_file", args="config", result="the same")
+
+    assert found(script, LOOP).severity is Severity.HIGH
 
 
 def test_a_call_that_its_user_stopped_is_not_the_providers_fault() -> None:
@@ -249,6 +602,77 @@ def test_silence_of_one_that_has_a_user_is_shown_if_nothing_says_what_it_does(as
 
     finding = found(script, FindingKind.STALL)
     assert (finding.severity, finding.ticket, script.state) == (Severity.LOW, False, HealthState.DEGRADED)
+
+
+# -- with its user there ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tool", "args", "result", "data"),
+    [
+        ("Bash", "pytest", "10 passed", {}),
+        ("Bash", "pytest", "1 failed", {"outcome": "error", "error_type": "exit_code_1"}),
+        ("get_weather", "berlin", "15 C", {}),
+        ("get_order", "order {}", "shipped", {}),
+        ("look_up", "word {}", "not found", {"outcome": "error", "error_type": "not_found"}),
+        ("edit", "patch {}", "no match {}", {"outcome": "error", "error_type": "no match"}),
+        ("search", "words {}", NOTHING_FOUND, {}),
+    ],
+)
+def test_what_a_user_asks_for_again_is_no_loop(
+    tool: str, args: str, result: str, data: dict[str, Any]
+) -> None:
+    script = worker()
+    for n in range(20):
+        script.event(EventType.CLIENT_INPUT_RECEIVED)
+        answers(script, 1)
+        script.call(tool, args=args.format(n), result=result.format(n), **data)
+
+    assert script.kinds() <= {FindingKind.ERROR_RATE}
+
+
+def test_a_loop_after_a_message_from_the_user_is_a_loop() -> None:
+    script = worker()
+    script.event(EventType.CLIENT_INPUT_RECEIVED)
+    for _ in range(5):
+        script.call("Bash", args="pytest", result="1 failed")
+
+    assert found(script, LOOP).severity is Severity.HIGH
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"error_type": "interrupted"},
+        {"error_type": "error", "error": "[Request interrupted by user for tool use]"},
+        {"error_type": "error", "error": "The user doesn't want to proceed with this tool use."},
+        {"error_type": "ToolRejected", "error": "Rejected by the user."},
+    ],
+)
+def test_tool_calls_that_a_person_stops_are_no_failures(data: dict[str, Any], is_answered: bool) -> None:
+    script = worker()
+    for n in range(20):
+        script.call("Bash", args=f"command {n}", result="stopped", outcome="error", **data)
+        if is_answered:
+            script.event(EventType.CLIENT_INPUT_RECEIVED)
+
+    assert (script.kinds(), script.health.vitals.error_count) == (set(), 0)
+
+
+def test_tool_calls_that_are_cancelled_by_no_person_are_failures() -> None:
+    script = worker()
+    for n in range(5):
+        script.call(
+            "fetch",
+            args=f"page {n}",
+            result="stopped",
+            outcome="error",
+            error_type="cancelled",
+            error="the upstream request was cancelled",
+        )
+
+    assert script.finding(STREAK) is not None
 
 
 # -- on trial -----------------------------------------------------------------------------------------

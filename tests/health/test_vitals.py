@@ -8,7 +8,7 @@ from queenright.health.findings import FindingKind, HealthState
 from queenright.health.limits import CutAnswers, Resource
 from queenright.health.settings import HealthSettings
 from queenright.health.summary import summarise
-from queenright.health.vital_facts import McpLoss, McpServer, OpenTool, Output
+from queenright.health.vital_facts import McpLoss, McpServer, OpenTool, Output, Refusal
 from queenright.health.vitals import SessionStatus, VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.runtime.events import EventType
@@ -286,10 +286,10 @@ def test_beginning_something_ends_every_wait_but_a_pause() -> None:
         {"error_type": "OSError"},
     ],
 )
-@pytest.mark.parametrize("tool", ["search", "poll"])
+@pytest.mark.parametrize("tool", ["search", "probe"])
 def test_failed_call_is_no_progress_however_it_is_reported(tool: str, end: dict[str, str]) -> None:
     """An error, or an outcome other than ok, is a failure; of a tool on the exempt list too."""
-    settings = HealthSettings.model_validate({"loops": {"exempt_tools": ["poll"]}})
+    settings = HealthSettings.model_validate({"loops": {"exempt_tools": ["probe"]}})
     script = WorkerScript(settings=settings).start()
 
     script.event(EventType.TOOL_CALL_COMPLETED, {"tool": tool, "args_hash": "a", "result_hash": "r", **end})
@@ -351,7 +351,7 @@ _MOMENTS = {
         "fruitless_since",
         "gained_at",
         "idle_turns_since",
-        "refused_since",
+        "refusals",
         "started_at",
         "streak_since",
         "tokens_at",
@@ -363,6 +363,7 @@ _WITH_TIMES = {
     "mcp_servers": (McpServer("m", "", (McpLoss(START, "failed"),), START),),
     "open_tools": [OpenTool("t", "search", "", START, 30.0)],
     "output": Output(1, None, None, since=START, reports=1),
+    "refusals": (Refusal("not found", 1, START),),
     "resources": (Resource("memory", 1, 2, START),),
 }
 
@@ -373,7 +374,7 @@ def times_of(vitals: VitalSigns, slot: str) -> set[float]:
         return {tool.started for tool in value}
     if slot in ("output", "cut_answers"):
         return {value.since}
-    if slot == "resources":
+    if slot in ("refusals", "resources"):
         return {value[0].since}
     if slot == "mcp_servers":
         return {value[0].losses[0].at, value[0].connected_at}

@@ -6,22 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.instrumentation.effects import Effect, effect_facts, effect_of, is_edit, is_shell
-from queenright.instrumentation.fingerprint import NOTHING_NEW, result_fingerprint
+from queenright.instrumentation.effects import Effect, effect_facts, effect_of, is_shell
+from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, result_fingerprint
 
 
 @pytest.mark.parametrize(
     ("tool", "effect"),
     [
         ("Read", Effect.READS),
-        ("search_code_base", Effect.READS),
+        ("search_code_base", Effect.SEARCHES),
         ("mcp__github__get_issue", Effect.READS),
         ("functions.list_files", Effect.READS),
         ("getReservation", Effect.READS),
-        ("Edit", Effect.CHANGES),
-        ("MultiEdit", Effect.CHANGES),
-        ("apply_patch", Effect.CHANGES),
-        ("mcp__github__create_issue", Effect.CHANGES),
+        ("Edit", Effect.EDITS),
+        ("MultiEdit", Effect.EDITS),
+        ("apply_patch", Effect.EDITS),
+        ("mcp__github__create_issue", Effect.EDITS),
         ("cancel_reservation", Effect.CHANGES),
         ("BashOutput", Effect.WAITS),
         ("sleep", Effect.WAITS),
@@ -33,7 +33,16 @@ from queenright.instrumentation.fingerprint import NOTHING_NEW, result_fingerpri
         ("calculator", None),
         ("execute_sql", None),
         ("think", None),
-        ("search_replace", Effect.CHANGES),
+        ("search_replace", Effect.EDITS),
+        ("browser_wait_for", Effect.WAITS),
+        ("wait_for_message", Effect.WAITS),
+        ("get_wait_times", Effect.READS),
+        ("get_job_status", Effect.POLLS),
+        ("list_workflow_runs", Effect.POLLS),
+        ("git_status", None),
+        ("hand_in", Effect.SUBMITS),
+        ("TaskDone", Effect.SUBMITS),
+        ("submitAnswer", Effect.SUBMITS),
     ],
 )
 def test_a_name_tells_what_a_tool_does(tool: str, effect: Effect | None) -> None:
@@ -44,16 +53,27 @@ def test_a_name_tells_what_a_tool_does(tool: str, effect: Effect | None) -> None
     ("command", "effect"),
     [
         ("ls -la", Effect.READS),
-        ("cd src && grep -rn 'a > b' . | head", Effect.READS),
+        ("cd src && grep -rn 'a > b' . | head", Effect.SEARCHES),
+        ("grep -c TODO a.py", Effect.READS),
+        ("test -f a.py && echo yes", Effect.READS),
+        ("ps aux | grep train", Effect.POLLS),
+        ("tail -n 3 train.log", Effect.POLLS),
+        ("gh run view 7 --json status", Effect.POLLS),
         ("sed -n 10,20p a.py", Effect.READS),
         ("git status", Effect.READS),
-        ("find . -name '*.py' 2>/dev/null", Effect.READS),
-        ("sed -i 's/a/b/' a.py", Effect.CHANGES),
-        ("echo x >> notes.txt", Effect.CHANGES),
-        ("cat <<'EOF' > a.py\nprint(1)\nEOF", Effect.CHANGES),
+        ("find . -name '*.py' 2>/dev/null", Effect.SEARCHES),
+        ("sed -i 's/a/b/' a.py && cat a.py", Effect.EDITS),
+        ("echo x >> notes.txt", Effect.EDITS),
+        ("cat <<'EOF' > a.py\nprint(1)\nEOF", Effect.EDITS),
+        ("cat >> a.py <<'EOF'\nprint(1)\nEOF\ncat a.py", Effect.EDITS),
+        ("cat > a.py <<'EOF'\nprint(1)\nEOF\npython a.py", Effect.CHANGES),
+        ("python bench.py > out.txt; cat out.txt", Effect.CHANGES),
         ("git commit -am fix", Effect.CHANGES),
         ("pip install requests", Effect.CHANGES),
         ("sleep 30 && cat build.log", Effect.WAITS),
+        ("sleep 1m; python check.py", Effect.WAITS),
+        ("until test -f done; do sleep 1; done", Effect.WAITS),
+        ("sleep 1; cat a.py", Effect.READS),
         ("pytest -q", None),
         ("python manage.py test 2>&1 | tail -5", None),
         ("", None),
@@ -67,7 +87,7 @@ def test_a_shell_does_what_its_command_does(command: str, effect: Effect | None)
 
 def test_an_editor_that_views_only_reads_and_an_empty_input_waits() -> None:
     assert effect_of("str_replace_editor", {"command": "view"}) is Effect.READS
-    assert effect_of("str_replace_editor", '{"command": "insert"}') is Effect.CHANGES
+    assert effect_of("str_replace_editor", '{"command": "insert"}') is Effect.EDITS
     assert effect_of("write_stdin", {"session_id": 1, "chars": ""}) is Effect.WAITS
     assert effect_of("write_stdin", {"session_id": 1, "chars": "y\n"}) is None
 
@@ -77,15 +97,24 @@ def test_what_the_name_tells_is_not_said_again() -> None:
     assert effect_facts("bash", "rm a") == {"effect": "changes"}
 
 
-def test_edits_and_shells_are_known() -> None:
-    assert [is_edit(tool) for tool in ("Edit", "write_file", "delete_file", "bash")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+def test_shells_are_known() -> None:
     assert is_shell("execute_bash")
     assert not is_shell("Read")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "effect"),
+    [
+        ({"seconds": 1}, Effect.READS),
+        ('{"duration_ms": 4000}', Effect.READS),
+        ({"time": 5}, Effect.WAITS),
+        ({"minutes": 1}, Effect.WAITS),
+        ({"text": "Loaded", "tab": 2}, Effect.WAITS),
+        (None, Effect.WAITS),
+    ],
+)
+def test_a_wait_of_less_than_five_seconds_is_none(arguments: object, effect: Effect) -> None:
+    assert effect_of("wait_for", arguments) is effect
 
 
 @given(st.text(), st.one_of(st.text(), st.dictionaries(st.text(), st.text()), st.none(), st.integers()))
@@ -128,3 +157,49 @@ def test_an_error_is_the_same_on_another_line_and_not_with_other_counts() -> Non
 
     assert (len(lines), len(places), len(counts)) == (1, 1, 2)
     assert len({result_fingerprint(f"line {n}") for n in (3, 40)}) == 2
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "",
+        "[]",
+        [],
+        None,
+        "No matches found",
+        "No files found.",
+        "Found 0 matches",
+        "0 results",
+        "nothing found for 'hive'",
+        {"matches": [], "count": 0},
+        {"query": "hive", "results": [], "took": 0.1},
+        '{"results": [], "truncated": false}',
+        "Exit code 1",
+        "exit_code_1\n",
+        "<returncode>1</returncode>\n<output>\n</output>",
+        "(no output)",
+    ],
+)
+def test_results_that_say_there_is_nothing_are_one(result: object) -> None:
+    assert result_fingerprint(result, {"query": "hive"}) == NOTHING_FOUND
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "0",
+        "ok",
+        "200 OK",
+        "no",
+        "none of the tests failed",
+        "No such file or directory",
+        "bash: rg: command not found",
+        {"status": "active"},
+        {"count": 0},
+        {"results": ["a"]},
+        "Exit code 1\nKeyError: 'q'",
+        "No matches found\na.py:3: match",
+    ],
+)
+def test_results_that_say_something_are_not_empty(result: object) -> None:
+    assert result_fingerprint(result) != NOTHING_FOUND

@@ -687,6 +687,30 @@ async def test_default_retry_limit_applies_without_guard(tmp_path: Path, fake_ti
     assert (result.outcome, result.turns) == ("done", 10)
 
 
+@pytest.mark.parametrize(("hold_seconds", "outcome", "turns"), [(0.0, "incomplete", 3), (600.0, "done", 10)])
+async def test_retries_of_a_node_do_not_end_a_visit_that_would_be_held(
+    tmp_path: Path, fake_time: FakeTime, hold_seconds: float, outcome: str, turns: int
+) -> None:
+    """The judge sees ten, fifteen and twenty bad steps; without anybody who waits the number holds."""
+    model = ScriptedModel([*(ModelReply(text="Well!") for _ in range(9)), sets(verdict="ok")])
+    guard = Counting(hold_seconds=hold_seconds)
+    bench = Bench(tmp_path, model, fake_time, guard=guard, max_retries=2)
+
+    result = await bench.run()
+
+    assert (result.outcome, result.turns) == (outcome, turns)
+
+
+async def test_user_input_is_shown_to_the_guard(tmp_path: Path, fake_time: FakeTime) -> None:
+    guard = Counting()
+    bench = Bench(tmp_path, ScriptedModel([sets(verdict="ok")]), fake_time, guard=guard)
+    await bench.node.inject("Hurry.")
+
+    await bench.run()
+
+    assert EventType.CLIENT_INPUT_RECEIVED in [event.type for event in guard.events]
+
+
 async def test_guard_history_survives_a_kill(tmp_path: Path, fake_time: FakeTime) -> None:
     """B33: killed between the second call and the third, the third still stops it."""
     calls = [reply(("look", '{"place": "hive"}')) for _ in range(2)]
@@ -710,6 +734,8 @@ async def test_failing_guard_is_ignored(
     tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
+        hold_seconds = 0.0
+
         def observe(self, event: AgentEvent) -> GuardFinding | None:
             raise ZeroDivisionError
 

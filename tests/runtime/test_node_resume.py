@@ -81,6 +81,8 @@ async def look(given: Place) -> str:
 class Counting:
     """A guard that warns at the second call of a tool, and records its events."""
 
+    hold_seconds = 0.0
+
     def __init__(self) -> None:
         self.seen: list[tuple[EventType, dict[str, Any]]] = []
 

@@ -119,6 +119,31 @@ def test_one_error_whatever_the_arguments_is_said_and_then_stops() -> None:
     assert [found[0].stop, found[-1].stop] == [False, True]
 
 
+def answer(n: int, verdict: str = "CONTINUE") -> list[AgentEvent]:
+    """A turn in words alone."""
+    said = event(EventType.LLM_CALL_COMPLETED, n, output_tokens=9)
+    return [said, event(EventType.STEP_COMPLETED, n + 0.5, index=n, verdict=verdict)]
+
+
+def test_turns_in_words_alone_are_said_to_the_model_and_stop_the_visit() -> None:
+    """B96: in a node that has called a tool before."""
+    watching = guard()
+    observe(watching, turn(0))
+
+    found = observe(watching, (each for n in range(1, 25) for each in answer(n)))
+
+    assert {each.kind for each in found} == {"no_tool_calls"}
+    assert [found[0].stop, found[-1].stop] == [False, True]
+
+
+def test_a_visit_whose_user_speaks_is_no_idle_one() -> None:
+    watching = guard()
+    observe(watching, turn(0))
+    heard = [event(EventType.CLIENT_INPUT_RECEIVED, n + 0.7) for n in range(1, 101)]
+
+    assert observe(watching, (each for n in range(1, 101) for each in [*answer(n), heard[n - 1]])) == []
+
+
 def test_steps_judged_bad_again_and_again_stop_the_visit() -> None:
     """B14: ten are said to the model, fifteen once more, twenty stop it."""
     steps = [event(EventType.STEP_COMPLETED, n, index=n, verdict="RETRY", text="the same") for n in range(20)]

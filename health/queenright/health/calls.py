@@ -77,6 +77,7 @@ class RecentCalls:
         "_live",
         "_pairs",
         "_since_change",
+        "_since_perhaps",
         "_tools",
         "_turn",
         "_turn_size",
@@ -92,7 +93,7 @@ class RecentCalls:
         self._first = array("d")
         self._tools: tuple[str, ...] = ()  # of the newest only: no others can be part of a repeat
         self._live = 0
-        self._since_change = window + LONGEST_CYCLE
+        self._since_change = self._since_perhaps = window + LONGEST_CYCLE
         self._turn: object = None
         self._turn_size = 0
 
@@ -110,7 +111,15 @@ class RecentCalls:
         return max(self._alike[-self._live :]) if self._live else 0
 
     def add(
-        self, tool: str, args: str, result: str | None, turn: object, at: float, *, failed: bool = False
+        self,
+        tool: str,
+        args: str,
+        result: str | None,
+        turn: object,
+        at: float,
+        *,
+        failed: bool = False,
+        is_check: bool = False,
     ) -> Seen:
         """
         Note one call that ended, and return whether the same call with the same result was there already.
@@ -122,6 +131,7 @@ class RecentCalls:
             turn: What the calls of one turn share, or None.
             at: When it ended, in seconds since the epoch.
             failed: Whether it failed.
+            is_check: Whether it may be a check of what was done before, as nothing tells what it does.
         """
         pair = _pair_of(tool, args, result, failed=failed)
         pairs = self._pairs
@@ -133,7 +143,8 @@ class RecentCalls:
             self._turn = turn
             self._turn_size = 1
         last = self._find(pair, 0)
-        again = last >= len(self) - self._since_change - 1
+        since = min(self._since_change, self._since_perhaps) if is_check else self._since_change
+        again = last >= len(self) - since - 1
         if last >= 0:
             # Made again after a change, it asks what the change did: that is no repeat.
             self._chains.append(min(self._chains[last] + again, _MOST))
@@ -145,7 +156,8 @@ class RecentCalls:
             self._first.append(at)
         pairs += pair
         self._tools = (*self._tools[1 - LONGEST_CYCLE :], tool)
-        self._since_change = min(self._since_change + 1, self._window + LONGEST_CYCLE)
+        self._since_change += 1
+        self._since_perhaps += 1
         self._live = min(self._live + 1, LONGEST_CYCLE)
         if len(self._chains) > self._window + LONGEST_CYCLE:
             del pairs[:_SIZE], self._chains[0], self._alike[0], self._first[0]
@@ -164,6 +176,10 @@ class RecentCalls:
     def changed(self) -> None:
         """Note that the newest call changed something: what is called again from here on is not the same."""
         self._since_change = 0
+
+    def perhaps_changed(self) -> None:
+        """Note that the newest call may have changed something: a check after it is not the same check."""
+        self._since_perhaps = 0
 
     def rest(self) -> None:
         """Treat what was repeated so far as over, and remember it: a repeat of it goes on counting."""

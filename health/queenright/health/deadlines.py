@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from queenright.health.learned_clocks import Learned
 from queenright.health.settings import HealthSettings
+from queenright.health.severities import CRITICAL_AFTER, HIGH_AFTER
 from queenright.health.spending import DAY
 from queenright.health.vitals import OpenTool, SessionStatus, VitalSigns, timed_as
 from queenright.instrumentation.names import Phase, WaitingReason
@@ -182,14 +183,14 @@ def checkpoint_due(v: VitalSigns, limit: float) -> float | None:
 
 def no_tool_call_from(v: VitalSigns) -> float | None:
     """
-    Return since when no tool was called and nothing else got further.
+    Return since when no tool was called, nothing else got further, and its user said nothing.
 
     None for a worker that never called a tool (it may have none), that has one
     running, or that may be silent.
     """
     if may_be_silent(v) or v.last_tool_call is None or v.open_tools:
         return None
-    return max(v.last_tool_call, v.progress_from or 0.0, v.clock_base)
+    return max(v.last_tool_call, v.progress_from or 0.0, v.gained_at, v.clock_base)
 
 
 def overdue_tool(v: VitalSigns) -> OpenTool | None:
@@ -251,7 +252,8 @@ def moments(v: VitalSigns, settings: HealthSettings, sign: Sign) -> Iterator[flo
             yield checkpoint
     calls = no_tool_call_from(v)
     if calls is not None:
-        yield calls + settings.health_check.no_tool_call_seconds
+        for times in (1, HIGH_AFTER, CRITICAL_AFTER):
+            yield calls + times * settings.health_check.no_tool_call_seconds
     tokens = no_tokens_from(v)
     if tokens is not None:
         yield tokens + settings.health_check.no_tokens_seconds

@@ -19,6 +19,7 @@ from queenright.health.deadlines import grace_until
 from queenright.health.findings import HOLDS_AFTER_THE_END, Finding, FindingKind, Severity
 from queenright.health.limits import detect_answers_cut, detect_resource_limit
 from queenright.health.settings import HealthSettings
+from queenright.health.severities import CRITICAL_AFTER, grown
 from queenright.health.silence import (
     detect_checkpoint_stale,
     detect_heartbeat_missing,
@@ -33,6 +34,7 @@ from queenright.health.silence import (
 from queenright.health.spending import detect_spending
 from queenright.health.vital_facts import CONTEXT_FULL, McpServer, SessionStatus
 from queenright.health.vitals import TOKENS, TOKENS_COUNTED_AS, VitalSigns
+from queenright.instrumentation.error_class import SHELL_REFUSED
 from queenright.instrumentation.redaction import redact
 
 Detector = Callable[[VitalSigns, HealthSettings, float], Finding | None]
@@ -93,7 +95,7 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
         v.steps_since_last_accept >= settings.bands.warning
         or v.stale_calls >= loops.stale_calls
         or v.fruitless >= loops.fruitless_calls
-        or v.refused_changes >= loops.refused_changes
+        or (bool(v.refusals) and max(refusal.times for refusal in v.refusals) >= loops.refused_changes)
         or v.idle_turns >= loops.idle_turns
         or (v.polls > 0 and _polls_for_long(v, settings))
         or (v.told >= loops.told_calls and v.told_known >= loops.told_known_share * v.told)
@@ -165,7 +167,7 @@ def detect_provider_failure(v: VitalSigns, settings: HealthSettings, now: float)
         return None
     return Finding(
         kind=FindingKind.PROVIDER_FAILURE,
-        severity=_grown(v.llm_errors, limit, settings),
+        severity=grown(v.llm_errors, limit, settings),
         evidence=f"{v.llm_errors} LLM calls failed in a row, last with {v.llm_error}",
         since=v.llm_error_since,
     )
@@ -207,7 +209,7 @@ def detect_context_exhausted(v: VitalSigns, settings: HealthSettings, now: float
         return detect_answers_cut(v.cut_answers, settings)
     return Finding(
         kind=FindingKind.CONTEXT_EXHAUSTED,
-        severity=_grown(v.llm_errors, limit, settings),
+        severity=grown(v.llm_errors, limit, settings),
         evidence=f"{v.llm_errors} LLM calls in a row were longer than the model takes",
         since=v.llm_error_since,
     )
@@ -241,29 +243,23 @@ def _loop(repeat: Repeat, settings: HealthSettings) -> Finding | None:
         how = f"{repeat.times} times with the same arguments and result"
         if repeat.run > 1:
             how += " in a row" if repeat.run == repeat.times else f", the last {repeat.run} in a row"
-    elif repeat.failed and repeat.at_all >= loops.repeats_high:
-        return Finding(
-            kind=FindingKind.DOOM_LOOP,
-            severity=_grown(repeat.at_all, loops.repeats_high, settings, loops.repeats_high),
-            evidence=f"{repeat.tool} failed in the same way {repeat.at_all} times with the same arguments, "
-            "whatever was changed between",
-            since=repeat.since,
-        )
     elif repeat.at_all >= loops.repeats_at_all:
         # An agent that checks after each of its changes does this too: shown, and no reason for a ticket.
+        # That nothing it changed has helped is one, and none to page: the failure may be of others.
+        answer = "failed in the same way" if repeat.failed else "gave the same answer"
         return Finding(
             kind=FindingKind.DOOM_LOOP,
-            severity=Severity.LOW,
-            evidence=f"{repeat.tool} gave the same answer {repeat.at_all} times to the same arguments, "
+            severity=Severity.MEDIUM if repeat.failed else Severity.LOW,
+            evidence=f"{repeat.tool} {answer} {repeat.at_all} times to the same arguments, "
             "whatever was done between",
             since=repeat.since,
-            ticket=False,
+            ticket=repeat.failed,
         )
     else:
         return None
     return Finding(
         kind=FindingKind.DOOM_LOOP,
-        severity=_grown(repeat.times, loops.repeats, settings, loops.repeats_high),
+        severity=grown(repeat.times, loops.repeats, settings, loops.repeats_high),
         evidence=f"{repeat.tool} was called {how}",
         since=repeat.since,
     )
@@ -275,17 +271,19 @@ def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> 
     """
     limit = settings.loops.error_streak
     of_all = _failing_severity(v, settings)
-    refused = settings.loops.refused_changes
-    if v.refused_changes >= refused:
-        of_edits = _grown(v.refused_changes, refused, settings)
+    refused = max(v.refusals, key=lambda refusal: refusal.times, default=None)
+    if refused is not None and refused.times >= settings.loops.refused_changes:
+        of_edits = grown(refused.times, settings.loops.refused_changes, settings)
         if of_all is None or of_edits.rank >= of_all.rank:
+            failed = f"edits or submissions failed with {refused.error}"
+            what = "commands were refused by the shell" if refused.error == SHELL_REFUSED else failed
             return Finding(
                 kind=FindingKind.ERROR_STREAK,
                 severity=of_edits,
-                evidence=f"the last {v.refused_changes} edits that it tried failed with {v.refused_error}",
-                since=v.refused_since,
+                evidence=f"{refused.times} {what} since a change succeeded",
+                since=refused.since,
             )
-    severity = _grown(v.streak, limit, settings) if v.streak >= limit else None
+    severity = grown(v.streak, limit, settings) if v.streak >= limit else None
     if severity is not None and (of_all is None or severity.rank >= of_all.rank):
         return Finding(
             kind=FindingKind.ERROR_STREAK,
@@ -315,13 +313,6 @@ def _failing_severity(v: VitalSigns, settings: HealthSettings) -> Severity | Non
     lasted = v.last_activity - max(v.failing_since, v.clock_base)
     long = lasted >= settings.health_check.no_tool_call_seconds
     return Severity.HIGH if long or v.failed_calls >= settings.bands.high else None
-
-
-def _grown(times: int, limit: int, settings: HealthSettings, high: int | None = None) -> Severity:
-    """Return how bad so many repeats are: high from ``high``, else half as many again as the limit."""
-    if times >= max(settings.bands.critical, 2 * limit + 1):
-        return Severity.CRITICAL
-    return Severity.HIGH if times >= (high or limit + (limit + 1) // 2) else Severity.MEDIUM
 
 
 def detect_retry_storm(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -355,22 +346,22 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
     """
     loops = settings.loops
     found: list[Finding] = []
-    for count, limit, since, evidence in (
-        (
-            v.stale_calls,
-            loops.stale_calls,
-            v.stale_since,
-            "the last {} tool calls told nothing new",
-        ),
-        (v.fruitless, loops.fruitless_calls, v.fruitless_since, "{} new searches found nothing new"),
-    ):
-        if count >= limit:
-            severity = _grown(count, limit, settings)
-            found.append(_no_progress(severity, evidence.format(count), since))
+    if v.stale_calls >= loops.stale_calls:
+        severity = grown(v.stale_calls, loops.stale_calls, settings)
+        evidence = f"the last {v.stale_calls} tool calls told nothing new"
+        found.append(_no_progress(severity, evidence, v.stale_since))
+    if v.fruitless >= loops.fruitless_calls:
+        # Nothing found may be what was hoped for: a check of many names. It never pages.
+        severity = Severity.MEDIUM if v.fruitless >= 2 * loops.fruitless_calls else Severity.LOW
+        evidence = f"{v.fruitless} new searches found nothing"
+        found.append(_no_progress(severity, evidence, v.fruitless_since))
     if _polls_for_long(v, settings):
-        waited = span(v.last_activity - v.polls_since)
-        evidence = f"it has waited for {waited}, and was told the same {v.polls} times"
-        found.append(_no_progress(Severity.MEDIUM, evidence, v.polls_since))
+        waited = v.last_activity - v.polls_since
+        evidence = f"it has waited for {span(waited)}, and was told the same {v.polls} times"
+        # A queue may be hours long, and waiting does no harm.
+        is_very_long = waited >= CRITICAL_AFTER * settings.health_check.polling_seconds
+        severity = Severity.HIGH if is_very_long else Severity.MEDIUM
+        found.append(_no_progress(severity, evidence, v.polls_since))
     if found:
         return max(found, key=lambda one: one.severity.rank)
     if v.told < loops.told_calls or v.told_known < loops.told_known_share * v.told:
@@ -389,7 +380,13 @@ def _polls_for_long(v: VitalSigns, settings: HealthSettings) -> bool:
 
 
 def _no_progress(severity: Severity, evidence: str, since: float) -> Finding:
-    return Finding(kind=FindingKind.ZERO_PROGRESS, severity=severity, evidence=evidence, since=since)
+    return Finding(
+        kind=FindingKind.ZERO_PROGRESS,
+        severity=severity,
+        evidence=evidence,
+        since=since,
+        ticket=severity is not Severity.LOW,
+    )
 
 
 def detect_no_tool_calls(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -397,11 +394,14 @@ def detect_no_tool_calls(v: VitalSigns, settings: HealthSettings, now: float) ->
     turns, limit = v.idle_turns, settings.loops.idle_turns
     if turns < limit:
         return detect_no_tool_calls_for_long(v, settings, now)
-    # One that talks between its calls, or has no tools, may be talking to somebody who is not heard here.
-    is_certain = v.last_tool_call is not None and (not v.talks or turns >= 2 * limit)
+    # One that has no tools, or talked before its last call, may be talking to somebody who is not heard here.
+    if v.last_tool_call is None:
+        is_certain = v.has_user and v.is_continued
+    else:
+        is_certain = v.has_user or not v.talks or turns >= 2 * limit
     return Finding(
         kind=FindingKind.NO_TOOL_CALLS,
-        severity=_grown(turns, limit, settings) if is_certain else Severity.LOW,
+        severity=grown(turns, limit, settings) if is_certain else Severity.LOW,
         evidence=f"the last {turns} answers of its model called no tool",
         since=v.idle_turns_since,
         ticket=is_certain,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.settings import HealthSettings
+from queenright.health.severities import grown
 from queenright.instrumentation.identity import clean_name
 
 if TYPE_CHECKING:
@@ -66,12 +67,12 @@ def after_report(resources: Resources, data: Mapping[str, Any], at: float, warni
     return (*resources, new) if name and len(resources) < MOST_RESOURCES else resources
 
 
-def after_answer(cut: CutAnswers, data: Mapping[str, Any], at: float) -> CutAnswers:
-    """Return the count after another answer of the model."""
+def after_answer(cut: CutAnswers, data: Mapping[str, Any], at: float, long: int) -> CutAnswers:
+    """Return the count after another answer of the model; an equal input counts if it is ``long``."""
     received = data.get("input_tokens")
     if not data.get("truncated") or not isinstance(received, int):
         return NOT_CUT
-    if cut.answers and received > cut.last:
+    if cut.answers and (received > cut.last or (received == cut.last and received >= long)):
         return CutAnswers(cut.answers + 1, cut.first, received, cut.since)
     return CutAnswers(1, received, received, at)
 
@@ -93,14 +94,18 @@ def detect_resource_limit(v: VitalSigns, settings: HealthSettings, now: float) -
 
 
 def detect_answers_cut(cut: CutAnswers, settings: HealthSettings) -> Finding | None:
-    """Find a model whose answers are cut off, each with more input than the one before: it has no room."""
-    if cut.answers < settings.loops.provider_failures:
+    """Find a model whose answers are cut off, none with less input than the one before: it has no room."""
+    limit = settings.loops.provider_failures
+    if cut.answers < limit:
         return None
+    is_long = cut.last >= settings.loops.token_spike_minimum
+    grew = f"while the input grew from {cut.first:,} to {cut.last:,} tokens"
     return Finding(
         kind=FindingKind.CONTEXT_EXHAUSTED,
-        severity=Severity.MEDIUM,
+        # Of a short input it is as likely that its answers are kept short on purpose.
+        severity=grown(cut.answers, limit, settings) if is_long else Severity.MEDIUM,
         evidence=f"the last {cut.answers} answers were cut off at their length limit "
-        f"while the input grew from {cut.first:,} to {cut.last:,} tokens",
+        + (grew if cut.last > cut.first else f"with an input of {cut.last:,} tokens each"),
         since=cut.since,
     )
 

@@ -206,9 +206,9 @@ class Loops(_Block):
     repeats: Count = 4
     """With others between, in a window, with nothing changed since the one before."""
     repeats_high: Count = 5
-    """So many in a window are high; so many equal failures too, whatever was changed between."""
+    """So many in a window are high."""
     repeats_at_all: Count = 8
-    """With others between, in a window, whatever was changed: shown only."""
+    """With others between, in a window, whatever was changed: failures are medium, others shown only."""
     cycles: Count = 3
     blind_repeats: Count = 10
     """Repeats in a row of a call of unknown result: an edit-test cycle repeats arguments on purpose."""
@@ -217,9 +217,9 @@ class Loops(_Block):
     stale_calls: Count = 4
     """Tool calls in a row that told nothing new."""
     fruitless_calls: Count = 5
-    """New calls that only read and returned what others had returned, with no progress between."""
+    """New searches that found nothing, with nothing new between: shown; twice that is medium."""
     refused_changes: Count = 5
-    """Turns in which changes were tried and failed, since one succeeded."""
+    """Turns in which edits or submissions failed with one class of error, since a change succeeded."""
     idle_turns: Count = 8
     """Turns of the model in a row without a tool call and without a message from the user."""
     grinding_calls: Count = 60
@@ -236,6 +236,10 @@ class Loops(_Block):
     """Input tokens of one call against the median of the five before it."""
     token_spike_minimum: Count = 20_000
     """A multiple of little is little: a first big file among short prompts is no spike."""
+    poll_seconds: Seconds = 15
+    """Who asks for the same state again after such a pause waits for it: a job's, a log's."""
+    pause_seconds: Seconds = 60
+    """After such a pause any call that is made again is a poll."""
     exempt_tools: tuple[str, ...] = ()
 
 

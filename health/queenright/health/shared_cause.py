@@ -10,7 +10,7 @@ from queenright.health.findings import Finding, FindingKind
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals import VitalSigns
-from queenright.instrumentation.effects import is_edit, is_shell
+from queenright.instrumentation.effects import Effect, effect_of_tool, is_shell
 
 _MCP_TOOL: Final = "mcp__"
 _MANY_ANSWERED: Final = 10
@@ -55,7 +55,7 @@ def shared_cause(
     if v.streak_tool.startswith(_MCP_TOOL):
         server = v.streak_tool.removeprefix(_MCP_TOOL).partition("__")[0]
         return f"mcp:{server}" if server else ""
-    if is_shell(v.streak_tool) or is_edit(v.streak_tool):
+    if is_shell(v.streak_tool) or effect_of_tool(v.streak_tool) is Effect.EDITS:
         return ""
     since = now - settings.tickets.incident_window_seconds
     sharing = sum(_fails_alike(v, other, since) for other in workers())

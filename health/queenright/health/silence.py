@@ -23,6 +23,7 @@ from queenright.health.deadlines import (
 )
 from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.settings import HealthSettings
+from queenright.health.severities import lasted
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import Phase
 
@@ -164,7 +165,7 @@ def detect_no_tool_calls_for_long(v: VitalSigns, settings: HealthSettings, now: 
     is_certain = not _is_unsure(v, since + limit)
     return Finding(
         kind=FindingKind.NO_TOOL_CALLS,
-        severity=Severity.MEDIUM if is_certain else Severity.LOW,
+        severity=lasted(now - since, limit) if is_certain else Severity.LOW,
         evidence=f"no tool call and no progress for {span(now - since)}{_since_away(v)}",
         since=since,
         ticket=is_certain,

@@ -142,9 +142,7 @@ def _on_input_requested(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any
 
 
 def _on_input_received(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    v.idle_turns = 0
-    v.has_user = True
-    v.gained(at)
+    v.hear_user(at)
     if v.active(at) and v.waiting is WaitingReason.USER_INPUT:
         v.end_wait(at)
 

@@ -61,6 +61,24 @@ def was_called_off(error: str) -> bool:
     return is_stopped and _FAILED_REMOTELY.search(error, 0, _CALLED_OFF_HEAD) is None
 
 
+_STOPPED_BY_PERSON: Final = re.compile(
+    r"\b(?:abort|cancell?|declin|deni|interrupt|refus|reject|stopp)ed by (?:the |an? )?"
+    r"(?:user|person|human|operator)\b"
+    r"|\buser (?:has )?(?:aborted|cancell?ed|declined|denied|interrupted|refused|rejected|stopped)\b"
+    r"|\buser (?:doesn.t|does not|didn.t|did not) want\b",
+    re.IGNORECASE,
+)
+INTERRUPTED: Final = "interrupted"
+"""The error of a tool call that a person stopped."""
+
+
+def is_stopped_by_person(data: Mapping[str, Any]) -> bool:
+    """Return whether a tool call ended because a person stopped or refused it, by what its end says."""
+    if data.get("error_type") == INTERRUPTED:
+        return True
+    return _STOPPED_BY_PERSON.search(f"{data.get('error_type') or ''} {data.get('error') or ''}") is not None
+
+
 # What secrets are written in: a cut within such a word may have left the half of one.
 _WORD: Final = re.compile(r"[A-Za-z0-9_.~+/=-]+")
 
@@ -110,6 +128,25 @@ class OpenTool(NamedTuple):
     node_id: str
     started: float
     timeout: float | None
+
+
+class Refusal(NamedTuple):
+    """How often edits and submissions were refused with one class of error since a change succeeded."""
+
+    error: str
+    times: int
+    since: float
+
+
+Refusals = tuple[Refusal, ...]
+_MOST_REFUSALS: Final = 2
+
+
+def after_refusal(refusals: Refusals, error: str, at: float) -> Refusals:
+    """Return refusals after another one, the newest class first; two that take turns are both counted."""
+    known = next((one for one in refusals if one.error == error), Refusal(error, 0, at))
+    others = tuple(one for one in refusals if one is not known)
+    return (known._replace(times=known.times + 1), *others)[:_MOST_REFUSALS]
 
 
 class Beat(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -13,17 +14,19 @@ from queenright.health.tool_counts import ToolCounts
 from queenright.health.vital_facts import (
     CONTEXT_FULL,
     OpenTool,
+    after_refusal,
     context_is_full,
     count,
     dollars,
+    is_stopped_by_person,
     name,
     seconds,
     tail,
     was_called_off,
 )
-from queenright.instrumentation.effects import Effect, asks_user, effect_of_tool, is_edit
-from queenright.instrumentation.error_class import class_of_error
-from queenright.instrumentation.fingerprint import NOTHING_NEW
+from queenright.instrumentation.effects import CHANGING, Effect, asks_user, effect_of_tool, is_shell, speaks
+from queenright.instrumentation.error_class import SHELL_REFUSED, class_of_error
+from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint
 from queenright.instrumentation.names import Phase, ToolOutcome, Verdict
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -34,13 +37,25 @@ if TYPE_CHECKING:
 _RECENT_VERDICTS: Final = 20
 _RECENT_INPUTS: Final = 5
 _OPEN_TOOLS: Final = 64
-_POLL_SECONDS: Final = 60.0
-"""Who makes the same call again after a pause as long as this waits for something."""
 _SPIKE_OVER: Final = 0.75
 UNCLASSED: Final = "error"
 """The class of a failure that says nothing of itself: two of them need not be the same failure."""
 
+_TIMED_OUT: Final = re.compile(r"time[ds]?[ _-]?out", re.IGNORECASE)
+
 _NOTHING_NEW: Final = digest("result", NOTHING_NEW)
+_NOTHING_FOUND: Final = digest("result", NOTHING_FOUND)
+_NO_ARGUMENTS: Final = frozenset({fingerprint({}), fingerprint(None), fingerprint("")})
+
+_REFUSABLE: Final = frozenset({Effect.EDITS, Effect.SUBMITS})
+"""What is refused by its error, and was not merely tried: an edit, or a result that is handed in."""
+
+# To look up a member of an enumeration takes longer than to compare it.
+_EDITS: Final = Effect.EDITS
+_POLLS: Final = Effect.POLLS
+_SEARCHES: Final = Effect.SEARCHES
+_SUBMITS: Final = Effect.SUBMITS
+_WAITS: Final = Effect.WAITS
 
 _LETTERS: Final = {Verdict.ACCEPT: "A", Verdict.RETRY: "R", Verdict.CONTINUE: "C", Verdict.ESCALATE: "E"}
 
@@ -80,8 +95,10 @@ def _on_step(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     letter = letter or ("X" if failed else "-")
     v._verdicts = (v._verdicts + letter)[-_RECENT_VERDICTS:]
     v.consecutive_failures = v.consecutive_failures + 1 if letter == "X" else 0
-    if letter != "-":
-        v.idle_turns = 0  # somebody judges its answers, and the verdicts are counted
+    if letter == "C":
+        _count_continued(v)
+    elif letter != "-":
+        v.idle_turns = 0  # it is accepted, or counted as a bad step
     if letter == "A":
         v.begin_visit()
         v.got_further(at)
@@ -92,6 +109,12 @@ def _on_step(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     elif letter in "RE" or (letter == "X" and (not provider or v.llm_error == CONTEXT_FULL)):
         _count_bad(v, str(text) if text else "", at)
     v._new_result = v._known_result = False
+
+
+def _count_continued(v: VitalSigns) -> None:
+    """Count the turn that was judged once, though its judge may have asked the model too."""
+    v.idle_turns = min(v.idle_turns, v._idle_before + 1) if v._idle_before >= 0 else 0
+    v._idle_before = v.idle_turns
 
 
 def _count_bad(v: VitalSigns, text: str, at: float) -> None:
@@ -148,7 +171,7 @@ def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float
     received = _count_tokens(v, data, at)
     if is_late:
         return
-    v.cut_answers = after_answer(v.cut_answers, data, at)
+    v.cut_answers = after_answer(v.cut_answers, data, at, v._loops.token_spike_minimum)
     duration = seconds(data.get("duration"))
     # Asked side by side, a model answers in one turn.
     is_beside = duration is not None and v._answered is not None and at - duration < v._answered
@@ -254,12 +277,30 @@ def tool_call_failed(data: Mapping[str, Any]) -> bool:
     return data.get("outcome") not in (None, "", ToolOutcome.OK, *_WELL)
 
 
+def _is_answer(data: Mapping[str, Any], effect: str | None) -> bool:
+    """
+    Return whether what was reported as a failure is an answer.
+
+    ``grep`` fails when it finds nothing, and a wait when what it waits for has not come in its time.
+    """
+    if effect == _SEARCHES:
+        return data.get("result_hash") == NOTHING_FOUND
+    if effect != _WAITS:
+        return False
+    if data.get("outcome") == ToolOutcome.TIMEOUT:
+        return True
+    return _TIMED_OUT.search(f"{data.get('error_type') or ''} {data.get('error') or ''}") is not None
+
+
 def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     tool = name(data.get("tool"))
     if data.get("amends"):
         _amend_tool(v, tool, data, at)
         return
-    is_late, failed = v.is_late(at), tool_call_failed(data)
+    effect = data.get("effect") or effect_of_tool(tool)
+    is_late, failed = v.is_late(at), tool_call_failed(data) and not _is_answer(data, effect)
+    is_stopped = failed and is_stopped_by_person(data)
+    failed = failed and not is_stopped
     if not is_late and not v.finished(at):
         return
     v.tool_calls_total += 1
@@ -273,9 +314,15 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     if is_late:
         return
     began = _close_tool(v, str(data.get("call_id") or ""), tool, at) if v.open_tools else None
+    if is_stopped:
+        v.has_user = True
+        v.idle_turns = 0
+        return
     v.note_outcome(failed, at)
     args, result = data.get("args_hash"), data.get("result_hash")
     args, result = None if args is None else str(args), None if result is None else str(result)
+    if effect == _WAITS and not failed and tool_call_failed(data):
+        result = None  # its time ran out: that tells nothing
     duration = seconds(data.get("duration"))
     if duration is not None or began is not None:
         v.learn_duration(Phase.TOOL, tool, at - duration if duration is not None else began or at, at)
@@ -286,8 +333,7 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
         turn = _turn_beside(v, at - duration, at)
     pause = 0.0 if v._tool_ended is None else at - (duration or 0.0) - v._tool_ended
     v._tool_ended = at
-    effect = data.get("effect") or effect_of_tool(tool)
-    _count_turn(v, effect, result, at)
+    _count_turn(v, tool, effect, result, at)
     if tool in v._loops.exempt_tools:
         if result is not None and not failed and v.is_new(digest("result", tool, result)):
             v.progressed(at)
@@ -295,7 +341,7 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     error = _failure_class(data) if failed else ""
     if failed:
         _count_failed_call(v, turn, at)
-    if effect == Effect.WAITS:
+    if effect == _WAITS:
         _weigh_poll(v, result, failed, at)
     else:
         _weigh_call(v, tool, args, result, effect, error, turn, pause, at)
@@ -317,12 +363,17 @@ def _turn_beside(v: VitalSigns, began: float, at: float) -> float:
     return first
 
 
-def _count_turn(v: VitalSigns, effect: str | None, result: str | None, at: float) -> None:
+def _count_turn(v: VitalSigns, tool: str, effect: str | None, result: str | None, at: float) -> None:
     """Count turns that did nothing: an answer in words, or a result handed in once more."""
-    if effect != Effect.SUBMITS and result != NOTHING_NEW:
-        # The answer that made this call is the last of them.
-        v.talks = v.talks or v.idle_turns > 1
+    is_idle = effect == _SUBMITS or result == NOTHING_NEW
+    if effect is None and not is_idle and result is not None and speaks(tool):
+        is_idle = v.knows(digest("result", result))  # nobody has answered to what it said
+    if not is_idle:
+        if v.idle_turns:
+            # The answer that made this call is the last of them.
+            v.talks = v.idle_turns > 1
         v.idle_turns = 0
+        v._idle_before = -1 if v._verdicts else 0
     elif v.idle_turns_of_model:
         v.idle_turns_of_model = False  # its turn has been counted with the model's answer
     else:
@@ -360,42 +411,63 @@ def _weigh_call(
     if args is not None:
         if v.calls is None:
             v.calls = RecentCalls(v._loops.window)
-        # The same edit again is the same edit, whatever the file has become by it.
-        compared = "" if result is not None and is_edit(tool) else result
-        if not failed and (
-            (v._has_waited and v.calls.has(tool, args, compared))
-            or (pause >= _POLL_SECONDS and v.calls.is_last(tool, args, compared))
+        # The same edit again is the same edit, whatever the file has become by it. Without arguments it is of
+        # something that they do not tell: the next page, or what has become of the work since.
+        tells_all = args not in _NO_ARGUMENTS
+        compared = "" if result is not None and effect == _EDITS and tells_all else result
+        if (
+            effect in CHANGING
+            and not (failed or tells_all or v.stale_calls)
+            and not v.calls.is_last(tool, args, compared)
         ):
+            v.calls.changed()
+        is_after_pause = v._has_waited or pause >= v._loops.poll_seconds or pause >= v._loops.pause_seconds
+        if is_after_pause and not failed and _is_poll(v, tool, args, compared, effect, pause):
             _weigh_poll(v, result, failed, at)
             return
         v._has_waited = False
-        seen = v.calls.add(tool, args, compared, turn, at, failed=failed)
+        seen = v.calls.add(tool, args, compared, turn, at, failed=failed, is_check=effect is None)
+        if effect is None and seen is Seen.NEVER and not failed and is_shell(tool):
+            v.calls.perhaps_changed()
+            v.fruitless = 0
     if result is not None and seen is not Seen.BESIDE:
         _weigh_result(v, digest("result", result), seen, effect, failed, turn, at)
     if not failed and seen in (None, Seen.NEVER):
         v.end_failed_calls()  # something may have come of it: only a repeat is known to have told nothing
-    if effect == Effect.CHANGES:
-        _weigh_change(v, tool, seen, error, turn, at)
+    if error:
+        is_refused = error == SHELL_REFUSED or (effect in _REFUSABLE and error != UNCLASSED)
+        if is_refused and (turn is None or turn != v._refused_turn):
+            v.refusals = after_refusal(v.refusals, error, at)
+            v._refused_turn = turn
+    elif effect in CHANGING:
+        _weigh_change(v, seen, at)
 
 
-def _weigh_change(v: VitalSigns, tool: str, seen: Seen | None, error: str, turn: object, at: float) -> None:
-    """Count edits refused with one class of error; what succeeds may change what other calls return."""
-    if not error:
-        v.refused_changes = 0
-        if seen is not Seen.BEFORE:
-            v.gained(at)
-        if v.calls is not None and seen is Seen.NEVER:
-            v.calls.changed()
-    elif error != UNCLASSED and is_edit(tool) and (turn is None or turn != v._refused_turn):
-        if v.refused_changes == 0 or error != v.refused_error:
-            v.refused_changes, v.refused_since, v.refused_error = 0, at, error
-        v.refused_changes += 1
-        v._refused_turn = turn
+def _is_poll(
+    v: VitalSigns, tool: str, args: str, result: str | None, effect: str | None, pause: float
+) -> bool:
+    """Return whether a call asks again for what it waits for: after a wait, or after a pause."""
+    loops = v._loops
+    if v.calls is None:
+        return False
+    if v._has_waited or (effect == _POLLS and pause >= loops.poll_seconds):
+        return v.calls.has(tool, args, result)
+    return pause >= loops.pause_seconds and v.calls.is_last(tool, args, result)
+
+
+def _weigh_change(v: VitalSigns, seen: Seen | None, at: float) -> None:
+    """Take in a change that succeeded: it may change what other calls return."""
+    v.refusals = ()
+    v.fruitless = 0
+    if seen is not Seen.BEFORE:
+        v.gained(at)
+    if v.calls is not None and seen is Seen.NEVER:
+        v.calls.changed()
 
 
 def _amend_tool(v: VitalSigns, tool: str, data: Mapping[str, Any], at: float) -> None:
     """Count as failed a call that was counted when it ended, by a source that could not know."""
-    if v.tools is None or not tool_call_failed(data):
+    if v.tools is None or not tool_call_failed(data) or is_stopped_by_person(data):
         return
     v.tools.add_error(tool)
     v.note_outcome(True, at)
@@ -426,6 +498,10 @@ def _weigh_result(
             v.stale_calls = v.stale_tries = 0
         else:
             v.progressed(at)
+    elif seen is Seen.TRIED_AGAIN:
+        # Nothing new, but asked for a reason: it is shown, and no such call makes for a ticket.
+        v.stale_tries += 1
+        v.told_known += 1.0
     elif seen is Seen.BEFORE or failed:
         if turn is not None and v.stale_calls and turn == v._stale_turn:
             v.told -= 1  # beside another that told nothing new
@@ -435,14 +511,10 @@ def _weigh_result(
         v.stale_calls += 1
         v._stale_turn = turn
         v.told_known += 1.0
-    elif seen is Seen.TRIED_AGAIN:
-        # Nothing new, but asked for a reason: it is shown, and no such call makes for a ticket.
-        v.stale_tries += 1
-        v.told_known += 1.0
     else:
         # Perhaps an acknowledgement: edits and messages are answered alike, and get somewhere.
         v.told_known += 0.5
-        if effect == Effect.READS:
+        if effect == _SEARCHES and result == _NOTHING_FOUND:
             if v.fruitless == 0:
                 v.fruitless_since = at
             v.fruitless += 1

@@ -22,6 +22,7 @@ from queenright.health.vital_facts import (
     McpServers,
     OpenTool,
     Output,
+    Refusals,
     SessionStatus,
     tail,
 )
@@ -77,7 +78,6 @@ _MOMENTS: Final = (
     "stale_since",
     "fruitless_since",
     "gained_at",
-    "refused_since",
     "idle_turns_since",
     "streak_since",
     "llm_error_since",
@@ -123,6 +123,7 @@ class VitalSigns:
         "_answered",
         "_failed_life",
         "_has_waited",
+        "_idle_before",
         "_inputs",
         "_known_result",
         "_loops",
@@ -207,9 +208,7 @@ class VitalSigns:
         "recovered_at",
         "recovery_failed",
         "recovery_failed_at",
-        "refused_changes",
-        "refused_error",
-        "refused_since",
+        "refusals",
         "repeatable",
         "resources",
         "runs_failed_since",
@@ -265,6 +264,7 @@ class VitalSigns:
         self._stale_turn: object = None
         self._refused_turn: object = None
         self._has_waited = False
+        self._idle_before = 0  # at the last step that was judged; -1 if it has called a tool since
         self._answered: float | None = None
         self._tool_ended: float | None = None
         self._side_by_side: tuple[float, float] | None = None
@@ -386,15 +386,13 @@ class VitalSigns:
         """Tool calls in a row that told nothing new."""
         self.stale_since = at
         self.fruitless = 0
-        """New calls that only read, and returned what other calls had returned, since the last progress."""
+        """New searches that found nothing, since the last progress or change."""
         self.fruitless_since = at
         self.polls = 0
         """Calls that waited for something, and were told what they had been told before."""
         self.polls_since = at
-        self.refused_changes = 0
-        """Turns in which edits failed with one class of error, since a change succeeded."""
-        self.refused_error = ""
-        self.refused_since = at
+        self.refusals: Refusals = ()
+        """Turns in which edits or submissions failed, since a change succeeded."""
         self.gained_at = at
         """When it last changed something, had something accepted or saved, or heard from its user."""
         self.calls_since_gain = 0
@@ -405,7 +403,7 @@ class VitalSigns:
         self.idle_turns_of_model = False
         """The last of them was an answer of the model, and no call yet."""
         self.talks = False
-        """Its model answered in words before and went on to call a tool: somebody may be talking to it."""
+        """Its model answered in words before its last call of a tool: somebody may be talking to it."""
         self.failed_calls = 0
         """Turns in a row in which tool calls failed, of whatever tool, and nothing came of any other call."""
         self.failing_since: float | None = None
@@ -501,6 +499,11 @@ class VitalSigns:
         return [_WORDS[letter] for letter in self._verdicts]
 
     @property
+    def is_continued(self) -> bool:
+        """Whether somebody judges its steps, and let it go on after the last one."""
+        return self._verdicts.endswith("C")
+
+    @property
     def last_event(self) -> float:
         """When the worker was last heard of, heartbeats included."""
         return max(self.last_activity, self.last_heartbeat or 0.0)
@@ -592,6 +595,7 @@ class VitalSigns:
         self.mcp_servers = tuple(server.moved(0.0, now) for server in self.mcp_servers)
         self.resources = tuple(each._replace(since=min(each.since, now)) for each in self.resources)
         self.cut_answers = self.cut_answers._replace(since=min(self.cut_answers.since, now))
+        self.refusals = tuple(each._replace(since=min(each.since, now)) for each in self.refusals)
         if self.away is not None:
             self.away = (min(self.away[0], now), min(self.away[1], now))
 
@@ -675,6 +679,19 @@ class VitalSigns:
             self.idle_turns_since = at
         self.idle_turns += 1
 
+    def hear_user(self, at: float) -> None:
+        """Note that a person has seen what it did, and spoken: whatever was repeated until now is over."""
+        self.has_user = True
+        self.gained(at)
+        self.stale_calls = self.stale_tries = self.fruitless = self.polls = 0
+        self.streak = self.idle_turns = self._idle_before = 0
+        self.refusals = ()
+        self.told, self.told_known = 0, 0.0
+        self._has_waited = False
+        self.end_failed_calls()
+        if self.calls is not None:
+            self.calls.clear()
+
     def end_failed_calls(self) -> None:
         """Count failed calls anew."""
         self.failed_calls = 0
@@ -684,7 +701,8 @@ class VitalSigns:
         """Note that the work is a piece further: an ACCEPT or a checkpoint."""
         self.progressed(at)
         self.gained(at)
-        self.idle_turns = self.refused_changes = 0
+        self.idle_turns = 0
+        self.refusals = ()
         self.told, self.told_known = 0, 0.0
 
     def _begin_incarnation(self, at: float) -> None:
@@ -711,7 +729,8 @@ class VitalSigns:
         self.end_refusals()
         self.streak = 0
         self.stale_calls = self.stale_tries = self.fruitless = self.polls = 0
-        self.idle_turns = self.refused_changes = self.calls_since_gain = self.tokens_since_gain = 0
+        self.idle_turns = self.calls_since_gain = self.tokens_since_gain = 0
+        self.refusals = ()
         self.end_failed_calls()
         self.token_spike = 0.0
         self._outcomes = _NO_OUTCOMES
@@ -816,15 +835,22 @@ class VitalSigns:
         if seen is None:
             self._seen = bytearray(what)
             return True
-        found = seen.find(what)
-        while found >= 0 and found % 8:
-            found = seen.find(what, found + 1)
-        if found >= 0:
+        if self.knows(what):
             return False
         seen += what
         if len(seen) > 8 * _SEEN:
             del seen[:8]
         return True
+
+    def knows(self, what: bytes) -> bool:
+        """Return whether this was seen lately."""
+        seen = self._seen
+        if seen is None:
+            return False
+        found = seen.find(what)
+        while found >= 0 and found % 8:
+            found = seen.find(what, found + 1)
+        return found >= 0
 
     def note_outcome(self, failed: bool, at: float) -> None:
         """Count one call or step into the share that failed, and see which side of its border that is on."""

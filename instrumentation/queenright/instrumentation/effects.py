@@ -8,6 +8,7 @@ waiting for something is no loop, and handing in a result again and again is no 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from enum import StrEnum
@@ -20,12 +21,22 @@ class Effect(StrEnum):
 
     READS = "reads"
     """It changes nothing: what it returns can be asked for again."""
+    SEARCHES = "searches"
+    """It reads, and may find nothing: that is an answer and no failure."""
+    POLLS = "polls"
+    """It reads the state of something that goes on by itself: asked again after a pause it is no repeat."""
     CHANGES = "changes"
     """It changes something that later calls may see."""
+    EDITS = "edits"
+    """It writes what its arguments say: again with the same, it does nothing new."""
     WAITS = "waits"
     """It waits, or asks whether something has finished."""
     SUBMITS = "submits"
     """It hands in a result, or says that the task is done."""
+
+
+READING: Final = frozenset({Effect.READS, Effect.SEARCHES, Effect.POLLS})
+CHANGING: Final = frozenset({Effect.CHANGES, Effect.EDITS})
 
 
 def _words_in(text: str) -> frozenset[str]:
@@ -39,6 +50,23 @@ _READS: Final = _words_in(
     recall
     """
 )
+_SEARCHES: Final = _words_in(
+    """
+    search grep rg glob find locate
+    """
+)
+_STATES: Final = _words_in(
+    """
+    status state progress
+    """
+)
+_RUNNING: Final = _words_in(
+    """
+    job jobs run runs build builds pipeline pipelines workflow workflows deployment deployments task
+    tasks queue logs
+    """
+)
+"""What is read of these while it goes on is a state."""
 _EDITS: Final = _words_in(
     """
     edit multiedit write create update insert replace patch apply append add set put rewrite save
@@ -65,12 +93,26 @@ _WAITS: Final = _words_in(
     task_status check_status read_terminal_output
     """
 )
+_WAITING: Final = _words_in(
+    """
+    sleep wait await poll
+    """
+)
+_SHORTEST_WAIT: Final = 5.0
+"""Seconds. A shorter sleep lets something settle, and nobody waits by it."""
+_WAIT_KEYS: Final = re.compile(r"s|t|n|.*(?:sec|time|dura|delay|wait|ms|milli|min).*", re.IGNORECASE)
 _SUBMITS: Final = _words_in(
     """
     finish finished submit done complete completed task_done task_complete task_completed
     finish_task complete_task submit_answer submit_result submit_solution submit_task submit_review
     final_answer finalanswer give_final_answer attempt_completion mark_done mark_complete
-    report_done goals_accomplished report_infeasible end_task
+    report_done goals_accomplished report_infeasible end_task hand_in conclude report_result
+    report_completion signal_completion deliver_report deliver_result final
+    """
+)
+_SPEAKS: Final = _words_in(
+    """
+    respond say tell answer announce message
     """
 )
 _ASKS: Final = _words_in(
@@ -121,12 +163,46 @@ _SHELL_READS: Final = _words_in(
     history man help
     """
 )
-_SHELL_CHANGES: Final = _words_in(
+_SHELL_SEARCHES: Final = _words_in(
     """
-    mv cp rm mkdir rmdir touch tee patch chmod chown ln dd truncate install apply_patch kill pkill
-    unzip tar gunzip gzip rsync scp
+    grep egrep fgrep rg ag find locate
     """
 )
+_SHELL_POLLS: Final = _words_in(
+    """
+    ps pgrep jobs squeue nvidia-smi uptime free netstat ss lsof
+    """
+)
+_COUNTS: Final = re.compile(r"-[a-zA-Z]*[cqL]\w*|--(?:count|quiet|silent|files-without-match)")
+"""Options with which nothing found is what was asked for."""
+_LOOKS_AT_STATES: Final = _words_in("gh glab kubectl docker systemctl tail")
+_POLLED: Final = re.compile(
+    r"gh (?:run|pr checks|workflow)\b|glab ci\b|kubectl (?:get|describe|rollout status|logs)\b"
+    r"|docker (?:ps|logs|inspect)\b|systemctl (?:status|is-active)\b|tail\b.*(?:log|\.out|\.err)\b"
+)
+_SHELL_CHANGES: Final = _words_in(
+    """
+    mv cp rm mkdir rmdir touch chmod chown ln dd truncate install kill pkill unzip tar gunzip gzip
+    rsync scp
+    """
+)
+_SHELL_EDITS: Final = _words_in(
+    """
+    tee patch apply_patch
+    """
+)
+_WRITES: Final = _words_in(
+    """
+    echo printf cat tee
+    """
+)
+"""What these write into a file is in the command."""
+_HERE_DOCUMENT: Final = re.compile(
+    r"<<-?\s*(['\"]?)(\w+)\1([^\n]*)\n(?:.*?\n)??\s*\2[ \t]*(?=\n|\Z)", re.DOTALL
+)
+_LOOPS: Final = re.compile(r"\b(?:for|while|until)\b")
+_LENGTH: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)([smhd]?)")
+_UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _GIT_READS: Final = _words_in(
     """
     status log diff show blame grep ls-files ls-tree branch remote rev-parse describe cat-file
@@ -149,12 +225,12 @@ class _Tool(NamedTuple):
     """What a tool's name tells."""
 
     effect: Effect | None
-    is_edit: bool
     command_in: tuple[str, ...] = ()
     """Where a shell's command is among its arguments."""
     is_editor: bool = False
     is_stdin: bool = False
     asks_user: bool = False
+    speaks: bool = False
 
 
 @lru_cache(4096)
@@ -162,26 +238,34 @@ def _tool(name: str) -> _Tool:
     # "mcp__github__create_issue", "functions.read_file": its own name is the last part.
     own = _SEPARATORS.split(name)[-1]
     plain = _PLAIN.sub("_", own.lower()).strip("_")
-    if plain in _ASKS:
-        return _Tool(None, is_edit=False, asks_user=True)
-    if plain in _SUBMITS:
-        return _Tool(Effect.SUBMITS, is_edit=False)
-    if plain in _WAITS:
-        return _Tool(Effect.WAITS, is_edit=False)
-    if plain in _SHELLS:
-        return _Tool(None, is_edit=False, command_in=("command", "cmd", "script", "input"))
-    if plain in _EDITORS or plain in _STDIN:
-        return _Tool(None, is_edit=False, is_editor=plain in _EDITORS, is_stdin=plain in _STDIN)
     words = [word.lower() for word in _WORDS.findall(own)]
+    if plain in _ASKS:
+        return _Tool(None, asks_user=True)
+    if plain in _SUBMITS or "_".join(words) in _SUBMITS:
+        return _Tool(Effect.SUBMITS)
+    if plain in _WAITS:
+        return _Tool(Effect.WAITS)
+    if plain in _SHELLS:
+        return _Tool(None, command_in=("command", "cmd", "script", "input"))
+    if plain in _EDITORS or plain in _STDIN:
+        return _Tool(None, is_editor=plain in _EDITORS, is_stdin=plain in _STDIN)
     if "replace" in words:
-        return _Tool(Effect.CHANGES, is_edit=True)
-    if _NOTES.isdisjoint(words):
-        for word in words[:2]:
-            if word in _CHANGES:
-                return _Tool(Effect.CHANGES, is_edit=word in _EDITS)
-            if word in _READS:
-                return _Tool(Effect.READS, is_edit=False)
-    return _Tool(None, is_edit=False)
+        return _Tool(Effect.EDITS)
+    speaks = not _SPEAKS.isdisjoint(words[:1])
+    return _Tool(_effect_of_name(words), speaks=speaks) if _NOTES.isdisjoint(words) else _Tool(None)
+
+
+def _effect_of_name(words: list[str]) -> Effect | None:
+    for word in words[:2]:
+        if word in _CHANGES:
+            return Effect.EDITS if word in _EDITS else Effect.CHANGES
+        if word in _WAITING:
+            return Effect.WAITS
+        if word in _SEARCHES:
+            return Effect.SEARCHES
+        if word in _READS:
+            return Effect.READS if (_STATES | _RUNNING).isdisjoint(words) else Effect.POLLS
+    return Effect.POLLS if "git" not in words and not _STATES.isdisjoint(words) else None
 
 
 def effect_of_tool(name: str) -> Effect | None:
@@ -189,14 +273,14 @@ def effect_of_tool(name: str) -> Effect | None:
     return _tool(name).effect
 
 
-def is_edit(name: str) -> bool:
-    """Return whether a tool writes what its arguments say: again with the same, it does nothing new."""
-    return _tool(name).is_edit
-
-
 def asks_user(name: str) -> bool:
     """Return whether a tool asks a person, and waits for the answer."""
     return _tool(name).asks_user
+
+
+def speaks(name: str) -> bool:
+    """Return whether a tool says something to somebody, who may answer."""
+    return _tool(name).speaks
 
 
 def is_shell(name: str) -> bool:
@@ -217,10 +301,15 @@ def effect_of(tool: str, arguments: object = None) -> Effect | None:
         command = _text_in(arguments, known.command_in)
         return effect_of_command(command[:_COMMAND_HEAD]) if command else None
     if known.is_editor:
-        return Effect.READS if _text_in(arguments, ("command",)) == "view" else Effect.CHANGES
+        command = _text_in(arguments, ("command",))
+        if command == "view":
+            return Effect.READS
+        return Effect.CHANGES if command.startswith("undo") else Effect.EDITS
     if known.is_stdin:
         # An empty one only looks for more output.
         return None if _text_in(arguments, ("chars", "input", "text", "data")).strip() else Effect.WAITS
+    if known.effect is Effect.WAITS and _is_short(arguments):
+        return Effect.READS
     return known.effect
 
 
@@ -248,55 +337,101 @@ def _text_in(arguments: object, keys: tuple[str, ...]) -> str:
     return value if isinstance(value, str) else ""
 
 
+def _is_short(arguments: object) -> bool:
+    """Return whether a wait is told how long to last, and that is next to nothing."""
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return False
+    if not isinstance(arguments, Mapping):
+        return False
+    lengths = [
+        value * (0.001 if "ms" in key or "milli" in key else 60.0 if "min" in key else 1.0)
+        for key, value in ((str(key).lower(), value) for key, value in arguments.items())
+        if isinstance(value, int | float) and not isinstance(value, bool) and _WAIT_KEYS.fullmatch(key)
+    ]
+    return bool(lengths) and max(lengths) < _SHORTEST_WAIT
+
+
 @lru_cache(1024)
 def effect_of_command(command: str) -> Effect | None:
-    """Return what a shell command does: reads if all of its parts do, waits if it sleeps besides."""
+    """
+    Return what a shell command does.
+
+    It reads if all of its parts do, and edits if the others write what the command says. It waits if it
+    sleeps besides, whatever else it looks at.
+    """
     if _SPECIAL.search(command) is None:
         words = command.split()
         return _effect_of_words(words) if words and words[0] not in _PREFIXES else None
     if "<<" in command:
-        command = command.partition("\n")[0]
+        command, replaced = _HERE_DOCUMENT.subn(r" <<\2 \3", command)
+        if not replaced:
+            command = command.partition("\n")[0]
     bare = _QUOTED.sub("''", command) if "'" in command or '"' in command else command
-    if _REDIRECT.search(bare):
-        return Effect.CHANGES
-    effect: Effect | None = Effect.READS
-    waits = False
+    effects: set[Effect | None] = set()
     for part in _PARTS.split(bare):
-        words = part.split()
-        while words and (words[0] in _PREFIXES or ("=" in words[0] and not words[0].startswith("="))):
-            del words[0]
-        if not words:
-            continue
-        if words[0] == "timeout" and len(words) > 2:
-            del words[:2]
-        one = _effect_of_words(words)
-        if one is Effect.CHANGES:
-            return Effect.CHANGES
-        if one is Effect.WAITS:
-            waits = True
-        elif one is None:
-            effect = None
-    return Effect.WAITS if waits and effect is Effect.READS else effect
+        effect = _effect_of_part(part)
+        if effect is Effect.CHANGES:
+            return effect
+        if effect is not Effect.READS:
+            effects.add(effect)
+    if not effects:
+        return Effect.READS
+    if Effect.EDITS in effects:
+        return Effect.CHANGES if None in effects else Effect.EDITS
+    if Effect.WAITS in effects or ("sleep" in bare and _LOOPS.search(bare) is not None):
+        return Effect.WAITS
+    if None in effects:
+        return None
+    return Effect.POLLS if Effect.POLLS in effects else Effect.SEARCHES
+
+
+def _effect_of_part(part: str) -> Effect | None:
+    """Return what a part of a command does; nothing at all is reading, too."""
+    words = part.split()
+    while words and (words[0] in _PREFIXES or ("=" in words[0] and not words[0].startswith("="))):
+        del words[0]
+    if words and words[0] == "timeout" and len(words) > 2:
+        del words[:2]
+    if ">" in part and _REDIRECT.search(part) is not None:
+        return Effect.EDITS if words and words[0] in _WRITES else Effect.CHANGES
+    return _effect_of_words(words) if words else Effect.READS
 
 
 def _effect_of_words(words: list[str]) -> Effect | None:
     name = words[0].rsplit("/", 1)[-1]
     second = words[1] if len(words) > 1 else ""
     if name in ("sleep", "wait"):
-        return Effect.WAITS
+        return Effect.WAITS if name == "wait" or _slept(words[1:]) >= _SHORTEST_WAIT else Effect.READS
     if name == "sed":
-        return (
-            Effect.CHANGES if any(word.startswith(("-i", "--in-place")) for word in words) else Effect.READS
-        )
+        return Effect.EDITS if any(word.startswith(("-i", "--in-place")) for word in words) else Effect.READS
     if name == "find" and any(word in ("-delete", "-exec") for word in words):
         return None
+    if name in _SHELL_POLLS or (name in _LOOKS_AT_STATES and _POLLED.match(" ".join(words))):
+        return Effect.POLLS
+    if name in _SHELL_SEARCHES:
+        return Effect.READS if any(_COUNTS.fullmatch(word) for word in words[1:]) else Effect.SEARCHES
     if name in _SHELL_READS:
         return Effect.READS
+    if name in _SHELL_EDITS:
+        return Effect.EDITS
     if name in _SHELL_CHANGES:
         return Effect.CHANGES
     if name == "git":
         plain = next((word for word in words[1:] if not word.startswith("-")), "")
+        if plain == "grep":
+            return Effect.SEARCHES
         return Effect.READS if plain in _GIT_READS else Effect.CHANGES if plain else None
     if name in _INSTALLERS and second in _INSTALLS:
         return Effect.CHANGES
     return None
+
+
+def _slept(words: list[str]) -> float:
+    """Return how many seconds ``sleep`` sleeps; for ever if that cannot be read."""
+    lengths = [_LENGTH.fullmatch(word) for word in words]
+    if not lengths or None in lengths:
+        return math.inf
+    return sum(float(one[1]) * _UNITS[one[2]] for one in lengths if one is not None)

@@ -115,6 +115,19 @@ _FAILURE_SHAPE = re.compile(
     r"|^Exception in thread |^\S+\(\d+(?:,\d+)?\): error\b|^error(?:\[E\d+\])?: .*\n[ \t]*--> ",
     re.MULTILINE,
 )
+# What says that there is nothing: in words, or as values with an empty list and no other content.
+_NOTHING_FOUND = re.compile(
+    r"""["\s]*(?:exit[ _]code:?[ _]1\b|<returncode>\s*[01]\s*</returncode>|</?output>|[\s.()])*(?:"""
+    r"no (?:output|content|data)|\[\]|None|null|nothing(?: was)? found[^\n]{0,60}"
+    r"|(?:found )?(?:no|0|zero) (?!such )(?:[\w-]+ ){0,3}?"
+    r"(?:match(?:es)?|results?|hits?|files?|records?|entries|items?|documents?|occurrences?)\b[^\n]{0,60}"
+    r")?(?:</?output>|[\s.()])*"
+    r"|\{(?='[^{}]*\[\])(?:'[\w-]+':(?:\[\]|None|[01]|True|False|~|\"~?),)+\}",
+    re.IGNORECASE,
+)
+_NOTHING_FOUND_LIMIT: Final = 160
+_BEGINS_NOTHING: Final = frozenset({"", *"nN0zZfFeE<[](.'o \n\""})
+"""The second character of such a form: the first is that of its type."""
 # Where none of these is, no id can be.
 _TRIGGER = re.compile(r"\d|[_-][A-Za-z]{16}")
 # A clock's reading has seconds; without them, somebody chose this time.
@@ -139,9 +152,9 @@ def result_fingerprint(result: object, arguments: object = None, *, failed: bool
     Return the fingerprint of what a tool call returned: of what it says that its arguments did not.
 
     Texts of the arguments are left out of it, so that two searches that find nothing for other words say the
-    same, and what only repeats a sentence of them says nothing: that is ``NOTHING_NEW``. Of an error, also
-    one that only looks like it (a traceback, a compiler's message), the numbers of lines and columns are left
-    out too. Never raises.
+    same, and what only repeats a sentence of them says nothing: that is ``NOTHING_NEW``. An empty result,
+    and one that says so in words, is ``NOTHING_FOUND``. Of an error, also one that only looks like it (a
+    traceback, a compiler's message), the numbers of lines and columns are left out too. Never raises.
 
     Args:
         result: What came back: text or any value.
@@ -162,6 +175,12 @@ def result_fingerprint(result: object, arguments: object = None, *, failed: bool
             repeats = repeats or len(text) >= _SHORTEST_SENTENCE
         if repeats and _WORD.search(canonical) is None:
             return NOTHING_NEW
+    if (
+        canonical[1:2] in _BEGINS_NOTHING
+        and len(canonical) <= _NOTHING_FOUND_LIMIT
+        and _NOTHING_FOUND.fullmatch(canonical) is not None
+    ):
+        return NOTHING_FOUND
     if failed or _FAILURE_SHAPE.search(canonical, 0, _SEARCHED_FOR_FAILURE) is not None:
         canonical = _POSITION.sub("#", canonical)
     return _digest(canonical)
@@ -403,3 +422,6 @@ _dump: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_
 
 NOTHING_NEW: Final = _digest("~")
 """Of a result that only repeats its arguments."""
+
+NOTHING_FOUND: Final = _digest("")
+"""Of a result that is empty, or says that there is nothing."""

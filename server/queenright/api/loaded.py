@@ -322,7 +322,7 @@ class NodeDetail(NodeRow):
     success_criteria: str
     max_turns: int
     max_retries: int | None
-    """None: as many as the guard of the node allows."""
+    """None: as many as the guard of the node allows. A number does not count where the guard holds visits."""
     max_node_visits: int
     edges_in: list[Edge]
     edges_out: list[Edge]
@@ -341,7 +341,7 @@ class NodeDetail(NodeRow):
         conversation_judge="",
         success_criteria="",
         max_turns=12,
-        max_retries=3,
+        max_retries=None,
         max_node_visits=1000,
         edges_in=[],
         edges_out=[],
@@ -375,7 +375,7 @@ class NodeCriteria(Wire):
     output_keys: list[str]
     nullable_output_keys: list[str]
     max_retries: int | None
-    """None: as many as the guard of the node allows."""
+    """None: as many as the guard of the node allows. A number does not count where the guard holds visits."""
     goal_criteria: list[GoalCriterion]
     """Of the graph's goal, those that speak of what this node puts out."""
     visits: int
@@ -392,7 +392,7 @@ class NodeCriteria(Wire):
         success_criteria="",
         output_keys=["report"],
         nullable_output_keys=[],
-        max_retries=3,
+        max_retries=None,
         goal_criteria=[],
         visits=2,
         outcomes={"done": 2},

@@ -23,6 +23,7 @@ GUARDED: Final = frozenset(
     {
         FindingKind.DOOM_LOOP,
         FindingKind.ERROR_STREAK,
+        FindingKind.NO_TOOL_CALLS,
         FindingKind.RETRY_STORM,
         FindingKind.ZERO_PROGRESS,
     }
@@ -72,7 +73,7 @@ class HealthGuard:
         self._settings = settings
         self._agent_id = agent_id
         self._session_id = session_id
-        self._hold_seconds = hold_seconds
+        self.hold_seconds = hold_seconds
         self._vitals: VitalSigns | None = None
 
     def observe(self, event: AgentEvent) -> GuardFinding | None:
@@ -99,7 +100,7 @@ class HealthGuard:
             evidence=found.evidence,
             stop=found.severity is Severity.CRITICAL,
             level=found.severity.value,
-            hold_seconds=self._hold_seconds,
+            hold_seconds=self.hold_seconds,
         )
 
     def reset(self) -> None:

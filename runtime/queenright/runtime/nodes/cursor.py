@@ -119,6 +119,7 @@ class NodeCursor(BaseModel):
             self.user_interaction_count += 1
             self.question = None
             self.awaiting = "model"
+            self._note(EventType.CLIENT_INPUT_RECEIVED, entry.at, {})
         elif entry.kind is EntryKind.FEEDBACK:
             self._apply_feedback(entry)
 

@@ -124,8 +124,10 @@ class EventLoopNode:
         self._agent_id = str(context.get("agent_id") or "")
         self._breakers = breakers
         self._max_retries = spec.max_retries
-        if spec.max_retries is None and guard is None:
-            self._max_retries = _MAX_RETRIES
+        if guard is None:
+            self._max_retries = _MAX_RETRIES if spec.max_retries is None else spec.max_retries
+        elif guard.hold_seconds > 0:
+            self._max_retries = None  # the guard decides, after the judge has seen it
         self._tools = ToolRunner(
             spec,
             tools,

@@ -36,13 +36,18 @@ class GuardFinding:
 class Guard(Protocol):
     """Observes a working node; one guard per visit."""
 
+    @property
+    def hold_seconds(self) -> float:
+        """Seconds for which a stopped visit is held; 0 ends it at once."""
+        ...
+
     def observe(self, event: AgentEvent) -> GuardFinding | None:
         """
         Observe one event of the visit, and return a finding if something is wrong.
 
-        The events are STEP_COMPLETED, LLM_CALL_COMPLETED and TOOL_CALL_COMPLETED, in order. After a resume,
-        a new guard is shown the earlier events of the visit with their original times, so read time from
-        the events. Must be fast and must not raise.
+        The events are STEP_COMPLETED, LLM_CALL_COMPLETED, TOOL_CALL_COMPLETED and CLIENT_INPUT_RECEIVED, in
+        order. After a resume, a new guard is shown the earlier events of the visit with their original times,
+        so read time from the events. Must be fast and must not raise.
         """
         ...
 

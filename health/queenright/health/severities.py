@@ -1,0 +1,26 @@
+"""How bad a trouble is by how often it came, or by how long it has lasted."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from queenright.health.findings import Severity
+from queenright.health.settings import HealthSettings
+
+HIGH_AFTER: Final = 2
+CRITICAL_AFTER: Final = 4
+"""Multiples of a limit in time: twice as long is high, and twice that critical, as the bands have it."""
+
+
+def grown(times: int, limit: int, settings: HealthSettings, high: int | None = None) -> Severity:
+    """Return how bad so many repeats are: high from ``high``, else half as many again as the limit."""
+    if times >= max(settings.bands.critical, 2 * limit + 1):
+        return Severity.CRITICAL
+    return Severity.HIGH if times >= (high or limit + (limit + 1) // 2) else Severity.MEDIUM
+
+
+def lasted(seconds: float, limit: float) -> Severity:
+    """Return how bad it is that something has lasted so long, which is its limit at least."""
+    if seconds >= CRITICAL_AFTER * limit:
+        return Severity.CRITICAL
+    return Severity.HIGH if seconds >= HIGH_AFTER * limit else Severity.MEDIUM
