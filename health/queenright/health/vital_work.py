@@ -24,7 +24,7 @@ from queenright.health.vital_facts import (
     tail,
     was_called_off,
 )
-from queenright.instrumentation.effects import CHANGING, Effect, asks_user, effect_of_tool, is_shell, speaks
+from queenright.instrumentation.effects import CHANGING, Effect, asks_user, effect_of_tool, speaks
 from queenright.instrumentation.error_class import SHELL_REFUSED, class_of_error
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint
 from queenright.instrumentation.names import Phase, ToolOutcome, Verdict
@@ -53,6 +53,7 @@ _REFUSABLE: Final = frozenset({Effect.EDITS, Effect.SUBMITS})
 # To look up a member of an enumeration takes longer than to compare it.
 _EDITS: Final = Effect.EDITS
 _POLLS: Final = Effect.POLLS
+_RUNS: Final = Effect.RUNS
 _SEARCHES: Final = Effect.SEARCHES
 _SUBMITS: Final = Effect.SUBMITS
 _WAITS: Final = Effect.WAITS
@@ -426,8 +427,10 @@ def _weigh_call(
             _weigh_poll(v, result, failed, at)
             return
         v._has_waited = False
-        seen = v.calls.add(tool, args, compared, turn, at, failed=failed, is_check=effect is None)
-        if effect is None and seen is Seen.NEVER and not failed and is_shell(tool):
+        seen = v.calls.add(
+            tool, args, compared, turn, at, failed=failed, is_check=effect is None or effect == _RUNS
+        )
+        if effect == _RUNS and seen is Seen.NEVER and not failed:
             v.calls.perhaps_changed()
             v.fruitless = 0
     if result is not None and seen is not Seen.BESIDE:

@@ -31,6 +31,8 @@ class Effect(StrEnum):
     """It writes what its arguments say: again with the same, it does nothing new."""
     WAITS = "waits"
     """It waits, or asks whether something has finished."""
+    RUNS = "runs"
+    """It runs a program or a script, which may change something."""
     SUBMITS = "submits"
     """It hands in a result, or says that the task is done."""
 
@@ -186,6 +188,11 @@ _SHELL_CHANGES: Final = _words_in(
     rsync scp
     """
 )
+_RUNNERS: Final = re.compile(
+    r"(?:python|pypy|ruby|perl|php|lua|node|deno|bun|java|julia|Rscript)[\d.]*|(?:ba|da|z|fi)?sh|source|\.|exec|eval"
+    r"|make|npm|npx|pnpm|yarn|cargo|go|gradle|mvn|docker|kubectl|terraform|ansible\S*|sqlite3|psql|mysql|curl|wget"
+)
+"""Commands that run a script or a program of somebody's, or ask another to change something."""
 _SHELL_EDITS: Final = _words_in(
     """
     tee patch apply_patch
@@ -380,9 +387,11 @@ def effect_of_command(command: str) -> Effect | None:
     if not effects:
         return Effect.READS
     if Effect.EDITS in effects:
-        return Effect.CHANGES if None in effects else Effect.EDITS
+        return Effect.CHANGES if effects & {None, Effect.RUNS} else Effect.EDITS
     if Effect.WAITS in effects or ("sleep" in bare and _LOOPS.search(bare) is not None):
         return Effect.WAITS
+    if Effect.RUNS in effects:
+        return Effect.RUNS
     if None in effects:
         return None
     return Effect.POLLS if Effect.POLLS in effects else Effect.SEARCHES
@@ -426,6 +435,8 @@ def _effect_of_words(words: list[str]) -> Effect | None:
         return Effect.READS if plain in _GIT_READS else Effect.CHANGES if plain else None
     if name in _INSTALLERS and second in _INSTALLS:
         return Effect.CHANGES
+    if _RUNNERS.fullmatch(name) or words[0].startswith(("./", "../", "/", "~/")):
+        return Effect.RUNS
     return None
 
 
