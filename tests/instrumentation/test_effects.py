@@ -75,7 +75,7 @@ def test_a_name_tells_what_a_tool_does(tool: str, effect: Effect | None) -> None
         ("until test -f done; do sleep 1; done", Effect.WAITS),
         ("sleep 1; cat a.py", Effect.READS),
         ("pytest -q", None),
-        ("python manage.py test 2>&1 | tail -5", None),
+        ("python manage.py test 2>&1 | tail -5", Effect.RUNS),
         ("", None),
     ],
 )
