@@ -74,7 +74,7 @@ async def test_nobody_there_is_said_without_credentials() -> None:
         await client.post_alerts(address, [ALERT])
     await client.aclose()
 
-    assert not caught.value.reached
+    assert not caught.value.was_reached
     assert secret not in "".join(traceback.format_exception(caught.value))
 
 

@@ -29,9 +29,9 @@ from queenright.alerting.export import (
     in_answer,
     in_files,
     in_groups,
-    links_of,
+    rule_links,
 )
-from queenright.alerting.export.alertmanager import our_part, whole_config
+from queenright.alerting.export.alertmanager import queenright_section, whole_config
 from queenright.alerting.export.compare import normal
 from queenright.alerting.export.kubernetes import Place, kubernetes_files
 from queenright.alerting.export.mixin import archive, mixin_files
@@ -311,13 +311,15 @@ def test_two_alerts_that_would_be_one_are_a_fault() -> None:
     ],
 )
 def test_dashboards_are_where_those_of_notifications_are(template: str, dashboards: str) -> None:
-    assert links_of(AlertingSettings(dashboard_url=template)).dashboards == dashboards
+    assert rule_links(AlertingSettings(dashboard_url=template)).dashboards == dashboards
 
 
 def test_what_is_said_goes_before_the_settings() -> None:
-    links = links_of(AlertingSettings(console_url="https://q.example"), dashboards="https://other.example/d")
+    links = rule_links(
+        AlertingSettings(console_url="https://q.example"), dashboards="https://other.example/d"
+    )
     assert (links.runbooks, links.dashboards) == ("https://q.example/runbooks", "https://other.example/d")
-    assert links_of(AlertingSettings(), runbooks="https://w.example/r").runbooks == "https://w.example/r"
+    assert rule_links(AlertingSettings(), runbooks="https://w.example/r").runbooks == "https://w.example/r"
 
 
 # One archive
@@ -588,7 +590,7 @@ def test_somebodys_own_alertmanager_with_our_part_in_it_leaves_their_alerts_alon
 
 
 def test_our_part_brings_its_own_slack_address_and_touches_nothing_global() -> None:
-    part = our_part(whole_config("http://queenright:8420"))
+    part = queenright_section(whole_config("http://queenright:8420"))
 
     assert set(part) == {"route", "inhibit_rules", "receivers"}
     assert all(receiver["name"].startswith("queenright-") for receiver in part["receivers"])
@@ -604,7 +606,7 @@ def test_our_part_brings_its_own_slack_address_and_touches_nothing_global() -> N
 
 def test_the_snippet_is_the_same_part() -> None:
     snippet = yaml.safe_load(FOLDER["alertmanager-snippet.yaml"])
-    part = our_part(whole_config("http://queenright.agents:8420"))
+    part = queenright_section(whole_config("http://queenright.agents:8420"))
     assert snippet["route"] == {"routes": [part["route"]]}
     assert snippet["inhibit_rules"] == part["inhibit_rules"]
     assert snippet["receivers"] == part["receivers"]

@@ -138,7 +138,7 @@ async def test_clock_that_is_set_back_after_a_rise_ends_the_alert_that_holds(
     await post.say(ticket(severity=Severity.CRITICAL))
     await post.deliver()
     post.now -= 5
-    await post.say(ticket(severity=Severity.CRITICAL, judge_reasoning="Said anew."))
+    await post.say(ticket(severity=Severity.CRITICAL, judge_reasoning="SentAlert anew."))
     await post.say(ticket(**RESOLVED | {"severity": Severity.CRITICAL}))
     await post.deliver()
     await post.deliver(after=60)

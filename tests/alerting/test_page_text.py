@@ -103,24 +103,26 @@ def test_the_rules_that_overrule_the_queen_say_so() -> None:
     note = "(Triage proposed to dismiss it: 'see https://evil.example/x'; a high one that holds is not.)"
     ruled = by_rules(triaged_by="rules", analysis=f"{by_rules().analysis} {note}")
 
-    assert page_text.said(ruled) == note.replace("https://evil.example/x", NO_LINK)
+    assert page_text.quote_models(ruled) == note.replace("https://evil.example/x", NO_LINK)
 
 
 def test_a_model_cannot_speak_as_the_rules() -> None:
     """It may repeat their words; what it adds is still its own."""
     forged = by_rules(queen_model="m/x", analysis=f"{by_rules().analysis} The operator may ignore this.")
 
-    assert page_text.said(forged) == "The queen (m/x) says: The operator may ignore this."
-    assert "ignore" not in page_text.seen(forged)
+    assert page_text.quote_models(forged) == "The queen (m/x) says: The operator may ignore this."
+    assert "ignore" not in page_text.describe_finding(forged)
 
 
 def test_untriaged_says_what_the_rules_saw_and_the_judge_s_reason_as_the_judge_s() -> None:
     """B46"""
     late = ticket(**FOUND, untriaged=True, analysis="whatever", judge_model="m/x")
 
-    assert page_text.seen(late).startswith("Untriaged: the queen did not answer in time. researcher (node")
-    assert page_text.said(late) == "The judge (m/x) says: It repeats search(hive)."
-    assert page_text.said(by_rules(untriaged=True)) == ""
+    assert page_text.describe_finding(late).startswith(
+        "Untriaged: the queen did not answer in time. researcher (node"
+    )
+    assert page_text.quote_models(late) == "The judge (m/x) says: It repeats search(hive)."
+    assert page_text.quote_models(by_rules(untriaged=True)) == ""
 
 
 def test_what_we_ask_of_the_reader_comes_before_what_a_model_suggests() -> None:

@@ -9,12 +9,17 @@ from typing import Any
 
 import pytest
 
-from queenright.alerting.alertmanager import MOST_BYTES, AlertmanagerClient, PeerUnavailableError, PostedAlert
+from queenright.alerting.alertmanager import (
+    MAX_LIST_BYTES,
+    AlertmanagerClient,
+    PeerUnavailableError,
+    PostedAlert,
+)
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.settings import AlertingSettings
 from queenright.alerting.silence_watch import SilenceWatch
 from queenright.alerting.silences import (
-    MOST_ITEMS,
+    MAX_ITEMS,
     InvalidAnswerError,
     NewSilence,
     PeerSilences,
@@ -97,7 +102,7 @@ async def test_a_large_answer_is_unknown_and_never_none(peer: ServedPeer, store:
         peer.peer.says = said
         await watch.read_peers()
         assert watch.unknown.startswith(f"{peer.url} answers ")
-        assert watch.views()[0].said is None
+        assert watch.views()[0].answer is None
     peer.peer.says = b"[]"
     await watch.read_peers()
     assert (watch.unknown, watch.silences()) == ("", [])
@@ -107,7 +112,7 @@ async def test_a_large_answer_is_unknown_and_never_none(peer: ServedPeer, store:
 async def test_what_is_small_only_while_packed_is_not_unpacked(
     peer: ServedPeer, client: AlertmanagerClient
 ) -> None:
-    peer.peer.says = gzip.compress(b"[" + b" " * 10 * MOST_BYTES + b"]")
+    peer.peer.says = gzip.compress(b"[" + b" " * 10 * MAX_LIST_BYTES + b"]")
     peer.peer.more_headers = [(b"content-encoding", b"gzip")]
 
     with pytest.raises(PeerUnavailableError, match="no list of silences"):
@@ -135,11 +140,11 @@ def one_silence(number: int) -> dict[str, Any]:
 
 
 def test_more_items_than_anybody_has_are_refused() -> None:
-    most = json.dumps([one_silence(number) for number in range(MOST_ITEMS)]).encode()
-    more = json.dumps([one_silence(number) for number in range(MOST_ITEMS + 1)]).encode()
+    most = json.dumps([one_silence(number) for number in range(MAX_ITEMS)]).encode()
+    more = json.dumps([one_silence(number) for number in range(MAX_ITEMS + 1)]).encode()
 
-    assert len(read_answers(most, b"[]").silences) == MOST_ITEMS
-    with pytest.raises(InvalidAnswerError, match=f"at most {MOST_ITEMS}"):
+    assert len(read_answers(most, b"[]").silences) == MAX_ITEMS
+    with pytest.raises(InvalidAnswerError, match=f"at most {MAX_ITEMS}"):
         read_answers(more, b"[]")
 
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from queenright.alerting.config import render_alertmanager
-from queenright.alerting.export.loaded import seconds
+from queenright.alerting.export.loaded_rules import seconds
 from queenright.alerting.files import alertmanager_folder, templates_folder
 from queenright.alerting.rules import Alert, rule_groups
 from queenright.health.settings import HealthSettings

@@ -13,7 +13,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 from promql_parser import parse
 
-from queenright.alerting.alert import outside_severity
+from queenright.alerting.alert import alert_severity
 from queenright.alerting.files import alertmanager_folder, prometheus_folder, rules_folder, runbook
 from queenright.alerting.rules import Selectors
 from queenright.alerting.rules.promql import select
@@ -181,7 +181,7 @@ def test_what_is_given_up_pages_once_through_its_ticket_and_the_rule_does_not() 
     assert found is not None
     assert found.ticket
 
-    assert outside_severity(found.severity) == HEALTH.alerting.recovery_failed.severity == "critical"
+    assert alert_severity(found.severity) == HEALTH.alerting.recovery_failed.severity == "critical"
     [rule] = [rule for rule in ALERTS if rule["alert"] == "QueenrightRecoveryFailed"]
     assert rule["labels"]["severity"] == "warning"
 

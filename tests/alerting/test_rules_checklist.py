@@ -206,7 +206,7 @@ def exposed() -> dict[str, dict[str, set[str]]]:
     ServiceMetrics(registry, list)
     agent = WorkerFamilies.of(registry).acquire("agent")
     for verdict in ("accept", "retry", "continue", "escalate", "error"):
-        agent.step_ended("plan", verdict, 1.0, None)
+        agent.count_step("plan", verdict, 1.0, None)
     found: dict[str, dict[str, set[str]]] = {}
     for family in registry.collect():
         for sample in family.samples:

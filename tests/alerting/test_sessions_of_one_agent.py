@@ -131,7 +131,9 @@ async def test_agent_that_crashes_and_starts_anew_is_one_incident_with_a_count(
     alerts = [("ticket-1", alert_key(page["alerts"][0]["labels"]), "firing")]
     key = dedup_key(page["groupKey"])
     await store.transact(lambda conn: _known(conn, range(1, 9)))
-    await store.transact(lambda conn: notification_ledger.note(conn, "pagerduty", key, alerts, time.time()))
+    await store.transact(
+        lambda conn: notification_ledger.record_deliveries(conn, "pagerduty", key, alerts, time.time())
+    )
     for session in range(2, 9):
         await line.write(session, follows=[f"ticket-{session - 1}"])
     await line.flush("marker-1")

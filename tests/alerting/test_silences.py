@@ -28,9 +28,9 @@ from queenright.alerting.silences import (
     PeerSilences,
     PeerView,
     Silence,
+    describe_unknown_peers,
+    find_active_silence,
     read_answers,
-    silenced,
-    unknown,
 )
 from queenright.health.store import Store
 from tests.alerting.conftest import ServedPeer
@@ -85,10 +85,10 @@ async def test_a_silence_is_about_what_alertmanager_says_it_is_about(alertmanage
         made = json.loads(await client._request("POST", peer, "/api/v2/silences", body))["silenceID"]
 
         said = await client.silences(peer)
-        views = [PeerView(peer=peer.name, said=said, read_at=now())]
+        views = [PeerView(peer=peer.name, answer=said, read_at=now())]
 
-        assert (silenced(ours, views, now()) is not None) is expected, matcher
-        assert silenced(other, views, now()) is None
+        assert (find_active_silence(ours, views, now()) is not None) is expected, matcher
+        assert find_active_silence(other, views, now()) is None
         [known] = [one for one in said.silences if one.id == made]
         assert (known.by, known.comment, known.state) == ("ada", "c", "active")
         await client.expire(peer, made)
@@ -121,7 +121,7 @@ async def test_a_ticket_is_silenced_for_a_while_and_heard_again(
         assert found is not None
         assert (found.silence_id, found.by, found.comment) == (made, "ada", "known, see chat")
         assert found.until - now() == pytest.approx(7200, abs=60)
-        assert silenced(worse, watch.views(), now()) is not None
+        assert find_active_silence(worse, watch.views(), now()) is not None
         assert (peer, watch.unknown) == (alertmanager.url, "")
         [(silence, peers, tickets)] = watch.silences()
         assert (silence.id, peers, tickets) == (made, [alertmanager.url], ["ticket-1"])
@@ -176,11 +176,11 @@ def view(peer: str, *silences: Silence, error: str = "", of: dict[str, str] | No
         silences=silences,
         silenced={frozenset((of or labels()).items()): tuple(one.id for one in silences)} if silences else {},
     )
-    return PeerView(peer=peer, said=said, read_at=0.0, error=error)
+    return PeerView(peer=peer, answer=said, read_at=0.0, error=error)
 
 
 def until_when(*views: PeerView, at: float = 50.0) -> float | None:
-    found = silenced(labels(), views, at)
+    found = find_active_silence(labels(), views, at)
     return None if found is None else found.until
 
 
@@ -202,7 +202,7 @@ def test_one_that_never_answered_is_not_counted_and_what_one_said_last_holds() -
     assert until_when(view("one", a), never) == 100
     assert until_when(never) is None
     assert until_when(view("one", a, error="cannot be reached")) == 100
-    assert unknown([view("one", a), never]) == "two cannot be reached"
+    assert describe_unknown_peers([view("one", a), never]) == "two cannot be reached"
 
 
 def test_a_silence_that_is_over_or_has_not_begun_keeps_nothing() -> None:

@@ -68,7 +68,7 @@ ASKED = [
         {"panels": [shown], "templating": load(name)["templating"]}, variables={"__range": "5m"}
     )
 ]
-STAYS = ("Targets that answer",)
+STAYS = ("Scrape targets",)
 """What Prometheus itself says of a process: that it is down."""
 
 

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from queenright.instrumentation.instructions import (
     MESSAGE_LIMIT,
     Instruction,
+    InvalidInstruction,
     Nudge,
     Termination,
-    Unusable,
     parse_instructions,
 )
 
 NOW = 1_767_225_600.0
 
 
-def parse(*items: Any) -> list[Instruction | Unusable]:
+def parse(*items: Any) -> list[Instruction | InvalidInstruction]:
     body = {"instructions": list(items)}
     return parse_instructions(body, session_id="s", incarnation_id="i", now=NOW)
 
@@ -64,7 +64,7 @@ def test_what_is_stale_or_unreadable_is_named_and_not_followed(changes: dict[str
     """B67: a stale instruction is thrown away."""
     [one] = parse(item(**changes))
 
-    assert isinstance(one, Unusable)
+    assert isinstance(one, InvalidInstruction)
     assert one.instruction_id == "n1"
 
 
@@ -83,7 +83,7 @@ def test_a_message_is_bounded() -> None:
 
 @pytest.mark.parametrize("body", [None, [], {}, {"instructions": {}}, "text", 3])
 def test_another_answer_is_refused(body: object) -> None:
-    with pytest.raises(ValueError, match="no list of instructions"):
+    with pytest.raises(ValueError, match="no list 'instructions'"):
         parse_instructions(body, session_id="s", incarnation_id="i", now=NOW)
 
 
@@ -100,4 +100,4 @@ json_values = st.recursive(
 def test_whatever_comes_is_read_or_left(items: list[Any]) -> None:
     for one in parse(*json.loads(json.dumps(items))):
         assert 0 < len(one.instruction_id) <= 200
-        assert isinstance(one, Unusable) or one.expires_at > NOW
+        assert isinstance(one, InvalidInstruction) or one.expires_at > NOW

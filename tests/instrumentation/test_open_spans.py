@@ -21,7 +21,7 @@ from queenright.instrumentation import conventions, names, open_spans
 from queenright.instrumentation.delivery import Delivery
 from queenright.instrumentation.dropped import DROPPED
 from queenright.instrumentation.open_spans import GRACE, INTERVAL, OpenSpans
-from queenright.instrumentation.pulse import LONGEST, Pulse
+from queenright.instrumentation.pulse import MAX_TICK_SECONDS, Pulse
 from queenright.instrumentation.telemetry import Record
 from tests.instrumentation.parts import Memory, eventually
 
@@ -194,7 +194,7 @@ def test_what_is_open_at_the_shutdown_ends_with_unknown_outcome(watch: Watch) ->
         names.EVENT_SPAN_ENDED,
     ]
     assert watch.memory.records[1].attributes[names.OPEN_SPAN_OUTCOME] == "unknown"
-    assert watch.after(GRACE) == LONGEST
+    assert watch.after(GRACE) == MAX_TICK_SECONDS
 
 
 @pytest.mark.parametrize("then", ["look", "shutdown"])
@@ -298,7 +298,7 @@ def test_no_more_spans_are_known_than_there_is_room_for(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_spans, "CAPACITY", 2)
-    before = DROPPED.of("logs")
+    before = DROPPED.count_of("logs")
     calls = [watch.start(f"chat {number}", CHAT) for number in range(3)]
     assert len(watch.processor._new) == 2
     watch.after(GRACE)
@@ -308,7 +308,7 @@ def test_no_more_spans_are_known_than_there_is_room_for(
 
     assert len(calls) == 5
     assert watch.told() == [("started", "chat 0"), ("started", "chat 1")]
-    assert DROPPED.of("logs") - before == 3
+    assert DROPPED.count_of("logs") - before == 3
 
 
 def test_secrets_are_masked(watch: Watch) -> None:
@@ -375,7 +375,7 @@ def test_flush_of_the_provider_never_fails_by_us(watch: Watch) -> None:
 def test_ticks_become_rare_in_a_process_without_spans(watch: Watch) -> None:
     watch.start("GET /", {}).end()
     assert watch.pulse.joined == 1
-    assert [watch.after(GRACE) for _ in range(3)] == [GRACE, LONGEST, LONGEST]
+    assert [watch.after(GRACE) for _ in range(3)] == [GRACE, MAX_TICK_SECONDS, MAX_TICK_SECONDS]
 
     call = watch.start("chat gpt-4o", CHAT)
 

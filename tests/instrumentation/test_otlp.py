@@ -63,7 +63,7 @@ def test_what_cannot_be_encoded_costs_only_itself(
     otlp: Otlp, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
     """B81: one bad attribute does not spoil a batch, nor fill the log."""
-    before = DROPPED.of("spans")
+    before = DROPPED.count_of("spans")
     telemetry = Telemetry(otlp.url)
     bad = telemetry.tracer.start_span("\ud800")
     bad.end()
@@ -72,7 +72,7 @@ def test_what_cannot_be_encoded_costs_only_itself(
     assert telemetry.flush(10)
 
     assert [span.name for span in otlp.spans] == ["good"]
-    assert DROPPED.of("spans") - before == 1
+    assert DROPPED.count_of("spans") - before == 1
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
     telemetry.close()
 

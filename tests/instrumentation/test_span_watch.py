@@ -31,7 +31,7 @@ tracer = trace.get_tracer("any.library")
 def hang(spans):
     # Until so many open spans are reported; without a processor, for longer than that takes.
     from queenright.instrumentation import span_watch
-    processors = [known() for known in span_watch._watched._by_provider.values()]
+    processors = [known() for known in span_watch._watchers._by_provider.values()]
     until = time.monotonic() + (60 if processors else 1)
     while sum(len(processor._reported) for processor in processors) < spans and time.monotonic() < until:
         time.sleep(0.01)
@@ -145,7 +145,7 @@ for call in calls:
     call.end()
 ended = time.monotonic()
 from queenright.instrumentation import span_watch
-span_watch._watched.close()
+span_watch._watchers.close()
 print(slowest < 0.5, time.monotonic() - ended < 3, flush=True)
 os._exit(0)  # what the application's own exporter waits for is not ours
 """,
@@ -177,8 +177,8 @@ def test_process_without_a_tracer_provider_is_told_what_to_do(script: Script) ->
 
     assert done.stdout.strip() == "False False"
     assert done.stderr.strip() == (
-        "watch_spans() watches nothing: the tracer provider is not set, to which no span processor can be "
-        "added. Call it after OpenTelemetry is set up, or pass the provider: watch_spans(provider)."
+        "watch_spans() has no effect: the tracer provider is not set and does not accept span processors. "
+        "Call it after OpenTelemetry is set up, or pass the provider: watch_spans(provider)."
     )
 
 

@@ -61,7 +61,7 @@ def about_deadman(url: str) -> tuple[str, ...]:
     return NO_DEADMAN_SAID if url == NO_DEADMAN else ()
 
 
-def our_part(config: str) -> dict[str, Any]:
+def queenright_section(config: str) -> dict[str, Any]:
     """
     Return what is to be put into somebody's own configuration: ``route``, ``inhibit_rules``, ``receivers``.
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from queenright.alerting.export.loaded import LoadedRule
+from queenright.alerting.export.loaded_rules import LoadedRule
 from queenright.alerting.files import runbook
 from queenright.instrumentation import names
 

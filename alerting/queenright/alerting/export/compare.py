@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from queenright.alerting.export.loaded import LoadedRule, seconds
+from queenright.alerting.export.loaded_rules import LoadedRule, seconds
 
 _TOKEN: Final = re.compile(
     r"""(?P<text>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')"""
@@ -78,7 +78,7 @@ def compare(wanted: Iterable[LoadedRule], there: Iterable[LoadedRule]) -> list[D
     rules = list(wanted)
     left: dict[tuple[bool, str], list[LoadedRule]] = defaultdict(list)
     for rule in there:
-        if rule.ours:
+        if rule.is_ours:
             left[rule.alert, rule.name].append(rule)
     # First those with the same labels: the bands of one alert differ in nothing else.
     twins = [_take(left[rule.alert, rule.name], rule) for rule in rules]

@@ -14,7 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from queenright.alerting.export.alertmanager import NO_DEADMAN, about_deadman, our_part, whole_config
+from queenright.alerting.export.alertmanager import (
+    NO_DEADMAN,
+    about_deadman,
+    queenright_section,
+    whole_config,
+)
 from queenright.alerting.export.taken import Extras
 from queenright.alerting.export.yaml_text import yaml_text
 from queenright.alerting.rules import Group, Selectors
@@ -80,7 +85,7 @@ def kubernetes_files(
         objects[f"dashboards/{stem}.yaml"] = _dashboard(stem, text, place)
     config = whole_config(service_url, deadman_url=deadman_url)
     deadman = about_deadman(deadman_url)
-    part = our_part(config)
+    part = queenright_section(config)
     return {
         "kustomization.yaml": yaml_text(_kustomization(sorted(objects)), comments=[_WRITTEN]),
         **{path: yaml_text(one, comments=[_WRITTEN]) for path, one in objects.items()},

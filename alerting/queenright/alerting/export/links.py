@@ -8,7 +8,7 @@ from queenright.alerting.rules import Links
 from queenright.alerting.settings import AlertingSettings
 
 
-def links_of(
+def rule_links(
     settings: AlertingSettings, *, runbooks: str | None = None, dashboards: str | None = None
 ) -> Links:
     """

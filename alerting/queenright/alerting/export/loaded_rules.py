@@ -39,7 +39,7 @@ class LoadedRule:
     """Where it was read; empty if nobody said."""
 
     @property
-    def ours(self) -> bool:
+    def is_ours(self) -> bool:
         """Whether it goes by a name of ours; rules of others are nobody's business here."""
         return self.group.startswith(_GROUP) or (self.alert and self.name.startswith(_ALERT))
 
