@@ -151,10 +151,10 @@ def test_a_link_that_needs_what_is_not_known_is_left_out() -> None:
     ("setting", "value", "says"),
     [
         ("dashboard_url", "https://g/{agnet}", "{agnet} is unknown"),
-        ("trace_url", "https://g/{", "is no template"),
+        ("trace_url", "https://g/{", "is not a valid template"),
         ("alertmanager_urls", ("ftp://x",), "needs http"),
-        ("alertmanager_urls", ("http://a:9093", "http://u:p@a:9093/"), "named twice"),
-        ("alertmanager_urls", ("http://a:port",), "is no URL"),
+        ("alertmanager_urls", ("http://a:9093", "http://u:p@a:9093/"), "listed twice"),
+        ("alertmanager_urls", ("http://a:port",), "is not a valid URL"),
         ("lifetime_seconds", 179, "at least three times"),
         ("resend", 1, "Extra inputs"),
     ],

@@ -194,11 +194,11 @@ def test_a_folder_for_kubernetes_holds_the_rules(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("groups: {", "it is no YAML"),
-        ("a: 1", "is no rule file"),
-        ("groups: 5", "is no rule file"),
-        ("[]", "is no rule file"),
-        ("kind: PrometheusRule", "is no rule file"),
-        ("groups: [{name: x, rules: [{alert: y}]}]", "is no rule file"),
+        ("a: 1", "is not a rule file"),
+        ("groups: 5", "is not a rule file"),
+        ("[]", "is not a rule file"),
+        ("kind: PrometheusRule", "is not a rule file"),
+        ("groups: [{name: x, rules: [{alert: y}]}]", "is not a rule file"),
     ],
 )
 def test_a_file_that_holds_no_rules_is_named(tmp_path: Path, text: str, words: str) -> None:

@@ -95,7 +95,7 @@ def test_prometheus_itself_takes_what_is_taken_and_refuses_what_is_refused(tmp_p
     ("given", "of", "said"),
     [
         ('__name__="x"', "service", "name the metrics themselves"),
-        ('__address__="x"', "worker", "begins with __"),
+        ('__address__="x"', "worker", "start with __"),
         ('agent="x"', "service", "label of our own metrics"),
         ('kind!="stall"', "service", "namespace or cluster"),
         ('tool="x"', "worker", "label of our own metrics"),

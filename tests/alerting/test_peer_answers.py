@@ -75,7 +75,7 @@ async def test_what_is_no_answer_of_alertmanagers_is_said_in_words(
     peer.peer.says = said
 
     with pytest.raises(
-        PeerUnavailableError, match=f"^Alertmanager {peer.url}: answers something that is no "
+        PeerUnavailableError, match=f"^Alertmanager {peer.url}: answered something other than "
     ):
         await ASKED[what](client, PeerAddress.parse(peer.url))
 
@@ -101,7 +101,7 @@ async def test_a_large_answer_is_unknown_and_never_none(peer: ServedPeer, store:
     for said in (b"[" + b'{"id":"x"},' * 2_000_000 + b"{}]", b"[" + b'{"id":"x"},' * 200_000 + b"{}]"):
         peer.peer.says = said
         await watch.read_peers()
-        assert watch.unknown.startswith(f"{peer.url} answers ")
+        assert watch.unknown.startswith(f"{peer.url} answer")
         assert watch.views()[0].answer is None
     peer.peer.says = b"[]"
     await watch.read_peers()
@@ -115,7 +115,7 @@ async def test_what_is_small_only_while_packed_is_not_unpacked(
     peer.peer.says = gzip.compress(b"[" + b" " * 10 * MAX_LIST_BYTES + b"]")
     peer.peer.more_headers = [(b"content-encoding", b"gzip")]
 
-    with pytest.raises(PeerUnavailableError, match="no list of silences"):
+    with pytest.raises(PeerUnavailableError, match="lists of silences"):
         await client.silences(PeerAddress.parse(peer.url))
 
 

@@ -106,7 +106,7 @@ async def test_a_ticket_is_silenced_for_a_while_and_heard_again(
     """B41: however bad it gets, and each reminder; what Alertmanager cannot say is unknown, never none."""
     settings = AlertingSettings(alertmanager_urls=(alertmanager.url,))
     async with watching(store, now, alertmanager.url) as (watch, client):
-        assert watch.unknown == f"{alertmanager.url} has not been asked yet"
+        assert watch.unknown == f"{alertmanager.url} has not answered yet"
         with pytest.raises(NothingToSilenceError):
             await watch.add("ticket-1", by="ada", comment="c", seconds=60)
         await store.transact(lambda conn: enqueue(conn, ticket(), settings, now()))
@@ -241,7 +241,7 @@ def test_whatever_else_answers_is_refused(body: bytes) -> None:
 async def test_something_that_is_no_alertmanager_is_unknown(peer: ServedPeer, store: Store) -> None:
     async with watching(store, now, peer.url) as (watch, _):
         await watch.read_peers()
-        assert "is no list of silences and alerts" in watch.unknown
+        assert "other than lists of silences and alerts" in watch.unknown
         assert watch.silences() == []
     async with watching(store, now) as (watch, _):
         await watch.read_peers()

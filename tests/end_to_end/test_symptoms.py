@@ -241,4 +241,5 @@ async def test_symptom_of_an_agent_with_none_of_our_code_in_it_wakes_the_judge(
             "the symptom in the service's webhook",
             seconds=120,
         )
-        assert await empty_panels(answer, agent) <= NOT_SAID | {"Time since last heartbeat", "Errors by class"}
+        expected = NOT_SAID | {"Time since last heartbeat", "Errors by class"}
+        assert await empty_panels(answer, agent) <= expected

@@ -144,7 +144,7 @@ def test_the_dashboards_follow_a_file_of_settings(tmp_path: Path) -> None:
     [
         ("health_monitoring: {bands: {warning: 30}}", "bands must rise"),
         ("health_monitoring: {bandz: {}}", "bandz"),
-        ("- a list", "should be a mapping"),
+        ("- a list", "must be a mapping"),
         ("a: [", "not valid YAML"),
         (None, "cannot be read"),
     ],

@@ -18,7 +18,7 @@ class UnknownVariableError(QueenrightError):
     """Raised for a query with a variable that neither the dashboard nor the caller defines."""
 
     def __init__(self, name: str, panel: str) -> None:
-        super().__init__(f"Panel {panel!r} uses the undefined variable ${name}; add it to the variables.")
+        super().__init__(f"Panel {panel!r} uses ${name}, which is not defined; add it to the variables.")
         self.name = name
         self.panel = panel
 

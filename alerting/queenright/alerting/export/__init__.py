@@ -1,4 +1,4 @@
-"""The rules as other stacks take them: files, one archive, Kubernetes; and whether what is loaded is ours."""
+"""Export the rules as files, an archive or Kubernetes objects, and compare them with loaded rules."""
 
 from __future__ import annotations
 

@@ -92,8 +92,8 @@ def _given_up(selectors: Selectors) -> Alert:
         severity="warning",
         source=SOURCE_MONITOR,
         summary="A task was given up: its recovery failed.",
-        description='Tasks given up in the last hour: {{ $value | printf "%.0f" }}. To see which and why, '
-        "run queenright recoveries --json (exhausted is true) or open the status page. Each agent has a "
+        description='Tasks given up in the last hour: {{ $value | printf "%.0f" }}. For the reasons, see '
+        "entries with exhausted true in queenright recoveries --json, or the status page. Each agent has a "
         "critical ticket: queenright tickets.",
         threshold="1 task within an hour, after `health_monitoring.recovery.max_attempts_per_task` attempts",
         reason="nothing more is tried automatically: somebody has to finish the work or drop it",
@@ -112,8 +112,8 @@ def _from_start(selectors: Selectors) -> Alert:
         source=SOURCE_MONITOR,
         summary="A task restarted from the beginning: it had no valid checkpoint.",
         description='Tasks restarted in the last hour: {{ $value | printf "%.0f" }}. Their earlier work may '
-        "be repeated. To see which, run queenright recoveries --json (from_start is true) or open the status "
-        "page; for the cause, run queenright interventions.",
+        "be repeated. See entries with from_start true in queenright recoveries --json, or the status page; "
+        "for the cause, run queenright interventions.",
         threshold="1 task within an hour",
         reason="external effects of a task (mails, tickets, payments) may happen twice",
         dashboard="queenright-interventions",
