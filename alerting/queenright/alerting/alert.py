@@ -208,8 +208,8 @@ def _ended(ticket: EscalationTicket) -> str:
 
 def _own_base_urls(settings: AlertingSettings) -> tuple[str, ...]:
     """Return the base URLs to which links in a model's text may point."""
-    known = (settings.console_url, settings.dashboard_url, settings.trace_url, settings.runbooks)
-    return tuple({f"{urlsplit(url).scheme}://{urlsplit(url).netloc}" for url in known if url})
+    urls = (settings.console_url, settings.dashboard_url, settings.trace_url, settings.runbooks)
+    return tuple({f"{urlsplit(url).scheme}://{urlsplit(url).netloc}" for url in urls if url})
 
 
 def _link(template: str, values: Mapping[str, str]) -> str:

@@ -107,9 +107,9 @@ class AlertmanagerClient:
             AlertmanagerError: The request failed.
         """
         body = await self._request("GET", peer, "/api/v2/alerts", limit=MAX_LIST_BYTES)
-        found = await asyncio.to_thread(_read, body)
+        listed = await asyncio.to_thread(_read, body)
         try:
-            return [alert for alert in found if labels.items() <= alert["labels"].items()]
+            return [alert for alert in listed if labels.items() <= alert["labels"].items()]
         except (TypeError, LookupError, AttributeError):
             raise _unexpected(peer, "a list of alerts") from None
 

@@ -82,12 +82,12 @@ def plan(
         now: Seconds since the epoch.
     """
     groups: dict[str, list[Notification]] = defaultdict(list)
-    taken: dict[str, list[Notification]] = defaultdict(list)
+    resolved: dict[str, list[Notification]] = defaultdict(list)
     for notification in notifications:
-        (taken if peer in notification.resolved else groups)[notification.key].append(notification)
+        (resolved if peer in notification.resolved else groups)[notification.key].append(notification)
     result = Plan()
     replaced = _find_replaced(notifications, peer, now)
-    for key, group in taken.items():
+    for key, group in resolved.items():
         if key not in groups and key not in refused:
             _repeat_end(result, key, group, now, is_told=key in ends)
     for key, group in groups.items():
@@ -107,11 +107,11 @@ def _find_replaced(
     notifications: Iterable[Notification], peer: str, now: float
 ) -> dict[str, list[Notification]]:
     """Return the replaced alerts that a peer has, by ticket label."""
-    found: dict[str, list[Notification]] = defaultdict(list)
+    by_ticket: dict[str, list[Notification]] = defaultdict(list)
     for one in notifications:
-        if one.silent and peer in one.fired and not one.is_firing(now):
-            found[one.labels.get(ALERT_LABEL_TICKET_ID, "")].append(one)
-    return found
+        if one.is_silent and peer in one.fired and not one.is_firing(now):
+            by_ticket[one.labels.get(ALERT_LABEL_TICKET_ID, "")].append(one)
+    return by_ticket
 
 
 def _keep_firing(
@@ -152,11 +152,11 @@ def _end(
     if refused == newest.updated_at:
         result.silent += ended
         return
-    untold = tuple(n for n in ended if not n.told and peer not in n.fired)
-    if untold:
+    undelivered = tuple(n for n in ended if not n.was_delivered_in_time and peer not in n.fired)
+    if undelivered:
         # No peer was reachable while it fired. Send it firing first, then its end, to notify people.
-        result.pending |= {n.id: n.created_at for n in untold}
-        result.posts.append(_fire(key, newest, untold, settings, now))
+        result.pending |= {n.id: n.created_at for n in undelivered}
+        result.posts.append(_fire(key, newest, undelivered, settings, now))
         result.next_due = min(result.next_due, now + settings.late_resolve_seconds)
         return
     due = max((_due(n, peer, settings) for n in ended), default=now)
@@ -214,9 +214,9 @@ def _ended(newest: Notification, ended: list[Notification], now: float) -> Poste
 def _due(notification: Notification, peer: str, settings: AlertingSettings) -> float:
     """Return when the end may be sent: immediately, unless the firing alert was delivered late."""
     ended = notification.ends_at or 0.0
-    if notification.silent or peer not in notification.fired:
+    if notification.is_silent or peer not in notification.fired:
         return ended
-    if not notification.told:
+    if not notification.was_delivered_in_time:
         return notification.fired[peer] + settings.late_resolve_seconds
     # Alertmanager sends nothing for an alert that ends within its group_wait.
     first = min(notification.fired.values())

@@ -63,7 +63,7 @@ KEEP_SECONDS: Final = 30 * 86_400
 """Retention of delivered notifications."""
 
 _RANK: Final = {"info": 0, "warning": 1, "critical": 2}
-_TOLD: Final = frozenset({TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED})
+_NOTIFIED_STATUSES: Final = frozenset({TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED})
 
 _COUNTED: Final = re.compile(r" \d+ sessions, one after the other\.$")
 
@@ -139,12 +139,12 @@ class Notification:
         return self.ends_at is None or (not self.resolved and _holds(self.ends_at, self.updated_at, now))
 
     @property
-    def told(self) -> bool:
+    def was_delivered_in_time(self) -> bool:
         """Whether the alert ended and some peer accepted it before its end, so that only the end is sent."""
         return self.ends_at is not None and any(at <= self.ends_at for at in self.fired.values())
 
     @property
-    def silent(self) -> bool:
+    def is_silent(self) -> bool:
         """Whether it needs no delivery: another alert replaced it, or its worker is gone."""
         return _NOBODY in self.fired
 
@@ -252,11 +252,11 @@ def enqueue(
         return
     current = _find_firing(conn, ticket.ticket_id, now)
     joined = None
-    if current is None and ticket.status in _TOLD:
+    if current is None and ticket.status in _NOTIFIED_STATUSES:
         joined = _find_joined(conn, ticket, follows, now)
     sessions = _sessions(current or joined) + (joined is not None)
     annotations = annotations_for(ticket, settings, requests=requests, sessions=sessions)
-    if ticket.status in _TOLD:
+    if ticket.status in _NOTIFIED_STATUSES:
         if joined is not None:
             _join(conn, ticket, joined, annotations, now)
         elif current is None:
@@ -297,10 +297,10 @@ def _find_joined(
     conn: Connection, ticket: EscalationTicket, follows: Sequence[str], now: float
 ) -> Notification | None:
     for earlier in follows:
-        found = _find_firing(conn, earlier, now)
+        notification = _find_firing(conn, earlier, now)
         # A storm's alerts are one incident; an agent that keeps crashing after it gets a separate one.
-        if found is not None and found.labels.get(LABEL_STORM, "") in ("", ticket.storm_id):
-            return found
+        if notification is not None and notification.labels.get(LABEL_STORM, "") in ("", ticket.storm_id):
+            return notification
     return None
 
 
@@ -385,8 +385,8 @@ def _replace_for_all(
     for one in others:
         if one.ends_at is None:
             # Keep the reminder count of its own ticket, so that a later update is not taken for a reminder.
-            held = find_ticket(conn, one.ticket_id)
-            count = {REMINDERS: str(count_reminders(held))} if held is not None else {}
+            ticket = find_ticket(conn, one.ticket_id)
+            count = {REMINDERS: str(count_reminders(ticket))} if ticket is not None else {}
             _replace(conn, one, labels, one.annotations | count, now)
         else:
             _end(conn, one, now, now, silent=True)
@@ -408,8 +408,8 @@ def _update_annotations(
 
 def _raise_severity(current: Notification, ticket: EscalationTicket) -> dict[str, str]:
     # Agent, cause and cluster must not change: they let the new alert inhibit the end of the old one.
-    kept = {name: value for name, value in current.labels.items() if name != LABEL_REMINDER}
-    return kept | {
+    labels = {name: value for name, value in current.labels.items() if name != LABEL_REMINDER}
+    return labels | {
         "severity": alert_severity(ticket.severity),
         "ticket_severity": ticket.severity.value,
     }
@@ -480,8 +480,10 @@ def read_labels(conn: Connection) -> dict[str, dict[str, str]]:
 
 def read_held(conn: Connection, now: float) -> list[str]:
     """Return ended tickets whose alert is held open for the next ticket of the incident."""
-    held = select(OUTBOX.c.ticket_id).where(OUTBOX.c.active, OUTBOX.c.ends_at > now, _is_firing(literal(now)))
-    return list(conn.execute(held.order_by(OUTBOX.c.id)).scalars())
+    query = select(OUTBOX.c.ticket_id).where(
+        OUTBOX.c.active, OUTBOX.c.ends_at > now, _is_firing(literal(now))
+    )
+    return list(conn.execute(query.order_by(OUTBOX.c.id)).scalars())
 
 
 def read_last_id(conn: Connection) -> int:
@@ -518,7 +520,7 @@ def read_changed(
 
 
 def _read(conn: Connection, wanted: ColumnElement[bool]) -> list[Notification]:
-    found = {
+    notifications = {
         row.id: _notification(row._mapping)
         for row in conn.execute(select(OUTBOX).where(wanted).order_by(OUTBOX.c.id)).all()
         if row.active
@@ -529,10 +531,10 @@ def _read(conn: Connection, wanted: ColumnElement[bool]) -> list[Notification]:
         .where(wanted, OUTBOX_DELIVERIES.c.delivered_at.is_not(None))
     )
     for row in deliveries.all():
-        if (notification := found.get(row.outbox_id)) is not None:
-            taken = notification.fired if row.status == "firing" else notification.resolved
-            taken[row.peer] = row.delivered_at
-    return list(found.values())
+        if (notification := notifications.get(row.outbox_id)) is not None:
+            accepted = notification.fired if row.status == "firing" else notification.resolved
+            accepted[row.peer] = row.delivered_at
+    return list(notifications.values())
 
 
 def list_notifications(
@@ -549,15 +551,15 @@ def list_notifications(
     """
     query = select(OUTBOX) if before is None else select(OUTBOX).where(OUTBOX.c.id < before)
     rows = conn.execute(query.order_by(OUTBOX.c.id.desc()).limit(limit)).all()
-    found: dict[int, list[PeerDeliveryState]] = {row.id: [] for row in rows}
+    states: dict[int, list[PeerDeliveryState]] = {row.id: [] for row in rows}
     table = OUTBOX_DELIVERIES
     deliveries = conn.execute(
         select(table)
-        .where(table.c.outbox_id.in_(found), table.c.peer != _NOBODY)
+        .where(table.c.outbox_id.in_(states), table.c.peer != _NOBODY)
         .order_by(table.c.peer, table.c.status)
     )
     for row in deliveries:
-        found[row.outbox_id].append(
+        states[row.outbox_id].append(
             PeerDeliveryState(
                 peer=row.peer,
                 status=row.status,
@@ -567,12 +569,15 @@ def list_notifications(
                 last_error=redact(row.last_error) if row.last_error else None,
             )
         )
-    told = told_of(conn, {row.ticket_id for row in rows})
-    return [_to_record(row, tuple(found[row.id]), told.get(row.ticket_id, ()), now) for row in rows]
+    delivered = told_of(conn, {row.ticket_id for row in rows})
+    return [_to_record(row, tuple(states[row.id]), delivered.get(row.ticket_id, ()), now) for row in rows]
 
 
 def _to_record(
-    row: Row[Any], peers: tuple[PeerDeliveryState, ...], told: Iterable[DeliveredNotification], now: float
+    row: Row[Any],
+    peers: tuple[PeerDeliveryState, ...],
+    delivered: Iterable[DeliveredNotification],
+    now: float,
 ) -> HandedOver:
     holds = _holds(row.ends_at, row.updated_at, now)
     return HandedOver(
@@ -588,7 +593,7 @@ def _to_record(
         ended_at=None if holds else row.ends_at,
         active=row.active and not _is_over(row, peers),
         peers=peers,
-        told=tuple(one for one in told if one.alert_key == row.alert_key),
+        told=tuple(one for one in delivered if one.alert_key == row.alert_key),
     )
 
 
@@ -622,17 +627,17 @@ def record(conn: Connection, receipts: Sequence[Receipt], done: Collection[int],
 
 def _record(conn: Connection, receipts: Sequence[Receipt]) -> None:
     table = OUTBOX_DELIVERIES.c
-    found = conn.execute(
+    existing = conn.execute(
         select(table.outbox_id, table.peer, table.status, table.delivered_at).where(
             table.outbox_id.in_({receipt.notification_id for receipt in receipts})
         )
     )
-    known = {(row.outbox_id, row.peer, row.status): row.delivered_at for row in found}
-    taken = {key for key, delivered_at in known.items() if delivered_at is not None}
+    known = {(row.outbox_id, row.peer, row.status): row.delivered_at for row in existing}
+    accepted = {key for key, delivered_at in known.items() if delivered_at is not None}
     rows: dict[tuple[int, str, str], dict[str, Any]] = {}
     for receipt in receipts:
         key = (receipt.notification_id, receipt.peer, receipt.status)
-        if key in taken:
+        if key in accepted:
             continue
         rows[key] = {
             "attempts": receipt.attempts,
@@ -641,7 +646,7 @@ def _record(conn: Connection, receipts: Sequence[Receipt]) -> None:
             "last_error": receipt.error,
         }
         if receipt.error is None:
-            taken.add(key)
+            accepted.add(key)
     changed = [
         {"of": key[0], "at": key[1], "was": key[2], **row} for key, row in rows.items() if key in known
     ]

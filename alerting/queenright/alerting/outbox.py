@@ -201,12 +201,12 @@ class Outbox:
             return line.next_attempt_at
         result, due = await line.deliver(notifications, now)
         # An ended row is done if a newer row of the same alert fires: its end comes with that one's.
-        held = {n.key: n.id for n in notifications if n.is_firing(now)}
+        firing_ids = {n.key: n.id for n in notifications if n.is_firing(now)}
         done = [
             n.id
             for n in notifications
-            if (not n.is_firing(now) and n.id < held.get(n.key, 0))
-            or all(known.has_confirmed_end(n, now) for known in self._lines)
+            if (not n.is_firing(now) and n.id < firing_ids.get(n.key, 0))
+            or all(one.has_confirmed_end(n, now) for one in self._lines)
         ]
         if result.receipts or result.failures or done:
             events = self._events(line, result, now)
@@ -231,17 +231,17 @@ class Outbox:
         """Return the active notifications: those in memory, updated with changes from the store."""
         at = self._read_at
         if at is None or not at <= now < self._all_read_at + _READ_ALL:
-            found, self._last_id = await self._store.read(
+            changed, self._last_id = await self._store.read(
                 lambda conn: (read_active(conn), read_last_id(conn))
             )
             before, self._known = self._known, {}
             self._all_read_at = now
         else:
             known, since, above = dict(self._known), at - _READ_BACK, self._last_id
-            found = await self._store.read(lambda conn: read_changed(conn, known, since, above=above))
+            changed = await self._store.read(lambda conn: read_changed(conn, known, since, above=above))
             before = self._known
-            self._last_id = max((self._last_id, *(one.id for one in found)))
-        for one in found:
+            self._last_id = max((self._last_id, *(one.id for one in changed)))
+        for one in changed:
             # Another peer may have accepted it during this read.
             if at is not None and (earlier := before.get(one.id)) is not None:
                 one.fired.update(earlier.fired)
@@ -255,10 +255,10 @@ class Outbox:
     def _apply(self, receipts: Sequence[Receipt], done: Sequence[int]) -> None:
         """Apply what was written to the notifications in memory."""
         for receipt in receipts:
-            known = self._known.get(receipt.notification_id)
-            if known is not None and receipt.error is None:
-                taken = known.fired if receipt.status == "firing" else known.resolved
-                taken.setdefault(receipt.peer, receipt.at)
+            notification = self._known.get(receipt.notification_id)
+            if notification is not None and receipt.error is None:
+                accepted = notification.fired if receipt.status == "firing" else notification.resolved
+                accepted.setdefault(receipt.peer, receipt.at)
         for key in done:
             self._known.pop(key, None)
 
@@ -274,11 +274,11 @@ class Outbox:
     def _pending(self) -> dict[int, float]:
         if not self._lines:
             return self._unaddressed
-        found: dict[int, float] = {}
+        pending: dict[int, float] = {}
         for line in self._lines:
             for key, since in line.pending.items():
-                found[key] = min(since, found.get(key, since))
-        return found
+                pending[key] = min(since, pending.get(key, since))
+        return pending
 
     def _count(self, outcome: Outcome, amount: int) -> None:
         self._outcomes.labels(outcome).inc(amount)

@@ -307,10 +307,10 @@ def _batches(posts: Sequence[Post]) -> Iterator[Sequence[Post]]:
 
 def _with_receipts(notifications: Sequence[Notification], result: Deliveries) -> list[Notification]:
     """Return the notifications with the receipts applied, as the store will have them."""
-    known = {n.id: n for n in notifications}
+    by_id = {n.id: n for n in notifications}
     for receipt in result.receipts:
         if receipt.error is None:
-            about = known[receipt.notification_id]
-            taken = about.fired if receipt.status == "firing" else about.resolved
-            taken.setdefault(receipt.peer, receipt.at)
-    return list(known.values())
+            about = by_id[receipt.notification_id]
+            accepted = about.fired if receipt.status == "firing" else about.resolved
+            accepted.setdefault(receipt.peer, receipt.at)
+    return list(by_id.values())

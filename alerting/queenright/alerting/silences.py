@@ -126,17 +126,17 @@ def read_answers(silences: bytes, alerts: bytes) -> PeerSilences:
         InvalidAnswerError: A list is invalid; names the first invalid field.
     """
     try:
-        found = _SILENCES.validate_json(silences)
-        known = _ALERTS.validate_json(alerts)
+        parsed_silences = _SILENCES.validate_json(silences)
+        parsed_alerts = _ALERTS.validate_json(alerts)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in fault["loc"]) or "the answer"
         raise InvalidAnswerError(f"{where}: {fault_message(fault)[:200]}") from None
     return PeerSilences(
-        silences=tuple(_silence(one) for one in found if one.status.state in ("active", "pending")),
+        silences=tuple(_silence(one) for one in parsed_silences if one.status.state in ("active", "pending")),
         silenced={
             frozenset(one.labels.items()): tuple(one.status.silenced_by)
-            for one in known
+            for one in parsed_alerts
             if one.status.silenced_by
         },
     )
@@ -173,21 +173,21 @@ def find_active_silence(
         views: The state of each peer.
         now: Seconds since the epoch.
     """
-    found: list[ActiveSilence] = []
+    active: list[ActiveSilence] = []
     for view in views:
         if view.answer is None:
             continue
         one = _silenced_at(labels, view.answer, now)
         if one is None:
             return None
-        found.append(one)
-    return min(found, key=lambda one: one.until, default=None)
+        active.append(one)
+    return min(active, key=lambda one: one.until, default=None)
 
 
-def _silenced_at(labels: Mapping[str, str], said: PeerSilences, now: float) -> ActiveSilence | None:
-    if not (ids := frozenset(said.silence_ids(labels))):
+def _silenced_at(labels: Mapping[str, str], answer: PeerSilences, now: float) -> ActiveSilence | None:
+    if not (ids := frozenset(answer.silence_ids(labels))):
         return None
-    holding = [one for one in said.silences if one.id in ids and one.starts_at <= now < one.ends_at]
+    holding = [one for one in answer.silences if one.id in ids and one.starts_at <= now < one.ends_at]
     if not holding:
         return None
     longest = max(holding, key=lambda one: one.ends_at)

@@ -37,8 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _check(folder: Path, files: dict[str, str]) -> int:
-    found = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.json")}
-    stale = sorted(name for name in files.keys() | found.keys() if files.get(name) != found.get(name))
+    existing = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.json")}
+    stale = sorted(name for name in files.keys() | existing.keys() if files.get(name) != existing.get(name))
     for name in stale:
         print(
             f"{folder / name} is not up to date; run `python -m queenright.grafana`.",

@@ -111,7 +111,7 @@ class _Annotation(Builder[models.AnnotationQuery]):
 
 def _annotations() -> list[Builder[models.AnnotationQuery]]:
     notified = 'decision=~"intervene|bypass"'
-    found = [
+    annotations = [
         _PrometheusAnnotation(
             "Operator notified",
             "purple",
@@ -134,4 +134,4 @@ def _annotations() -> list[Builder[models.AnnotationQuery]]:
             "{{severity}} {{agent}}",
         ),
     ]
-    return [_Annotation(annotation) for annotation in found]
+    return [_Annotation(annotation) for annotation in annotations]

@@ -82,10 +82,10 @@ def time_series(
     ``lines`` are thresholds; ``colours`` fix the colour of a series by its name, ``patterns`` by a regular
     expression such as ``/error$/``.
     """
-    panel = dress(timeseries.Panel(), title, description, unit, size)
+    panel = set_common_options(timeseries.Panel(), title, description, unit, size)
     panel.min(0).line_width(1).fill_opacity(80 if stacked else 10).span_nulls(False)
     panel.show_points(common_models.VisibilityMode.AUTO).color_scheme(
-        coloured(models.FieldColorModeId.PALETTE_CLASSIC_BY_NAME)
+        colour_scheme(models.FieldColorModeId.PALETTE_CLASSIC_BY_NAME)
     )
     panel.tooltip(
         common.VizTooltipOptions()
@@ -112,7 +112,7 @@ def time_series(
         panel.override_by_name(name, [models.DynamicConfigValue("color", _fixed(colour))])
     for pattern, colour in patterns:
         panel.override_by_regexp(pattern, [models.DynamicConfigValue("color", _fixed(colour))])
-    return panel.targets([target(query, ref) for query, ref in named(queries)])
+    return panel.targets([target(query, ref) for query, ref in with_refs(queries)])
 
 
 def counts(
@@ -155,22 +155,22 @@ def numbers(
         colours: Colours of series by name, for values of at least 1.
         words: Value mappings: value, text and colour.
     """
-    panel = dress(stat.Panel(), title, description, unit, size)
+    panel = set_common_options(stat.Panel(), title, description, unit, size)
     panel.color_mode(common_models.BigValueColorMode.BACKGROUND_SOLID)
     panel.graph_mode(common_models.BigValueGraphMode.NONE)
     panel.text_mode(common_models.BigValueTextMode.VALUE_AND_NAME)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False).fields(""))
-    panel.no_value("no data").mappings([in_words(words)] if words else [])
+    panel.no_value("no data").mappings([value_map(words)] if words else [])
     # Green means healthy now, so it is not used for values over a time range.
     good = GREEN if lines and not any(query.is_over_range for query in queries) else "transparent"
     panel.thresholds(_steps((None, good), *lines))
-    panel.color_scheme(coloured(models.FieldColorModeId.THRESHOLDS))
+    panel.color_scheme(colour_scheme(models.FieldColorModeId.THRESHOLDS))
     if unit == "short":  # an increase is extrapolated between scrapes: 7.16 for a whole number
         panel.decimals(0)
     for name, colour in colours:
         steps = _steps((None, "transparent"), (1, colour)).build()
         panel.override_by_name(name, [models.DynamicConfigValue("thresholds", steps)])
-    return panel.targets([target(query, ref).instant() for query, ref in named(queries)])
+    return panel.targets([target(query, ref).instant() for query, ref in with_refs(queries)])
 
 
 def gauges(
@@ -183,13 +183,13 @@ def gauges(
     most: float,
 ) -> bargauge.Panel:
     """Return a bar gauge of current values between 0 and ``most``, coloured by thresholds."""
-    panel = dress(bargauge.Panel(), title, description, unit, size).min(0).max(most)
+    panel = set_common_options(bargauge.Panel(), title, description, unit, size).min(0).max(most)
     panel.orientation(common_models.VizOrientation.HORIZONTAL)
     panel.display_mode(common_models.BarGaugeDisplayMode.BASIC)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False).fields(""))
-    panel.thresholds(thresholds(lines)).color_scheme(coloured(models.FieldColorModeId.THRESHOLDS))
+    panel.thresholds(thresholds(lines)).color_scheme(colour_scheme(models.FieldColorModeId.THRESHOLDS))
     panel.no_value("no data")
-    return panel.targets([target(query, ref).instant() for query, ref in named(queries)])
+    return panel.targets([target(query, ref).instant() for query, ref in with_refs(queries)])
 
 
 def state_history(
@@ -201,10 +201,10 @@ def state_history(
     size: tuple[int, int] = (24, 6),
 ) -> statetimeline.Panel:
     """Return a state timeline; ``words`` are value mappings: value, text and colour."""
-    panel = dress(statetimeline.Panel(), title, description, "none", size)
-    panel.mappings([in_words(words)]).show_value(common_models.VisibilityMode.AUTO).row_height(0.85)
+    panel = set_common_options(statetimeline.Panel(), title, description, "none", size)
+    panel.mappings([value_map(words)]).show_value(common_models.VisibilityMode.AUTO).row_height(0.85)
     panel.merge_values(True).fill_opacity(75).line_width(0)
-    panel.color_scheme(coloured(models.FieldColorModeId.THRESHOLDS))
+    panel.color_scheme(colour_scheme(models.FieldColorModeId.THRESHOLDS))
     return panel.targets([target(query, "A")])
 
 
@@ -212,17 +212,17 @@ def heat_map(
     title: str, description: str, unit: str, query: Query, *, size: tuple[int, int] = (8, 8)
 ) -> heatmap.Panel:
     """Return a heat map of a histogram's buckets."""
-    panel = dress(heatmap.Panel(), title, description, "short", size).calculate(False)
+    panel = set_common_options(heatmap.Panel(), title, description, "short", size).calculate(False)
     panel.y_axis(heatmap.YAxisConfig().unit(unit))
     panel.color(heatmap.HeatmapColorOptions().mode(heatmap_models.HeatmapColorMode.SCHEME).scheme("Oranges"))
     return panel.targets([target(query, "A").format(PromQueryFormat.HEATMAP)])
 
 
-def dress(panel: _P, title: str, description: str, unit: str, size: tuple[int, int]) -> _P:
+def set_common_options(panel: _P, title: str, description: str, unit: str, size: tuple[int, int]) -> _P:
     """Set the common properties of a panel."""
     width, height = size
-    dressed = panel.title(title).description(description).unit(unit)
-    return dressed.datasource(DATASOURCE).span(width).height(height)
+    configured = panel.title(title).description(description).unit(unit)
+    return configured.datasource(DATASOURCE).span(width).height(height)
 
 
 def target(query: Query, ref: str) -> prometheus.Dataquery:
@@ -232,7 +232,7 @@ def target(query: Query, ref: str) -> prometheus.Dataquery:
     return built.range()
 
 
-def named(queries: Sequence[Query]) -> Iterable[tuple[Query, str]]:
+def with_refs(queries: Sequence[Query]) -> Iterable[tuple[Query, str]]:
     """Return each query with its reference letter."""
     return zip(queries, "ABCDEFGH", strict=False)
 
@@ -242,12 +242,12 @@ def thresholds(lines: Lines) -> builders.ThresholdsConfig:
     return _steps((None, GREEN), *lines)
 
 
-def coloured(mode: models.FieldColorModeId) -> builders.FieldColor:
+def colour_scheme(mode: models.FieldColorModeId) -> builders.FieldColor:
     """Return a colour scheme."""
     return builders.FieldColor().mode(mode)
 
 
-def in_words(words: Iterable[tuple[int, str, str]]) -> models.ValueMap:
+def value_map(words: Iterable[tuple[int, str, str]]) -> models.ValueMap:
     """Return value mappings to texts and colours."""
     return models.ValueMap(
         {str(value): models.ValueMappingResult(text=word, color=colour) for value, word, colour in words}
@@ -255,8 +255,8 @@ def in_words(words: Iterable[tuple[int, str, str]]) -> models.ValueMap:
 
 
 def _steps(*steps: tuple[float | None, str]) -> builders.ThresholdsConfig:
-    found = [models.Threshold(value, colour) for value, colour in steps]
-    return builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(found)
+    listed = [models.Threshold(value, colour) for value, colour in steps]
+    return builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(listed)
 
 
 def _fixed(colour: str) -> dict[str, object]:

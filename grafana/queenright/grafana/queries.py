@@ -44,9 +44,11 @@ def queries(dashboard_json: Mapping[str, Any], *, variables: Mapping[str, str]) 
     Raises:
         UnknownVariableError: A query uses a variable without a value.
     """
-    known = _values(dashboard_json, variables)
+    values = _values(dashboard_json, variables)
     return [
-        PanelQuery(panel["title"], _fill(target["expr"], known, panel["title"]), target.get("instant", False))
+        PanelQuery(
+            panel["title"], _fill(target["expr"], values, panel["title"]), target.get("instant", False)
+        )
         for panel in _panels(dashboard_json)
         for target in panel.get("targets", [])
         if "expr" in target
@@ -62,9 +64,9 @@ def annotation_queries(
     Raises:
         UnknownVariableError: A query uses a variable without a value.
     """
-    known = _values(dashboard_json, variables)
+    values = _values(dashboard_json, variables)
     return [
-        PanelQuery(annotation["name"], _fill(annotation["expr"], known, annotation["name"]))
+        PanelQuery(annotation["name"], _fill(annotation["expr"], values, annotation["name"]))
         for annotation in dashboard_json.get("annotations", {}).get("list", [])
         if "expr" in annotation
     ]
@@ -82,11 +84,11 @@ def _values(dashboard_json: Mapping[str, Any], variables: Mapping[str, str]) -> 
     return {**_BUILT_IN, **defaults, **variables}
 
 
-def _fill(expr: str, known: Mapping[str, str], panel: str) -> str:
+def _fill(expr: str, values: Mapping[str, str], panel: str) -> str:
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
-        if name not in known:
+        if name not in values:
             raise UnknownVariableError(name, panel)
-        return known[name]
+        return values[name]
 
     return _VARIABLE.sub(value, expr)

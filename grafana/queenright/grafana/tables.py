@@ -10,7 +10,15 @@ from grafana_foundation_sdk.builders import common, table
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from queenright.grafana.panels import Query, coloured, dress, in_words, named, target, thresholds
+from queenright.grafana.panels import (
+    Query,
+    colour_scheme,
+    set_common_options,
+    target,
+    thresholds,
+    value_map,
+    with_refs,
+)
 from queenright.grafana.thresholds import Lines
 
 ACTION: Final = "action"
@@ -59,26 +67,26 @@ def rows_by(
         action: A last column with clickable text; its query comes from ``with_action``.
         size: Width (of 24) and height.
     """
-    panel = dress(table.Panel(), title, description, "none", size)
-    panel.color_scheme(coloured(models.FieldColorModeId.THRESHOLDS))
-    asked = [*columns, action] if action else list(columns)
-    refs = [ref for _, ref in named([Query(column.expr) for column in asked])]
+    panel = set_common_options(table.Panel(), title, description, "none", size)
+    panel.color_scheme(colour_scheme(models.FieldColorModeId.THRESHOLDS))
+    all_columns = [*columns, action] if action else list(columns)
+    refs = [ref for _, ref in with_refs([Query(column.expr) for column in all_columns])]
     panel.targets(
         [
             target(Query(column.expr, ""), ref).instant().format(PromQueryFormat.TABLE)
-            for column, ref in zip(asked, refs, strict=True)
+            for column, ref in zip(all_columns, refs, strict=True)
         ]
     )
     panel.with_transformation(
         models.DataTransformerConfig("joinByField", options={"byField": label, "mode": "outer"})
     )
-    times = ("Time", *(f"Time {number}" for number in range(1, len(asked) + 1)))
+    times = ("Time", *(f"Time {number}" for number in range(1, len(all_columns) + 1)))
     hidden = [*times, f"Value #{refs[-1]}"] if action else [*times]
     values = {f"Value #{ref}": column.title for column, ref in zip(columns, refs, strict=False)}
     titles = {label: label.capitalize()} | values | ({ACTION: action.title} if action else {})
     panel.with_transformation(_organize(titles, hidden))
     panel.override_by_name(label.capitalize(), [models.DynamicConfigValue("links", list(links))])
-    for column in asked:
+    for column in all_columns:
         panel.override_by_name(column.title, _cell(column))
     return panel.sort_by([common.TableSortByFieldState().display_name(columns[0].title).desc(True)])
 
@@ -105,8 +113,8 @@ def series(
         links: Data links by label.
         size: Width (of 24) and height.
     """
-    panel = dress(table.Panel(), title, description, "none" if value else "string", size)
-    panel.color_scheme(coloured(models.FieldColorModeId.THRESHOLDS))
+    panel = set_common_options(table.Panel(), title, description, "none" if value else "string", size)
+    panel.color_scheme(colour_scheme(models.FieldColorModeId.THRESHOLDS))
     panel.targets([target(Query(expr, ""), "A").instant().format(PromQueryFormat.TABLE)])
     titles = dict(labels) | ({"Value": value.title} if value else {})
     panel.with_transformation(_organize(titles, ["Time"] if value else ["Time", "Value"]))
@@ -132,7 +140,7 @@ def _cell(column: Column) -> list[models.DynamicConfigValue]:
     if column.unit == "short":  # an increase is extrapolated between scrapes: 7.16 for a whole number
         properties.append(models.DynamicConfigValue("decimals", 0))
     if column.words:
-        properties.append(models.DynamicConfigValue("mappings", [in_words(column.words)]))
+        properties.append(models.DynamicConfigValue("mappings", [value_map(column.words)]))
     if column.lines:
         properties.append(models.DynamicConfigValue("thresholds", thresholds(column.lines).build()))
     if column.words or column.lines:

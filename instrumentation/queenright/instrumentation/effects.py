@@ -212,16 +212,16 @@ def effect_of(tool: str, arguments: object = None) -> Effect | None:
         tool: The tool's name.
         arguments: The arguments: text, JSON or an object. For a shell, the command is analysed.
     """
-    known = _tool(tool)
-    if known.command_in:
-        command = _text_in(arguments, known.command_in)
+    traits = _tool(tool)
+    if traits.command_in:
+        command = _text_in(arguments, traits.command_in)
         return effect_of_command(command[:_COMMAND_HEAD]) if command else None
-    if known.is_editor:
+    if traits.is_editor:
         return Effect.READS if _text_in(arguments, ("command",)) == "view" else Effect.CHANGES
-    if known.is_stdin:
+    if traits.is_stdin:
         # Empty input only polls for more output.
         return None if _text_in(arguments, ("chars", "input", "text", "data")).strip() else Effect.WAITS
-    return known.effect
+    return traits.effect
 
 
 def effect_facts(tool: str, arguments: object) -> dict[str, str]:

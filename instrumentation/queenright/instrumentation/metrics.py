@@ -311,12 +311,12 @@ class AgentSeries:
 
     def _bounded(self, label: str, value: str) -> str:
         """Return ``value``, or ``other`` if the label has reached its limit."""
-        seen = self._values.setdefault(label, set())
-        if value in seen:
+        values = self._values.setdefault(label, set())
+        if value in values:
             return value
-        if len(seen) >= VALUES:
+        if len(values) >= VALUES:
             return self._families.limited.fold(_COUNTED_BY[label], self.agent, value)
-        seen.add(value)
+        values.add(value)
         return value
 
     def _keep(self, key: tuple[str, ...], bound: Any, name: str) -> None:

@@ -277,25 +277,25 @@ def describe(span: ReadableSpan, parent_id: int | None) -> Attributes | None:
         parent_id: The id of the parent span.
     """
     span_attributes: Mapping[str, object] = span.attributes or {}
-    known = {field: _first(span_attributes, spellings) for field, spellings in _IDENTIFYING.items()}
+    fields = {field: _first(span_attributes, spellings) for field, spellings in _IDENTIFYING.items()}
     scope = span.instrumentation_scope.name if span.instrumentation_scope else ""
     name = fill_template(span.name, lambda field: _first(span_attributes, (field,)))
-    kind, subject = kind_of(known["operation"], known["marker"], name), named_in(name)
-    if kind is None and (known["operation"] or known["marker"] or not scope.startswith(SCOPES)):
+    kind, subject = kind_of(fields["operation"], fields["marker"], name), named_in(name)
+    if kind is None and (fields["operation"] or fields["marker"] or not scope.startswith(SCOPES)):
         return None
     values: dict[str, str] = {
         names.OPEN_SPAN_KIND: kind or "",
         names.OPEN_SPAN_NAME: name,
         names.OPEN_SPAN_SCOPE: scope,
         names.OPEN_SPAN_PARENT_ID: f"{parent_id:016x}" if parent_id else "",
-        names.GEN_AI_AGENT_NAME: known["agent"] or (subject if kind is Kind.AGENT else ""),
-        names.GEN_AI_CONVERSATION_ID: known["session"],
-        names.GEN_AI_REQUEST_MODEL: known["model"],
-        names.GEN_AI_PROVIDER_NAME: known["provider"],
+        names.GEN_AI_AGENT_NAME: fields["agent"] or (subject if kind is Kind.AGENT else ""),
+        names.GEN_AI_CONVERSATION_ID: fields["session"],
+        names.GEN_AI_REQUEST_MODEL: fields["model"],
+        names.GEN_AI_PROVIDER_NAME: fields["provider"],
     }
     if kind is Kind.TOOL:
-        values[names.GEN_AI_TOOL_NAME] = known["tool"] or known["entity"] or subject
-        values[names.GEN_AI_TOOL_CALL_ID] = known["call_id"]
+        values[names.GEN_AI_TOOL_NAME] = fields["tool"] or fields["entity"] or subject
+        values[names.GEN_AI_TOOL_CALL_ID] = fields["call_id"]
     attributes: Attributes = {key: cleaned for key, value in values.items() if (cleaned := clean_name(value))}
     attributes[names.OPEN_SPAN_START] = span.start_time or 0
     attributes[names.HEARTBEAT_INTERVAL] = INTERVAL

@@ -208,7 +208,7 @@ class Worker:
         is_waiting = False
         with suppress_errors:
             try:
-                known = WaitingReason(str(reason).lower())
+                waiting_reason = WaitingReason(str(reason).lower())
             except ValueError:
                 warn_once(
                     "Queenright ignores the unknown waiting reason %r; use one of %s.",
@@ -217,7 +217,7 @@ class Worker:
                 )
             else:
                 self._run.touch()
-                self._run.begin_wait(known)
+                self._run.begin_wait(waiting_reason)
                 is_waiting = True
         try:
             yield

@@ -94,12 +94,12 @@ def read_event(body: bytes) -> IncidentEvent:
         raise InvalidEventError(
             explain_fault(error.errors(include_url=False, include_input=False)[0])
         ) from None
-    agent, known = event.agent or _Agent(), list(IncidentChange)
+    agent, handled = event.agent or _Agent(), list(IncidentChange)
     data = event.data or _Data()
     return IncidentEvent(
         event_id=event.id,
         event_type=event.event_type,
-        change=IncidentChange(event.event_type) if event.event_type in known else None,
+        change=IncidentChange(event.event_type) if event.event_type in handled else None,
         at=_epoch(event.occurred_at),
         by=display_name(agent.summary or "", agent.id or "", otherwise="PagerDuty"),
         by_person=agent.type == "user_reference",

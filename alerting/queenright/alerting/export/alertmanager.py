@@ -80,16 +80,16 @@ def queenright_section(config: str) -> dict[str, Any]:
 
 def _named(route: Mapping[str, Any]) -> dict[str, Any]:
     """Return a route with prefixed receivers, including its child routes."""
-    found = dict(route)
-    if "receiver" in found:
-        found["receiver"] = _PREFIX + found["receiver"]
-    if "routes" in found:
-        found["routes"] = [_named(child) for child in found["routes"]]
-    return found
+    named = dict(route)
+    if "receiver" in named:
+        named["receiver"] = _PREFIX + named["receiver"]
+    if "routes" in named:
+        named["routes"] = [_named(child) for child in named["routes"]]
+    return named
 
 
 def _receiver(receiver: Mapping[str, Any], slack: str) -> dict[str, Any]:
-    found = {**receiver, "name": _PREFIX + receiver["name"]}
-    if "slack_configs" in found:
-        found["slack_configs"] = [{"api_url_file": slack, **one} for one in found["slack_configs"]]
-    return found
+    prefixed = {**receiver, "name": _PREFIX + receiver["name"]}
+    if "slack_configs" in prefixed:
+        prefixed["slack_configs"] = [{"api_url_file": slack, **one} for one in prefixed["slack_configs"]]
+    return prefixed

@@ -80,18 +80,18 @@ def compare(wanted: Iterable[LoadedRule], there: Iterable[LoadedRule]) -> list[D
     # Match by labels first, because the bands of one alert differ only in them.
     twins = [_take(remaining[rule.alert, rule.name], rule) for rule in rules]
     alone = Counter((rule.alert, rule.name) for rule, twin in zip(rules, twins, strict=True) if twin is None)
-    found: list[Difference] = []
+    differences: list[Difference] = []
     for rule, twin in zip(rules, twins, strict=True):
         rest = remaining[rule.alert, rule.name]
         if twin is None and len(rest) == 1 == alone[rule.alert, rule.name]:
             twin = rest.pop()
         if twin is None:
-            found.append(Difference("added", rule))
+            differences.append(Difference("added", rule))
         elif changes := tuple(_changes(twin, rule)):
-            found.append(Difference("changed", rule, changes))
+            differences.append(Difference("changed", rule, changes))
     by_key = {_key(rule): rule for rule in rules}
     superfluous = (rule for rest in remaining.values() for rule in rest)
-    return [*found, *(_superfluous(rule, by_key.get(_key(rule))) for rule in superfluous)]
+    return [*differences, *(_superfluous(rule, by_key.get(_key(rule))) for rule in superfluous)]
 
 
 def _superfluous(there: LoadedRule, wanted: LoadedRule | None) -> Difference:

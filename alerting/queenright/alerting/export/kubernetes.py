@@ -38,11 +38,11 @@ class Place:
 
     def metadata(self, name: str, **labels: str) -> dict[str, Any]:
         """Return the metadata of an object."""
-        found: dict[str, Any] = {"name": name}
+        metadata: dict[str, Any] = {"name": name}
         if self.namespace:
-            found["namespace"] = self.namespace
-        found["labels"] = {"app.kubernetes.io/part-of": "queenright", **self.labels, **labels}
-        return found
+            metadata["namespace"] = self.namespace
+        metadata["labels"] = {"app.kubernetes.io/part-of": "queenright", **self.labels, **labels}
+        return metadata
 
 
 def prometheus_rule(groups: Sequence[Group], place: Place) -> dict[str, Any]:
@@ -155,8 +155,8 @@ def _called(job: str) -> dict[str, Any]:
 
 
 def _job(matchers: str, otherwise: str) -> str:
-    found = _JOB.search(matchers)
-    return found[1] if found else otherwise
+    match = _JOB.search(matchers)
+    return match[1] if match else otherwise
 
 
 def _dashboard(stem: str, text: str, place: Place) -> dict[str, Any]:

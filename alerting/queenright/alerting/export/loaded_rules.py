@@ -106,29 +106,29 @@ def _in_folder(folder: Path) -> list[LoadedRule]:
         raise UnreadableRulesError(
             f"cannot read {folder}: {error.strerror}; pass a rule file or a folder of rule files"
         ) from None
-    found = [
+    rules = [
         replace(rule, file=str(file))
         for file in files
         for document in _documents(file)
         for rule in _rules_of(document) or ()
     ]
-    if not found:
+    if not rules:
         raise UnreadableRulesError(
             f"no file in {folder} holds rules; pass a rule file or a folder of rule files"
         )
-    return found
+    return rules
 
 
 def _in_file(path: Path) -> list[LoadedRule]:
-    found: list[LoadedRule] = []
+    loaded: list[LoadedRule] = []
     for document in _documents(path):
         rules = _rules_of(document)
         if rules is None:
             raise UnreadableRulesError(
                 f"{path} is not a rule file: it needs `groups`, each with `name` and `rules`"
             )
-        found += [replace(rule, file=str(path)) for rule in rules]
-    return found
+        loaded += [replace(rule, file=str(path)) for rule in rules]
+    return loaded
 
 
 def _documents(path: Path) -> list[Any]:

@@ -135,7 +135,7 @@ def _regex_fault(pattern: str) -> str | None:
     for construct, words in _NOT_RE2:
         if construct.search(plain):
             return f"{words}, which Prometheus' regular expressions do not support"
-    if any(int(count) > 1000 for found in _REPEATED.findall(plain) for count in found if count):
+    if any(int(count) > 1000 for counts in _REPEATED.findall(plain) for count in counts if count):
         return "it repeats more than 1000 times, which Prometheus' regular expressions do not support"
     try:
         re.compile(plain)

@@ -38,8 +38,8 @@ def select(selectors: Selectors, metric: MetricName, *matchers: str, suffix: str
     scope = selectors.worker if metric.name.startswith("queenright_worker_") else selectors.service
     if metric in (names.TELEMETRY_DROPPED, names.SERIES_LIMITED):
         scope = ""  # both sides have it
-    found = ", ".join(filter(None, (scope, *matchers)))
-    return f"{metric}{suffix}{{{found}}}" if found else f"{metric}{suffix}"
+    inside = ", ".join(filter(None, (scope, *matchers)))
+    return f"{metric}{suffix}{{{inside}}}" if inside else f"{metric}{suffix}"
 
 
 def duration(seconds: float) -> str:
