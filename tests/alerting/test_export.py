@@ -113,7 +113,7 @@ def test_how_promql_is_printed_is_no_difference(one: str, other: str) -> None:
         ("sum by (a) (x)", "sum by (b) (x)"),
     ],
 )
-def test_what_is_asked_is_a_difference(one: str, other: str) -> None:
+def test_requested_change_is_a_difference(one: str, other: str) -> None:
     assert normal(one) != normal(other)
 
 
@@ -209,7 +209,7 @@ def test_a_file_that_holds_no_rules_is_named(tmp_path: Path, text: str, words: s
     assert str(file) in str(raised.value)
 
 
-def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_path_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnreadableRulesError, match="No such file"):
         in_files([tmp_path / "none.yml"])
     with pytest.raises(UnreadableRulesError, match=r"no file in .* holds rules"):
@@ -217,7 +217,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", [{}, [], "x", {"data": {"groups": [{"name": "x"}]}}, None])
-def test_an_answer_that_is_none_is_refused(answer: Any) -> None:
+def test_invalid_rules_response_is_rejected(answer: Any) -> None:
     with pytest.raises(UnreadableRulesError, match="Prometheus"):
         in_answer(answer)
 
@@ -269,7 +269,7 @@ async def test_a_real_prometheus_is_seen_to_have_what_it_was_given(prometheus: h
 # Our own checks
 
 
-def test_our_rules_have_no_fault_whatever_they_are_narrowed_to() -> None:
+def test_rules_have_no_fault_with_any_selectors() -> None:
     for selectors in (Selectors(), Selectors(service='job="a"', worker='job="b", cluster="c"')):
         assert check_rules(in_groups(rule_groups(HEALTH, selectors))) == []
 
@@ -314,7 +314,7 @@ def test_dashboards_are_where_those_of_notifications_are(template: str, dashboar
     assert rule_links(AlertingSettings(dashboard_url=template)).dashboards == dashboards
 
 
-def test_what_is_said_goes_before_the_settings() -> None:
+def test_arguments_win_over_settings() -> None:
     links = rule_links(
         AlertingSettings(console_url="https://q.example"), dashboards="https://other.example/d"
     )
@@ -344,7 +344,7 @@ def test_the_archive_is_the_same_bytes_for_the_same_settings_and_holds_everythin
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_tools_take_what_the_archive_holds(tmp_path: Path, version: str) -> None:
+def test_archive_is_valid_for_promtool_and_amtool(tmp_path: Path, version: str) -> None:
     packed = tmp_path / "mixin.tar.gz"
     packed.write_bytes(archive(mixin_files(rule_files(HEALTH), EXTRAS, service_url="http://q")))
     unpack(packed, tmp_path)
@@ -392,7 +392,7 @@ def exported(tmp_path: Path, *words: str) -> tuple[dict[str, str], dict[str, str
     return files, said
 
 
-def test_the_watchdog_goes_where_somebody_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watchdog_goes_to_the_deadman_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     url = "https://hc-ping.com/5d2f3c1e"
     files, said = exported(tmp_path, "--deadman-url", url)
@@ -401,9 +401,7 @@ def test_the_watchdog_goes_where_somebody_counts(tmp_path: Path, monkeypatch: py
     assert "deadman" not in "".join(said.values())
 
 
-def test_without_anybody_who_counts_the_watchdog_goes_nowhere_and_that_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_deadman_url_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not to Queenright, where it would look alive, and nobody would raise the alarm."""
     monkeypatch.chdir(tmp_path)
     files, said = exported(tmp_path)
@@ -420,7 +418,7 @@ def test_without_anybody_who_counts_the_watchdog_goes_nowhere_and_that_is_said(
 
 
 @pytest.mark.parametrize("url", ["hc-ping.com/x", "ftp://x", "http://", "https://a b"])
-def test_a_dead_mans_address_that_is_none_is_refused(tmp_path: Path, url: str) -> None:
+def test_invalid_deadman_url_is_rejected(tmp_path: Path, url: str) -> None:
     words = ["rules", "export", "--format", "mixin", "-o", str(tmp_path / "m.tar.gz"), "--deadman-url", url]
     result = CliRunner().invoke(app, words)
 
@@ -449,7 +447,7 @@ def keys(value: dict[str, Any], required: set[str], optional: set[str] = frozens
     assert required <= value.keys() <= required | optional, value.keys()
 
 
-def test_kustomize_is_told_of_every_object_and_of_nothing_else() -> None:
+def test_kustomization_lists_all_objects() -> None:
     kustomization = yaml.safe_load(FOLDER["kustomization.yaml"])
     keys(kustomization, {"apiVersion", "kind", "resources"})
     assert (kustomization["apiVersion"], kustomization["kind"]) == (
@@ -562,9 +560,7 @@ def routed(config: Path, version: str, **labels: str) -> str:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_somebodys_own_alertmanager_with_our_part_in_it_leaves_their_alerts_alone(
-    tmp_path: Path, version: str
-) -> None:
+def test_snippet_leaves_foreign_alerts_alone(tmp_path: Path, version: str) -> None:
     values = yaml.safe_load(FOLDER["helm-values-alertmanager.yaml"])["alertmanager"]
     templates = tmp_path / "queenright.tmpl"
     [(_, text)] = values["templateFiles"].items()
@@ -589,7 +585,7 @@ def test_somebodys_own_alertmanager_with_our_part_in_it_leaves_their_alerts_alon
     assert routed(config, version, **queens) == "queenright-slack-and-pagerduty"
 
 
-def test_our_part_brings_its_own_slack_address_and_touches_nothing_global() -> None:
+def test_snippet_has_its_own_slack_url() -> None:
     part = queenright_section(whole_config("http://queenright:8420"))
 
     assert set(part) == {"route", "inhibit_rules", "receivers"}

@@ -28,7 +28,7 @@ async def test_nothing_written_is_an_empty_list(store: Store) -> None:
     assert await read(store) == []
 
 
-async def test_what_was_written_is_told_with_whose_it_is_and_who_took_it(
+async def test_notification_is_listed_with_its_deliveries(
     make_post: MakePost, start_peer: StartPeer, store: Store
 ) -> None:
     one, other = await start_peer(), await start_peer()

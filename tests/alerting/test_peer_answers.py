@@ -69,7 +69,7 @@ OTHERS = {
         if (what, name) != ("status", "number")
     ],
 )
-async def test_what_is_no_answer_of_alertmanagers_is_said_in_words(
+async def test_invalid_response_is_described(
     peer: ServedPeer, client: AlertmanagerClient, what: str, said: bytes
 ) -> None:
     peer.peer.says = said
@@ -94,7 +94,7 @@ async def test_an_answer_without_end_is_not_read_to_its_end(
         await ask(client, PeerAddress.parse(peer.url))
 
 
-async def test_a_large_answer_is_unknown_and_never_none(peer: ServedPeer, store: Store) -> None:
+async def test_large_response_is_unknown(peer: ServedPeer, store: Store) -> None:
     client = AlertmanagerClient()
     settings = AlertingSettings(alertmanager_urls=(peer.url,))
     watch = SilenceWatch(store, settings, client, clock=lambda: T0)
@@ -109,9 +109,7 @@ async def test_a_large_answer_is_unknown_and_never_none(peer: ServedPeer, store:
     await client.aclose()
 
 
-async def test_what_is_small_only_while_packed_is_not_unpacked(
-    peer: ServedPeer, client: AlertmanagerClient
-) -> None:
+async def test_compressed_response_is_not_expanded(peer: ServedPeer, client: AlertmanagerClient) -> None:
     peer.peer.says = gzip.compress(b"[" + b" " * 10 * MAX_LIST_BYTES + b"]")
     peer.peer.more_headers = [(b"content-encoding", b"gzip")]
 

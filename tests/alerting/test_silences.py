@@ -73,7 +73,7 @@ def posted(of: dict[str, str], **annotations: str) -> PostedAlert:
     return PostedAlert(labels=of, annotations=annotations, starts_at=now() - 1, ends_at=now() + 600)
 
 
-async def test_a_silence_is_about_what_alertmanager_says_it_is_about(alertmanager: RealAlertmanager) -> None:
+async def test_silence_matches_what_alertmanager_reports(alertmanager: RealAlertmanager) -> None:
     client, peer = AlertmanagerClient(), alertmanager.address
     ours, other = labels(), labels(agent="other", cause="stall")
     await client.post_alerts(peer, [posted(ours), posted(other), posted(labels(source="monitor"))])
@@ -100,9 +100,7 @@ async def test_a_silence_is_about_what_alertmanager_says_it_is_about(alertmanage
     await client.aclose()
 
 
-async def test_a_ticket_is_silenced_for_a_while_and_heard_again(
-    alertmanager: RealAlertmanager, store: Store
-) -> None:
+async def test_ticket_is_silenced_and_notified_again(alertmanager: RealAlertmanager, store: Store) -> None:
     """B41: however bad it gets, and each reminder; what Alertmanager cannot say is unknown, never none."""
     settings = AlertingSettings(alertmanager_urls=(alertmanager.url,))
     async with watching(store, now, alertmanager.url) as (watch, client):
@@ -139,7 +137,7 @@ async def test_a_ticket_is_silenced_for_a_while_and_heard_again(
             await watch.add("ticket-1", by="ada", comment="c", seconds=60)
 
 
-async def test_what_pagerduty_knows_a_group_by_is_the_hash_of_its_key(
+async def test_dedup_key_is_the_hash_of_the_group_key(
     alertmanager: RealAlertmanager,
 ) -> None:
     """An incident finds its ticket by this, in both versions."""
@@ -184,7 +182,7 @@ def until_when(*views: PeerView, at: float = 50.0) -> float | None:
     return None if found is None else found.until
 
 
-def test_nobody_hears_of_it_only_if_every_peer_keeps_it() -> None:
+def test_alert_is_silenced_only_if_every_peer_silences_it() -> None:
     a, b = silence("a", ends=100), silence("b", ends=70)
 
     assert until_when(view("one", a), view("two", a)) == 100
@@ -195,7 +193,7 @@ def test_nobody_hears_of_it_only_if_every_peer_keeps_it() -> None:
     assert until_when() is None
 
 
-def test_one_that_never_answered_is_not_counted_and_what_one_said_last_holds() -> None:
+def test_unanswered_peer_is_ignored_and_last_answer_holds() -> None:
     a = silence("a")
     never = PeerView(peer="two", error="cannot be reached")
 
@@ -233,12 +231,12 @@ def test_texts_from_alertmanager_are_masked_and_on_one_line() -> None:
 
 
 @given(st.one_of(st.binary(max_size=50), st.sampled_from([b"{}", b"[1]", b'[{"id": 1}]', b"null"])))
-def test_whatever_else_answers_is_refused(body: bytes) -> None:
+def test_invalid_lists_are_rejected(body: bytes) -> None:
     with pytest.raises(InvalidAnswerError):
         read_answers(body, b"[")
 
 
-async def test_something_that_is_no_alertmanager_is_unknown(peer: ServedPeer, store: Store) -> None:
+async def test_other_server_is_unknown(peer: ServedPeer, store: Store) -> None:
     async with watching(store, now, peer.url) as (watch, _):
         await watch.read_peers()
         assert "other than lists of silences and alerts" in watch.unknown

@@ -122,7 +122,7 @@ def test_the_lines_of_the_objectives_are_the_budget_and_where_the_fastest_burn_p
         )
 
 
-def test_lines_rise_whatever_the_settings(made: Made) -> None:
+def test_lines_ascend_for_any_settings(made: Made) -> None:
     for board in made[1].values():
         for shown in board["panels"]:
             if shown["type"] != "row" and "thresholds" in shown["fieldConfig"]["defaults"]:

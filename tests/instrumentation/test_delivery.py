@@ -50,7 +50,7 @@ class Stuck:
         """Does not help."""
 
 
-def test_what_is_queued_is_sent_by_another_thread() -> None:
+def test_queued_items_are_sent_by_another_thread() -> None:
     sender = Moody()
     delivery = Delivery(lambda: sender, interval=0.01)
 
@@ -96,7 +96,7 @@ def test_a_full_queue_gives_up_the_oldest_and_counts_it() -> None:
     delivery.close(0.5)
 
 
-def test_what_a_service_could_not_take_is_delivered_when_it_is_back() -> None:
+def test_undelivered_items_are_sent_when_the_service_is_back() -> None:
     """B76: everything that there was room for is delivered after."""
     sender = Moody(SendResult.RETRY)
     delivery = Delivery(lambda: sender, interval=0.01)
@@ -111,7 +111,7 @@ def test_what_a_service_could_not_take_is_delivered_when_it_is_back() -> None:
     delivery.close()
 
 
-def test_what_a_service_refuses_is_counted_and_not_sent_again() -> None:
+def test_rejected_items_are_counted_and_not_retried() -> None:
     before = DROPPED.count_of("logs")
     sender = Moody(SendResult.REJECTED)
     delivery = Delivery(lambda: sender, interval=0.01)
@@ -126,7 +126,7 @@ def test_what_a_service_refuses_is_counted_and_not_sent_again() -> None:
     delivery.close()
 
 
-def test_a_service_that_is_away_is_asked_less_and_less_often() -> None:
+def test_unavailable_service_is_retried_with_backoff() -> None:
     delivery = Delivery(lambda: Moody(SendResult.RETRY), interval=0.5)
 
     pauses = []
@@ -140,7 +140,7 @@ def test_a_service_that_is_away_is_asked_less_and_less_often() -> None:
     assert 15.0 <= pauses[3] <= 30.0
 
 
-def test_closing_waits_no_longer_than_it_may_and_counts_what_is_left() -> None:
+def test_close_respects_the_timeout_and_counts_dropped_items() -> None:
     """B81: the agent's end is not held up."""
     before = DROPPED.count_of("spans")
     sender = Stuck()
@@ -172,7 +172,7 @@ class Slow(Memory):
         return super().send(signal, batch)
 
 
-def test_closing_delivers_what_was_queued_during_a_delivery() -> None:
+def test_close_delivers_items_queued_during_a_delivery() -> None:
     """Else a service that is slow to answer never hears that a run is over."""
     sender = Slow()
     delivery = Delivery(lambda: sender, interval=0.01)

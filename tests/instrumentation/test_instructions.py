@@ -60,7 +60,7 @@ def test_a_time_may_be_iso_8601(expires_at: str) -> None:
         {"message": 3},
     ],
 )
-def test_what_is_stale_or_unreadable_is_named_and_not_followed(changes: dict[str, Any]) -> None:
+def test_stale_or_invalid_instruction_is_reported_and_ignored(changes: dict[str, Any]) -> None:
     """B67: a stale instruction is thrown away."""
     [one] = parse(item(**changes))
 
@@ -69,7 +69,7 @@ def test_what_is_stale_or_unreadable_is_named_and_not_followed(changes: dict[str
 
 
 @pytest.mark.parametrize("other", [{"incarnation_id": "i2"}, {"session_id": "s2"}])
-def test_what_is_for_another_life_is_left_out(other: dict[str, str]) -> None:
+def test_instruction_for_another_incarnation_is_skipped(other: dict[str, str]) -> None:
     """B67: what was meant for one incarnation never gets to another."""
     assert parse(item(**other)) == []
 
@@ -97,7 +97,7 @@ json_values = st.recursive(
 @given(
     st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys(item(), json_values)) | json_values, max_size=5)
 )
-def test_whatever_comes_is_read_or_left(items: list[Any]) -> None:
+def test_parser_handles_any_input(items: list[Any]) -> None:
     for one in parse(*json.loads(json.dumps(items))):
         assert 0 < len(one.instruction_id) <= 200
         assert isinstance(one, InvalidInstruction) or one.expires_at > NOW

@@ -181,7 +181,7 @@ def test_lost_span_that_was_never_reported_leaves_nothing(watch: Watch) -> None:
     assert watch.told() == []
 
 
-def test_what_is_open_at_the_shutdown_ends_with_unknown_outcome(watch: Watch) -> None:
+def test_open_span_at_shutdown_ends_with_unknown_outcome(watch: Watch) -> None:
     run = watch.start("invoke_agent bee", AGENT)
     watch.after(GRACE)
 
@@ -235,7 +235,7 @@ def test_span_of_another_kind_is_not_reported(watch: Watch) -> None:
     assert watch.told() == []
 
 
-def test_kind_that_is_said_later_is_reported_then(watch: Watch) -> None:
+def test_kind_set_later_is_reported_later(watch: Watch) -> None:
     run = watch.start("work")
     watch.after(GRACE)
     run.set_attributes(AGENT)
@@ -246,7 +246,7 @@ def test_kind_that_is_said_later_is_reported_then(watch: Watch) -> None:
     assert watch.memory.records[0].attributes[names.OPEN_SPAN_KIND] == "agent"
 
 
-def test_heartbeat_says_what_became_known(watch: Watch) -> None:
+def test_heartbeat_contains_new_attributes(watch: Watch) -> None:
     run = watch.start("bee", scope="openinference.instrumentation.langchain")
     watch.after(GRACE)
     run.set_attributes({"openinference.span.kind": "AGENT", "agent.name": "bee", "session.id": "s-1"})
@@ -392,7 +392,7 @@ def test_short_spans_do_not_wake_the_pulse_each(watch: Watch) -> None:
     assert watch.pulse.joined == 1
 
 
-def test_heartbeats_go_on_after_the_clock_was_set_back(watch: Watch) -> None:
+def test_heartbeats_continue_after_the_clock_is_set_back(watch: Watch) -> None:
     call = watch.start("chat gpt-4o", CHAT)
     watch.after(GRACE)
 

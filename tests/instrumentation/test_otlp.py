@@ -45,7 +45,7 @@ def test_spans_and_start_records_arrive_by_http(
     telemetry.close()
 
 
-def test_what_a_restarting_service_missed_is_delivered_after(otlp: Otlp, registry: CollectorRegistry) -> None:
+def test_records_are_delivered_after_a_service_restart(otlp: Otlp, registry: CollectorRegistry) -> None:
     """B76: the service answers 503 for a while."""
     otlp.status = 503
     telemetry = Telemetry(otlp.url, interval=0.02)
@@ -59,7 +59,7 @@ def test_what_a_restarting_service_missed_is_delivered_after(otlp: Otlp, registr
     telemetry.close()
 
 
-def test_what_cannot_be_encoded_costs_only_itself(
+def test_unencodable_item_is_dropped_alone(
     otlp: Otlp, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
     """B81: one bad attribute does not spoil a batch, nor fill the log."""

@@ -170,7 +170,7 @@ def test_second_call_adds_no_second_processor(otlp: Otlp) -> None:
     provider.shutdown()
 
 
-def test_process_without_a_tracer_provider_is_told_what_to_do(script: Script) -> None:
+def test_missing_tracer_provider_warns_with_a_fix(script: Script) -> None:
     done = script(
         "from queenright.instrumentation import watch_spans\nprint(watch_spans(), watch_spans(object()))\n",
     )
@@ -182,7 +182,7 @@ def test_process_without_a_tracer_provider_is_told_what_to_do(script: Script) ->
     )
 
 
-def test_process_that_speaks_grpc_sends_by_its_own_log_exporter(otlp: Otlp, script: Script) -> None:
+def test_grpc_process_uses_its_own_log_exporter(otlp: Otlp, script: Script) -> None:
     """The service does not speak gRPC; a Collector that does gets the records as it gets the spans."""
     done = script(
         SETUP
@@ -235,7 +235,7 @@ def test_records_go_where_opentelemetrys_variables_say(
     ("exporters", "records"),
     [("", True), ("otlp", True), ("console,otlp_proto_http", True), ("console", False)],
 )
-def test_auto_instrumentation_watches_what_is_exported_by_otlp(
+def test_auto_instrumentation_watches_otlp_exporters(
     otlp: Otlp, script: Script, exporters: str, records: bool
 ) -> None:
     """What `opentelemetry-instrument` does with our entry point, once the process is configured."""
