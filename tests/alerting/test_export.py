@@ -193,7 +193,7 @@ def test_a_folder_for_kubernetes_holds_the_rules(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("groups: {", "it is no YAML"),
+        ("groups: {", "it is not YAML"),
         ("a: 1", "is not a rule file"),
         ("groups: 5", "is not a rule file"),
         ("[]", "is not a rule file"),

@@ -94,12 +94,12 @@ def test_prometheus_agrees_about_matchers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "of", "said"),
     [
-        ('__name__="x"', "service", "name the metrics themselves"),
+        ('__name__="x"', "service", "select the metrics themselves"),
         ('__address__="x"', "worker", "start with __"),
-        ('agent="x"', "service", "label of our own metrics"),
+        ('agent="x"', "service", "label of Queenright's metrics"),
         ('kind!="stall"', "service", "namespace or cluster"),
-        ('tool="x"', "worker", "label of our own metrics"),
-        ('le="1"', "worker", "label of our own metrics"),
+        ('tool="x"', "worker", "label of Queenright's metrics"),
+        ('le="1"', "worker", "label of Queenright's metrics"),
         ('job=""', "service", "nothing would match"),
         ("instance=~''", "worker", "nothing would match"),
     ],

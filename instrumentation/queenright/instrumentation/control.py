@@ -30,7 +30,7 @@ from queenright.instrumentation.instructions import (
     Termination,
     parse_instructions,
 )
-from queenright.instrumentation.lane import Lane
+from queenright.instrumentation.job_queue import JobQueue
 from queenright.instrumentation.redaction import redact
 
 OnNudge = Callable[[Nudge], object]
@@ -96,8 +96,8 @@ class ControlChannel:
         self._checkpoint_id: str | None = None
         self._process: int | None = None
         self._closed = threading.Event()
-        self._nudges = Lane("queenright-nudges")
-        self._terminations = Lane("queenright-terminations")
+        self._nudges = JobQueue("queenright-nudges")
+        self._terminations = JobQueue("queenright-terminations")
         self._answers = InstructionAnswers(connect, jitter)
         self._reset()
         after_fork_in_child(self._reset)

@@ -9,7 +9,7 @@ from typing import Final
 
 from queenright.instrumentation.control_client import ControlClient, ServiceUnreachableError
 from queenright.instrumentation.error_guard import suppress_errors
-from queenright.instrumentation.lane import Lane
+from queenright.instrumentation.job_queue import JobQueue
 
 LONGEST_BACKOFF: Final = 60.0
 """Maximum seconds between two attempts."""
@@ -39,7 +39,7 @@ class InstructionAnswers:
     def __init__(self, connect: Callable[[], ControlClient], jitter: Jitter) -> None:
         self._connect = connect
         self._jitter = jitter
-        self._lane = Lane("queenright-answers")
+        self._jobs = JobQueue("queenright-answers")
 
     def send_outcome(
         self, instruction_id: str, outcome: str, *, detail: str = "", checkpoint_id: str | None = None
@@ -47,11 +47,11 @@ class InstructionAnswers:
         """Queue the outcome of an instruction: done, refused or failed. Does not block or raise."""
         answer = {"outcome": outcome, "detail": detail, "checkpoint_id": checkpoint_id or ""}
         with suppress_errors:
-            self._lane.put(partial(self._post, instruction_id, {k: v for k, v in answer.items() if v}))
+            self._jobs.put(partial(self._post, instruction_id, {k: v for k, v in answer.items() if v}))
 
     def wait(self, seconds: float) -> bool:
         """Wait at most ``seconds`` for queued outcomes; return whether all were sent."""
-        return self._lane.wait(seconds)
+        return self._jobs.wait(seconds)
 
     def _post(self, instruction_id: str, answer: Mapping[str, str]) -> None:
         client = self._connect()

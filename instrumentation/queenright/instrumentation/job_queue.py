@@ -11,7 +11,7 @@ from queenright.instrumentation.error_guard import suppress_errors
 from queenright.instrumentation.forks import after_fork_in_child
 
 
-class Lane:
+class JobQueue:
     """
     A job queue with one daemon thread, which exists only while there are jobs.
 
