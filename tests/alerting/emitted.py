@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from queenright.alerting.alert import labels_again, labels_for
+from queenright.alerting.alert import labels_for, reminder_labels
 from queenright.alerting.rules import Alert, rule_groups
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind, Severity
@@ -40,5 +40,5 @@ def of_queen() -> list[dict[str, str]]:
                 one = ticket(kind=kind, severity=severity, storm_id=storm)
                 found.append(labels_for(one, settings))
                 for _ in range(3):
-                    found.append(labels_again(found[-1], one))
+                    found.append(reminder_labels(found[-1], one))
     return found

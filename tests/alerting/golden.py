@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import httpx
 
-from queenright.alerting.alert import annotations_for, labels_again, labels_for
+from queenright.alerting.alert import annotations_for, labels_for, reminder_labels
 from queenright.alerting.alertmanager import PostedAlert
 from queenright.alerting.rules import Alert, Links, rule_groups
 from queenright.alerting.settings import AlertingSettings
@@ -107,7 +107,7 @@ def cases() -> list[Case]:
 
     reminded = post("reminder", critical)
     turn = replace(
-        post("reminder", again)[0], labels=labels_again(reminded[0].labels, again), starts_at=begun + 3600
+        post("reminder", again)[0], labels=reminder_labels(reminded[0].labels, again), starts_at=begun + 3600
     )
     breaker = _ours(
         "QueenrightCircuitBreakerOpen",

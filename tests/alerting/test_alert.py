@@ -141,7 +141,7 @@ def test_an_odd_name_stays_inside_its_place_in_a_link(odd: str) -> None:
     assert links["runbook_url"] == "https://wiki.example/rb/QueenrightIntervention"
 
 
-def test_a_link_that_needs_what_is_not_known_is_left_out() -> None:
+def test_link_with_a_missing_value_is_left_out() -> None:
     settings = AlertingSettings(trace_url="https://t.example/{trace_id}")
     annotations = annotations_for(ticket(), settings)
     assert "trace_url" not in annotations
@@ -151,10 +151,10 @@ def test_a_link_that_needs_what_is_not_known_is_left_out() -> None:
     ("setting", "value", "says"),
     [
         ("dashboard_url", "https://g/{agnet}", "{agnet} is unknown"),
-        ("trace_url", "https://g/{", "is no template"),
+        ("trace_url", "https://g/{", "is not a valid template"),
         ("alertmanager_urls", ("ftp://x",), "needs http"),
-        ("alertmanager_urls", ("http://a:9093", "http://u:p@a:9093/"), "named twice"),
-        ("alertmanager_urls", ("http://a:port",), "is no URL"),
+        ("alertmanager_urls", ("http://a:9093", "http://u:p@a:9093/"), "listed twice"),
+        ("alertmanager_urls", ("http://a:port",), "is not a valid URL"),
         ("lifetime_seconds", 179, "at least three times"),
         ("resend", 1, "Extra inputs"),
     ],
@@ -170,13 +170,13 @@ def test_credentials_of_a_peer_are_in_no_repr_and_no_dump() -> None:
     assert settings.model_dump(mode="json")["alertmanager_urls"] == ["http://am:9093"]
 
 
-def test_the_end_of_a_worker_is_not_told_as_a_recovery() -> None:
+def test_end_of_a_worker_is_not_reported_as_recovery() -> None:
     gone = ticket(status=TicketStatus.WORKER_GONE)
 
     assert "has ended without recovering" in annotations_for(gone, SETTINGS)["summary"]
 
 
-def test_worker_that_got_somewhere_again_before_it_ended_is_said_to_have() -> None:
+def test_worker_with_late_progress_is_reported_as_such() -> None:
     """B122: the end of a page says what became of the worker."""
     gone = ticket(status=TicketStatus.WORKER_GONE, condition_cleared_at=7.0)
 

@@ -146,7 +146,7 @@ def of(agent: str, **changes: object) -> EscalationTicket:
     return ticket(worker_agent_id=agent, ticket_id=f"ticket-{agent}", **changes)
 
 
-async def test_both_have_every_alert_and_one_page_goes_out_whoever_dies(cluster: Cluster) -> None:
+async def test_cluster_sends_one_page_if_either_peer_dies(cluster: Cluster) -> None:
     """B43, B77: told once, resolved once; a peer that is down loses nothing and repeats nothing."""
     await cluster.say(of("first"))
     assert await cluster.knows("a", "first")

@@ -12,7 +12,7 @@ from queenright.health.settings import HealthSettings
 from tests.programs import VERSIONS, run
 
 
-def test_the_committed_files_are_what_the_templates_say() -> None:
+def test_committed_files_match_the_templates() -> None:
     assert main(["--check"]) == 0
 
 

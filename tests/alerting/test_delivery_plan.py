@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from queenright.alerting.delivery_plan import Said, plan
+from queenright.alerting.delivery_plan import SentAlert, plan
 from queenright.alerting.notification import Notification
 from queenright.alerting.settings import AlertingSettings
 from tests.alerting.parts import T0
@@ -21,7 +21,7 @@ class World:
 
     now: float = T0
     notifications: dict[int, Notification] = field(default_factory=dict)
-    said: dict[str, Said] = field(default_factory=dict)
+    said: dict[str, SentAlert] = field(default_factory=dict)
     believes: dict[str, float] = field(default_factory=dict)
     ever: set[str] = field(default_factory=set)
     ends: set[str] = field(default_factory=set)
@@ -52,7 +52,7 @@ class World:
         work = plan(
             self.notifications.values(),
             "p",
-            said=self.said,
+            sent=self.said,
             ends=self.ends,
             refused={},
             settings=SETTINGS,
@@ -67,7 +67,7 @@ class World:
             if crash:
                 continue
             if post.status == "firing":
-                self.said[post.key] = Said(self.now, post.content)
+                self.said[post.key] = SentAlert(self.now, post.content)
                 self.ends.discard(post.key)
             else:
                 self.ends.add(post.key)

@@ -29,9 +29,9 @@ from queenright.alerting.export import (
     in_answer,
     in_files,
     in_groups,
-    links_of,
+    rule_links,
 )
-from queenright.alerting.export.alertmanager import our_part, whole_config
+from queenright.alerting.export.alertmanager import queenright_section, whole_config
 from queenright.alerting.export.compare import normal
 from queenright.alerting.export.kubernetes import Place, kubernetes_files
 from queenright.alerting.export.mixin import archive, mixin_files
@@ -113,7 +113,7 @@ def test_how_promql_is_printed_is_no_difference(one: str, other: str) -> None:
         ("sum by (a) (x)", "sum by (b) (x)"),
     ],
 )
-def test_what_is_asked_is_a_difference(one: str, other: str) -> None:
+def test_requested_change_is_a_difference(one: str, other: str) -> None:
     assert normal(one) != normal(other)
 
 
@@ -193,12 +193,12 @@ def test_a_folder_for_kubernetes_holds_the_rules(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("groups: {", "it is no YAML"),
-        ("a: 1", "is no rule file"),
-        ("groups: 5", "is no rule file"),
-        ("[]", "is no rule file"),
-        ("kind: PrometheusRule", "is no rule file"),
-        ("groups: [{name: x, rules: [{alert: y}]}]", "is no rule file"),
+        ("groups: {", "it is not YAML"),
+        ("a: 1", "is not a rule file"),
+        ("groups: 5", "is not a rule file"),
+        ("[]", "is not a rule file"),
+        ("kind: PrometheusRule", "is not a rule file"),
+        ("groups: [{name: x, rules: [{alert: y}]}]", "is not a rule file"),
     ],
 )
 def test_a_file_that_holds_no_rules_is_named(tmp_path: Path, text: str, words: str) -> None:
@@ -209,7 +209,7 @@ def test_a_file_that_holds_no_rules_is_named(tmp_path: Path, text: str, words: s
     assert str(file) in str(raised.value)
 
 
-def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_path_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnreadableRulesError, match="No such file"):
         in_files([tmp_path / "none.yml"])
     with pytest.raises(UnreadableRulesError, match=r"no file in .* holds rules"):
@@ -217,7 +217,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", [{}, [], "x", {"data": {"groups": [{"name": "x"}]}}, None])
-def test_an_answer_that_is_none_is_refused(answer: Any) -> None:
+def test_invalid_rules_response_is_rejected(answer: Any) -> None:
     with pytest.raises(UnreadableRulesError, match="Prometheus"):
         in_answer(answer)
 
@@ -269,7 +269,7 @@ async def test_a_real_prometheus_is_seen_to_have_what_it_was_given(prometheus: h
 # Our own checks
 
 
-def test_our_rules_have_no_fault_whatever_they_are_narrowed_to() -> None:
+def test_rules_have_no_fault_with_any_selectors() -> None:
     for selectors in (Selectors(), Selectors(service='job="a"', worker='job="b", cluster="c"')):
         assert check_rules(in_groups(rule_groups(HEALTH, selectors))) == []
 
@@ -311,13 +311,15 @@ def test_two_alerts_that_would_be_one_are_a_fault() -> None:
     ],
 )
 def test_dashboards_are_where_those_of_notifications_are(template: str, dashboards: str) -> None:
-    assert links_of(AlertingSettings(dashboard_url=template)).dashboards == dashboards
+    assert rule_links(AlertingSettings(dashboard_url=template)).dashboards == dashboards
 
 
-def test_what_is_said_goes_before_the_settings() -> None:
-    links = links_of(AlertingSettings(console_url="https://q.example"), dashboards="https://other.example/d")
+def test_arguments_win_over_settings() -> None:
+    links = rule_links(
+        AlertingSettings(console_url="https://q.example"), dashboards="https://other.example/d"
+    )
     assert (links.runbooks, links.dashboards) == ("https://q.example/runbooks", "https://other.example/d")
-    assert links_of(AlertingSettings(), runbooks="https://w.example/r").runbooks == "https://w.example/r"
+    assert rule_links(AlertingSettings(), runbooks="https://w.example/r").runbooks == "https://w.example/r"
 
 
 # One archive
@@ -342,7 +344,7 @@ def test_the_archive_is_the_same_bytes_for_the_same_settings_and_holds_everythin
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_tools_take_what_the_archive_holds(tmp_path: Path, version: str) -> None:
+def test_archive_is_valid_for_promtool_and_amtool(tmp_path: Path, version: str) -> None:
     packed = tmp_path / "mixin.tar.gz"
     packed.write_bytes(archive(mixin_files(rule_files(HEALTH), EXTRAS, service_url="http://q")))
     unpack(packed, tmp_path)
@@ -390,7 +392,7 @@ def exported(tmp_path: Path, *words: str) -> tuple[dict[str, str], dict[str, str
     return files, said
 
 
-def test_the_watchdog_goes_where_somebody_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watchdog_goes_to_the_deadman_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     url = "https://hc-ping.com/5d2f3c1e"
     files, said = exported(tmp_path, "--deadman-url", url)
@@ -399,9 +401,7 @@ def test_the_watchdog_goes_where_somebody_counts(tmp_path: Path, monkeypatch: py
     assert "deadman" not in "".join(said.values())
 
 
-def test_without_anybody_who_counts_the_watchdog_goes_nowhere_and_that_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_deadman_url_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not to Queenright, where it would look alive, and nobody would raise the alarm."""
     monkeypatch.chdir(tmp_path)
     files, said = exported(tmp_path)
@@ -418,7 +418,7 @@ def test_without_anybody_who_counts_the_watchdog_goes_nowhere_and_that_is_said(
 
 
 @pytest.mark.parametrize("url", ["hc-ping.com/x", "ftp://x", "http://", "https://a b"])
-def test_a_dead_mans_address_that_is_none_is_refused(tmp_path: Path, url: str) -> None:
+def test_invalid_deadman_url_is_rejected(tmp_path: Path, url: str) -> None:
     words = ["rules", "export", "--format", "mixin", "-o", str(tmp_path / "m.tar.gz"), "--deadman-url", url]
     result = CliRunner().invoke(app, words)
 
@@ -447,7 +447,7 @@ def keys(value: dict[str, Any], required: set[str], optional: set[str] = frozens
     assert required <= value.keys() <= required | optional, value.keys()
 
 
-def test_kustomize_is_told_of_every_object_and_of_nothing_else() -> None:
+def test_kustomization_lists_all_objects() -> None:
     kustomization = yaml.safe_load(FOLDER["kustomization.yaml"])
     keys(kustomization, {"apiVersion", "kind", "resources"})
     assert (kustomization["apiVersion"], kustomization["kind"]) == (
@@ -560,9 +560,7 @@ def routed(config: Path, version: str, **labels: str) -> str:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_somebodys_own_alertmanager_with_our_part_in_it_leaves_their_alerts_alone(
-    tmp_path: Path, version: str
-) -> None:
+def test_snippet_leaves_foreign_alerts_alone(tmp_path: Path, version: str) -> None:
     values = yaml.safe_load(FOLDER["helm-values-alertmanager.yaml"])["alertmanager"]
     templates = tmp_path / "queenright.tmpl"
     [(_, text)] = values["templateFiles"].items()
@@ -587,8 +585,8 @@ def test_somebodys_own_alertmanager_with_our_part_in_it_leaves_their_alerts_alon
     assert routed(config, version, **queens) == "queenright-slack-and-pagerduty"
 
 
-def test_our_part_brings_its_own_slack_address_and_touches_nothing_global() -> None:
-    part = our_part(whole_config("http://queenright:8420"))
+def test_snippet_has_its_own_slack_url() -> None:
+    part = queenright_section(whole_config("http://queenright:8420"))
 
     assert set(part) == {"route", "inhibit_rules", "receivers"}
     assert all(receiver["name"].startswith("queenright-") for receiver in part["receivers"])
@@ -604,7 +602,7 @@ def test_our_part_brings_its_own_slack_address_and_touches_nothing_global() -> N
 
 def test_the_snippet_is_the_same_part() -> None:
     snippet = yaml.safe_load(FOLDER["alertmanager-snippet.yaml"])
-    part = our_part(whole_config("http://queenright.agents:8420"))
+    part = queenright_section(whole_config("http://queenright.agents:8420"))
     assert snippet["route"] == {"routes": [part["route"]]}
     assert snippet["inhibit_rules"] == part["inhibit_rules"]
     assert snippet["receivers"] == part["receivers"]

@@ -22,7 +22,7 @@ NAMES = [case.name for case in golden.cases()]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_the_real_alertmanager_sends_what_is_kept(tmp_path: Path, version: str) -> None:
+async def test_real_alertmanager_sends_the_golden_messages(tmp_path: Path, version: str) -> None:
     """What changed is shown; `python -m tests.alerting.golden --write` keeps it, to be read in the diff."""
     async with (
         people() as told,

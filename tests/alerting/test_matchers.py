@@ -69,20 +69,20 @@ def refused_by_promtool(file: Path, matchers: list[str]) -> set[int]:
 
 
 @pytest.mark.parametrize(("given", "read"), TAKEN)
-def test_what_promql_allows_is_taken(given: str, read: str | None) -> None:
+def test_valid_matchers_are_accepted(given: str, read: str | None) -> None:
     found = read_matchers(given, "service")
     assert read is None or found == read
     assert read_matchers(found, "service") == found
 
 
 @pytest.mark.parametrize("given", SYNTAX)
-def test_what_prometheus_refuses_is_refused(given: str) -> None:
+def test_invalid_matchers_are_rejected(given: str) -> None:
     with pytest.raises(InvalidMatchersError) as raised:
         read_matchers(given, "service")
     assert str(raised.value).endswith(".")
 
 
-def test_prometheus_itself_takes_what_is_taken_and_refuses_what_is_refused(tmp_path: Path) -> None:
+def test_prometheus_agrees_about_matchers(tmp_path: Path) -> None:
     """All of them in one file: promtool names every rule that it does not take."""
     taken = [given for given, _ in TAKEN]
     read = [read_matchers(given, "service") for given in taken]
@@ -94,20 +94,20 @@ def test_prometheus_itself_takes_what_is_taken_and_refuses_what_is_refused(tmp_p
 @pytest.mark.parametrize(
     ("given", "of", "said"),
     [
-        ('__name__="x"', "service", "name the metrics themselves"),
-        ('__address__="x"', "worker", "begins with __"),
-        ('agent="x"', "service", "label of our own metrics"),
+        ('__name__="x"', "service", "select the metrics themselves"),
+        ('__address__="x"', "worker", "start with __"),
+        ('agent="x"', "service", "label of Queenright's metrics"),
         ('kind!="stall"', "service", "namespace or cluster"),
-        ('tool="x"', "worker", "label of our own metrics"),
-        ('le="1"', "worker", "label of our own metrics"),
+        ('tool="x"', "worker", "label of Queenright's metrics"),
+        ('le="1"', "worker", "label of Queenright's metrics"),
         ('job=""', "service", "nothing would match"),
         ("instance=~''", "worker", "nothing would match"),
     ],
 )
-def test_what_would_match_nothing_of_ours_is_refused(given: str, of: Of, said: str) -> None:
+def test_matchers_without_a_target_are_rejected(given: str, of: Of, said: str) -> None:
     with pytest.raises(InvalidMatchersError, match=said):
         read_matchers(given, of)
 
 
-def test_workers_may_be_told_apart_by_their_agents() -> None:
+def test_agent_label_is_allowed_for_workers() -> None:
     assert read_matchers('agent=~"team-a-.+"', "worker") == 'agent=~"team-a-.+"'

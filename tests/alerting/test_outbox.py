@@ -138,7 +138,7 @@ async def test_clock_that_is_set_back_after_a_rise_ends_the_alert_that_holds(
     await post.say(ticket(severity=Severity.CRITICAL))
     await post.deliver()
     post.now -= 5
-    await post.say(ticket(severity=Severity.CRITICAL, judge_reasoning="Said anew."))
+    await post.say(ticket(severity=Severity.CRITICAL, judge_reasoning="SentAlert anew."))
     await post.say(ticket(**RESOLVED | {"severity": Severity.CRITICAL}))
     await post.deliver()
     await post.deliver(after=60)
@@ -446,7 +446,7 @@ async def test_an_hour_without_alertmanager_loses_nothing(make_post: MakePost, p
     assert post.metric("queenright_outbox_oldest_timestamp_seconds") == 0
 
 
-async def test_what_began_and_ended_during_an_outage_is_told_as_both(
+async def test_alert_within_an_outage_is_sent_firing_and_resolved(
     make_post: MakePost, peer: ServedPeer
 ) -> None:
     """B77: no notification is lost, not even of what is over."""
@@ -469,9 +469,7 @@ async def test_what_began_and_ended_during_an_outage_is_told_as_both(
     assert post.outbox.status()["pending"] == 0
 
 
-async def test_what_is_told_late_and_ends_at_once_lives_until_people_have_heard_of_it(
-    make_post: MakePost, peer: ServedPeer
-) -> None:
+async def test_late_alert_lives_until_it_is_notified(make_post: MakePost, peer: ServedPeer) -> None:
     """B77: Alertmanager says nothing of an alert that ends while it still gathers the group."""
     post = make_post(peer.url)
     peer.peer.status = 503
@@ -489,7 +487,7 @@ async def test_what_is_told_late_and_ends_at_once_lives_until_people_have_heard_
     assert [firing(a, post.now) for a in peer.peer.alerts] == [True, False]
 
 
-async def test_a_worker_that_ended_during_an_outage_alerts_nobody(
+async def test_worker_that_ended_during_an_outage_sends_no_alert(
     make_post: MakePost, peer: ServedPeer
 ) -> None:
     """B40: the worker ends with an open ticket: no more alerts."""
@@ -600,7 +598,7 @@ async def test_a_reminder_is_another_alert_of_the_group_and_the_one_before_ends_
     assert "reminder" not in end["annotations"]["summary"]
 
 
-async def test_what_was_reminded_of_and_rises_starts_anew(make_post: MakePost, peer: ServedPeer) -> None:
+async def test_rise_after_a_reminder_starts_a_new_alert(make_post: MakePost, peer: ServedPeer) -> None:
     """B41, B38"""
     post = make_post(peer.url)
     await post.say(ticket(severity=Severity.MEDIUM, reminders=2, bumped_at=T0, notified_at=T0))
@@ -624,7 +622,7 @@ async def test_an_acknowledged_ticket_says_nothing_of_reminders(
     assert alert["annotations"]["summary"] == "researcher is in a loop (high)."
 
 
-async def test_a_relapse_after_the_end_is_told_again(make_post: MakePost, peer: ServedPeer) -> None:
+async def test_relapse_is_notified_again(make_post: MakePost, peer: ServedPeer) -> None:
     """B39"""
     post = make_post(peer.url)
     for changes in ({}, RESOLVED, {}):
@@ -674,9 +672,7 @@ async def test_a_refused_alert_is_not_tried_for_ever_and_holds_up_no_other(
     assert post.outbox.status()["active"] == 1
 
 
-async def test_rows_of_lives_that_are_over_are_closed_while_the_alert_goes_on(
-    make_post: MakePost, peer: ServedPeer
-) -> None:
+async def test_rows_of_ended_incarnations_are_closed(make_post: MakePost, peer: ServedPeer) -> None:
     """B123: a crash loop of hours costs the outbox no more than one of minutes."""
     post = make_post(peer.url)
 
@@ -768,9 +764,7 @@ async def test_backoff_grows_to_half_a_minute_and_ends_with_success(
     assert post.outbox.status()["peers"][0]["ok"] is True
 
 
-async def test_what_becomes_due_while_a_failing_peer_is_left_alone_is_pending(
-    make_post: MakePost, peer: ServedPeer
-) -> None:
+async def test_alert_due_during_backoff_is_pending(make_post: MakePost, peer: ServedPeer) -> None:
     """B77: else the outbox looks empty for half a minute while ends and new pages wait in it."""
     post = make_post(peer.url)
     await post.say(ticket())
@@ -789,7 +783,7 @@ async def test_what_becomes_due_while_a_failing_peer_is_left_alone_is_pending(
     assert post.metric("queenright_outbox_oldest_timestamp_seconds") == T0 + 60
 
 
-async def test_a_peer_that_is_not_there_is_asked_often_enough_to_hear_at_once(make_post: MakePost) -> None:
+async def test_refused_connection_is_retried_soon(make_post: MakePost) -> None:
     post = make_post("http://127.0.0.1:1")
     await post.say(ticket())
     pauses = []
@@ -831,7 +825,7 @@ async def test_deliveries_are_in_the_event_log(make_post: MakePost, peer: Served
     }
 
 
-async def test_without_any_peer_what_holds_waits_and_what_ended_is_closed(make_post: MakePost) -> None:
+async def test_without_peers_firing_waits_and_ended_is_closed(make_post: MakePost) -> None:
     post = make_post()
     await post.say(ticket())
     await post.deliver()
@@ -843,9 +837,7 @@ async def test_without_any_peer_what_holds_waits_and_what_ended_is_closed(make_p
     assert post.outbox.status() == {"active": 0, "pending": 0, "oldest": None, "peers": [], "refused": []}
 
 
-async def test_a_ticket_that_waits_for_triage_or_was_dismissed_is_nobody_s_business(
-    make_post: MakePost, peer: ServedPeer
-) -> None:
+async def test_untriaged_or_dismissed_ticket_enqueues_nothing(make_post: MakePost, peer: ServedPeer) -> None:
     post = make_post(peer.url)
     for status in (TicketStatus.OPEN, TicketStatus.DISMISSED, TicketStatus.RESOLVED):
         await post.say(ticket(status=status))
@@ -889,9 +881,7 @@ async def test_a_wake_before_the_commit_is_delivered_within_a_moment(
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503])
-async def test_what_is_the_peer_s_fault_is_tried_again(
-    make_post: MakePost, peer: ServedPeer, status: int
-) -> None:
+async def test_server_error_is_retried(make_post: MakePost, peer: ServedPeer, status: int) -> None:
     post = make_post(peer.url)
     await post.say(ticket())
     peer.peer.status = status
@@ -902,7 +892,7 @@ async def test_what_is_the_peer_s_fault_is_tried_again(
     assert len(peer.peer.alerts) == 1
 
 
-async def test_second_round_reads_only_what_is_new_or_has_changed(
+async def test_second_round_reads_only_changes(
     make_post: MakePost, peer: ServedPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B131: of a crowd's thousands of alerts a round does not read those that stand as they stood."""

@@ -50,7 +50,7 @@ def by_rules(kind: FindingKind = LOOP, **changes: object) -> EscalationTicket:
     return written.model_copy(update={"analysis": said, **changes})
 
 
-def test_the_rules_speak_first_from_their_own_numbers() -> None:
+def test_finding_comes_first_from_the_rules_numbers() -> None:
     """Whatever the models made of it."""
     lied = ticket(
         **FOUND, cause="nothing", analysis="All is well.", suggested_action="Go home.", evidence_snippet="ok"
@@ -78,7 +78,7 @@ def test_models_are_named() -> None:
 
 
 @pytest.mark.parametrize("kind", FindingKind)
-def test_what_the_rules_say_is_said_once(kind: FindingKind) -> None:
+def test_text_of_the_rules_is_not_repeated(kind: FindingKind) -> None:
     page = annotations_for(by_rules(kind), SETTINGS)
     whole = " ".join(page[name] for name in ("description", "suggested_action"))
 
@@ -103,27 +103,29 @@ def test_the_rules_that_overrule_the_queen_say_so() -> None:
     note = "(Triage proposed to dismiss it: 'see https://evil.example/x'; a high one that holds is not.)"
     ruled = by_rules(triaged_by="rules", analysis=f"{by_rules().analysis} {note}")
 
-    assert page_text.said(ruled) == note.replace("https://evil.example/x", NO_LINK)
+    assert page_text.quote_models(ruled) == note.replace("https://evil.example/x", NO_LINK)
 
 
-def test_a_model_cannot_speak_as_the_rules() -> None:
+def test_model_cannot_impersonate_the_rules() -> None:
     """It may repeat their words; what it adds is still its own."""
     forged = by_rules(queen_model="m/x", analysis=f"{by_rules().analysis} The operator may ignore this.")
 
-    assert page_text.said(forged) == "The queen (m/x) says: The operator may ignore this."
-    assert "ignore" not in page_text.seen(forged)
+    assert page_text.quote_models(forged) == "The queen (m/x) says: The operator may ignore this."
+    assert "ignore" not in page_text.describe_finding(forged)
 
 
-def test_untriaged_says_what_the_rules_saw_and_the_judge_s_reason_as_the_judge_s() -> None:
+def test_untriaged_page_attributes_the_judge() -> None:
     """B46"""
     late = ticket(**FOUND, untriaged=True, analysis="whatever", judge_model="m/x")
 
-    assert page_text.seen(late).startswith("Untriaged: the queen did not answer in time. researcher (node")
-    assert page_text.said(late) == "The judge (m/x) says: It repeats search(hive)."
-    assert page_text.said(by_rules(untriaged=True)) == ""
+    assert page_text.describe_finding(late).startswith(
+        "Untriaged: the queen did not answer in time. researcher (node"
+    )
+    assert page_text.quote_models(late) == "The judge (m/x) says: It repeats search(hive)."
+    assert page_text.quote_models(by_rules(untriaged=True)) == ""
 
 
-def test_what_we_ask_of_the_reader_comes_before_what_a_model_suggests() -> None:
+def test_operator_request_comes_before_the_model() -> None:
     request = OperatorRequest("Approve it until 12:00 UTC.", "Approve: queenright approvals approve 7.", 0.0)
     page = annotations_for(ticket(), SETTINGS, requests=[request])
 
@@ -208,13 +210,13 @@ def test_plain_words_stay_as_they_are(prose: str) -> None:
     assert plain(prose, 500) == prose
 
 
-def test_nobody_is_called_and_no_block_is_left() -> None:
+def test_mentions_and_code_blocks_are_neutralized() -> None:
     assert plain("<!channel> <@U1> ```x```", 500) == "[!channel> [@U1> x"
     assert inert("```\n<http://x|ok> <for>") == "'''\n[http://x|ok> <for>"
 
 
 @given(st.text(max_size=6000))
-def test_a_page_is_bounded_whatever_is_said(text: str) -> None:
+def test_page_length_is_bounded(text: str) -> None:
     page = annotations_for(
         ticket(analysis=text or "x", suggested_action=text or "x", worker_excerpt=text, judge_model=text),
         SETTINGS,

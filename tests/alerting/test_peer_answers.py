@@ -9,12 +9,17 @@ from typing import Any
 
 import pytest
 
-from queenright.alerting.alertmanager import MOST_BYTES, AlertmanagerClient, PeerUnavailableError, PostedAlert
+from queenright.alerting.alertmanager import (
+    MAX_LIST_BYTES,
+    AlertmanagerClient,
+    PeerUnavailableError,
+    PostedAlert,
+)
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.settings import AlertingSettings
 from queenright.alerting.silence_watch import SilenceWatch
 from queenright.alerting.silences import (
-    MOST_ITEMS,
+    MAX_ITEMS,
     InvalidAnswerError,
     NewSilence,
     PeerSilences,
@@ -64,13 +69,13 @@ OTHERS = {
         if (what, name) != ("status", "number")
     ],
 )
-async def test_what_is_no_answer_of_alertmanagers_is_said_in_words(
+async def test_invalid_response_is_described(
     peer: ServedPeer, client: AlertmanagerClient, what: str, said: bytes
 ) -> None:
     peer.peer.says = said
 
     with pytest.raises(
-        PeerUnavailableError, match=f"^Alertmanager {peer.url}: answers something that is no "
+        PeerUnavailableError, match=f"^Alertmanager {peer.url}: answered something other than "
     ):
         await ASKED[what](client, PeerAddress.parse(peer.url))
 
@@ -89,28 +94,26 @@ async def test_an_answer_without_end_is_not_read_to_its_end(
         await ask(client, PeerAddress.parse(peer.url))
 
 
-async def test_a_large_answer_is_unknown_and_never_none(peer: ServedPeer, store: Store) -> None:
+async def test_large_response_is_unknown(peer: ServedPeer, store: Store) -> None:
     client = AlertmanagerClient()
     settings = AlertingSettings(alertmanager_urls=(peer.url,))
     watch = SilenceWatch(store, settings, client, clock=lambda: T0)
     for said in (b"[" + b'{"id":"x"},' * 2_000_000 + b"{}]", b"[" + b'{"id":"x"},' * 200_000 + b"{}]"):
         peer.peer.says = said
         await watch.read_peers()
-        assert watch.unknown.startswith(f"{peer.url} answers ")
-        assert watch.views()[0].said is None
+        assert watch.unknown.startswith(f"{peer.url} answer")
+        assert watch.views()[0].answer is None
     peer.peer.says = b"[]"
     await watch.read_peers()
     assert (watch.unknown, watch.silences()) == ("", [])
     await client.aclose()
 
 
-async def test_what_is_small_only_while_packed_is_not_unpacked(
-    peer: ServedPeer, client: AlertmanagerClient
-) -> None:
-    peer.peer.says = gzip.compress(b"[" + b" " * 10 * MOST_BYTES + b"]")
+async def test_compressed_response_is_not_expanded(peer: ServedPeer, client: AlertmanagerClient) -> None:
+    peer.peer.says = gzip.compress(b"[" + b" " * 10 * MAX_LIST_BYTES + b"]")
     peer.peer.more_headers = [(b"content-encoding", b"gzip")]
 
-    with pytest.raises(PeerUnavailableError, match="no list of silences"):
+    with pytest.raises(PeerUnavailableError, match="lists of silences"):
         await client.silences(PeerAddress.parse(peer.url))
 
 
@@ -135,11 +138,11 @@ def one_silence(number: int) -> dict[str, Any]:
 
 
 def test_more_items_than_anybody_has_are_refused() -> None:
-    most = json.dumps([one_silence(number) for number in range(MOST_ITEMS)]).encode()
-    more = json.dumps([one_silence(number) for number in range(MOST_ITEMS + 1)]).encode()
+    most = json.dumps([one_silence(number) for number in range(MAX_ITEMS)]).encode()
+    more = json.dumps([one_silence(number) for number in range(MAX_ITEMS + 1)]).encode()
 
-    assert len(read_answers(most, b"[]").silences) == MOST_ITEMS
-    with pytest.raises(InvalidAnswerError, match=f"at most {MOST_ITEMS}"):
+    assert len(read_answers(most, b"[]").silences) == MAX_ITEMS
+    with pytest.raises(InvalidAnswerError, match=f"at most {MAX_ITEMS}"):
         read_answers(more, b"[]")
 
 

@@ -180,7 +180,7 @@ async def test_a_lesser_severity_reaches_slack_alone_and_a_rise_ends_it_in_silen
 
 
 @pytest.mark.parametrize("storm", ["", "storm-1"])
-async def test_a_reminder_is_told_again_on_every_channel_under_the_same_identity(
+async def test_reminder_is_sent_on_every_channel_with_the_same_identity(
     alertmanager: RealAlertmanager, store: Store, storm: str
 ) -> None:
     """B41, B77: each time a message in Slack and one for the same incident; one all-clear at the end."""
@@ -322,7 +322,7 @@ async def test_open_breakers_and_recoveries_are_a_message_a_kind_and_no_page(
     assert {kind for kind in kinds for m in received if kind in m.title} == set(kinds)
 
 
-async def test_a_symptom_wakes_the_judge_and_nobody_else(alertmanager: RealAlertmanager) -> None:
+async def test_symptom_triggers_only_the_judge(alertmanager: RealAlertmanager) -> None:
     client = AlertmanagerClient()
     symptom = alert(alertname="QueenrightLoop", agent="researcher", severity="critical", source="rules")
     await client.post_alerts(alertmanager.address, [symptom])

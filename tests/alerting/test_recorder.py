@@ -72,7 +72,7 @@ async def test_pagerduty_is_answered_as_pagerduty_answers(
         (ENQUEUE, {"routing_key": "k" * 32, "event_action": "resolve"}),
     ],
 )
-async def test_what_the_real_ones_refuse_is_refused(
+async def test_recorder_rejects_invalid_messages(
     http: httpx.AsyncClient, recorder: Recorder, path: str, body: Any
 ) -> None:
     answer = await http.post(path, json=body)
@@ -91,7 +91,7 @@ async def test_other_requests_are_no_messages(http: httpx.AsyncClient, recorder:
     assert not recorder.received
 
 
-async def test_the_latest_two_hundred_are_kept_and_each_is_told() -> None:
+async def test_latest_messages_are_kept_and_reported() -> None:
     told: list[Message] = []
     recorder = Recorder(told.append)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(recorder), base_url="http://r") as http:

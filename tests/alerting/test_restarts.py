@@ -47,7 +47,7 @@ async def say(store: Store, alertmanager: RealAlertmanager, *, at: float = 0.0, 
 
 @pytest.mark.parametrize("status", ENDS)
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_end_before_a_stop_is_told_and_a_ticket_after_it_fires(
+async def test_end_before_a_stop_is_sent_and_later_ticket_fires(
     tmp_path: Path, store: Store, version: str, status: TicketStatus
 ) -> None:
     """
@@ -87,7 +87,7 @@ async def test_end_before_a_stop_is_told_and_a_ticket_after_it_fires(
 
 @pytest.mark.parametrize("status", ENDS)
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_end_before_a_restart_that_the_service_does_not_notice_is_told_once(
+async def test_end_before_an_unnoticed_restart_is_sent_once(
     tmp_path: Path, store: Store, version: str, status: TicketStatus
 ) -> None:
     """B124: nothing is due while Alertmanager is away, so that no request to it fails."""

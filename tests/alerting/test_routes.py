@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from queenright.alerting.config import render_alertmanager
-from queenright.alerting.export.loaded import seconds
+from queenright.alerting.export.loaded_rules import seconds
 from queenright.alerting.files import alertmanager_folder, templates_folder
 from queenright.alerting.rules import Alert, rule_groups
 from queenright.health.settings import HealthSettings
@@ -105,7 +105,7 @@ def test_routes_use_matchers_and_group_by_names_alone() -> None:
     assert len(routes) > 8
 
 
-def test_every_receiver_is_somebodys() -> None:
+def test_every_receiver_is_used() -> None:
     names = {r["name"] for r in yaml.safe_load(CONFIG.read_text())["receivers"]}
     used = {name for labels in different() for name in receivers(labels).split(",")}
     assert names == used
@@ -151,7 +151,7 @@ def test_the_routes_that_are_read_here_are_those_that_amtool_finds() -> None:
         assert ",".join(route["receiver"] for route in leaves(labels)) == receivers(labels), labels
 
 
-def test_the_watchdog_is_heard_at_least_once_a_minute() -> None:
+def test_watchdog_is_sent_every_minute() -> None:
     """It is told again at the first look at its group after `repeat_interval` has passed, not at it."""
     [route] = leaves({"alertname": "QueenrightWatchdog", "source": "monitor", "severity": "none"})
     look, repeat = seconds(route["group_interval"]), seconds(route["repeat_interval"])
@@ -166,7 +166,7 @@ def test_the_judge_is_woken_at_once_and_again_every_ten_minutes() -> None:
     assert (route["group_wait"], route["repeat_interval"]) == ("0s", "10m")
 
 
-def test_whoever_acknowledged_a_ticket_is_not_told_again_by_alertmanager() -> None:
+def test_acknowledged_ticket_is_not_repeated_by_alertmanager() -> None:
     """B41: reminders are ours alone. Beyond its retention Alertmanager forgets whom it told of what."""
     for labels in of_queen():
         for route in leaves(labels):
@@ -219,7 +219,7 @@ FLEET: Final = (
 )
 
 
-def test_what_is_about_the_whole_fleet_is_one_group_a_cluster() -> None:
+def test_fleet_alerts_are_one_group_per_cluster() -> None:
     """One cause makes several of these fire; nothing else is in their group, and no warning of them."""
     urgent = {
         rule.name

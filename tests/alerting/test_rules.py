@@ -13,7 +13,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 from promql_parser import parse
 
-from queenright.alerting.alert import outside_severity
+from queenright.alerting.alert import alert_severity
 from queenright.alerting.files import alertmanager_folder, prometheus_folder, rules_folder, runbook
 from queenright.alerting.rules import Selectors
 from queenright.alerting.rules.promql import select
@@ -96,7 +96,7 @@ def test_an_alert_is_named_labelled_and_explained(rule: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=ids)
-def test_an_alert_has_a_runbook_that_says_what_to_do(rule: dict[str, Any]) -> None:
+def test_alert_has_a_runbook(rule: dict[str, Any]) -> None:
     text = runbook(rule["alert"]) or ""
     headings = re.findall(r"^## (.+)$", text, re.M)
     assert headings[:3] == ["Meaning", "What you see", "First three commands"]
@@ -124,7 +124,7 @@ def test_a_line_that_the_command_line_does_not_know_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=ids)
-def test_what_a_runbook_says_to_run_is_there(rule: dict[str, Any]) -> None:
+def test_runbook_commands_and_links_exist(rule: dict[str, Any]) -> None:
     text = runbook(rule["alert"]) or ""
     blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.S)).splitlines()
     inline = re.findall(r"`(queenright [^`]+)`", text)
@@ -163,7 +163,7 @@ def test_an_alert_reaches_whom_it_is_for(rule: dict[str, Any]) -> None:
     assert done.stdout.strip() == RECEIVERS[said["source"], said["severity"]]
 
 
-def test_what_is_given_up_pages_once_through_its_ticket_and_the_rule_does_not() -> None:
+def test_failed_recovery_pages_once_through_its_ticket() -> None:
     """B72: after the last attempt a human, by the channels of the settings."""
     monitor = HealthMonitor(HEALTH)
     gone = AgentEvent(
@@ -181,18 +181,18 @@ def test_what_is_given_up_pages_once_through_its_ticket_and_the_rule_does_not() 
     assert found is not None
     assert found.ticket
 
-    assert outside_severity(found.severity) == HEALTH.alerting.recovery_failed.severity == "critical"
+    assert alert_severity(found.severity) == HEALTH.alerting.recovery_failed.severity == "critical"
     [rule] = [rule for rule in ALERTS if rule["alert"] == "QueenrightRecoveryFailed"]
     assert rule["labels"]["severity"] == "warning"
 
 
-def test_an_open_breaker_is_told_as_the_settings_say() -> None:
+def test_breaker_alert_follows_the_settings() -> None:
     [rule] = [rule for rule in ALERTS if rule["alert"] == "QueenrightCircuitBreakerOpen"]
     assert rule["labels"]["severity"] == HEALTH.alerting.circuit_breaker_open.severity
     assert HEALTH.alerting.circuit_breaker_open.channels == ("slack",)
 
 
-def test_an_open_breaker_is_told_after_five_and_three_time_outs() -> None:
+def test_breaker_alert_waits_for_five_plus_three_timeouts() -> None:
     """One that heals at its first probe, or at the second, is nobody's business."""
     [rule] = [rule for rule in ALERTS if rule["alert"] == "QueenrightCircuitBreakerOpen"]
     minutes = HEALTH.circuit_breaker.default.recovery_timeout_seconds / 60
@@ -210,14 +210,14 @@ def test_an_outcome_that_a_rule_asks_for_is_there_from_the_start() -> None:
 
 
 @pytest.mark.parametrize("metric", [names.TELEMETRY_DROPPED, names.SERIES_LIMITED], ids=str)
-def test_what_both_sides_have_is_asked_of_both(metric: names.MetricName) -> None:
+def test_shared_metrics_are_selected_in_both_scopes(metric: names.MetricName) -> None:
     scopes = Selectors(service='job="hive"', worker='job="bees"')
 
     assert select(scopes, metric) == metric.name
     assert select(scopes, names.SERIES_LEFT_OUT) == 'queenright_series_left_out{job="hive"}'
 
 
-def test_work_that_began_again_from_its_start_is_told_to_a_human() -> None:
+def test_restart_from_the_beginning_is_notified() -> None:
     """B74: though it goes on; the message says where to find which it is."""
     [rule] = [rule for rule in ALERTS if rule["alert"] == "QueenrightTaskRestartedFromStart"]
     assert 'queenright_recoveries_total{outcome="from_start"}' in rule["expr"]
@@ -226,7 +226,7 @@ def test_work_that_began_again_from_its_start_is_told_to_a_human() -> None:
         assert place in rule["annotations"]["description"]
 
 
-def test_what_people_are_told_names_commands_and_no_path_of_the_api() -> None:
+def test_descriptions_name_commands_and_no_api_paths() -> None:
     texts = {rule["alert"]: str(rule["annotations"]) for rule in ALERTS}
     assert [alert for alert, text in texts.items() if "/api/" in text] == []
 
@@ -270,7 +270,7 @@ def test_the_monitor_is_blind_after_two_sweeps_missed() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: r.get("record") or ids(r))
-def test_a_counter_is_asked_through_a_rate_of_at_least_four_scrapes(rule: dict[str, Any]) -> None:
+def test_counters_use_a_rate_over_four_scrapes(rule: dict[str, Any]) -> None:
     for window in re.findall(r"(?:rate|increase)\([^\[]*\[(\d+)m\]", rule["expr"]):
         assert int(window) * 60 >= 4 * 15
     for metric in re.findall(r"\b(queenright_\w+_total)\b(?!\{[^}]*\}\[|\[)", rule["expr"]):

@@ -89,7 +89,7 @@ def test_an_alert_has_every_test_that_applies_to_it(rule: Rule, tag: str) -> Non
         assert reason
 
 
-def test_every_test_has_a_tag_and_looks_more_than_once_at_what_changes() -> None:
+def test_every_promtool_test_has_a_tag() -> None:
     for test in rule_tests():
         assert test.tag in TAGS, test.name
         assert test.expected, test.name
@@ -156,7 +156,7 @@ def test_of_those_that_wait_none_fires_while_the_others_do(test: RuleTest) -> No
 
 
 @named(of("unloaded"))
-def test_what_was_unloaded_is_gone_at_the_end_though_its_target_is_up(test: RuleTest) -> None:
+def test_unloaded_worker_is_gone_although_its_target_is_up(test: RuleTest) -> None:
     gone = {
         found[1]
         for series, values in test.series.items()
@@ -172,7 +172,7 @@ def test_what_was_unloaded_is_gone_at_the_end_though_its_target_is_up(test: Rule
 
 
 @named(of("killed"))
-def test_what_was_killed_fires_after_its_series_ended_with_its_target(test: RuleTest) -> None:
+def test_killed_worker_fires_after_its_series_ended(test: RuleTest) -> None:
     [target] = {values for series, values in test.series.items() if series.startswith("up{")}
     down = re.fullmatch(r"1x(\d+) 0x\d+", target)
     assert down
@@ -182,7 +182,7 @@ def test_what_was_killed_fires_after_its_series_ended_with_its_target(test: Rule
 
 
 @named(of("resolves") + of("keeps"))
-def test_what_resolves_fired_before(test: RuleTest) -> None:
+def test_resolved_alert_fired_before(test: RuleTest) -> None:
     last = {str(one.labels) for one in test.expected[-1][1] if one.fires}
     ever = {str(one.labels) for one in test.ever if one.fires}
     assert ever - last

@@ -37,7 +37,7 @@ each_record = pytest.mark.parametrize("rule", RECORDED, ids=name_of)
 
 
 @each_alert
-def test_whoever_is_paged_is_told_what_where_and_what_to_do(rule: Rule) -> None:
+def test_alert_has_summary_description_and_links(rule: Rule) -> None:
     said = rule["annotations"]
     assert set(said) == {"summary", "description", "runbook_url", "dashboard_url"}
     assert said["description"].endswith((".", "list", "list --open"))
@@ -77,7 +77,7 @@ DOES_NOT_FLAP = {
 }
 
 
-def test_what_would_flap_is_kept_firing_and_of_the_rest_it_is_said_why_not() -> None:
+def test_flapping_alerts_keep_firing() -> None:
     kept = {rule["alert"] for rule in ALERTS if "keep_firing_for" in rule}
     assert kept | set(DOES_NOT_FLAP) == {rule["alert"] for rule in ALERTS}
     assert not kept & set(DOES_NOT_FLAP)
@@ -90,7 +90,7 @@ def test_who_pages_is_the_fleet_or_the_monitor_and_a_worker_only_wakes_the_judge
 
 
 @pytest.mark.parametrize("objective", objectives(HealthSettings(), Selectors()), ids=lambda o: o.name)
-def test_a_budget_is_told_to_burn_at_four_speeds_each_over_two_windows_and_with_enough_traffic(
+def test_burn_rate_has_four_speeds_with_two_windows(
     objective: Objective,
 ) -> None:
     pairs = [(speed.factor, speed.short, speed.long) for speed in SPEEDS]
@@ -206,7 +206,7 @@ def exposed() -> dict[str, dict[str, set[str]]]:
     ServiceMetrics(registry, list)
     agent = WorkerFamilies.of(registry).acquire("agent")
     for verdict in ("accept", "retry", "continue", "escalate", "error"):
-        agent.step_ended("plan", verdict, 1.0, None)
+        agent.count_step("plan", verdict, 1.0, None)
     found: dict[str, dict[str, set[str]]] = {}
     for family in registry.collect():
         for sample in family.samples:
@@ -229,7 +229,7 @@ VALUES: dict[str, dict[str, set[str]]] = {
 
 
 @each_rule
-def test_every_value_of_a_label_that_is_asked_for_can_be_there(rule: Rule) -> None:
+def test_label_values_in_rules_exist(rule: Rule) -> None:
     there = exposed()
     for metric, selector in re.findall(r"(queenright_\w+)\{([^}]*)\}", rule["expr"]):
         for label, operator, value in re.findall(r'(\w+)(=~|!~|!=|=)"([^"]*)"', selector):
@@ -241,7 +241,7 @@ def test_every_value_of_a_label_that_is_asked_for_can_be_there(rule: Rule) -> No
 TIMES = re.compile(r"time\(\) - .*?(?:>=|>) ([\d.]+)", re.S)
 
 
-def test_what_is_compared_with_an_age_is_in_seconds() -> None:
+def test_ages_are_compared_with_seconds() -> None:
     ages = {rule["alert"]: TIMES.findall(rule["expr"]) for rule in ALERTS if "time() -" in rule["expr"]}
     assert set(ages) >= {"QueenrightWorkerStalled", "QueenrightHeartbeatMissing", "QueenrightJudgeSilent"}
     for rule in ALERTS:
@@ -249,7 +249,7 @@ def test_what_is_compared_with_an_age_is_in_seconds() -> None:
             assert "_timestamp_seconds" in rule["expr"], rule["alert"]
 
 
-def test_the_files_are_what_the_default_settings_give() -> None:
+def test_files_match_the_default_settings() -> None:
     written = [
         group
         for file in sorted(rules_folder().glob("*.yml"))
@@ -325,7 +325,7 @@ def test_both_versions_take_the_rules_and_find_nothing_to_warn_of(version: str) 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_what_a_process_said_last_outlives_it_by_an_hour() -> None:
+def test_last_heartbeat_outlives_its_process_by_an_hour() -> None:
     """A killed process takes its series along: what was recorded of it goes on, while its target is down."""
     beats, *others = [rule for rule in RECORDED if rule["record"].endswith(":last")]
     assert len(others) == 3

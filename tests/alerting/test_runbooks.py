@@ -80,7 +80,7 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_runbook_is_read_from_what_it_means_to_whom_to_call(name: str) -> None:
+def test_runbook_has_all_sections(name: str) -> None:
     text = text_of(name)
     headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
     assert text.startswith(f"# {name}\n")
@@ -91,14 +91,14 @@ def test_a_runbook_is_read_from_what_it_means_to_whom_to_call(name: str) -> None
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_three_commands_come_first_and_what_to_read_in_them(name: str) -> None:
+def test_runbook_starts_with_three_commands(name: str) -> None:
     first = section(name, "First three commands")
     assert len(shell(first)) == 3
     assert len(set(shell(first))) == 3
     assert re.findall(r"^(\d)\. ", first, re.MULTILINE) == ["1", "2", "3"]
 
 
-def test_no_two_runbooks_say_the_same() -> None:
+def test_runbook_sections_are_unique() -> None:
     """A text that fits every alert helps with none."""
     for heading in ("Meaning", "False alarm?", "Escalate", "First three commands"):
         said = [section(name, heading) for name in NAMES]
@@ -106,14 +106,14 @@ def test_no_two_runbooks_say_the_same() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_our_commands_in_a_runbook_are_known(name: str) -> None:
+def test_queenright_commands_in_runbooks_exist(name: str) -> None:
     text = text_of(name)
     for line in [*shell(text), *inline(text)]:
         if line.startswith("queenright "):
             understood(line)
 
 
-def test_a_command_that_is_not_ours_is_noticed() -> None:
+def test_unknown_command_is_detected() -> None:
     understood("queenright breakers reset NAME")
     for line in ("queenright mend", "queenright breakers shut NAME", "queenright list --wrong"):
         with pytest.raises((Exception, AssertionError)):
@@ -121,7 +121,7 @@ def test_a_command_that_is_not_ours_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_other_commands_ask_what_there_is(name: str) -> None:
+def test_external_commands_use_known_paths_and_metrics(name: str) -> None:
     """curl for our own API, Prometheus and Alertmanager; promtool with PromQL that parses."""
     for line in shell(text_of(name)):
         called, *words = shlex.split(line)
@@ -157,7 +157,7 @@ def _known(metric: str) -> bool:
     return metric in names.METRICS or (bare in names.METRICS and names.METRICS[bare].kind == "histogram")
 
 
-def test_the_paths_that_runbooks_ask_are_served() -> None:
+def test_paths_in_runbooks_are_served() -> None:
     served = "\n".join(path.read_text() for path in (ROOT / "server/queenright/server").rglob("*.py"))
     for path in KNOWN["8420"]:
         pattern = path.replace("/NAME", r"/\{agent_id:agent\}")
@@ -165,7 +165,7 @@ def test_the_paths_that_runbooks_ask_are_served() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_setting_in_a_runbook_exists_and_its_value_is_the_default(name: str) -> None:
+def test_runbook_settings_exist_with_their_defaults(name: str) -> None:
     """``block.setting`` (10 min): a following setting without its block is of the same block."""
     block = ""
     said = re.findall(
@@ -190,7 +190,7 @@ def test_a_setting_in_a_runbook_exists_and_its_value_is_the_default(name: str) -
         ("QueenrightSlowInterventionsBurn", HealthSettings().rules.slow_interventions.error_budget),
     ],
 )
-def test_a_burn_rate_is_told_as_the_share_from_which_on_it_fires(name: str, budget: float) -> None:
+def test_burn_runbooks_list_the_firing_shares(name: str, budget: float) -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\d.]+) % \w+ \| (\w+) \|$", section(name, "Meaning"), re.M)
     assert rows == [
         (speed.long, speed.short, f"{100 * burning_share(budget, speed.factor):.3g}", speed.severity)
@@ -210,7 +210,7 @@ def _within(block: str, path: str) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_runbook_refers_to_is_there(name: str) -> None:
+def test_runbook_references_exist(name: str) -> None:
     text = text_of(name)
     for path in re.findall(r"`(docs/[^`]+)`", text):
         assert (ROOT / path).is_file(), path
@@ -221,12 +221,12 @@ def test_what_a_runbook_refers_to_is_there(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SYMPTOMS)
-def test_a_symptom_says_that_it_pages_nobody(name: str) -> None:
+def test_symptom_runbook_states_that_it_does_not_page(name: str) -> None:
     assert re.search(r"[Nn]obody is paged", section(name, "What you see"))
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda a: f"{a.name}-{a.severity}")
-def test_a_runbook_says_whether_it_pages(alert: Alert) -> None:
+def test_runbook_states_whether_it_pages(alert: Alert) -> None:
     if alert.source == names.SOURCE_MONITOR and alert.severity in ("critical", "warning"):
         word = "page" if alert.severity == "critical" else "message in Slack"
         assert word in section(alert.name, "What you see")
@@ -262,9 +262,7 @@ async def silencing(tmp_path: Path, port: int) -> AsyncIterator[httpx.AsyncClien
         await child.stop()
 
 
-async def test_the_silence_of_a_runbook_silences_its_alert_and_no_other(
-    silencing: httpx.AsyncClient, port: int
-) -> None:
+async def test_runbook_silence_matches_only_its_alert(silencing: httpx.AsyncClient, port: int) -> None:
     """amtool itself reads each command; what it makes is held against alerts as they come."""
     alerts = {name: _labels(name) for name in NAMES}
     posted = [{"labels": labels} for labels in alerts.values()]
@@ -293,12 +291,12 @@ def _labels(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda a: f"{a.name}-{a.severity}")
-def test_the_labels_that_a_silence_asks_for_are_on_the_alert(alert: Alert) -> None:
+def test_silence_labels_are_on_the_alert(alert: Alert) -> None:
     for label in set(_labels(alert.name)) - {"alertname"}:
         assert label in alert.labels or f"$labels.{label} " in alert.summary + alert.description, label
 
 
-def test_amtool_of_a_runbook_is_told_where_alertmanager_is() -> None:
+def test_amtool_commands_name_the_alertmanager() -> None:
     assert alertmanager_folder().is_dir()
     for name in NAMES:
         for line in shell(text_of(name)):

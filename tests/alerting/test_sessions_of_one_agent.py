@@ -72,7 +72,7 @@ async def line(alertmanager: RealAlertmanager, store: Store) -> AsyncIterator[Li
     await client.aclose()
 
 
-async def test_a_second_session_in_the_same_trouble_is_told_while_the_first_fires(line: Line) -> None:
+async def test_second_session_is_notified_while_the_first_fires(line: Line) -> None:
     """B122: in Slack a message in the same group, in PagerDuty an incident of its own, each with its end."""
     await line.write(1)
     await line.alertmanager.until(
@@ -102,7 +102,7 @@ async def test_a_second_session_in_the_same_trouble_is_told_while_the_first_fire
     assert not line.alertmanager.recorder.refused
 
 
-async def test_a_lesser_session_is_told_while_another_is_critical(line: Line) -> None:
+async def test_less_severe_session_is_notified_while_another_is_critical(line: Line) -> None:
     """B122: the inhibitions by severity and by reminder act on one ticket, not on the agent's others."""
     await line.write(1)
     await line.alertmanager.until(lambda: len(line.alertmanager.recorder.received) == 2, "the critical one")
@@ -120,9 +120,7 @@ async def test_a_lesser_session_is_told_while_another_is_critical(line: Line) ->
     assert not line.got("pagerduty", "resolved")
 
 
-async def test_agent_that_crashes_and_starts_anew_is_one_incident_with_a_count(
-    line: Line, store: Store
-) -> None:
+async def test_crash_loop_is_one_incident_with_a_count(line: Line, store: Store) -> None:
     """B123: each life's ticket joins the open alert; what is told next says how many there are."""
     await line.write(1)
     await line.alertmanager.until(lambda: len(line.alertmanager.recorder.received) == 2, "the first")
@@ -131,7 +129,9 @@ async def test_agent_that_crashes_and_starts_anew_is_one_incident_with_a_count(
     alerts = [("ticket-1", alert_key(page["alerts"][0]["labels"]), "firing")]
     key = dedup_key(page["groupKey"])
     await store.transact(lambda conn: _known(conn, range(1, 9)))
-    await store.transact(lambda conn: notification_ledger.note(conn, "pagerduty", key, alerts, time.time()))
+    await store.transact(
+        lambda conn: notification_ledger.record_deliveries(conn, "pagerduty", key, alerts, time.time())
+    )
     for session in range(2, 9):
         await line.write(session, follows=[f"ticket-{session - 1}"])
     await line.flush("marker-1")

@@ -28,9 +28,9 @@ from queenright.alerting.silences import (
     PeerSilences,
     PeerView,
     Silence,
+    describe_unknown_peers,
+    find_active_silence,
     read_answers,
-    silenced,
-    unknown,
 )
 from queenright.health.store import Store
 from tests.alerting.conftest import ServedPeer
@@ -73,7 +73,7 @@ def posted(of: dict[str, str], **annotations: str) -> PostedAlert:
     return PostedAlert(labels=of, annotations=annotations, starts_at=now() - 1, ends_at=now() + 600)
 
 
-async def test_a_silence_is_about_what_alertmanager_says_it_is_about(alertmanager: RealAlertmanager) -> None:
+async def test_silence_matches_what_alertmanager_reports(alertmanager: RealAlertmanager) -> None:
     client, peer = AlertmanagerClient(), alertmanager.address
     ours, other = labels(), labels(agent="other", cause="stall")
     await client.post_alerts(peer, [posted(ours), posted(other), posted(labels(source="monitor"))])
@@ -85,10 +85,10 @@ async def test_a_silence_is_about_what_alertmanager_says_it_is_about(alertmanage
         made = json.loads(await client._request("POST", peer, "/api/v2/silences", body))["silenceID"]
 
         said = await client.silences(peer)
-        views = [PeerView(peer=peer.name, said=said, read_at=now())]
+        views = [PeerView(peer=peer.name, answer=said, read_at=now())]
 
-        assert (silenced(ours, views, now()) is not None) is expected, matcher
-        assert silenced(other, views, now()) is None
+        assert (find_active_silence(ours, views, now()) is not None) is expected, matcher
+        assert find_active_silence(other, views, now()) is None
         [known] = [one for one in said.silences if one.id == made]
         assert (known.by, known.comment, known.state) == ("ada", "c", "active")
         await client.expire(peer, made)
@@ -100,13 +100,11 @@ async def test_a_silence_is_about_what_alertmanager_says_it_is_about(alertmanage
     await client.aclose()
 
 
-async def test_a_ticket_is_silenced_for_a_while_and_heard_again(
-    alertmanager: RealAlertmanager, store: Store
-) -> None:
+async def test_ticket_is_silenced_and_notified_again(alertmanager: RealAlertmanager, store: Store) -> None:
     """B41: however bad it gets, and each reminder; what Alertmanager cannot say is unknown, never none."""
     settings = AlertingSettings(alertmanager_urls=(alertmanager.url,))
     async with watching(store, now, alertmanager.url) as (watch, client):
-        assert watch.unknown == f"{alertmanager.url} has not been asked yet"
+        assert watch.unknown == f"{alertmanager.url} has not answered yet"
         with pytest.raises(NothingToSilenceError):
             await watch.add("ticket-1", by="ada", comment="c", seconds=60)
         await store.transact(lambda conn: enqueue(conn, ticket(), settings, now()))
@@ -121,7 +119,7 @@ async def test_a_ticket_is_silenced_for_a_while_and_heard_again(
         assert found is not None
         assert (found.silence_id, found.by, found.comment) == (made, "ada", "known, see chat")
         assert found.until - now() == pytest.approx(7200, abs=60)
-        assert silenced(worse, watch.views(), now()) is not None
+        assert find_active_silence(worse, watch.views(), now()) is not None
         assert (peer, watch.unknown) == (alertmanager.url, "")
         [(silence, peers, tickets)] = watch.silences()
         assert (silence.id, peers, tickets) == (made, [alertmanager.url], ["ticket-1"])
@@ -139,7 +137,7 @@ async def test_a_ticket_is_silenced_for_a_while_and_heard_again(
             await watch.add("ticket-1", by="ada", comment="c", seconds=60)
 
 
-async def test_what_pagerduty_knows_a_group_by_is_the_hash_of_its_key(
+async def test_dedup_key_is_the_hash_of_the_group_key(
     alertmanager: RealAlertmanager,
 ) -> None:
     """An incident finds its ticket by this, in both versions."""
@@ -176,15 +174,15 @@ def view(peer: str, *silences: Silence, error: str = "", of: dict[str, str] | No
         silences=silences,
         silenced={frozenset((of or labels()).items()): tuple(one.id for one in silences)} if silences else {},
     )
-    return PeerView(peer=peer, said=said, read_at=0.0, error=error)
+    return PeerView(peer=peer, answer=said, read_at=0.0, error=error)
 
 
 def until_when(*views: PeerView, at: float = 50.0) -> float | None:
-    found = silenced(labels(), views, at)
+    found = find_active_silence(labels(), views, at)
     return None if found is None else found.until
 
 
-def test_nobody_hears_of_it_only_if_every_peer_keeps_it() -> None:
+def test_alert_is_silenced_only_if_every_peer_silences_it() -> None:
     a, b = silence("a", ends=100), silence("b", ends=70)
 
     assert until_when(view("one", a), view("two", a)) == 100
@@ -195,14 +193,14 @@ def test_nobody_hears_of_it_only_if_every_peer_keeps_it() -> None:
     assert until_when() is None
 
 
-def test_one_that_never_answered_is_not_counted_and_what_one_said_last_holds() -> None:
+def test_unanswered_peer_is_ignored_and_last_answer_holds() -> None:
     a = silence("a")
     never = PeerView(peer="two", error="cannot be reached")
 
     assert until_when(view("one", a), never) == 100
     assert until_when(never) is None
     assert until_when(view("one", a, error="cannot be reached")) == 100
-    assert unknown([view("one", a), never]) == "two cannot be reached"
+    assert describe_unknown_peers([view("one", a), never]) == "two cannot be reached"
 
 
 def test_a_silence_that_is_over_or_has_not_begun_keeps_nothing() -> None:
@@ -233,15 +231,15 @@ def test_texts_from_alertmanager_are_masked_and_on_one_line() -> None:
 
 
 @given(st.one_of(st.binary(max_size=50), st.sampled_from([b"{}", b"[1]", b'[{"id": 1}]', b"null"])))
-def test_whatever_else_answers_is_refused(body: bytes) -> None:
+def test_invalid_lists_are_rejected(body: bytes) -> None:
     with pytest.raises(InvalidAnswerError):
         read_answers(body, b"[")
 
 
-async def test_something_that_is_no_alertmanager_is_unknown(peer: ServedPeer, store: Store) -> None:
+async def test_other_server_is_unknown(peer: ServedPeer, store: Store) -> None:
     async with watching(store, now, peer.url) as (watch, _):
         await watch.read_peers()
-        assert "is no list of silences and alerts" in watch.unknown
+        assert "other than lists of silences and alerts" in watch.unknown
         assert watch.silences() == []
     async with watching(store, now) as (watch, _):
         await watch.read_peers()

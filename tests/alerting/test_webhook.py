@@ -42,7 +42,7 @@ def test_every_alert_of_a_group_is_read() -> None:
         (body(alerts=[ALERT | {"labels": {"alertname": "x", "agent": 1}}]), "alerts.0.labels.agent"),
     ],
 )
-def test_what_is_wrong_is_named(text: str, field: str) -> None:
+def test_invalid_field_is_named(text: str, field: str) -> None:
     with pytest.raises(InvalidWebhookError, match=rf"^{field}: ") as caught:
         parse_webhook(text)
     assert isinstance(caught.value, ValueError)

@@ -30,7 +30,7 @@ from tests.end_to_end.test_page import ONE_EACH, received
 from tests.waiting import until
 
 AGENT = "night_shift"
-NOT_SAID = {"Since its last checkpoint", "Waiting"}
+NOT_SAID = {"Time since last checkpoint", "Waiting"}
 """Panels of what this agent never does."""
 
 Query = Callable[[str], Awaitable[list[dict[str, Any]]]]
@@ -241,4 +241,5 @@ async def test_symptom_of_an_agent_with_none_of_our_code_in_it_wakes_the_judge(
             "the symptom in the service's webhook",
             seconds=120,
         )
-        assert await empty_panels(answer, agent) <= NOT_SAID | {"Since its last heartbeat", "Errors by class"}
+        expected = NOT_SAID | {"Time since last heartbeat", "Errors by class"}
+        assert await empty_panels(answer, agent) <= expected

@@ -45,18 +45,20 @@ COMPONENTS: dict[str, dict[str, Shown]] = {
         "Quick actions": Shown("fleet", "Agents", leads_to=(AGENT_PAGE,), column="Quick actions"),
     },
     "Agent Detail View": {
-        "Full health metrics": Shown("agent", "Now", (names.AGENT_STATE, names.WORKER_STEPS_SINCE_ACCEPT)),
+        "Full health metrics": Shown(
+            "agent", "Current state", (names.AGENT_STATE, names.WORKER_STEPS_SINCE_ACCEPT)
+        ),
         "Heartbeat history": Shown(
             "agent",
-            "Since its last heartbeat",
+            "Time since last heartbeat",
             ("agent_instance:queenright_worker_last_heartbeat_timestamp_seconds:last",),
         ),
         "State transition timeline": Shown("agent", "Health state", (names.AGENT_STATE,)),
         "Intervention history": Shown(
-            "agent", "Now", leads_to=(AGENT_PAGE,), column="Interventions and quick actions"
+            "agent", "Current state", leads_to=(AGENT_PAGE,), column="Interventions and quick actions"
         ),
         "Circuit breaker status": Shown(
-            "agent", "Its circuit breakers", (names.CIRCUIT_BREAKER_STATE,), (BREAKER_PAGE,)
+            "agent", "Circuit breakers", (names.CIRCUIT_BREAKER_STATE,), (BREAKER_PAGE,)
         ),
     },
     "Circuit Breaker Panel": {
@@ -64,10 +66,10 @@ COMPONENTS: dict[str, dict[str, Shown]] = {
             "breakers", "Breakers", (names.CIRCUIT_BREAKER_STATE,), column="State"
         ),
         "Failure counts": Shown(
-            "breakers", "Breakers", (names.CIRCUIT_BREAKER_FAILURES,), column="Failures in a row"
+            "breakers", "Breakers", (names.CIRCUIT_BREAKER_FAILURES,), column="Consecutive failures"
         ),
         "Time until HALF_OPEN": Shown(
-            "breakers", "Breakers", (names.CIRCUIT_BREAKER_HALF_OPEN,), column="Tries again in"
+            "breakers", "Breakers", (names.CIRCUIT_BREAKER_HALF_OPEN,), column="Next trial in"
         ),
         "Manual reset buttons": Shown(
             "breakers", "Breakers", leads_to=(BREAKER_PAGE,), column="Quick action"
@@ -75,19 +77,21 @@ COMPONENTS: dict[str, dict[str, Shown]] = {
     },
     "Recovery Status": {
         "Active recovery attempts": Shown(
-            "interventions", "Recoveries that go on", (names.RECOVERIES_ACTIVE,), ("recoveries",)
+            "interventions", "Active recoveries", (names.RECOVERIES_ACTIVE,), ("recoveries",)
         ),
         "Recent recovery history": Shown(
             "interventions", "Recoveries by outcome", (names.RECOVERIES,), ("recoveries",)
         ),
-        "Success/failure rates": Shown("interventions", "Recoveries that went well", (names.RECOVERIES,)),
-        "Manual recovery trigger": Shown("interventions", "Recoveries, counted", leads_to=("recoveries",)),
+        "Success/failure rates": Shown("interventions", "Recovery success rate", (names.RECOVERIES,)),
+        "Manual recovery trigger": Shown(
+            "interventions", "Recoveries by outcome, total", leads_to=("recoveries",)
+        ),
     },
     "Alerts Feed": {
         "Recent health events": Shown("interventions", "Health events", (names.STATE_TRANSITIONS,), ("",)),
         "Intervention notifications": Shown("interventions", "Interventions by kind", (names.INTERVENTIONS,)),
-        "Circuit breaker trips": Shown("breakers", "Changes of state", (names.CIRCUIT_BREAKER_TRANSITIONS,)),
-        "Recovery outcomes": Shown("interventions", "Recoveries, counted", (names.RECOVERIES,)),
+        "Circuit breaker trips": Shown("breakers", "State changes", (names.CIRCUIT_BREAKER_TRANSITIONS,)),
+        "Recovery outcomes": Shown("interventions", "Recoveries by outcome, total", (names.RECOVERIES,)),
     },
 }
 
@@ -112,7 +116,7 @@ def test_each_line_of_each_component_is_shown(component: str, line: str) -> None
 
 
 def test_the_feed_counts_every_kind_of_event_that_it_is_about() -> None:
-    [target] = panel(load("interventions"), "Events, counted")["targets"]
+    [target] = panel(load("interventions"), "Events by type, total")["targets"]
     kinds = re.search(r'type=~"([^"]+)"', target["expr"])
     assert kinds is not None
 

@@ -67,7 +67,7 @@ def labels_of(name: str) -> set[str]:
     return {*metric.labels, *SCRAPED}
 
 
-def test_the_committed_files_are_what_the_code_makes() -> None:
+def test_committed_files_are_up_to_date() -> None:
     committed = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
 
     assert committed == dashboards(HealthSettings())
@@ -132,7 +132,7 @@ def test_panels_fill_the_grid_without_overlapping(dashboard: Dashboard) -> None:
     assert len(taken) == 24 * height
 
 
-def test_a_dashboard_begins_with_numbers_and_ends_with_what_led_to_them(dashboard: Dashboard) -> None:
+def test_dashboard_starts_with_numbers_and_ends_with_details(dashboard: Dashboard) -> None:
     shown = panels(dashboard)
 
     assert shown[0]["type"] in {"stat", "state-timeline"}
@@ -200,7 +200,7 @@ def test_every_metric_and_every_label_is_one_that_is_emitted(dashboard: Dashboar
         assert grouped - {""} <= labels | {"le"}, query.expr
 
 
-def test_what_is_recorded_over_all_targets_has_none_of_their_labels() -> None:
+def test_cluster_series_have_no_target_labels() -> None:
     used = {
         name
         for board in map(load, NAMES)
@@ -231,7 +231,7 @@ def test_every_histogram_over_time_asks_for_exemplars_and_nothing_else_does(dash
             assert target["exemplar"] == (over_time and traced), shown["title"]
 
 
-def test_a_number_about_the_time_shown_is_asked_for_once(dashboard: Dashboard) -> None:
+def test_range_number_is_an_instant_query(dashboard: Dashboard) -> None:
     for shown in panels(dashboard):
         for target in shown["targets"]:
             if "$__range" in target["expr"]:
@@ -251,7 +251,7 @@ def test_bars_miss_nothing_that_comes_between_two_of_them(dashboard: Dashboard) 
             assert bool(counted) == bars, shown["title"]
 
 
-def test_a_series_named_after_what_came_of_it_has_the_colour_of_that(dashboard: Dashboard) -> None:
+def test_outcome_series_have_their_colour(dashboard: Dashboard) -> None:
     for shown in panels(dashboard):
         for target in shown["targets"]:
             if (
@@ -262,7 +262,7 @@ def test_a_series_named_after_what_came_of_it_has_the_colour_of_that(dashboard: 
                 assert len(fixed) >= 2, shown["title"]
 
 
-def test_marks_show_who_was_told_what_was_done_and_what_fires(dashboard: Dashboard) -> None:
+def test_annotations_show_notifications_interventions_and_alerts(dashboard: Dashboard) -> None:
     exprs = {query.panel: query.expr for query in annotation_queries(dashboard, variables={})}
 
     assert names.TRIAGE.name in exprs["Operator notified"]
@@ -294,7 +294,7 @@ def test_every_value_that_has_a_meaning_has_its_colour(colours: dict[str, Any], 
     assert set(colours) == values
 
 
-def test_a_state_that_needs_somebody_sorts_above_one_that_does_not() -> None:
+def test_states_sort_by_urgency() -> None:
     order = sorted(STATES, key=lambda state: STATES[state][0], reverse=True)
     breakers = sorted(BREAKER_STATES, key=lambda state: BREAKER_STATES[state][0], reverse=True)
 

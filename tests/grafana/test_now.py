@@ -38,7 +38,7 @@ def green(shown: Panel) -> bool:
     return any(step["color"] == "green" for step in steps)
 
 
-def test_what_says_now_is_asked_for_now(dashboard: Dashboard) -> None:
+def test_current_value_is_an_instant_query(dashboard: Dashboard) -> None:
     assert of_now(dashboard)
     for shown in panels(dashboard):
         for target in shown["targets"]:
@@ -68,7 +68,7 @@ ASKED = [
         {"panels": [shown], "templating": load(name)["templating"]}, variables={"__range": "5m"}
     )
 ]
-STAYS = ("Targets that answer",)
+STAYS = ("Scrape targets",)
 """What Prometheus itself says of a process: that it is down."""
 
 
@@ -109,7 +109,7 @@ def test_of_a_service_that_is_gone_no_number_of_now_is_shown(tmp_path: Path) -> 
     assert unanswered(tmp_path, GONE, asked) == len(asked)
 
 
-def test_nobody_being_told_is_no_zero_once_the_outbox_is_gone(tmp_path: Path) -> None:
+def test_missing_outbox_is_not_zero(tmp_path: Path) -> None:
     [oldest] = [each for each in ASKED if each[1] == "Oldest undelivered"]
 
     assert "vector(0)" in oldest[2]

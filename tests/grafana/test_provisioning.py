@@ -25,14 +25,14 @@ def test_exactly_one_source_is_the_default() -> None:
     assert [source["name"] for source in datasources().values() if source.get("isDefault")] == ["Prometheus"]
 
 
-def test_what_needs_tempos_metrics_generator_is_off() -> None:
+def test_tempo_metrics_generator_features_are_off() -> None:
     options = datasources()["tempo"]["jsonData"]
 
     assert not options["nodeGraph"]["enabled"]
     assert not {"tracesToMetrics", "serviceMap"} & options.keys()
 
 
-def test_a_change_in_the_browser_is_not_kept_beside_the_code() -> None:
+def test_dashboards_are_read_only_in_the_browser() -> None:
     [provider] = yaml.safe_load((PROVISIONING / "dashboards" / "dashboards.yml").read_text())["providers"]
 
     assert not provider["allowUiUpdates"]

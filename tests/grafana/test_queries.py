@@ -16,7 +16,7 @@ def board(*exprs: str, instant: bool = False) -> dict[str, Any]:
     }
 
 
-def test_what_the_caller_says_wins_over_all() -> None:
+def test_caller_variables_win_over_defaults() -> None:
     [query] = queries(board('up{job=~"$job"}'), variables={"job": "a|b"})
 
     assert query == PanelQuery("A panel", 'up{job=~"a|b"}')
@@ -41,7 +41,7 @@ def test_a_variable_whose_name_begins_like_another_is_not_that_other() -> None:
     assert query.expr == "b"
 
 
-def test_a_variable_that_nobody_defines_is_named_with_its_panel() -> None:
+def test_undefined_variable_is_named_with_its_panel() -> None:
     with pytest.raises(UnknownVariableError, match=r"'A panel' uses \$tenant"):
         queries(board('up{tenant="$tenant"}'), variables={})
 

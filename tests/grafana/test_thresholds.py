@@ -61,11 +61,11 @@ def test_the_lines_of_the_clocks_are_the_detectors_thresholds(made: Made) -> Non
     settings, boards = made
     check, agent = settings.health_check, boards["agent"]
 
-    assert lines(panel(agent, "Since it last did anything")) == sorted(
+    assert lines(panel(agent, "Time since last activity")) == sorted(
         [settings.stall.idle_seconds, settings.stall.tool_seconds]
     )
-    assert lines(panel(agent, "Since its last heartbeat")) == [settings.heartbeat.timeout_seconds]
-    assert lines(panel(agent, "Since its last checkpoint")) == [
+    assert lines(panel(agent, "Time since last heartbeat")) == [settings.heartbeat.timeout_seconds]
+    assert lines(panel(agent, "Time since last checkpoint")) == [
         check.checkpoint_degraded_seconds,
         check.checkpoint_stale_threshold_seconds,
     ]
@@ -78,26 +78,28 @@ def test_the_lines_of_judge_and_queen_are_their_settings(made: Made) -> None:
     judge, rules = settings.judge, settings.rules
 
     for name in ("fleet", "judge", "monitor"):
-        looks = lines(panel(boards[name], "Judge's last look"))
+        looks = lines(panel(boards[name], "Last judge check"))
         assert looks == [2 * judge.interval_seconds, 3 * judge.interval_seconds]
-    assert lines(panel(boards["judge"], "From ticket to decision")) == [
+    assert lines(panel(boards["judge"], "Time to decision")) == [
         judge.bypass_seconds,
         judge.triage_timeout_seconds,
     ]
-    assert lines(panel(boards["judge"], "Checks that say nothing")) == [rules.judge_unknown_share]
+    assert lines(panel(boards["judge"], "Checks without a verdict")) == [rules.judge_unknown_share]
 
 
 def test_the_lines_of_the_rules_are_those_of_the_alerts(made: Made) -> None:
     settings, boards = made
     rules = settings.rules
 
-    assert lines(panel(boards["fleet"], "Share of the fleet in trouble")) == [rules.degraded_share]
+    assert lines(panel(boards["fleet"], "Unhealthy share of the fleet")) == [rules.degraded_share]
     assert lines(panel(boards["fleet"], "Tool errors by tool")) == [rules.tool_error_share]
     assert lines(panel(boards["monitor"], "Oldest undelivered")) == [rules.outbox_stuck_seconds]
     assert lines(panel(boards["monitor"], "Clocks ahead of Prometheus")) == [settings.clock_tolerance_seconds]
-    assert lines(panel(boards["cost"], "Of the budget")) == [rules.budget_low_share, 1.0]
-    assert lines(panel(boards["interventions"], "First help within")) == [rules.slow_interventions.seconds]
-    assert lines(panel(boards["breakers"], "Failures in a row")) == [
+    assert lines(panel(boards["cost"], "Budget used")) == [rules.budget_low_share, 1.0]
+    assert lines(panel(boards["interventions"], "Time to intervention (p90)")) == [
+        rules.slow_interventions.seconds
+    ]
+    assert lines(panel(boards["breakers"], "Consecutive failures")) == [
         settings.circuit_breaker.default.failure_threshold
     ]
 
@@ -111,7 +113,7 @@ def test_the_lines_of_the_objectives_are_the_budget_and_where_the_fastest_burn_p
         ("fleet", "Bad steps against the objective", settings.rules.bad_steps.error_budget),
         (
             "interventions",
-            "Slow help against the objective",
+            "Slow interventions against the objective",
             settings.rules.slow_interventions.error_budget,
         ),
     ):
@@ -120,7 +122,7 @@ def test_the_lines_of_the_objectives_are_the_budget_and_where_the_fastest_burn_p
         )
 
 
-def test_lines_rise_whatever_the_settings(made: Made) -> None:
+def test_lines_ascend_for_any_settings(made: Made) -> None:
     for board in made[1].values():
         for shown in board["panels"]:
             if shown["type"] != "row" and "thresholds" in shown["fieldConfig"]["defaults"]:
@@ -142,7 +144,7 @@ def test_the_dashboards_follow_a_file_of_settings(tmp_path: Path) -> None:
     [
         ("health_monitoring: {bands: {warning: 30}}", "bands must rise"),
         ("health_monitoring: {bandz: {}}", "bandz"),
-        ("- a list", "should be a mapping"),
+        ("- a list", "must be a mapping"),
         ("a: [", "not valid YAML"),
         (None, "cannot be read"),
     ],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from queenright.health.event_log import append_events
 from queenright.health.spent import spent_since, sum_of
 from queenright.health.store import Store
-from queenright.instrumentation.money import money, spent
+from queenright.instrumentation.money import format_dollars, format_spend
 from queenright.runtime.events import AgentEvent, EventType
 
 
@@ -50,7 +50,7 @@ async def test_a_run_that_called_no_model_has_spent_nothing_that_is_known(store:
     nothing = await store.read(lambda conn: spent_since(conn, "bee", "s1", 0.0))
 
     assert nothing == {"spent_usd": None, "spent_tokens": 0, "spent_unpriced_tokens": 0}
-    assert spent(None, 0, 0) == ""
+    assert format_spend(None, 0, 0) == ""
 
 
 def test_an_amendment_prices_a_call_and_is_none() -> None:
@@ -92,8 +92,13 @@ def test_unpriced_is_never_zero_money_and_nothing_is_counted_twice(calls: list[d
     ],
 )
 def test_what_was_spent_in_words(dollars: float | None, tokens: int, unpriced: int, words: str) -> None:
-    assert spent(dollars, tokens, unpriced) == words
+    assert format_spend(dollars, tokens, unpriced) == words
 
 
 def test_an_amount_below_a_cent_is_not_nothing() -> None:
-    assert [money(0), money(0.004), money(0.006), money(1234.5)] == ["$0.00", "< $0.01", "$0.01", "$1,234.50"]
+    assert [format_dollars(0), format_dollars(0.004), format_dollars(0.006), format_dollars(1234.5)] == [
+        "$0.00",
+        "< $0.01",
+        "$0.01",
+        "$1,234.50",
+    ]

@@ -13,7 +13,7 @@ from typing import Any
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from queenright.instrumentation.delivery import Sent
+from queenright.instrumentation.delivery import SendResult
 from queenright.instrumentation.dropped import Signal
 
 
@@ -35,10 +35,10 @@ class Memory:
         self.records: list[Any] = []
         self.order: list[Any] = []
 
-    def send(self, signal: Signal, batch: Sequence[Any]) -> Sent:
+    def send(self, signal: Signal, batch: Sequence[Any]) -> SendResult:
         (self.spans if signal == "spans" else self.records).extend(batch)
         self.order.extend(batch)
-        return Sent.DONE
+        return SendResult.DELIVERED
 
     def close(self) -> None:
         """Nothing to close."""

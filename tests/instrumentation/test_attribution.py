@@ -74,7 +74,7 @@ def test_threads_keep_their_workers_apart(
     assert sum(span.name.startswith("execute_tool") for span in memory.spans) == 64
 
 
-async def test_a_block_that_is_left_in_another_task_is_still_told(
+async def test_block_exited_in_another_task_is_still_reported(
     telemetry: Telemetry, registry: CollectorRegistry, memory: Memory
 ) -> None:
     """B81: a generator that is closed elsewhere is no trouble."""

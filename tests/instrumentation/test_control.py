@@ -105,7 +105,7 @@ def test_an_instruction_is_delivered_once_however_often_it_comes(mailbox: Mailbo
     assert got == ["n1"]
 
 
-def test_what_is_stale_or_for_another_incarnation_is_never_delivered(mailbox: Mailbox, bee: Making) -> None:
+def test_stale_or_foreign_instruction_is_not_delivered(mailbox: Mailbox, bee: Making) -> None:
     """B67: it is discarded by the worker too, whatever the service lets through."""
     got: list[str] = []
     bee(on_nudge=lambda nudge: got.append(nudge.instruction_id))
@@ -173,7 +173,7 @@ def test_a_nudge_that_hangs_does_not_keep_a_termination_from_arriving(mailbox: M
     assert {answer["instruction_id"] for answer in mailbox.answered(2)} == {"t1", "n1"}
 
 
-def test_what_no_function_takes_is_refused_in_words(mailbox: Mailbox, bee: Making) -> None:
+def test_instruction_without_callback_is_refused(mailbox: Mailbox, bee: Making) -> None:
     bee(on_nudge=lambda nudge: None)
 
     mailbox.tell("terminate", "t1", "over")
@@ -215,7 +215,7 @@ def test_a_termination_taken_by_hand_is_confirmed_by_the_end_of_the_run(
     assert (answer["outcome"], answer["checkpoint_id"]) == ("done", "c7")
 
 
-def test_what_nobody_took_is_answered_at_the_end(mailbox: Mailbox, bee: Making) -> None:
+def test_untaken_instruction_is_answered_at_the_end(mailbox: Mailbox, bee: Making) -> None:
     worker = bee(control=True)
     mailbox.tell("nudge", "n1", "Go on.")
     asked = len(mailbox.asked())
@@ -227,9 +227,7 @@ def test_what_nobody_took_is_answered_at_the_end(mailbox: Mailbox, bee: Making) 
     assert (answer["outcome"], answer["detail"]) == ("refused", "the run has ended")
 
 
-def test_the_run_says_that_it_can_be_told_something(
-    bee: Making, telemetry: Telemetry, memory: Memory
-) -> None:
+def test_run_reports_control_support(bee: Making, telemetry: Telemetry, memory: Memory) -> None:
     bee(control=True, task_id="forage")
     telemetry.flush()
 
@@ -265,7 +263,7 @@ def test_the_service_may_come_later(mailbox: Mailbox, bee: Making) -> None:
 @pytest.mark.parametrize(
     "body", [b"\xff\xfe", b"[1, 2]", b'{"instructions": 3}', b"[" * 5000, b"x" * (1 << 21)]
 )
-def test_garbage_is_asked_again_ever_less_often(mailbox: Mailbox, bee: Making, body: bytes) -> None:
+def test_invalid_responses_are_polled_with_backoff(mailbox: Mailbox, bee: Making, body: bytes) -> None:
     mailbox.body = body
     got: list[str] = []
     bee(on_nudge=lambda nudge: got.append(nudge.message))
@@ -318,7 +316,7 @@ if child == 0:
 """
 
 
-def test_a_child_is_told_where_its_parent_never_began(mailbox: Mailbox, script: Script) -> None:
+def test_child_polls_if_parent_never_started(mailbox: Mailbox, script: Script) -> None:
     mailbox.tell("nudge", "n1", "Go on.")
 
     done = script(
@@ -331,7 +329,7 @@ def test_a_child_is_told_where_its_parent_never_began(mailbox: Mailbox, script: 
     assert [answer["outcome"] for answer in mailbox.answered()] == ["done"]
 
 
-def test_a_child_is_told_once_its_parent_has_left(mailbox: Mailbox, script: Script) -> None:
+def test_child_polls_after_parent_exits(mailbox: Mailbox, script: Script) -> None:
     def tell() -> None:
         # One question of the parent's, perhaps, before it leaves, and one of the child's.
         mailbox.asked(2, seconds=4.0)
@@ -350,7 +348,7 @@ def test_a_child_is_told_once_its_parent_has_left(mailbox: Mailbox, script: Scri
     assert [answer["outcome"] for answer in mailbox.answered()] == ["done"]
 
 
-def test_the_parent_is_told_while_it_lives(mailbox: Mailbox, script: Script) -> None:
+def test_parent_polls_while_it_is_alive(mailbox: Mailbox, script: Script) -> None:
     mailbox.tell("nudge", "n1", "Go on.")
 
     done = script(
@@ -369,7 +367,7 @@ def agent_with(nudge: str) -> str:
 
 
 @pytest.mark.parametrize("wrong", ["away", "hangs", "garbage", "error", "not an address"])
-def test_a_control_service_that_is_away_slow_or_wrong_is_nobodys_trouble(
+def test_unavailable_control_service_does_not_affect_the_agent(
     mailbox: Mailbox, otlp: Otlp, script: Script, wrong: str
 ) -> None:
     """B81: neither work nor exit wait for it, and it costs one line on stderr at most."""
@@ -425,7 +423,7 @@ with Worker("bee", session_id="s", incarnation_id="i", control=True) as worker:
     assert (answer["outcome"], answer["checkpoint_id"]) == ("done", "c9")
 
 
-def test_its_requests_are_in_nobodys_traces(mailbox: Mailbox, bee: Making) -> None:
+def test_control_requests_are_not_traced(mailbox: Mailbox, bee: Making) -> None:
     """An application that instruments ``requests`` does not see ours; its own calls in a function it sees."""
     seen: list[Any] = []
     bee(on_nudge=lambda nudge: seen.append(context.get_value(context._SUPPRESS_INSTRUMENTATION_KEY)))

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation import Telemetry, Worker, names
-from queenright.instrumentation.delivery import BATCH, Delivery, Sent
+from queenright.instrumentation.delivery import BATCH, Delivery, SendResult
 from queenright.instrumentation.dropped import DROPPED, Signal
 from queenright.instrumentation.spans import LightSpan
 from tests.instrumentation.parts import Memory, eventually
@@ -20,16 +20,16 @@ from tests.instrumentation.parts import Memory, eventually
 class Moody(Memory):
     """A sender that answers as told, and says in which thread it was asked."""
 
-    def __init__(self, answer: Sent = Sent.DONE) -> None:
+    def __init__(self, answer: SendResult = SendResult.DELIVERED) -> None:
         super().__init__()
         self.answer = answer
         self.asked = 0
         self.threads: set[int] = set()
 
-    def send(self, signal: Signal, batch: Sequence[Any]) -> Sent:
+    def send(self, signal: Signal, batch: Sequence[Any]) -> SendResult:
         self.asked += 1
         self.threads.add(threading.get_ident())
-        if self.answer is Sent.DONE:
+        if self.answer is SendResult.DELIVERED:
             super().send(signal, batch)
         return self.answer
 
@@ -41,16 +41,16 @@ class Stuck:
         self.busy = threading.Event()
         self.free = threading.Event()
 
-    def send(self, signal: Signal, batch: Sequence[Any]) -> Sent:
+    def send(self, signal: Signal, batch: Sequence[Any]) -> SendResult:
         self.busy.set()
         self.free.wait(30)
-        return Sent.LATER
+        return SendResult.RETRY
 
     def close(self) -> None:
         """Does not help."""
 
 
-def test_what_is_queued_is_sent_by_another_thread() -> None:
+def test_queued_items_are_sent_by_another_thread() -> None:
     sender = Moody()
     delivery = Delivery(lambda: sender, interval=0.01)
 
@@ -81,7 +81,7 @@ def test_a_start_never_arrives_after_its_end(registry: CollectorRegistry) -> Non
 
 def test_a_full_queue_gives_up_the_oldest_and_counts_it() -> None:
     """B76: queues are bounded."""
-    before = DROPPED.of("spans")
+    before = DROPPED.count_of("spans")
     sender = Stuck()
     delivery = Delivery(lambda: sender, interval=0.01, capacity=100)
     delivery.put_record("blocks the thread")
@@ -90,30 +90,30 @@ def test_a_full_queue_gives_up_the_oldest_and_counts_it() -> None:
     for number in range(130):
         delivery.put_span(number)
 
-    assert DROPPED.of("spans") - before == 30
+    assert DROPPED.count_of("spans") - before == 30
     assert next(iter(delivery._spans.items)) == 30
     sender.free.set()
     delivery.close(0.5)
 
 
-def test_what_a_service_could_not_take_is_delivered_when_it_is_back() -> None:
+def test_undelivered_items_are_sent_when_the_service_is_back() -> None:
     """B76: everything that there was room for is delivered after."""
-    sender = Moody(Sent.LATER)
+    sender = Moody(SendResult.RETRY)
     delivery = Delivery(lambda: sender, interval=0.01)
     for number in range(BATCH + 10):
         delivery.put_span(number)
     assert eventually(lambda: sender.asked >= 2)
 
-    sender.answer = Sent.DONE
+    sender.answer = SendResult.DELIVERED
 
     assert eventually(lambda: len(sender.spans) == BATCH + 10)
     assert sender.spans == list(range(BATCH + 10))
     delivery.close()
 
 
-def test_what_a_service_refuses_is_counted_and_not_sent_again() -> None:
-    before = DROPPED.of("logs")
-    sender = Moody(Sent.REFUSED)
+def test_rejected_items_are_counted_and_not_retried() -> None:
+    before = DROPPED.count_of("logs")
+    sender = Moody(SendResult.REJECTED)
     delivery = Delivery(lambda: sender, interval=0.01)
 
     delivery.put_record("bad")
@@ -121,13 +121,13 @@ def test_what_a_service_refuses_is_counted_and_not_sent_again() -> None:
     asked = sender.asked
     delivery.flush(5)
 
-    assert DROPPED.of("logs") - before == 1
+    assert DROPPED.count_of("logs") - before == 1
     assert sender.asked == asked == 1
     delivery.close()
 
 
-def test_a_service_that_is_away_is_asked_less_and_less_often() -> None:
-    delivery = Delivery(lambda: Moody(Sent.LATER), interval=0.5)
+def test_unavailable_service_is_retried_with_backoff() -> None:
+    delivery = Delivery(lambda: Moody(SendResult.RETRY), interval=0.5)
 
     pauses = []
     for failures in (0, 1, 3, 50):
@@ -140,9 +140,9 @@ def test_a_service_that_is_away_is_asked_less_and_less_often() -> None:
     assert 15.0 <= pauses[3] <= 30.0
 
 
-def test_closing_waits_no_longer_than_it_may_and_counts_what_is_left() -> None:
+def test_close_respects_the_timeout_and_counts_dropped_items() -> None:
     """B81: the agent's end is not held up."""
-    before = DROPPED.of("spans")
+    before = DROPPED.count_of("spans")
     sender = Stuck()
     delivery = Delivery(lambda: sender, interval=0.01)
     delivery.put_record("blocks the thread")
@@ -154,7 +154,7 @@ def test_closing_waits_no_longer_than_it_may_and_counts_what_is_left() -> None:
     delivery.close(0.4)
 
     assert time.monotonic() - start < 2.0
-    assert DROPPED.of("spans") - before == 5
+    assert DROPPED.count_of("spans") - before == 5
     sender.free.set()
 
 
@@ -166,13 +166,13 @@ class Slow(Memory):
         self.busy = threading.Event()
         self.free = threading.Event()
 
-    def send(self, signal: Signal, batch: Sequence[Any]) -> Sent:
+    def send(self, signal: Signal, batch: Sequence[Any]) -> SendResult:
         self.busy.set()
         self.free.wait(60)
         return super().send(signal, batch)
 
 
-def test_closing_delivers_what_was_queued_during_a_delivery() -> None:
+def test_close_delivers_items_queued_during_a_delivery() -> None:
     """Else a service that is slow to answer never hears that a run is over."""
     sender = Slow()
     delivery = Delivery(lambda: sender, interval=0.01)
@@ -195,14 +195,14 @@ def test_end_of_a_run_reaches_a_service_that_restarts_meanwhile() -> None:
     delivery = Delivery(lambda: sender, interval=0.01)
     delivery.put_span("begin")
     assert eventually(lambda: sender.spans == ["begin"])
-    sender.answer = Sent.LATER
+    sender.answer = SendResult.RETRY
     delivery.put_span("end")
     closing = threading.Thread(target=delivery.close, kwargs={"timeout": 60.0})
     closing.start()
     asked = sender.asked
     assert eventually(lambda: sender.asked > asked + 2), "it is tried again"
 
-    sender.answer = Sent.DONE
+    sender.answer = SendResult.DELIVERED
     closing.join(60)
 
     assert sender.spans == ["begin", "end"]
@@ -210,7 +210,7 @@ def test_end_of_a_run_reaches_a_service_that_restarts_meanwhile() -> None:
 
 def test_closing_does_not_wait_for_a_service_that_never_was_there() -> None:
     """B81: where nobody listens, the agent's end is not held up."""
-    sender = Moody(Sent.LATER)
+    sender = Moody(SendResult.RETRY)
     delivery = Delivery(lambda: sender, interval=60.0)
     delivery.put_span("a")
 

@@ -45,7 +45,7 @@ from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, r
         ("submitAnswer", Effect.SUBMITS),
     ],
 )
-def test_a_name_tells_what_a_tool_does(tool: str, effect: Effect | None) -> None:
+def test_tool_name_determines_effect(tool: str, effect: Effect | None) -> None:
     assert effect_of(tool) is effect
 
 
@@ -79,7 +79,7 @@ def test_a_name_tells_what_a_tool_does(tool: str, effect: Effect | None) -> None
         ("", None),
     ],
 )
-def test_a_shell_does_what_its_command_does(command: str, effect: Effect | None) -> None:
+def test_shell_effect_is_that_of_its_command(command: str, effect: Effect | None) -> None:
     assert effect_of("bash", command) is effect
     assert effect_of("Bash", {"command": command}) is effect
     assert effect_of("shell", {"command": ["bash", "-lc", command]}) is effect
@@ -92,7 +92,7 @@ def test_an_editor_that_views_only_reads_and_an_empty_input_waits() -> None:
     assert effect_of("write_stdin", {"session_id": 1, "chars": "y\n"}) is None
 
 
-def test_what_the_name_tells_is_not_said_again() -> None:
+def test_effect_implied_by_the_name_is_not_repeated() -> None:
     assert effect_facts("Read", {"path": "a"}) == {}
     assert effect_facts("bash", "rm a") == {"effect": "changes"}
 
@@ -118,7 +118,7 @@ def test_a_wait_of_less_than_five_seconds_is_none(arguments: object, effect: Eff
 
 
 @given(st.text(), st.one_of(st.text(), st.dictionaries(st.text(), st.text()), st.none(), st.integers()))
-def test_whatever_is_called_nothing_is_raised(tool: str, arguments: object) -> None:
+def test_effect_never_raises(tool: str, arguments: object) -> None:
     effect_of(tool, arguments)
     effect_of("bash", arguments)
 
@@ -126,7 +126,7 @@ def test_whatever_is_called_nothing_is_raised(tool: str, arguments: object) -> N
 # -- results ------------------------------------------------------------------------------------------
 
 
-def test_what_only_repeats_its_argument_says_nothing_new() -> None:
+def test_result_that_repeats_its_argument_is_nothing_new() -> None:
     """B97: a sentence that comes back as it went in, whatever the sentence."""
     said = "All tests pass and the feature is complete."
     echoed = [result_fingerprint({"result": f"{text}"}, {"message": text}) for text in (said, said * 2)]

@@ -97,7 +97,7 @@ def test_uuids_do_not_hide_a_repeat(one: uuid.UUID, other: uuid.UUID, text: str)
         ({"output": '{"request_id": "a1", "rows": []}'}, {"output": '{"rows": [], "request_id": "b2"}'}),
     ],
 )
-def test_what_is_made_anew_for_every_call_does_not_hide_a_repeat(one: object, other: object) -> None:
+def test_volatile_values_do_not_hide_a_repeat(one: object, other: object) -> None:
     """B83: ids, time stamps, addresses and measured durations around an equal result."""
     assert fingerprint(one) == fingerprint(other)
 
@@ -139,7 +139,7 @@ def test_what_is_made_anew_for_every_call_does_not_hide_a_repeat(one: object, ot
         ({1, 2}, {1, 3}),
     ],
 )
-def test_what_changes_for_a_reason_is_different(one: object, other: object) -> None:
+def test_relevant_changes_differ(one: object, other: object) -> None:
     """B83: a number or text that changes for a reason is a different call or result."""
     assert fingerprint(one) != fingerprint(other)
 

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from queenright.instrumentation.instructions import (
     MESSAGE_LIMIT,
     Instruction,
+    InvalidInstruction,
     Nudge,
     Termination,
-    Unusable,
     parse_instructions,
 )
 
 NOW = 1_767_225_600.0
 
 
-def parse(*items: Any) -> list[Instruction | Unusable]:
+def parse(*items: Any) -> list[Instruction | InvalidInstruction]:
     body = {"instructions": list(items)}
     return parse_instructions(body, session_id="s", incarnation_id="i", now=NOW)
 
@@ -60,16 +60,16 @@ def test_a_time_may_be_iso_8601(expires_at: str) -> None:
         {"message": 3},
     ],
 )
-def test_what_is_stale_or_unreadable_is_named_and_not_followed(changes: dict[str, Any]) -> None:
+def test_stale_or_invalid_instruction_is_reported_and_ignored(changes: dict[str, Any]) -> None:
     """B67: a stale instruction is thrown away."""
     [one] = parse(item(**changes))
 
-    assert isinstance(one, Unusable)
+    assert isinstance(one, InvalidInstruction)
     assert one.instruction_id == "n1"
 
 
 @pytest.mark.parametrize("other", [{"incarnation_id": "i2"}, {"session_id": "s2"}])
-def test_what_is_for_another_life_is_left_out(other: dict[str, str]) -> None:
+def test_instruction_for_another_incarnation_is_skipped(other: dict[str, str]) -> None:
     """B67: what was meant for one incarnation never gets to another."""
     assert parse(item(**other)) == []
 
@@ -83,7 +83,7 @@ def test_a_message_is_bounded() -> None:
 
 @pytest.mark.parametrize("body", [None, [], {}, {"instructions": {}}, "text", 3])
 def test_another_answer_is_refused(body: object) -> None:
-    with pytest.raises(ValueError, match="no list of instructions"):
+    with pytest.raises(ValueError, match="no list 'instructions'"):
         parse_instructions(body, session_id="s", incarnation_id="i", now=NOW)
 
 
@@ -97,7 +97,7 @@ json_values = st.recursive(
 @given(
     st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys(item(), json_values)) | json_values, max_size=5)
 )
-def test_whatever_comes_is_read_or_left(items: list[Any]) -> None:
+def test_parser_handles_any_input(items: list[Any]) -> None:
     for one in parse(*json.loads(json.dumps(items))):
         assert 0 < len(one.instruction_id) <= 200
-        assert isinstance(one, Unusable) or one.expires_at > NOW
+        assert isinstance(one, InvalidInstruction) or one.expires_at > NOW

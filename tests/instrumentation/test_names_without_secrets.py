@@ -371,7 +371,7 @@ def test_secret_in_name_is_masked(text: str, secret: str) -> None:
     assert secret not in clean_name(text.format(secret))
 
 
-def test_masked_names_stay_two_and_one() -> None:
+def test_masked_names_stay_distinct_and_stable() -> None:
     """B129: identity and grouping work with masked names as with others."""
     one, other = "bot ghp_" + "a1B2" * 6, "bot ghp_" + "c3D4" * 6
 

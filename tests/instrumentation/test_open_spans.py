@@ -21,7 +21,7 @@ from queenright.instrumentation import conventions, names, open_spans
 from queenright.instrumentation.delivery import Delivery
 from queenright.instrumentation.dropped import DROPPED
 from queenright.instrumentation.open_spans import GRACE, INTERVAL, OpenSpans
-from queenright.instrumentation.pulse import LONGEST, Pulse
+from queenright.instrumentation.pulse import MAX_TICK_SECONDS, Pulse
 from queenright.instrumentation.telemetry import Record
 from tests.instrumentation.parts import Memory, eventually
 
@@ -181,7 +181,7 @@ def test_lost_span_that_was_never_reported_leaves_nothing(watch: Watch) -> None:
     assert watch.told() == []
 
 
-def test_what_is_open_at_the_shutdown_ends_with_unknown_outcome(watch: Watch) -> None:
+def test_open_span_at_shutdown_ends_with_unknown_outcome(watch: Watch) -> None:
     run = watch.start("invoke_agent bee", AGENT)
     watch.after(GRACE)
 
@@ -194,7 +194,7 @@ def test_what_is_open_at_the_shutdown_ends_with_unknown_outcome(watch: Watch) ->
         names.EVENT_SPAN_ENDED,
     ]
     assert watch.memory.records[1].attributes[names.OPEN_SPAN_OUTCOME] == "unknown"
-    assert watch.after(GRACE) == LONGEST
+    assert watch.after(GRACE) == MAX_TICK_SECONDS
 
 
 @pytest.mark.parametrize("then", ["look", "shutdown"])
@@ -235,7 +235,7 @@ def test_span_of_another_kind_is_not_reported(watch: Watch) -> None:
     assert watch.told() == []
 
 
-def test_kind_that_is_said_later_is_reported_then(watch: Watch) -> None:
+def test_kind_set_later_is_reported_later(watch: Watch) -> None:
     run = watch.start("work")
     watch.after(GRACE)
     run.set_attributes(AGENT)
@@ -246,7 +246,7 @@ def test_kind_that_is_said_later_is_reported_then(watch: Watch) -> None:
     assert watch.memory.records[0].attributes[names.OPEN_SPAN_KIND] == "agent"
 
 
-def test_heartbeat_says_what_became_known(watch: Watch) -> None:
+def test_heartbeat_contains_new_attributes(watch: Watch) -> None:
     run = watch.start("bee", scope="openinference.instrumentation.langchain")
     watch.after(GRACE)
     run.set_attributes({"openinference.span.kind": "AGENT", "agent.name": "bee", "session.id": "s-1"})
@@ -298,7 +298,7 @@ def test_no_more_spans_are_known_than_there_is_room_for(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_spans, "CAPACITY", 2)
-    before = DROPPED.of("logs")
+    before = DROPPED.count_of("logs")
     calls = [watch.start(f"chat {number}", CHAT) for number in range(3)]
     assert len(watch.processor._new) == 2
     watch.after(GRACE)
@@ -308,7 +308,7 @@ def test_no_more_spans_are_known_than_there_is_room_for(
 
     assert len(calls) == 5
     assert watch.told() == [("started", "chat 0"), ("started", "chat 1")]
-    assert DROPPED.of("logs") - before == 3
+    assert DROPPED.count_of("logs") - before == 3
 
 
 def test_secrets_are_masked(watch: Watch) -> None:
@@ -375,7 +375,7 @@ def test_flush_of_the_provider_never_fails_by_us(watch: Watch) -> None:
 def test_ticks_become_rare_in_a_process_without_spans(watch: Watch) -> None:
     watch.start("GET /", {}).end()
     assert watch.pulse.joined == 1
-    assert [watch.after(GRACE) for _ in range(3)] == [GRACE, LONGEST, LONGEST]
+    assert [watch.after(GRACE) for _ in range(3)] == [GRACE, MAX_TICK_SECONDS, MAX_TICK_SECONDS]
 
     call = watch.start("chat gpt-4o", CHAT)
 
@@ -392,7 +392,7 @@ def test_short_spans_do_not_wake_the_pulse_each(watch: Watch) -> None:
     assert watch.pulse.joined == 1
 
 
-def test_heartbeats_go_on_after_the_clock_was_set_back(watch: Watch) -> None:
+def test_heartbeats_continue_after_the_clock_is_set_back(watch: Watch) -> None:
     call = watch.start("chat gpt-4o", CHAT)
     watch.after(GRACE)
 

@@ -45,7 +45,7 @@ def test_spans_and_start_records_arrive_by_http(
     telemetry.close()
 
 
-def test_what_a_restarting_service_missed_is_delivered_after(otlp: Otlp, registry: CollectorRegistry) -> None:
+def test_records_are_delivered_after_a_service_restart(otlp: Otlp, registry: CollectorRegistry) -> None:
     """B76: the service answers 503 for a while."""
     otlp.status = 503
     telemetry = Telemetry(otlp.url, interval=0.02)
@@ -59,11 +59,11 @@ def test_what_a_restarting_service_missed_is_delivered_after(otlp: Otlp, registr
     telemetry.close()
 
 
-def test_what_cannot_be_encoded_costs_only_itself(
+def test_unencodable_item_is_dropped_alone(
     otlp: Otlp, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
     """B81: one bad attribute does not spoil a batch, nor fill the log."""
-    before = DROPPED.of("spans")
+    before = DROPPED.count_of("spans")
     telemetry = Telemetry(otlp.url)
     bad = telemetry.tracer.start_span("\ud800")
     bad.end()
@@ -72,7 +72,7 @@ def test_what_cannot_be_encoded_costs_only_itself(
     assert telemetry.flush(10)
 
     assert [span.name for span in otlp.spans] == ["good"]
-    assert DROPPED.of("spans") - before == 1
+    assert DROPPED.count_of("spans") - before == 1
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
     telemetry.close()
 

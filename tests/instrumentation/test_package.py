@@ -25,12 +25,12 @@ def test_every_public_name_is_found_by_all_and_by_dir(package: object) -> None:
         assert getattr(found, "__name__", name) == name
 
 
-def test_what_is_no_name_of_it_is_called_so() -> None:
+def test_unknown_attribute_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match=r"'queenright\.instrumentation' has no attribute 'Wroker'"):
         queenright.instrumentation.Wroker  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_whoever_needs_no_telemetry_imports_none() -> None:
+def test_light_modules_do_not_import_telemetry() -> None:
     looked = (
         "import sys, queenright.instrumentation.errors, queenright.instrumentation.names\n"
         "before = [m for m in sys.modules if m.startswith(('opentelemetry', 'prometheus_client'))]\n"

@@ -79,7 +79,7 @@ def test_ordinary_text_is_left_alone(text: str) -> None:
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=()), max_size=300), st.integers(-1, 200))
-def test_what_comes_out_is_short_and_valid(text: str, limit: int) -> None:
+def test_output_is_bounded_and_valid(text: str, limit: int) -> None:
     """B16: at most the limit, valid UTF-8."""
     tail = redact(text, limit)
 
@@ -87,7 +87,7 @@ def test_what_comes_out_is_short_and_valid(text: str, limit: int) -> None:
     assert tail.encode("utf-8").decode("utf-8") == tail
 
 
-def test_the_tail_is_what_is_kept() -> None:
+def test_tail_is_kept() -> None:
     assert redact("a" * 600 + " the end", 8) == " the end"
 
 
@@ -112,12 +112,12 @@ def test_a_huge_text_costs_no_more_than_a_long_one(unit: str) -> None:
 @pytest.mark.parametrize(
     "text", ["password=hunter2", 'api_key: "abc"', "--token abc", "Bearer abcdef0123456789"]
 )
-def test_what_was_masked_before_stays_as_it_is(text: str) -> None:
+def test_masked_text_is_unchanged(text: str) -> None:
     assert redact(redact(text)) == redact(text)
     assert MASK in redact(text)
 
 
-def test_a_value_that_was_hidden_is_masked_wherever_it_stands() -> None:
+def test_hidden_value_is_masked_everywhere() -> None:
     hide(['plain words: of a "bee\\hive" ä', "no\nsmall\nthing"])
 
     for value in ('plain words: of a "bee\\hive" ä', "no\nsmall\nthing"):
@@ -127,7 +127,7 @@ def test_a_value_that_was_hidden_is_masked_wherever_it_stands() -> None:
         assert value.split()[0] not in redact(f"https://hive/{quote(value)}?of={quote(value, safe='')}")
 
 
-def test_what_is_too_short_to_be_told_from_a_word_is_not_hidden() -> None:
+def test_short_value_is_not_hidden() -> None:
     hide(["", "swarm"])
 
     assert redact("a swarm of bees") == "a swarm of bees"

@@ -111,7 +111,7 @@ AROUND = [
 
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("service", SHAPES)
-def test_a_key_of_a_known_shape_is_masked_wherever_it_stands(service: str, around: str) -> None:
+def test_key_of_known_shape_is_masked_everywhere(service: str, around: str) -> None:
     """B16: secrets in the evidence are redacted."""
     key = SHAPES[service]
     text = redact(around.format(key), 2_000)
@@ -121,7 +121,7 @@ def test_a_key_of_a_known_shape_is_masked_wherever_it_stands(service: str, aroun
 
 
 @pytest.mark.parametrize("service", SHAPES)
-def test_a_key_is_masked_as_json_too_and_what_is_masked_stays_so(service: str) -> None:
+def test_key_in_json_is_masked_once(service: str) -> None:
     text = redact(json.dumps({"said": f"a\n{SHAPES[service]}\tb"}), 2_000)
 
     assert SHAPES[service] not in text
@@ -129,7 +129,7 @@ def test_a_key_is_masked_as_json_too_and_what_is_masked_stays_so(service: str) -
 
 
 @pytest.mark.parametrize("unseen", ["\u200b", "\u00ad", "\u202e", "\U000e0041", "\ufeff", "\u2060", "\x00"])
-def test_what_nobody_sees_hides_no_key(unseen: str) -> None:
+def test_invisible_characters_do_not_hide_a_key(unseen: str) -> None:
     key = SHAPES["OpenAI"]
     hidden = key[:6] + unseen + key[6:]
 
@@ -151,5 +151,5 @@ def test_what_nobody_sees_hides_no_key(unseen: str) -> None:
         "risk-assessment-of-the-whole-project, disk-space-usage-report, task-list-of-today-and-tomorrow",
     ],
 )
-def test_what_is_no_key_is_left_alone(text: str) -> None:
+def test_ordinary_text_is_unchanged(text: str) -> None:
     assert redact(text) == text

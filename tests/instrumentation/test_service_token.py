@@ -27,7 +27,7 @@ def test_the_variable_goes_before_the_file_and_both_are_trimmed(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("content", [b"", b"two words", b"a\nb", b"\xff\xfe", b"a\r\nX-Evil: 1", b"\x00"])
-def test_what_could_be_no_token_is_none(tmp_path: Path, content: bytes) -> None:
+def test_invalid_token_is_none(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "token"
     file.write_bytes(content)
 

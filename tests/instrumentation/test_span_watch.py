@@ -31,7 +31,7 @@ tracer = trace.get_tracer("any.library")
 def hang(spans):
     # Until so many open spans are reported; without a processor, for longer than that takes.
     from queenright.instrumentation import span_watch
-    processors = [known() for known in span_watch._watched._by_provider.values()]
+    processors = [known() for known in span_watch._watchers._by_provider.values()]
     until = time.monotonic() + (60 if processors else 1)
     while sum(len(processor._reported) for processor in processors) < spans and time.monotonic() < until:
         time.sleep(0.01)
@@ -145,7 +145,7 @@ for call in calls:
     call.end()
 ended = time.monotonic()
 from queenright.instrumentation import span_watch
-span_watch._watched.close()
+span_watch._watchers.close()
 print(slowest < 0.5, time.monotonic() - ended < 3, flush=True)
 os._exit(0)  # what the application's own exporter waits for is not ours
 """,
@@ -170,19 +170,19 @@ def test_second_call_adds_no_second_processor(otlp: Otlp) -> None:
     provider.shutdown()
 
 
-def test_process_without_a_tracer_provider_is_told_what_to_do(script: Script) -> None:
+def test_missing_tracer_provider_warns_with_a_fix(script: Script) -> None:
     done = script(
         "from queenright.instrumentation import watch_spans\nprint(watch_spans(), watch_spans(object()))\n",
     )
 
     assert done.stdout.strip() == "False False"
     assert done.stderr.strip() == (
-        "watch_spans() watches nothing: the tracer provider is not set, to which no span processor can be "
-        "added. Call it after OpenTelemetry is set up, or pass the provider: watch_spans(provider)."
+        "watch_spans() has no effect: the tracer provider is not set and does not accept span processors. "
+        "Call it after OpenTelemetry is set up, or pass the provider: watch_spans(provider)."
     )
 
 
-def test_process_that_speaks_grpc_sends_by_its_own_log_exporter(otlp: Otlp, script: Script) -> None:
+def test_grpc_process_uses_its_own_log_exporter(otlp: Otlp, script: Script) -> None:
     """The service does not speak gRPC; a Collector that does gets the records as it gets the spans."""
     done = script(
         SETUP
@@ -235,7 +235,7 @@ def test_records_go_where_opentelemetrys_variables_say(
     ("exporters", "records"),
     [("", True), ("otlp", True), ("console,otlp_proto_http", True), ("console", False)],
 )
-def test_auto_instrumentation_watches_what_is_exported_by_otlp(
+def test_auto_instrumentation_watches_otlp_exporters(
     otlp: Otlp, script: Script, exporters: str, records: bool
 ) -> None:
     """What `opentelemetry-instrument` does with our entry point, once the process is configured."""

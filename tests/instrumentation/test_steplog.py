@@ -124,7 +124,7 @@ with Worker("bee", session_id="s1", storage={str(tmp_path)!r}) as worker:
 
 def test_a_disk_that_is_full_costs_the_line_and_is_counted(tmp_path: Path) -> None:
     """B81: a step log that cannot be written is no trouble of the agent's."""
-    before = DROPPED.of("steps")
+    before = DROPPED.count_of("steps")
     log = StepLog(tmp_path / "log.jsonl")
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, log._file)
@@ -133,7 +133,7 @@ def test_a_disk_that_is_full_costs_the_line_and_is_counted(tmp_path: Path) -> No
     log.append({"step_index": 0})
     log.close()
 
-    assert DROPPED.of("steps") == before + 1
+    assert DROPPED.count_of("steps") == before + 1
 
 
 def test_a_storage_that_cannot_be_used_is_no_trouble(

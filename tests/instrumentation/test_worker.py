@@ -144,7 +144,7 @@ def test_a_hung_tool_is_known_while_it_hangs(worker: Worker, telemetry: Telemetr
         assert memory.spans == []
 
 
-def test_an_exception_is_recorded_on_the_way_and_goes_on_unchanged(
+def test_exception_is_recorded_and_propagates_unchanged(
     worker: Worker, telemetry: Telemetry, memory: Memory
 ) -> None:
     """B81: the agent's own exceptions are unchanged."""
@@ -224,9 +224,7 @@ async def test_a_cancelled_step_says_so(worker: Worker, telemetry: Telemetry, me
     assert memory.span("step forager").attributes[names.ERROR_TYPE] == "CancelledError"
 
 
-def test_what_the_agent_calls_inside_a_block_becomes_its_child(
-    worker: Worker, telemetry: Telemetry, memory: Memory
-) -> None:
+def test_spans_inside_a_block_become_children(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
     with worker, worker.step("forager") as step, step.tool("search"):
         inside = trace.get_current_span().get_span_context()
     after = trace.get_current_span().get_span_context()
@@ -236,7 +234,7 @@ def test_what_the_agent_calls_inside_a_block_becomes_its_child(
     assert not after.is_valid
 
 
-def test_a_wait_is_said_when_it_begins_and_when_it_ends(
+def test_wait_is_reported_at_start_and_end(
     worker: Worker, telemetry: Telemetry, memory: Memory, registry: CollectorRegistry
 ) -> None:
     """B17: a worker that waits for its user says so."""
@@ -261,7 +259,9 @@ def test_the_innermost_wait_is_shown(worker: Worker, telemetry: Telemetry, memor
     assert said == ["children", "backoff", "children", ""]
 
 
-def test_checkpoints_and_heartbeats_are_said(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
+def test_checkpoints_and_heartbeats_are_reported(
+    worker: Worker, telemetry: Telemetry, memory: Memory
+) -> None:
     with worker:
         worker.checkpoint("c-1")
         with worker.step("forager") as step, step.tool("search"):
@@ -275,7 +275,7 @@ def test_checkpoints_and_heartbeats_are_said(worker: Worker, telemetry: Telemetr
     assert heartbeat[names.HEARTBEAT_PROGRESS] == "3 of 7; api_key=[redacted]"
 
 
-def test_a_heartbeat_says_all_that_is_known_of_the_run(
+def test_heartbeat_contains_all_fields(
     worker: Worker, telemetry: Telemetry, memory: Memory, clock: Clock
 ) -> None:
     """002 §11: a heartbeat names task, phase, last tool call, tokens, errors and progress."""
@@ -320,7 +320,7 @@ def test_an_error_counts_once_however_far_it_travels(worker: Worker) -> None:
     assert worker.facts()["error_count"] == 1
 
 
-def test_counts_of_output_are_said(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
+def test_output_counts_are_reported(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
     with worker:
         worker.output(files_changed=3, tests_failed=0)
 
@@ -365,9 +365,7 @@ def test_resource_without_amounts_is_not_reported_and_raises_nothing(
 
 
 @pytest.mark.parametrize("count", [-1, "many", float("nan")])
-def test_a_count_that_is_none_is_not_said_and_raises_nothing(
-    worker: Worker, telemetry: Telemetry, memory: Memory, count: Any
-) -> None:
+def test_invalid_count_is_ignored(worker: Worker, telemetry: Telemetry, memory: Memory, count: Any) -> None:
     with worker:
         worker.output(tests_passed=count)
 
@@ -401,7 +399,7 @@ def test_content_stays_in_the_process(worker: Worker, telemetry: Telemetry, memo
     assert "diary" not in str([(item.name, item.attributes) for item in memory.order])
 
 
-def test_content_leaves_only_if_it_may(
+def test_content_is_captured_only_if_enabled(
     telemetry: Telemetry, registry: CollectorRegistry, memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(names.CAPTURE_CONTENT_ENV, "true")
@@ -431,11 +429,11 @@ def test_a_session_id_that_is_no_directory_name_is_refused(session_id: str) -> N
 
 @pytest.mark.parametrize("arguments", [{"agent": ""}, {"agent": "bee", "heartbeat_interval": 0}])
 def test_plain_misuse_is_refused_at_once(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"agent's name|heartbeat_interval"):
+    with pytest.raises(ValueError, match=r"agent name|heartbeat_interval"):
         Worker(**arguments)
 
 
-def test_misuse_after_the_start_costs_only_what_was_misused(
+def test_misuse_after_start_loses_only_that_call(
     worker: Worker, telemetry: Telemetry, memory: Memory
 ) -> None:
     """B81: no exception of ours reaches the agent."""
@@ -475,9 +473,7 @@ def test_blocks_without_a_started_worker_start_it(
     assert [span.name for span in memory.spans] == ["step forager", "invoke_agent bee"]
 
 
-def test_the_beats_go_on_by_themselves(
-    telemetry: Telemetry, registry: CollectorRegistry, memory: Memory
-) -> None:
+def test_heartbeats_are_automatic(telemetry: Telemetry, registry: CollectorRegistry, memory: Memory) -> None:
     with Worker("bee", telemetry=telemetry, registry=registry, heartbeat_interval=0.1):
         assert eventually(lambda: sum(r.name == names.EVENT_HEARTBEAT for r in memory.records) >= 3)
 
@@ -504,12 +500,12 @@ def test_a_name_with_control_characters_is_the_same_clean_one_everywhere(
 @pytest.mark.parametrize(
     "name", ["", " ", "\n", "\x00\u2029\t", "\u200b", "\ufeff\u2060", "\u2800\u3164", ".", "..", " .. "]
 )
-def test_a_name_that_shows_nothing_or_is_a_place_in_every_address_is_refused_like_none(name: str) -> None:
-    with pytest.raises(ValueError, match="needs the agent's name"):
+def test_blank_or_dot_agent_name_is_rejected(name: str) -> None:
+    with pytest.raises(ValueError, match="needs a non-empty agent name"):
         Worker(name)
 
 
-def test_what_shows_nothing_makes_no_name_another_one() -> None:
+def test_invisible_characters_do_not_change_a_name() -> None:
     assert clean_name("\ufeffbo\u200bm\u2060") == "bom"
     assert [clean_name(name) for name in ("...", ".env", "\u0645\u06cc\u200c\u062e")] == [
         "...",

@@ -110,7 +110,7 @@ def test_bad_steps_are_counted_since_the_last_accept(bee: Bee) -> None:
     assert bee.value(names.WORKER_STEPS_SINCE_ACCEPT) == 1
 
 
-def test_bad_steps_start_anew_with_a_visit_of_another_node(bee: Bee) -> None:
+def test_bad_steps_reset_at_another_node(bee: Bee) -> None:
     """B13: the count resets on a new node visit."""
     for node in ("forager", "forager", "dancer"):
         bee.step("ESCALATE", node)
@@ -214,7 +214,7 @@ def folded(registry: CollectorRegistry) -> dict[str, float]:
     return {one.labels["metric"]: one.value for one in family.samples if one.name.endswith("_total")}
 
 
-def test_label_values_are_bounded_and_what_is_folded_is_counted_once(bee: Bee) -> None:
+def test_folded_label_values_are_counted_once(bee: Bee) -> None:
     bounded = (names.WORKER_STEPS, names.WORKER_TOOL_CALLS, names.WORKER_TOKENS, names.WORKER_ERRORS)
     nothing = dict.fromkeys((names.WORKER_INFO.name, *map(str, bounded)), 0.0)
     assert folded(bee.registry) == nothing
@@ -253,7 +253,7 @@ def test_two_who_fold_in_one_registry_share_the_counter(registry: CollectorRegis
     assert counted == {names.CIRCUIT_BREAKER_TRANSITIONS.name: 1, names.WORKER_STEPS.name: 1}
 
 
-def test_what_is_remembered_of_folded_values_is_bounded(registry: CollectorRegistry) -> None:
+def test_remembered_folded_values_are_bounded(registry: CollectorRegistry) -> None:
     limited = Limited(registry, [names.WORKER_STEPS])
 
     for number in range(REMEMBERED + 5):

@@ -21,10 +21,10 @@ WINDOW = "10s"
 """Longer than four scrapes of a second."""
 
 STILL: Final = {
-    "Checks that say nothing": "where its model fails, the judge's rules answer",
+    "Checks without a verdict": "where its model fails, the judge's rules answer",
     "Dismissed": "the one ticket that is dismissed is the first of all, before two scrapes of decisions",
-    "Recoveries that go on": "by the end all have ended",
-    "Slow help against the objective": "help comes within seconds, the objective is in minutes",
+    "Active recoveries": "by the end all have ended",
+    "Slow interventions against the objective": "help comes within seconds, the objective is in minutes",
     "Undelivered": "by the end all is delivered",
     "Oldest undelivered": "by the end all is delivered",
     "Telemetry dropped": "it is dropped before the first scrape of it",

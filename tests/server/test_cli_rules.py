@@ -118,9 +118,9 @@ def test_a_selector_that_is_none_is_refused(matchers: str) -> None:
 @pytest.mark.parametrize(
     ("option", "matchers", "said"),
     [
-        ("--service-selector", 'job=~"("', "no regular expression"),
-        ("--service-selector", '__name__="x"', "name the metrics themselves"),
-        ("--service-selector", 'agent="x"', "a label of our own metrics"),
+        ("--service-selector", 'job=~"("', "not a regular expression"),
+        ("--service-selector", '__name__="x"', "select the metrics themselves"),
+        ("--service-selector", 'agent="x"', "a label of Queenright's metrics"),
         ("--worker-selector", 'job=""', "nothing would match"),
     ],
 )
@@ -269,7 +269,7 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 def test_what_cannot_be_compared_is_no_difference(words: tuple[str, ...]) -> None:
     result = queenright("rules", "diff", *words)
     assert result.exit_code == 2
-    assert re.match(r"queenright: .+(name a rule file|write it like)", result.stderr)
+    assert re.match(r"queenright: .+(pass a rule file|write it like)", result.stderr)
 
 
 def test_rules_that_are_there_twice_are_said_to_be_in_one_line(tmp_path: Path) -> None:

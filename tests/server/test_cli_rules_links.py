@@ -112,7 +112,7 @@ def test_every_link_to_this_machine_is_told_with_the_option_that_moves_it(
 def test_a_service_and_a_grafana_on_this_machine_are_told() -> None:
     words = ("--service-url", "http://localhost:8420", "--dashboards", "http://127.0.0.1:3000/d")
     said = exported(*words)[0].stderr
-    assert "Alertmanager is to reach Queenright on its own machine" in said
+    assert "Alertmanager would look for Queenright on its own machine" in said
     assert "Dashboards of the alerts are linked at http://127.0.0.1:3000/d" in said
 
 

@@ -175,7 +175,7 @@ async def test_what_a_block_is_answered_is_posted_to_slack_and_to_nobody_else(
         await post_reply(f"{slack.url}/nowhere/sk-secret", reply("x", to_all=True))
     [(_, body), _] = slack.posted
     assert json.loads(body)["text"] == "a &lt;b&gt; &amp; c"
-    assert "could not be shown in Slack" in caplog.text
+    assert "Cannot post the reply to a button click to Slack" in caplog.text
     assert "sk-secret" not in "".join(one.getMessage() for one in caplog.records if "slack" in one.name)
 
 

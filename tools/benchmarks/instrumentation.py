@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation import Telemetry, Worker
-from queenright.instrumentation.delivery import Sent
+from queenright.instrumentation.delivery import SendResult
 from queenright.instrumentation.dropped import Signal
 from queenright.instrumentation.metrics import WorkerFamilies
 from queenright.instrumentation.otlp import SCOPE
@@ -57,13 +57,13 @@ class Nowhere(SpanExporter):
 class NowhereToo:
     """The same, for our own delivery."""
 
-    def send(self, signal: Signal, batch: Sequence[Any]) -> Sent:
+    def send(self, signal: Signal, batch: Sequence[Any]) -> SendResult:
         if signal == "spans":
             encode_spans([span.readable(RESOURCE, SCOPE) for span in batch]).SerializePartialToString()
         else:
             records = [ReadableLogRecord(record.to_log_record(), RESOURCE, SCOPE) for record in batch]
             encode_logs(records).SerializePartialToString()
-        return Sent.DONE
+        return SendResult.DELIVERED
 
     def close(self) -> None:
         """Nothing to close."""
@@ -133,10 +133,10 @@ def _metrics_alone() -> Row:
         now = time.time()
         for _ in range(6):  # begin and end of step, model call and tool call
             series.activity(now)
-        series.used("model", 120, 30)
-        series.tool_ended("search", "ok", 0.2, exemplar)
-        series.step_ended("researcher", "retry", 1.2, exemplar)
-        series.bad_steps(1, 3)
+        series.count_tokens("model", 120, 30)
+        series.count_tool_call("search", "ok", 0.2, exemplar)
+        series.count_step("researcher", "retry", 1.2, exemplar)
+        series.set_bad_steps(1, 3)
         series.progress(now)
 
     seconds = statistics.median(cpu_seconds(metrics)[0] for _ in range(ROUNDS))

@@ -1,4 +1,4 @@
-"""Writes the committed configuration files, or checks that they are up to date."""
+"""Write the generated configuration files, or check that they are up to date."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RULES_HEADER: Final = (
 
 
 def generated() -> dict[Path, str]:
-    """Return every generated file and what it should hold: what compose mounts, and the page about alerts."""
+    """Return the path and content of every generated file: rules, configuration and ``docs/alerts.md``."""
     settings = HealthSettings()
     rules = rule_files(settings, header=_RULES_HEADER)
     return {
@@ -47,10 +47,10 @@ def generated() -> dict[Path, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; 0 if all is up to date or was written, 1 if not."""
+    """Run the command; return 1 if ``--check`` finds an outdated file, else 0."""
     parser = argparse.ArgumentParser(prog="python -m queenright.alerting", description=__doc__)
     choice = parser.add_mutually_exclusive_group(required=True)
-    choice.add_argument("--check", action="store_true", help="fail if a file is not what would be written")
+    choice.add_argument("--check", action="store_true", help="fail if a file is outdated")
     choice.add_argument("--write", action="store_true", help="write the files")
     write = parser.parse_args(arguments).write
     stale = 0

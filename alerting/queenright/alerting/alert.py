@@ -1,4 +1,4 @@
-"""What a ticket looks like to the outside: the labels and annotations of its alert. Pure."""
+"""Labels and annotations of the alert for a ticket. Pure."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from queenright.instrumentation.names import ALERT_INTERVENTION, ALERT_LABEL_TIC
 from queenright.instrumentation.redaction import redact
 
 LABEL_STORM: Final = "storm"
-"""Of an alert whose ticket was opened while many workers got worse at once: the id of that storm."""
+"""Label with the id of the storm, if many workers got worse at once when the ticket was opened."""
 
 LABEL_REMINDER: Final = "reminder"
-"""Of an alert that was brought up again: one of ``_TURNS`` after the other; a new one is told anew."""
+"""Label of a reminder, which cycles through ``_TURNS`` so that Alertmanager sends a new notification."""
 REMINDERS: Final = "reminders"
-"""The annotation that says how often an alert was brought up again."""
+"""Annotation with the number of reminders."""
 
 SESSIONS: Final = "sessions"
-"""The annotation that says how many sessions of an agent, one after the other, an alert is about."""
+"""Annotation with the number of consecutive sessions of the agent that the alert covers."""
 
 _TURNS: Final = ("1", "2", "3")
 
@@ -39,28 +39,28 @@ _SEVERITY: Final[Mapping[Severity, str]] = {
 }
 
 _WORDS: Final[Mapping[FindingKind, str]] = {
-    FindingKind.CONTEXT_EXHAUSTED: "has run out of its model's context",
-    FindingKind.PROVIDER_FAILURE: "is let down by its model provider",
-    FindingKind.CIRCUIT_BREAKER_OPEN: "is held back by an open circuit breaker",
+    FindingKind.CONTEXT_EXHAUSTED: "has exhausted its model's context",
+    FindingKind.PROVIDER_FAILURE: "is affected by failures of its model provider",
+    FindingKind.CIRCUIT_BREAKER_OPEN: "is blocked by an open circuit breaker",
     FindingKind.RESOURCE_LIMIT: "has used up a resource",
-    FindingKind.SPENDING: "has reached a spending limit, or nearly so",
+    FindingKind.SPENDING: "has reached or nearly reached a spending limit",
     FindingKind.RECOVERY_FAILED: "could not be recovered",
     FindingKind.RUNS_FAILED: "fails run after run",
     FindingKind.DOOM_LOOP: "is in a loop",
-    FindingKind.ERROR_STREAK: "has one tool call after another fail",
-    FindingKind.RETRY_STORM: "retries without getting anything accepted",
+    FindingKind.ERROR_STREAK: "has a streak of failing tool calls",
+    FindingKind.RETRY_STORM: "retries without an accepted step",
     FindingKind.STALL: "has stalled",
     FindingKind.ZERO_PROGRESS: "makes no progress",
     FindingKind.NO_TOOL_CALLS: "has stopped using its tools",
-    FindingKind.CHECKPOINT_STALE: "has not saved its state for too long",
+    FindingKind.CHECKPOINT_STALE: "has not saved a checkpoint for too long",
     FindingKind.HEARTBEAT_MISSING: "sends no heartbeats",
-    FindingKind.TOOL_TIMEOUT: "waits for a tool past its timeout",
+    FindingKind.TOOL_TIMEOUT: "waits for a tool beyond its timeout",
     FindingKind.MCP_SERVER_MISSING: "works without one of its MCP servers",
     FindingKind.NO_TOKENS: "uses no tokens although it is active",
     FindingKind.ERROR_RATE: "fails too often",
-    FindingKind.OUTPUT_UNCHANGED: "reports the same output again and again",
+    FindingKind.OUTPUT_UNCHANGED: "keeps reporting the same output",
     FindingKind.TOKEN_SPIKE: "uses far more tokens than before",
-    FindingKind.GRINDING: "works on and changes nothing",
+    FindingKind.GRINDING: "keeps working without changing anything",
     FindingKind.TOKEN_BURN: "uses far more tokens than usual without changing anything",
 }
 
@@ -70,46 +70,46 @@ _NTH: Final = ("", "First", "Second", "Third", "Fourth", "Fifth", "Sixth", "Seve
 
 @dataclass(frozen=True, slots=True)
 class OperatorRequest:
-    """Something for a person to decide or do, in our own words."""
+    """A decision or action that is requested from a person."""
 
     title: str
-    """A sentence for the title: what, and until when."""
+    """A sentence for the title: the request and its deadline."""
     text: str
-    """With the command that does it."""
+    """The request with the command that carries it out."""
     since: float
     """Seconds since the epoch."""
 
 
-def outside_severity(severity: Severity) -> str:
-    """Return the label ``severity`` that routes an alert."""
+def alert_severity(severity: Severity) -> str:
+    """Return the label ``severity``, which Alertmanager routes by."""
     return _SEVERITY[severity]
 
 
 def labels_for(ticket: EscalationTicket, settings: AlertingSettings) -> dict[str, str]:
-    """Return the alert's identity as it would be if it were first sent now."""
+    """Return the labels of a new alert for a ticket."""
     labels = {
         "alertname": ALERT_INTERVENTION,
         "agent": ticket.worker_agent_id,
         "cause": ticket.kind.value,
-        "severity": outside_severity(ticket.severity),
+        "severity": alert_severity(ticket.severity),
         "ticket_severity": ticket.severity.value,
         "source": SOURCE_QUEEN,
         "cluster": settings.cluster,
-        # Two sessions of one agent in the same trouble are two alerts; grouping makes one message of them.
+        # Two sessions of one agent with the same cause are two alerts, grouped into one message.
         ALERT_LABEL_TICKET_ID: ticket.ticket_id,
     }
     if ticket.storm_id:
-        # Alertmanager makes one message of a storm by this; of a ticket it never changes.
+        # Alertmanager groups a storm into one message by this label. It never changes for a ticket.
         labels[LABEL_STORM] = ticket.storm_id
     return labels
 
 
-def labels_again(labels: Mapping[str, str], ticket: EscalationTicket) -> dict[str, str]:
+def reminder_labels(labels: Mapping[str, str], ticket: EscalationTicket) -> dict[str, str]:
     """
-    Return the labels of the alert that takes the place of the one with ``labels``, to remind of a ticket.
+    Return the labels of a reminder, which replaces the alert with ``labels``.
 
-    Alertmanager tells a group anew if there is an alert in it that was not there before. So one label
-    differs, by which no route and no group goes: the group, and with it the incident outside, stays the same.
+    Alertmanager sends a group again if it contains a new alert. So one label changes that no route matches
+    and no group uses; the group, and with it the incident, stays the same.
     """
     turn = labels.get(LABEL_REMINDER)
     following = _TURNS[(_TURNS.index(turn) + 1) % len(_TURNS)] if turn in _TURNS else _TURNS[0]
@@ -124,15 +124,15 @@ def annotations_for(
     sessions: int = 1,
 ) -> dict[str, str]:
     """
-    Return what a person reads of a ticket as it is now; what is empty is left out.
+    Return the annotations for the current state of a ticket; empty ones are left out.
 
     Args:
         ticket: The ticket.
-        settings: What links point at.
+        settings: The settings with the links.
         requests: What the reader is asked to decide or do.
-        sessions: How many sessions, one after the other, the alert is about.
+        sessions: Number of consecutive sessions that the alert covers.
     """
-    ours = _our_places(settings)
+    ours = _own_base_urls(settings)
     values = {
         "agent": ticket.worker_agent_id,
         "ticket_id": ticket.ticket_id,
@@ -143,11 +143,12 @@ def annotations_for(
         "summary": _summary(ticket, requests)
         + (f" {sessions} sessions, one after the other." if sessions > 1 else ""),
         SESSIONS: str(sessions) if sessions > 1 else "",
-        "description": page_text.seen(ticket),
-        "evidence": page_text.evidence(ticket),
-        "analysis": page_text.said(ticket, ours=ours),
+        "description": page_text.describe_finding(ticket),
+        "evidence": page_text.quote_evidence(ticket),
+        "analysis": page_text.quote_models(ticket, ours=ours),
         "suggested_action": redact(
-            "\n".join([*(one.text for one in requests), page_text.advice(ticket, ours=ours)]), _TEXT_LIMIT
+            "\n".join([*(one.text for one in requests), page_text.suggest_action(ticket, ours=ours)]),
+            _TEXT_LIMIT,
         ),
         "ended": _ended(ticket),
         "ticket_id": ticket.ticket_id,
@@ -158,34 +159,34 @@ def annotations_for(
         "console_url": f"{settings.console_url.rstrip('/')}/tickets/{quote(ticket.ticket_id, safe='')}",
         "runbook_url": f"{settings.runbooks}/{ALERT_INTERVENTION}",
         "trace_url": _link(settings.trace_url, values),
-        REMINDERS: str(times_brought_up(ticket) or ""),
+        REMINDERS: str(count_reminders(ticket) or ""),
     }
     return {name: text for name, text in annotations.items() if text}
 
 
-def times_brought_up(ticket: EscalationTicket) -> int:
-    """Return how often people were told of a ticket again, since its severity last rose."""
+def count_reminders(ticket: EscalationTicket) -> int:
+    """Return the number of reminders and requests since the ticket's severity last rose."""
     return ticket.reminders + ticket.requests
 
 
 def _summary(ticket: EscalationTicket, requests: Sequence[OperatorRequest]) -> str:
-    # The current word is here, because the label's is frozen at what it was when this alert was first sent.
+    # The summary has the current severity; the label keeps the one of the first notification.
     agent = redact(inert(ticket.worker_agent_id), 100)
     if ticket.status is TicketStatus.WORKER_GONE:
-        # Alertmanager will call it resolved; people should not take that for a recovery.
+        # Alertmanager reports it as resolved, which must not look like a recovery.
         became = "has ended without recovering"
         if ticket.condition_cleared_at is not None:
             became = "made progress again and has ended; the page was"
         return f"{agent} {became}: it {_WORDS[ticket.kind]} ({ticket.severity.value})."
     wanted = "".join(f" {one.title}" for one in requests if ticket.live)
     others = [kind for kind in ticket.active_kinds if kind is not ticket.kind]
-    # A session that stands for failed runs has one ticket, also of what is wrong when it begins again.
+    # A session with failed runs has one ticket, which also covers new problems of later runs.
     now_too = f", and now it {_WORDS[others[0]]}" if others and ticket.kind is FindingKind.RUNS_FAILED else ""
     return f"{agent} {_WORDS[ticket.kind]}{now_too} ({ticket.severity.value}).{wanted}{_reminder(ticket)}"
 
 
 def _reminder(ticket: EscalationTicket) -> str:
-    """Say that the ticket was brought up again, and for how long nobody had taken it on by then."""
+    """Return the number of the reminder and how long the ticket had been unacknowledged."""
     if not ticket.reminders or ticket.status is not TicketStatus.INTERVENING:
         return ""
     nth = _NTH[ticket.reminders] if ticket.reminders < len(_NTH) else f"{ticket.reminders}th"
@@ -195,7 +196,7 @@ def _reminder(ticket: EscalationTicket) -> str:
 
 
 def _ended(ticket: EscalationTicket) -> str:
-    """Say how long it lasted and what ended it; empty while it holds."""
+    """Return how long the ticket lasted and what ended it; empty while it is open."""
     if ticket.closed_at is None:
         return ""
     why = f": {ticket.closed_reason.strip().removesuffix('.')}" if ticket.closed_reason else ""
@@ -205,14 +206,14 @@ def _ended(ticket: EscalationTicket) -> str:
     )
 
 
-def _our_places(settings: AlertingSettings) -> tuple[str, ...]:
-    """Return where links may point that a model gives: to this service, its dashboards, traces, runbooks."""
-    known = (settings.console_url, settings.dashboard_url, settings.trace_url, settings.runbooks)
-    return tuple({f"{urlsplit(url).scheme}://{urlsplit(url).netloc}" for url in known if url})
+def _own_base_urls(settings: AlertingSettings) -> tuple[str, ...]:
+    """Return the base URLs to which links in a model's text may point."""
+    urls = (settings.console_url, settings.dashboard_url, settings.trace_url, settings.runbooks)
+    return tuple({f"{urlsplit(url).scheme}://{urlsplit(url).netloc}" for url in urls if url})
 
 
 def _link(template: str, values: Mapping[str, str]) -> str:
-    """Fill a link's template; empty if it needs a value that is not known."""
+    """Fill a link template; return "" if a needed value is missing."""
     if any(f"{{{name}}}" in template and not value for name, value in values.items()):
         return ""
     return template.format(**{name: quote(value, safe="") for name, value in values.items()})

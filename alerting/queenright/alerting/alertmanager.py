@@ -1,4 +1,4 @@
-"""Client of Alertmanager's v2 API: one peer a call, credentials in no error, no log and no repr."""
+"""Client for Alertmanager's v2 API. Credentials never appear in errors, logs or reprs."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from queenright.instrumentation.redaction import redact
 if TYPE_CHECKING:
     import httpx
 
-MOST_BYTES: Final = 4 << 20
-"""A list of silences or alerts that is longer is not read to its end."""
-_MOST_SAID: Final = 64 << 10
-"""So is any other answer."""
-_REFUSALS: Final = frozenset({400, 413, 422})
-"""Answers that blame what was sent. Every other failure is the peer's or the way's, and passes."""
+MAX_LIST_BYTES: Final = 4 << 20
+"""Maximum bytes of a list of silences or alerts."""
+_MAX_BYTES: Final = 64 << 10
+"""Maximum bytes of any other response."""
+_REJECTION_STATUSES: Final = frozenset({400, 413, 422})
+"""Status codes that blame the request. All other failures are temporary."""
 
 
 class AlertmanagerError(QueenrightError):
-    """Base of what may go wrong with a peer; ``peer`` is its address without credentials."""
+    """Base class of errors of a peer; ``peer`` is its address without credentials."""
 
     def __init__(self, peer: str, reason: str) -> None:
         super().__init__(f"Alertmanager {peer}: {reason}")
@@ -39,27 +39,27 @@ class AlertmanagerError(QueenrightError):
 
 class PeerUnavailableError(AlertmanagerError):
     """
-    Raised when a peer could not be reached or could not take it now: try again later.
+    Raised when a peer is unreachable or temporarily cannot handle a request; retry later.
 
-    ``reached`` is False if there was nobody to ask, so that nothing was put on anyone by asking.
+    ``was_reached`` is False if no connection was established.
     """
 
-    def __init__(self, peer: str, reason: str, *, reached: bool = True) -> None:
+    def __init__(self, peer: str, reason: str, *, was_reached: bool = True) -> None:
         super().__init__(peer, reason)
-        self.reached = reached
+        self.was_reached = was_reached
 
 
 class AlertsRejectedError(AlertmanagerError):
-    """Raised when a peer says that what was sent is wrong: sending it again would change nothing."""
+    """Raised when a peer rejects a request as invalid; a retry does not help."""
 
 
 class SilenceNotFoundError(AlertmanagerError):
-    """Raised when a peer knows no silence with an id."""
+    """Raised when a peer has no silence with an id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostedAlert:
-    """One alert as Alertmanager takes it. Firing until ``ends_at``; times in seconds since the epoch."""
+    """An alert for Alertmanager. It fires until ``ends_at``; times in seconds since the epoch."""
 
     labels: dict[str, str]
     annotations: dict[str, str]
@@ -67,7 +67,7 @@ class PostedAlert:
     ends_at: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the alert as the v2 API wants it."""
+        """Return the alert in the format of the v2 API."""
         return {
             "labels": self.labels,
             "annotations": self.annotations,
@@ -78,78 +78,78 @@ class PostedAlert:
 
 class AlertmanagerClient:
     """
-    Speaks to any number of peers over one pool of connections.
+    A client for any number of peers with one connection pool.
 
     Args:
-        timeout: Seconds that a peer may take for one answer.
+        timeout: Maximum seconds for a response.
     """
 
     def __init__(self, *, timeout: float = 10.0) -> None:
         self._timeout = timeout
         self._clients: dict[bool, httpx.AsyncClient] = {}
-        """By whether they are for https peers."""
+        """Clients by whether they are for https peers."""
 
     async def post_alerts(self, peer: PeerAddress, alerts: Sequence[PostedAlert]) -> None:
         """
-        Hand alerts to a peer; it has them when this returns.
+        Post alerts to a peer, which has accepted them when this returns.
 
         Raises:
-            AlertsRejectedError: at least one of them is wrong, in the peer's eyes; it kept the others.
-            PeerUnavailableError: the peer may or may not have them.
+            AlertsRejectedError: The peer rejected at least one of them and accepted the others.
+            PeerUnavailableError: The peer may or may not have them.
         """
         await self._request("POST", peer, "/api/v2/alerts", [alert.to_dict() for alert in alerts])
 
     async def alerts(self, peer: PeerAddress, **labels: str) -> list[dict[str, Any]]:
         """
-        Return the active alerts that a peer knows, those with all these label values.
+        Return a peer's active alerts that have all these labels.
 
         Raises:
-            AlertmanagerError: it did not answer, or refused.
+            AlertmanagerError: The request failed.
         """
-        body = await self._request("GET", peer, "/api/v2/alerts", most=MOST_BYTES)
-        found = await asyncio.to_thread(_read, body)
+        body = await self._request("GET", peer, "/api/v2/alerts", limit=MAX_LIST_BYTES)
+        listed = await asyncio.to_thread(_read, body)
         try:
-            return [alert for alert in found if labels.items() <= alert["labels"].items()]
+            return [alert for alert in listed if labels.items() <= alert["labels"].items()]
         except (TypeError, LookupError, AttributeError):
-            raise _no(peer, "list of alerts") from None
+            raise _unexpected(peer, "a list of alerts") from None
 
     async def silences(self, peer: PeerAddress) -> PeerSilences:
         """
-        Return the silences of a peer, and which alerts of tickets they are about.
+        Return a peer's silences and the ticket alerts that they match.
 
         Raises:
-            AlertmanagerError: it did not answer, refused, or answered something else.
+            AlertmanagerError: The request failed, or the response is invalid.
         """
-        silences = await self._request("GET", peer, "/api/v2/silences", most=MOST_BYTES)
-        ours = quote(f'source="{SOURCE_QUEEN}"', safe="")
-        # Those that people are told of need not come along.
-        path = f"/api/v2/alerts?active=false&unprocessed=false&filter={ours}"
-        alerts = await self._request("GET", peer, path, most=MOST_BYTES)
+        silences = await self._request("GET", peer, "/api/v2/silences", limit=MAX_LIST_BYTES)
+        matcher = quote(f'source="{SOURCE_QUEEN}"', safe="")
+        # Only silenced alerts are needed.
+        path = f"/api/v2/alerts?active=false&unprocessed=false&filter={matcher}"
+        alerts = await self._request("GET", peer, path, limit=MAX_LIST_BYTES)
         try:
             return await asyncio.to_thread(read_answers, silences, alerts)
-        except InvalidAnswerError as refused:
-            raise _no(peer, f"list of silences and alerts ({refused})") from None
+        except InvalidAnswerError as error:
+            raise _unexpected(peer, f"lists of silences and alerts ({error})") from None
 
     async def silence(self, peer: PeerAddress, silence: NewSilence) -> str:
         """
-        Make a silence, and return its id; other peers of its cluster hear of it from this one.
+        Create a silence and return its id. The peer replicates it to its cluster.
 
         Raises:
-            AlertmanagerError: it did not answer, or refused.
+            AlertmanagerError: The request failed.
         """
-        found = _read(await self._request("POST", peer, "/api/v2/silences", silence.to_dict()))
-        made = found.get("silenceID") if isinstance(found, dict) else None
-        if not (isinstance(made, str) and made):
-            raise _no(peer, "silence's id: whether there is a silence now is not known")
-        return made
+        answer = _read(await self._request("POST", peer, "/api/v2/silences", silence.to_dict()))
+        silence_id = answer.get("silenceID") if isinstance(answer, dict) else None
+        if not (isinstance(silence_id, str) and silence_id):
+            raise _unexpected(peer, "a silence id; check whether the silence was created")
+        return silence_id
 
     async def expire(self, peer: PeerAddress, silence_id: str) -> None:
         """
-        Let a silence end now.
+        Expire a silence now.
 
         Raises:
-            SilenceNotFoundError: it knows none with this id.
-            AlertmanagerError: it did not answer, or refused.
+            SilenceNotFoundError: The peer has no silence with this id.
+            AlertmanagerError: The request failed.
         """
         await self._request("DELETE", peer, f"/api/v2/silence/{quote(silence_id, safe='')}")
 
@@ -158,16 +158,16 @@ class AlertmanagerClient:
         Return a peer's version, uptime, cluster and configuration.
 
         Raises:
-            AlertmanagerError: it did not answer, or refused.
+            AlertmanagerError: The request failed.
         """
-        body = await self._request("GET", peer, "/api/v2/status", most=MOST_BYTES)
+        body = await self._request("GET", peer, "/api/v2/status", limit=MAX_LIST_BYTES)
         answer = await asyncio.to_thread(_read, body)
         if not isinstance(answer, dict):
-            raise _no(peer, "status")
+            raise _unexpected(peer, "a status")
         return answer
 
     async def ready(self, peer: PeerAddress) -> bool:
-        """Return whether a peer says that it is ready."""
+        """Return whether a peer reports that it is ready."""
         try:
             await self._request("GET", peer, "/-/ready")
         except AlertmanagerError:
@@ -175,98 +175,104 @@ class AlertmanagerClient:
         return True
 
     async def aclose(self) -> None:
-        """Close the connections. The client may be used again, with new ones."""
+        """Close the connections. A later request opens new ones."""
         clients, self._clients = list(self._clients.values()), {}
         for client in clients:
             await client.aclose()
 
     async def _request(
-        self, method: str, peer: PeerAddress, path: str, body: object = None, *, most: int = _MOST_SAID
+        self,
+        method: str,
+        peer: PeerAddress,
+        path: str,
+        body: object = None,
+        *,
+        limit: int = _MAX_BYTES,
     ) -> bytes:
         """
-        Return what a peer answers, if it took it; ``most`` bytes of it at most.
+        Return the body of a peer's successful response.
 
         Raises:
-            AlertmanagerError: it did not answer, refused, or answered more, or a web page.
+            AlertmanagerError: The request failed, or the response is a web page or too long.
         """
         import httpx
 
         try:
-            status, kind, said = await self._exchange(method, peer, path, body, most)
+            status, media_type, content = await self._exchange(method, peer, path, body, limit)
         except TimeoutError:
             raise PeerUnavailableError(peer.name, f"did not answer in {self._timeout:g} s") from None
         except httpx.HTTPError as error:
-            # `from None`: the chained exception carries the request, and with it the login.
+            # `from None`: the chained exception holds the request with the credentials.
             reached = not isinstance(error, httpx.ConnectError)
-            raise PeerUnavailableError(peer.name, _reason(error), reached=reached) from None
+            raise PeerUnavailableError(peer.name, _reason(error), was_reached=reached) from None
         if status // 100 != 2:
-            raise _refused(method, peer, status, said)
-        if len(said) > most:
+            raise _status_error(method, peer, status, content)
+        if len(content) > limit:
             raise PeerUnavailableError(
-                peer.name, f"answers with more than {most >> 10} KiB; is it an Alertmanager?"
+                peer.name, f"answers with more than {limit >> 10} KiB; is it an Alertmanager?"
             )
-        if kind == "text/html":
-            # A login before it, say: whatever was posted has not arrived.
+        if media_type == "text/html":
+            # Probably a login page of a proxy, so the request has not arrived.
             raise PeerUnavailableError(peer.name, "answers with a web page; is it an Alertmanager?")
-        return said
+        return content
 
     async def _exchange(
-        self, method: str, peer: PeerAddress, path: str, body: object, most: int
+        self, method: str, peer: PeerAddress, path: str, body: object, limit: int
     ) -> tuple[int, str, bytes]:
-        """Return the answer's status, its type, and its body, cut soon after ``most`` bytes."""
+        """Return the status, media type and body of a response, cut soon after ``limit`` bytes."""
         import httpx
 
         secure = peer.name.startswith("https:")
         if secure not in self._clients:
-            # Peers are addressed directly: a proxy from the environment would take loopback away.
+            # Peers are contacted directly: a proxy from the environment would break loopback addresses.
             self._clients[secure] = httpx.AsyncClient(
                 trust_env=False, follow_redirects=False, verify=certificates(peer.name)
             )
-        asked = self._clients[secure].stream(
+        request = self._clients[secure].stream(
             method,
             f"{peer.name}{path}",
             json=body,
             auth=peer.auth,
             timeout=self._timeout,
-            # Packed, a little may be very much: it comes as it is, and is read as it comes.
+            # No compression: a small compressed body could expand to a huge one.
             headers={"Accept-Encoding": "identity"},
         )
-        said = bytearray()
-        async with asked as response:
+        content = bytearray()
+        async with request as response:
             async with asyncio.timeout(self._timeout):
-                async for part in response.aiter_raw():
-                    said += part
-                    if len(said) > most:
+                async for chunk in response.aiter_raw():
+                    content += chunk
+                    if len(content) > limit:
                         break
-        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        return response.status_code, kind, bytes(said)
+        media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return response.status_code, media_type, bytes(content)
 
 
-def _refused(method: str, peer: PeerAddress, status: int, said: bytes) -> AlertmanagerError:
-    text = said[:_MOST_SAID].decode("utf-8", "replace")
+def _status_error(method: str, peer: PeerAddress, status: int, content: bytes) -> AlertmanagerError:
+    text = content[:_MAX_BYTES].decode("utf-8", "replace")
     reason = f"{status} {redact(text, 300).strip()}".strip()
-    # Alertmanager 0.25 says 500 of what it does not know, and 422 of an id that is no UUID.
+    # Alertmanager 0.25 answers 500 for an unknown silence and 422 for an id that is not a UUID.
     if method == "DELETE" and (status in (404, 422) or "not found" in text):
         return SilenceNotFoundError(peer.name, reason)
-    return (AlertsRejectedError if status in _REFUSALS else PeerUnavailableError)(peer.name, reason)
+    return (AlertsRejectedError if status in _REJECTION_STATUSES else PeerUnavailableError)(peer.name, reason)
 
 
 def _read(body: bytes) -> Any:
-    """Return what a peer answers; None if it is no JSON."""
+    """Decode a JSON response; None if it is not JSON."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
         return None
 
 
-def _no(peer: PeerAddress, what: str) -> PeerUnavailableError:
-    return PeerUnavailableError(peer.name, f"answers something that is no {what}")
+def _unexpected(peer: PeerAddress, expected: str) -> PeerUnavailableError:
+    return PeerUnavailableError(peer.name, f"answered something other than {expected}")
 
 
 def _reason(error: Exception) -> str:
-    words = {"ConnectError": "cannot be reached", "ConnectTimeout": "cannot be reached in time"}
+    reasons = {"ConnectError": "cannot be reached", "ConnectTimeout": "cannot be reached in time"}
     name = type(error).__name__
-    return words.get(name) or f"did not answer ({name})"
+    return reasons.get(name) or f"did not answer ({name})"
 
 
 def _rfc3339(at: float) -> str:

@@ -1,5 +1,5 @@
 """
-The configuration of Prometheus and Alertmanager, rendered from one template each.
+Render the configuration of Prometheus and Alertmanager from templates.
 
 The committed reference files are rendered from the same templates, with the addresses of the compose file.
 """
@@ -20,11 +20,11 @@ from queenright.alerting.files import alertmanager_folder, prometheus_folder
 _MARK: Final = re.compile(r"@([A-Z_]+)@")
 
 GROUP_INTERVAL: Final = "45s"
-"""With it a second ticket in a group is told within a minute, also by the second of two Alertmanagers."""
+"""Sends a second ticket of a group within a minute, even from the second of two Alertmanagers."""
 
 WEBHOOK_PATH: Final = "/api/alertmanager/webhook"
 TOLD_PATH: Final = "/api/alertmanager/told"
-"""Where Alertmanager says what it told people."""
+"""Receives a copy of each notification that Alertmanager sends to people."""
 
 _ACKNOWLEDGE_LINK: Final = """\
             text: '{{ template "queenright.button2.text" . }}'
@@ -58,38 +58,37 @@ def render_alertmanager(
     header: str = _RENDERED_HEADER,
 ) -> str:
     """
-    Return an ``alertmanager.yml``.
+    Render ``alertmanager.yml``.
 
     Args:
-        service_url: Where Alertmanager reaches Queenright, to wake the judge and to say who was told.
-        slack_api_url_file: Holds Slack's incoming webhook URL; read for every message.
-        pagerduty_routing_key_file: Holds the integration key of PagerDuty's Events API v2.
-        deadman_url: Who is told every minute that the whole chain works, and raises the alarm when it is not.
-        templates: The folder of the notification templates.
-        pagerduty_url: Another endpoint in place of PagerDuty's own.
-        group_wait: How long a new group gathers alerts before its first message.
-        group_interval: How long until a change of the group is told.
-        repeat_interval: How long until a group that has not changed is told again; of tickets always four
-            days, as reminders are the queen's.
-        info_group_wait: ``group_wait`` of what only informs; five minutes, or ``group_wait`` if that was set.
-        storm_group_wait: ``group_wait`` of a storm; 45 seconds, or ``group_wait`` if that was set.
-        storm_group_interval: ``group_interval`` of a storm; five minutes, or that if it was set.
-        fleet_group_wait: ``group_wait`` of what is about the whole fleet; 30 seconds, or ``group_wait`` if
-            that was set.
-        slack_interactive: Whether Acknowledge acts in Slack, in place of leading to the ticket's page. That
-            needs a Slack app whose interactivity points at Queenright.
-        token_file: Holds the token that Queenright is shown, of the role reporter; None: none is needed.
-        header: The first line, a comment.
+        service_url: URL at which Alertmanager reaches Queenright's webhooks.
+        slack_api_url_file: File with Slack's incoming webhook URL; read for every message.
+        pagerduty_routing_key_file: File with the integration key for PagerDuty's Events API v2.
+        deadman_url: Dead man's switch: receives a ping every minute and must alert when the pings stop.
+        templates: Folder of the notification templates.
+        pagerduty_url: Endpoint to use instead of PagerDuty's.
+        group_wait: How long a new group collects alerts before its first message.
+        group_interval: How long until a change of a group is sent.
+        repeat_interval: How long until an unchanged group is sent again. Always four days for tickets, whose
+            reminders come from the queen.
+        info_group_wait: ``group_wait`` of severity info; default five minutes, or ``group_wait`` if set.
+        storm_group_wait: ``group_wait`` of a storm; default 45 seconds, or ``group_wait`` if set.
+        storm_group_interval: ``group_interval`` of a storm; five minutes, or ``group_interval`` if set.
+        fleet_group_wait: ``group_wait`` of fleet-wide alerts; default 30 seconds, or ``group_wait`` if set.
+        slack_interactive: Make Acknowledge act directly in Slack instead of opening the ticket's page. Needs
+            a Slack app whose interactivity URL points at Queenright.
+        token_file: File with a token of the role reporter for Queenright; None if no token is needed.
+        header: First line, a comment.
     """
     if info_group_wait is None:
         info_group_wait = "5m" if group_wait == "10s" else group_wait
     if storm_group_wait is None:
-        # Longer than the window in which a storm is seen, so that its first message has all of it.
+        # Longer than the storm detection window, so that the first message contains the whole storm.
         storm_group_wait = "45s" if group_wait == "10s" else group_wait
     if storm_group_interval is None:
         storm_group_interval = "5m" if group_interval == GROUP_INTERVAL else group_interval
     if fleet_group_wait is None:
-        # As long as one cause takes to make a second alert fire, so that the first message has both.
+        # Long enough for one cause to trigger a second alert, so that the first message contains both.
         fleet_group_wait = "30s" if group_wait == "10s" else group_wait
     return _render(
         alertmanager_folder() / "alertmanager.yml.in",
@@ -105,7 +104,7 @@ def render_alertmanager(
             "WEBHOOK_URL": _quoted(service_url.rstrip("/") + WEBHOOK_PATH),
             "DEADMAN_URL": _quoted(deadman_url),
             "TOKEN": _http_token(token_file),
-            # Nobody but the service is shown its token.
+            # Send the token only to the service.
             "DEADMAN_TOKEN": _http_token(token_file if _within(deadman_url, service_url) else None),
             "GROUP_WAIT": group_wait,
             "GROUP_INTERVAL": group_interval,
@@ -159,17 +158,17 @@ def render_prometheus(
     header: str = _RENDERED_HEADER,
 ) -> str:
     """
-    Return a ``prometheus.yml``.
+    Render ``prometheus.yml``.
 
     Args:
-        service_url: Where Prometheus reaches Queenright's ``/metrics``.
-        alertmanager_url: Every Alertmanager; None if there is none.
-        rules: The folder of the rule files.
-        interval: Between scrapes and between evaluations. Thresholds in the rules are not moved by it.
+        service_url: URL at which Prometheus reaches Queenright's ``/metrics``.
+        alertmanager_url: All Alertmanagers; None if there is none.
+        rules: Folder of the rule files.
+        interval: Scrape and evaluation interval. It does not affect the thresholds in the rules.
         cluster: External label ``cluster``.
-        workers: ``host:port`` of agents that serve ``/metrics`` themselves; the service has all others.
-        token_file: Holds the token that Queenright is shown; None: none is needed.
-        header: The first line, a comment.
+        workers: ``host:port`` of agents that serve their own ``/metrics``; the service exports all others.
+        token_file: File with a token for Queenright; None if no token is needed.
+        header: First line, a comment.
     """
     service = urlsplit(service_url)
     return _render(
@@ -189,7 +188,7 @@ def render_prometheus(
 
 
 def render_rules(text: str, base: str) -> str:
-    """Return the text of a rule file with its runbooks at ``base``, in place of the default address."""
+    """Replace the default base URL of the runbooks in a rule file by ``base``."""
     return text.replace("http://127.0.0.1:8420/runbooks/", f"{base.rstrip('/')}/")
 
 
@@ -197,7 +196,7 @@ def _workers_job(workers: Sequence[str]) -> str:
     if not workers:
         return ""
     return (
-        "\n  # Agents that serve /metrics themselves.\n"
+        "\n  # Agents that serve their own /metrics.\n"
         "  - job_name: queenright-workers\n"
         f"    static_configs:\n      - targets: {_quoted(list(workers))}\n"
     )
@@ -230,7 +229,7 @@ def _alertmanagers(urls: str | Sequence[str] | None) -> str:
 
 
 def _quoted(value: object) -> str:
-    # JSON is YAML: whatever is in a path or an address stays inside its quotes.
+    # JSON is valid YAML and quotes any special character in a path or URL.
     return json.dumps(str(value) if isinstance(value, Path) else value)
 
 

@@ -1,8 +1,8 @@
 """
-What one peer must be told now, worked out from what is in the outbox and what it was told. Pure.
+Decide what to send to one peer, from the outbox and what the peer already has. Pure.
 
-Two notifications with equal labels are one alert to Alertmanager. The oldest of them that still holds
-speaks for all, and the alert ends when the last of them has ended.
+Notifications with equal labels are one alert in Alertmanager. The oldest one that fires provides its text,
+and the alert ends when the last of them has ended.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
 
 REPEAT_END_SECONDS: Final = 900.0
 """
-How long after a peer took an end it is sent once more if the peer, or this process, was restarted since.
-Alertmanager keeps no alerts over a restart, but what it told whom: it tells the end only of an alert that it
-is sent again. An end that is repeated without need is news to it if others of its group ended meanwhile.
+Seconds after a peer accepted an end in which it is sent again if the peer, or this process, has restarted.
+Alertmanager keeps its notification log over a restart but not its alerts, so it sends a resolve only if it
+gets the ended alert again. A needless repeat may cause a notification if others of the group ended meanwhile.
 """
 
 _PROMPT: Final = 1 / 12
-"""Taken within this share of ``late_resolve_seconds`` after the decision, 5 s by default, it is not late."""
+"""A delivery within this share of ``late_resolve_seconds`` after the decision (default 5 s) is not late."""
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a peer was last told of one alert: when, and from which state of its text."""
+class SentAlert:
+    """The last firing alert sent to a peer: when, and the version of its text."""
 
     at: float
     content: float
@@ -38,7 +38,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Post:
-    """One alert to send, and the notifications that are told of by it for the first time."""
+    """An alert to send, and the notifications that it delivers for the first time."""
 
     key: str
     alert: PostedAlert
@@ -49,13 +49,13 @@ class Post:
 
 @dataclass(slots=True)
 class Plan:
-    """What to do for one peer."""
+    """What to send to one peer, and when to look again."""
 
     posts: list[Post] = field(default_factory=list)
     silent: list[Notification] = field(default_factory=list)
-    """Ended ones of which the peer need not be told, for it never knew or others still hold."""
+    """Ended notifications that need no delivery, because the peer never had them or others still fire."""
     pending: dict[int, float] = field(default_factory=dict)
-    """What the peer should have been told already: notification → since when."""
+    """Overdue notifications, by id, and since when they are due."""
     next_due: float = float("inf")
 
 
@@ -63,32 +63,31 @@ def plan(
     notifications: Collection[Notification],
     peer: str,
     *,
-    said: Mapping[str, Said],
+    sent: Mapping[str, SentAlert],
     ends: Collection[str],
     refused: Mapping[str, float],
     settings: AlertingSettings,
     now: float,
 ) -> Plan:
     """
-    Return what ``peer`` must be told.
+    Return what to send to ``peer`` now.
 
     Args:
-        notifications: Everything that is active in the outbox.
-        peer: Its name.
-        said: What this process told it, by alert; empty after a restart, and then all is repeated.
-        ends: Alerts whose end this process told it, and it was not restarted since; empty after a restart
-            of this process, too.
-        refused: Alerts that it refused, by the state of their text that it refused.
-        settings: How often to repeat, and how long an alert lives.
+        notifications: All active notifications.
+        peer: The peer's name.
+        sent: Alerts that this process sent, by key. Empty after a restart, so that all are sent again.
+        ends: Keys of alerts whose end this process sent since the peer's last restart.
+        refused: Alerts that the peer rejected, with the rejected version of their text.
+        settings: Resend interval and lifetime of alerts.
         now: Seconds since the epoch.
     """
     groups: dict[str, list[Notification]] = defaultdict(list)
-    taken: dict[str, list[Notification]] = defaultdict(list)
+    resolved: dict[str, list[Notification]] = defaultdict(list)
     for notification in notifications:
-        (taken if peer in notification.resolved else groups)[notification.key].append(notification)
+        (resolved if peer in notification.resolved else groups)[notification.key].append(notification)
     result = Plan()
     replaced = _find_replaced(notifications, peer, now)
-    for key, group in taken.items():
+    for key, group in resolved.items():
         if key not in groups and key not in refused:
             _repeat_end(result, key, group, now, is_told=key in ends)
     for key, group in groups.items():
@@ -96,10 +95,10 @@ def plan(
         if holding:
             result.silent += [n for n in group if not n.is_firing(now)]
             result.next_due = min([result.next_due, *(n.ends_at for n in holding if n.ends_at is not None)])
-            _hold(result, key, holding, peer, said.get(key), refused.get(key), settings, now)
+            _keep_firing(result, key, holding, peer, sent.get(key), refused.get(key), settings, now)
         else:
             _end(result, key, group, peer, refused.get(key), replaced, settings, now)
-    # A rise ends one alert and begins another, which inhibits the end: so it must be known first.
+    # A higher severity ends one alert and begins another, which must arrive first to inhibit that end.
     result.posts.sort(key=lambda post: post.status != "firing")
     return result
 
@@ -107,20 +106,20 @@ def plan(
 def _find_replaced(
     notifications: Iterable[Notification], peer: str, now: float
 ) -> dict[str, list[Notification]]:
-    """Return, by the label of its ticket, what a peer knew and another alert has taken the place of."""
-    found: dict[str, list[Notification]] = defaultdict(list)
+    """Return the replaced alerts that a peer has, by ticket label."""
+    by_ticket: dict[str, list[Notification]] = defaultdict(list)
     for one in notifications:
-        if one.silent and peer in one.fired and not one.is_firing(now):
-            found[one.labels.get(ALERT_LABEL_TICKET_ID, "")].append(one)
-    return found
+        if one.is_silent and peer in one.fired and not one.is_firing(now):
+            by_ticket[one.labels.get(ALERT_LABEL_TICKET_ID, "")].append(one)
+    return by_ticket
 
 
-def _hold(
+def _keep_firing(
     result: Plan,
     key: str,
     holding: list[Notification],
     peer: str,
-    last: Said | None,
+    last: SentAlert | None,
     refused: float | None,
     settings: AlertingSettings,
     now: float,
@@ -130,9 +129,9 @@ def _hold(
         return
     new = tuple(n for n in holding if peer not in n.fired)
     result.pending |= {n.id: n.created_at for n in new}
-    # A clock that was set back must not silence the repeats.
-    fresh = last is not None and last.at <= now < last.at + settings.resend_seconds
-    if last is not None and fresh and last.content == speaker.updated_at and not new:
+    # The lower bound covers a clock that was set back.
+    is_fresh = last is not None and last.at <= now < last.at + settings.resend_seconds
+    if last is not None and is_fresh and last.content == speaker.updated_at and not new:
         result.next_due = min(result.next_due, last.at + settings.resend_seconds)
         return
     result.posts.append(_fire(key, speaker, new, settings, now))
@@ -153,11 +152,11 @@ def _end(
     if refused == newest.updated_at:
         result.silent += ended
         return
-    untold = tuple(n for n in ended if not n.told and peer not in n.fired)
-    if untold:
-        # Nobody could be told while it held. People still hear of it: first that it was, then that it ended.
-        result.pending |= {n.id: n.created_at for n in untold}
-        result.posts.append(_fire(key, newest, untold, settings, now))
+    undelivered = tuple(n for n in ended if not n.was_delivered_in_time and peer not in n.fired)
+    if undelivered:
+        # No peer was reachable while it fired. Send it firing first, then its end, to notify people.
+        result.pending |= {n.id: n.created_at for n in undelivered}
+        result.posts.append(_fire(key, newest, undelivered, settings, now))
         result.next_due = min(result.next_due, now + settings.late_resolve_seconds)
         return
     due = max((_due(n, peer, settings) for n in ended), default=now)
@@ -166,9 +165,10 @@ def _end(
             before.labels["severity"] != newest.labels["severity"]
             and (before.ends_at or 0.0) <= newest.starts_at
         ):
-            # In a group of its own: Alertmanager must see that end while this inhibits it, or it tells it.
+            # Different severities are different groups: the old alert's end must arrive while this alert
+            # still inhibits it, otherwise Alertmanager sends a resolve.
             due = max(due, before.resolved.get(peer, now) + settings.late_resolve_seconds)
-    # The second bound is for a clock that was set back after the late one went out.
+    # The upper bound covers a clock that was set back after a late delivery.
     if now < due <= now + settings.late_resolve_seconds:
         result.next_due = min(result.next_due, due)
         return
@@ -187,7 +187,7 @@ def _repeat_end(
     *,
     is_told: bool,
 ) -> None:
-    # Where another alert took its place, its inhibition may be over, and people would read a false all-clear.
+    # A replaced alert may no longer be inhibited, so repeating its end could send a false resolve.
     if is_told or all(n.is_replaced for n in ended):
         return
     newest = max(ended, key=lambda n: (n.ends_at or 0.0, n.id))
@@ -196,12 +196,12 @@ def _repeat_end(
 
 
 def is_end_repeated(notification: Notification, peer: str, now: float) -> bool:
-    """Return whether a peer took an end so long ago that it is not repeated any more."""
+    """Return whether a peer accepted an end so long ago that it is not repeated any more."""
     return now >= notification.resolved.get(peer, float("inf")) + REPEAT_END_SECONDS
 
 
 def _ended(newest: Notification, ended: list[Notification], now: float) -> PostedAlert:
-    # After the clock was set back, an end may lie before the beginning, which Alertmanager refuses.
+    # After the clock was set back, the end may be before the start, which Alertmanager rejects.
     ends_at = min(newest.ends_at or now, now)
     return PostedAlert(
         labels=newest.labels,
@@ -212,13 +212,13 @@ def _ended(newest: Notification, ended: list[Notification], now: float) -> Poste
 
 
 def _due(notification: Notification, peer: str, settings: AlertingSettings) -> float:
-    """Return from when on the end may be told: at once, unless the beginning was told late."""
+    """Return when the end may be sent: immediately, unless the firing alert was delivered late."""
     ended = notification.ends_at or 0.0
-    if notification.silent or peer not in notification.fired:
+    if notification.is_silent or peer not in notification.fired:
         return ended
-    if not notification.told:
+    if not notification.was_delivered_in_time:
         return notification.fired[peer] + settings.late_resolve_seconds
-    # Alertmanager says nothing of an alert that ends while it still gathers the group.
+    # Alertmanager sends nothing for an alert that ends within its group_wait.
     first = min(notification.fired.values())
     late = first > notification.created_at + _PROMPT * settings.late_resolve_seconds
     return max(ended, first + settings.late_resolve_seconds) if late else ended

@@ -1,4 +1,4 @@
-"""Where the files are that Prometheus and Alertmanager mount: in a checkout or in an installed wheel."""
+"""Locate the files for Prometheus and Alertmanager, in a checkout or an installed wheel."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _NAME: Final = re.compile(r"[A-Za-z]{1,80}")
 
 
 def _folder(name: str) -> Path:
-    # The wheel carries a copy beside this module; in a checkout they are where their programs look.
+    # In a wheel they are next to this module, in a checkout below `alerting/`.
     for candidate in (_HERE / name, _HERE.parents[1] / name):
         if candidate.is_dir():
             return candidate
     raise FileNotFoundError(
-        f"Queenright's folder {name!r} of alerting files is missing beside {_HERE}; install Queenright again."
+        f"Queenright's alerting folder {name!r} is missing near {_HERE}; reinstall Queenright."
     )
 
 

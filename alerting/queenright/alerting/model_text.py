@@ -1,7 +1,7 @@
 """
-A model's words on a page, made harmless: whoever talked the model into them must not reach the reader.
+Sanitize text written by a model, which may be the result of a prompt injection, before people read it.
 
-Nothing in them can be clicked, nothing looks like a command to paste, nobody is called by name. Pure.
+Links, commands, markup and mentions are removed. Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NO_LINK: Final = "[link removed]"
 NO_COMMAND: Final = "[command removed]"
 
 _READ: Final = 4000
-"""Characters of a text that are looked at."""
+"""Characters of a text that are processed; the rest is cut."""
 
 _LINK: Final = re.compile(
     r"""
@@ -46,12 +46,12 @@ _MARKUP: Final = re.compile(r"<(?=[!@#]|[a-z][a-z0-9+.-]*:|www\.|\[link removed\
 
 def plain(text: str, limit: int, *, ours: Collection[str] = ()) -> str:
     """
-    Return a model's words on one line, masked, without links, commands and markup.
+    Sanitize a model's text to one line without links, commands, markup and secrets.
 
     Args:
-        text: What it wrote.
-        limit: Characters, at most.
-        ours: Beginnings of the links that may stay: where this service and its dashboards are.
+        text: The model's text.
+        limit: Maximum number of characters.
+        ours: Base URLs of links to keep: this service and its dashboards.
     """
     line = " ".join(text[:_READ].replace("`", "").split())
     unlinked = _LINK.sub(lambda link: link[0] if _is_ours(link[0], ours) else NO_LINK, line)
@@ -59,10 +59,10 @@ def plain(text: str, limit: int, *, ours: Collection[str] = ()) -> str:
 
 
 def inert(text: str) -> str:
-    """Return a text that ends no code block, is no link in disguise and calls nobody (``<!channel>``)."""
+    """Neutralize code fences, link markup and mentions (``<!channel>``) in a text."""
     return _MARKUP.sub("[", text.replace("```", "'''"))
 
 
 def _is_ours(link: str, ours: Collection[str]) -> bool:
-    # "https://q.example" must not let "https://q.example.evil/" through, nor "https://q.example@evil/".
+    # "https://q.example" must not allow "https://q.example.evil/" or "https://q.example@evil/".
     return any(link == base or link.startswith(f"{base}/") for base in ours if base)

@@ -1,8 +1,8 @@
 """
-Notifications in the store: written in the transaction of the decision, kept until every peer took them.
+Notifications in the store, written in the transaction of the decision and kept until every peer has them.
 
-A row is one alert as it was first sent: its labels never change. When the severity that people see rises,
-or they are reminded of what nobody acknowledged, the row ends and another begins.
+A row is one alert with fixed labels. When the displayed severity rises, or a reminder is due, the row ends
+and a new one begins.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from queenright.alerting.alert import (
     REMINDERS,
     SESSIONS,
     OperatorRequest,
+    alert_severity,
     annotations_for,
-    labels_again,
+    count_reminders,
     labels_for,
-    outside_severity,
-    times_brought_up,
+    reminder_labels,
 )
 from queenright.alerting.notification_ledger import DeliveredNotification, told_of
 from queenright.alerting.settings import AlertingSettings
@@ -58,12 +58,12 @@ T = TypeVar("T")
 Status = Literal["firing", "resolved"]
 
 KEEP_UNDELIVERED_SECONDS: Final = 7 * 86_400
-"""An ended notification that some peer has not taken for so long is given up."""
+"""An ended notification that some peer has not accepted is dropped after this time."""
 KEEP_SECONDS: Final = 30 * 86_400
-"""How long delivered notifications are kept to look at."""
+"""Retention of delivered notifications."""
 
 _RANK: Final = {"info": 0, "warning": 1, "critical": 2}
-_TOLD: Final = frozenset({TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED})
+_NOTIFIED_STATUSES: Final = frozenset({TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED})
 
 _COUNTED: Final = re.compile(r" \d+ sessions, one after the other\.$")
 
@@ -74,7 +74,7 @@ def _is_firing(now: ColumnElement[float]) -> ColumnElement[bool]:
     return or_(ends_at.is_(None), and_(ends_at > now, updated_at - (ends_at - updated_at) <= now))
 
 
-# Built once: to build a statement takes several times as long as SQLite takes to run it.
+# Built once: building a statement takes several times longer than running it in SQLite.
 _INSERT: Final = insert(OUTBOX)
 _FIRING: Final = (
     select(OUTBOX)
@@ -92,10 +92,10 @@ _UPDATE_DELIVERY: Final = update(OUTBOX_DELIVERIES).where(
     OUTBOX_DELIVERIES.c.status == bindparam("was"),
 )
 _AT_ONCE: Final = 500
-"""Values in one statement: it takes no more than some ten thousand."""
+"""Maximum values in one statement; SQLite's limit is some ten thousand."""
 
 _NOBODY: Final = ""
-"""In place of a peer: nobody need be told that this ever fired; or, resolved, of its end."""
+"""Pseudo peer. Its delivery row says that the firing alert, or its end, must not be sent to anyone."""
 
 _MARK_REPLACED: Final = insert(OUTBOX_DELIVERIES).from_select(
     ["outbox_id", "peer", "status", "attempts", "delivered_at"],
@@ -125,38 +125,38 @@ class Notification:
     annotations: dict[str, str]
     starts_at: float
     ends_at: float | None = None
-    """When it ended, or will unless another ticket joins it; None if that is open."""
+    """When it ended, or will end unless another ticket joins it; None if open-ended."""
     created_at: float
     updated_at: float
     fired: dict[str, float] = field(default_factory=dict)
-    """When each peer took the firing alert."""
+    """When each peer accepted the firing alert."""
     resolved: dict[str, float] = field(default_factory=dict)
-    """When each peer took its end."""
+    """When each peer accepted its end."""
 
     def is_firing(self, now: float) -> bool:
         """Return whether it has not ended yet."""
-        # What a peer took the end of has ended, wherever the clock was set.
+        # If a peer accepted the end, it has ended, even if the clock was set back.
         return self.ends_at is None or (not self.resolved and _holds(self.ends_at, self.updated_at, now))
 
     @property
-    def told(self) -> bool:
-        """Whether an alert that has ended need not be sent firing first: somebody heard of it in time."""
+    def was_delivered_in_time(self) -> bool:
+        """Whether the alert ended and some peer accepted it before its end, so that only the end is sent."""
         return self.ends_at is not None and any(at <= self.ends_at for at in self.fired.values())
 
     @property
-    def silent(self) -> bool:
-        """Whether nobody need hear that it was: another took its place, or its worker is no more."""
+    def is_silent(self) -> bool:
+        """Whether it needs no delivery: another alert replaced it, or its worker is gone."""
         return _NOBODY in self.fired
 
     @property
     def is_replaced(self) -> bool:
-        """Whether another alert took its place, so that nobody may hear of its end."""
+        """Whether another alert replaced it, so that its end must not be sent."""
         return _NOBODY in self.resolved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What became of one notification at one peer. ``error`` says why it was not taken."""
+    """The result of sending one notification to one peer. ``error`` is the reason of a rejection."""
 
     notification_id: int
     peer: str
@@ -167,57 +167,57 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handover:
-    """What became of one notification, or of its end, at one peer."""
+class PeerDeliveryState:
+    """The delivery of one notification, or of its end, to one peer."""
 
     peer: str
     """The peer's URL, without credentials."""
     status: Status
     delivered_at: float | None
-    """When the peer took it, in seconds since the epoch."""
+    """When the peer accepted it, in seconds since the epoch."""
     attempts: int
-    """How often it was sent until the peer answered; 0 and delivered if it need not be told of this end."""
+    """Number of attempts until the peer answered; 0 if this end did not need to be sent."""
     last_error: str | None
-    """Why the peer refused it."""
+    """Why the peer rejected it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOver:
-    """One notification, and what each peer has been told of it. Times in seconds since the epoch."""
+    """One notification and its delivery to each peer. Times in seconds since the epoch."""
 
     id: int
     ticket_id: str
     agent: str
     cause: str
     severity: str
-    """The word that people see and alerts are routed by."""
+    """The severity label that people see and routes match."""
     ticket_severity: str
     """The ticket's severity when this alert was first sent."""
     title: str
     status: Status
-    """``resolved`` once it has ended, for whatever reason."""
+    """``resolved`` after it ended, for any reason."""
     written_at: float
     ended_at: float | None
     active: bool
-    """Whether it still holds, or some peer that was told of it is still to be told of its end."""
-    peers: tuple[Handover, ...]
-    """By peer, the firing alert before its end; a peer that has not answered yet is not among them."""
+    """Whether it is firing, or its end still has to be sent to a peer."""
+    peers: tuple[PeerDeliveryState, ...]
+    """Sorted by peer, the firing alert before its end; without peers that have not answered yet."""
     told: tuple[DeliveredNotification, ...] = ()
-    """Which receivers Alertmanager says it has told."""
+    """The receivers that Alertmanager has notified."""
 
 
 def _holds(ends_at: float | None, updated_at: float, now: float) -> bool:
     """
     Return whether a notification has not ended yet.
 
-    After the clock was set back an end lies in the future. It is none if it was not when it was written; and
-    what is held open beyond the end of its worker is not held longer for that.
+    After the clock was set back, a past end lies in the future. It still counts as past if it was when it was
+    written, and an alert that is held open for the next ticket is not held longer.
     """
     return ends_at is None or updated_at - (ends_at - updated_at) <= now < ends_at
 
 
 def alert_key(labels: dict[str, str]) -> str:
-    """Return what Alertmanager tells alerts apart by: all the labels, as 32 hex digits."""
+    """Return the identity of an alert in Alertmanager: a hash of all labels, as 32 hex digits."""
     return hashlib.sha256(json.dumps(sorted(labels.items())).encode()).hexdigest()[:32]
 
 
@@ -232,44 +232,44 @@ def enqueue(
     hold: float = 0.0,
 ) -> None:
     """
-    Write down what the outside must hear of a changed ticket, in the transaction that changes it.
+    Enqueue the notifications for a changed ticket, in the transaction that changes it.
 
-    A ticket that waits for triage changes nothing outside. Calling this twice for one change is harmless.
+    A ticket that waits for triage enqueues nothing. The call is idempotent.
 
     Args:
-        conn: In a transaction.
-        ticket: As it is now.
-        settings: What links point at.
+        conn: A connection in a transaction.
+        ticket: The current ticket.
+        settings: The settings with the links.
         now: Seconds since the epoch.
         requests: What the reader is asked to decide or do.
-        follows: Tickets of the same agent and cause whose sessions were over before this one's began, the
-            latest first. A new ticket joins the first of their alerts that fires, and nobody is told anew:
-            an agent that crashes again and again is one incident.
-        hold: Seconds that the alert goes on after the end of the worker, or of a row of failed runs, for the
-            next ticket to join; not after a person's word.
+        follows: Tickets of the same agent and cause whose sessions ended before this one's began, latest
+            first. A new ticket joins the first of their alerts that still fires, without a new notification:
+            an agent that crashes repeatedly is one incident.
+        hold: Seconds that the alert keeps firing after the end of the worker, or of a series of failed runs,
+            so that the next ticket can join it. Not applied if a person resolved the ticket.
     """
     if ticket.status is TicketStatus.OPEN:
         return
     current = _find_firing(conn, ticket.ticket_id, now)
     joined = None
-    if current is None and ticket.status in _TOLD:
+    if current is None and ticket.status in _NOTIFIED_STATUSES:
         joined = _find_joined(conn, ticket, follows, now)
     sessions = _sessions(current or joined) + (joined is not None)
     annotations = annotations_for(ticket, settings, requests=requests, sessions=sessions)
-    if ticket.status in _TOLD:
+    if ticket.status in _NOTIFIED_STATUSES:
         if joined is not None:
             _join(conn, ticket, joined, annotations, now)
         elif current is None:
             _insert(conn, ticket.ticket_id, labels_for(ticket, settings), annotations, now)
-        elif _rises(ticket, current):
-            _replace_for_all(conn, current, _risen(current, ticket), annotations, now)
+        elif _is_more_severe(ticket, current):
+            _replace_for_all(conn, current, _raise_severity(current, ticket), annotations, now)
         elif _is_reminder(ticket, current):
             _remind(conn, current, ticket, annotations, now)
         else:
-            _say_anew(conn, current, annotations, now)
+            _update_annotations(conn, current, annotations, now)
     elif current is not None and current.ends_at is None:
-        # What people read of the end, too: a worker that ended has not recovered.
-        _say_anew(conn, current, annotations, now)
+        # The text of the end matters too: a worker that ended has not recovered.
+        _update_annotations(conn, current, annotations, now)
         ends_at = now + hold if _may_be_joined(ticket) else now
         silent = ends_at > now or ticket.status is not TicketStatus.RESOLVED
         _end(conn, current, now, ends_at, silent=silent)
@@ -281,38 +281,38 @@ def enqueue(
 
 def find_joined(conn: Connection, ticket: EscalationTicket, follows: Sequence[str], now: float) -> str | None:
     """
-    Return the ticket whose alert a new one joins, without anybody being told; None if people are told of it.
+    Return the ticket whose alert a new ticket joins without a notification; None if people are notified.
 
     Args:
-        conn: In the transaction in which people are to be told of the ticket.
-        ticket: A ticket that people have not been told of.
-        follows: As for ``enqueue``.
+        conn: A connection in the transaction that enqueues the ticket.
+        ticket: A ticket without a notification.
+        follows: See ``enqueue``.
         now: Seconds since the epoch.
     """
     joined = _find_joined(conn, ticket, follows, now)
-    return None if joined is None or _rises(ticket, joined) else joined.ticket_id
+    return None if joined is None or _is_more_severe(ticket, joined) else joined.ticket_id
 
 
 def _find_joined(
     conn: Connection, ticket: EscalationTicket, follows: Sequence[str], now: float
 ) -> Notification | None:
     for earlier in follows:
-        found = _find_firing(conn, earlier, now)
-        # A storm's alerts are one incident; an agent that crashes on after it has one of its own.
-        if found is not None and found.labels.get(LABEL_STORM, "") in ("", ticket.storm_id):
-            return found
+        notification = _find_firing(conn, earlier, now)
+        # A storm's alerts are one incident; an agent that keeps crashing after it gets a separate one.
+        if notification is not None and notification.labels.get(LABEL_STORM, "") in ("", ticket.storm_id):
+            return notification
     return None
 
 
 def _may_be_joined(ticket: EscalationTicket) -> bool:
     """Return whether a ticket that has ended may be followed by another of the same incident."""
     if ticket.kind is FindingKind.RUNS_FAILED and ticket.status is TicketStatus.RESOLVED:
-        return ticket.condition_cleared_at is not None  # a run completed; else a person has settled it
+        return ticket.condition_cleared_at is not None  # a run completed; otherwise a person resolved it
     return ticket.status is TicketStatus.WORKER_GONE
 
 
 def _end_held(conn: Connection, ticket: EscalationTicket, key: str, now: float) -> None:
-    """End what was held open for the next ticket: the incident is over, or all those of its agent are."""
+    """End the alerts held open for a next ticket, because the incident, or all of the agent's, are over."""
     which = OUTBOX.c.alert_key == key
     if ticket.kind is FindingKind.RUNS_FAILED:
         of_agent = select(TICKETS.c.ticket_id).where(TICKETS.c.agent_id == ticket.worker_agent_id)
@@ -321,12 +321,12 @@ def _end_held(conn: Connection, ticket: EscalationTicket, key: str, now: float) 
         _end(conn, _notification(row._mapping), now, now, silent=True)
 
 
-def _rises(ticket: EscalationTicket, current: Notification) -> bool:
-    return _RANK[outside_severity(ticket.severity)] > _RANK[current.labels["severity"]]
+def _is_more_severe(ticket: EscalationTicket, current: Notification) -> bool:
+    return _RANK[alert_severity(ticket.severity)] > _RANK[current.labels["severity"]]
 
 
 def _is_reminder(ticket: EscalationTicket, current: Notification) -> bool:
-    return times_brought_up(ticket) > int(current.annotations.get(REMINDERS, 0))
+    return count_reminders(ticket) > int(current.annotations.get(REMINDERS, 0))
 
 
 def _sessions(notification: Notification | None) -> int:
@@ -341,12 +341,12 @@ def _join(
     now: float,
 ) -> None:
     """
-    Let a ticket hold the alert of an earlier one, which says how many there are.
+    Let a ticket share the alert of an earlier one, whose summary counts the sessions.
 
-    If the ticket is worse, an alert of its severity takes the place of the earlier one, for all that hold it.
+    If the ticket is more severe, an alert of its severity replaces the shared one.
     """
-    is_worse = _rises(ticket, earlier)
-    labels = _risen(earlier, ticket) if is_worse else dict(earlier.labels)
+    is_worse = _is_more_severe(ticket, earlier)
+    labels = _raise_severity(earlier, ticket) if is_worse else dict(earlier.labels)
     holding = _find_holding(conn, earlier.key, now)
     _insert(conn, ticket.ticket_id, labels, annotations, now)
     count = annotations[SESSIONS]
@@ -362,7 +362,7 @@ def _join(
             if is_worse:
                 _replace(conn, one, labels, counted, now)
             else:
-                _say_anew(conn, one, counted, now)
+                _update_annotations(conn, one, counted, now)
     if is_worse:
         conn.execute(_MARK_REPLACED, {"of": earlier.key, "now": now})
 
@@ -370,45 +370,47 @@ def _join(
 def _remind(
     conn: Connection, current: Notification, ticket: EscalationTicket, annotations: dict[str, str], now: float
 ) -> None:
-    """Bring an alert up again, for every ticket that holds it."""
-    _replace_for_all(conn, current, labels_again(current.labels, ticket), annotations, now)
+    """Replace an alert by its reminder, for every ticket that shares it."""
+    _replace_for_all(conn, current, reminder_labels(current.labels, ticket), annotations, now)
 
 
 def _replace_for_all(
     conn: Connection, current: Notification, labels: dict[str, str], annotations: dict[str, str], now: float
 ) -> None:
-    """Let another alert take the place of one, for every ticket that holds it; this one speaks for all."""
+    """Replace an alert for every ticket that shares it; the row of ``current`` comes first."""
     others = []
     if current.labels.get(ALERT_LABEL_TICKET_ID) != current.ticket_id or SESSIONS in current.annotations:
         others = [one for one in _find_holding(conn, current.key, now) if one.id != current.id]
     _replace(conn, current, labels, annotations, now)
     for one in others:
         if one.ends_at is None:
-            # As often as its own ticket: what is said anew of that later is no reminder.
-            held = find_ticket(conn, one.ticket_id)
-            count = {REMINDERS: str(times_brought_up(held))} if held is not None else {}
+            # Keep the reminder count of its own ticket, so that a later update is not taken for a reminder.
+            ticket = find_ticket(conn, one.ticket_id)
+            count = {REMINDERS: str(count_reminders(ticket))} if ticket is not None else {}
             _replace(conn, one, labels, one.annotations | count, now)
         else:
             _end(conn, one, now, now, silent=True)
 
 
 def _find_holding(conn: Connection, key: str, now: float) -> list[Notification]:
-    """Return what holds an alert, the one that speaks for all first."""
-    found = select(OUTBOX).where(OUTBOX.c.alert_key == key, OUTBOX.c.active, _is_firing(literal(now)))
-    return [_notification(row._mapping) for row in conn.execute(found.order_by(OUTBOX.c.id))]
+    """Return the firing rows of an alert; the first one provides its text."""
+    query = select(OUTBOX).where(OUTBOX.c.alert_key == key, OUTBOX.c.active, _is_firing(literal(now)))
+    return [_notification(row._mapping) for row in conn.execute(query.order_by(OUTBOX.c.id))]
 
 
-def _say_anew(conn: Connection, current: Notification, annotations: dict[str, str], now: float) -> None:
+def _update_annotations(
+    conn: Connection, current: Notification, annotations: dict[str, str], now: float
+) -> None:
     if annotations != current.annotations:
         values = {"annotations": annotations, "updated_at": now}
         conn.execute(update(OUTBOX).where(OUTBOX.c.id == current.id).values(values))
 
 
-def _risen(current: Notification, ticket: EscalationTicket) -> dict[str, str]:
-    # Agent, cause and cluster stay as they were sent: by these the new alert inhibits the old one's end.
-    kept = {name: value for name, value in current.labels.items() if name != LABEL_REMINDER}
-    return kept | {
-        "severity": outside_severity(ticket.severity),
+def _raise_severity(current: Notification, ticket: EscalationTicket) -> dict[str, str]:
+    # Agent, cause and cluster must not change: they let the new alert inhibit the end of the old one.
+    labels = {name: value for name, value in current.labels.items() if name != LABEL_REMINDER}
+    return labels | {
+        "severity": alert_severity(ticket.severity),
         "ticket_severity": ticket.severity.value,
     }
 
@@ -420,10 +422,10 @@ def _replace(
     annotations: dict[str, str],
     now: float,
 ) -> None:
-    """Begin another alert, and end the one that it takes the place of; nobody is told of that end."""
+    """Begin a new alert and silently end the one that it replaces."""
     _insert(conn, current.ticket_id, labels, annotations, now)
     _end(conn, current, now, now, silent=True)
-    # Of all that held it, also of those that ended before.
+    # For all rows of the alert, including those that ended before.
     conn.execute(_MARK_REPLACED, {"of": current.key, "now": now})
 
 
@@ -449,7 +451,7 @@ def _insert(
 
 def _end(conn: Connection, current: Notification, now: float, ends_at: float, *, silent: bool) -> None:
     conn.execute(update(OUTBOX).where(OUTBOX.c.id == current.id).values(ends_at=ends_at, updated_at=now))
-    # What ends later than now is silent already.
+    # A row with an end time is silent already.
     if silent and current.ends_at is None:
         values = {"outbox_id": current.id, "peer": _NOBODY, "status": "firing", "attempts": 0}
         conn.execute(insert(OUTBOX_DELIVERIES).values(**values, delivered_at=ends_at))
@@ -462,28 +464,30 @@ def _find_firing(conn: Connection, ticket_id: str, now: float) -> Notification |
 
 def read_active(conn: Connection) -> list[Notification]:
     """
-    Return what is still active, or has ended and not been taken by every peer; oldest first.
+    Return notifications that fire or whose end some peer has not accepted, oldest first.
 
     Args:
-        conn: A connection that sees one state of the database for as long as this takes.
+        conn: A connection with a consistent snapshot of the database.
     """
     return _read(conn, OUTBOX.c.active)
 
 
 def read_labels(conn: Connection) -> dict[str, dict[str, str]]:
-    """Return, by ticket, the labels of each notification that has not ended, nor will at a known time."""
-    found = select(OUTBOX.c.ticket_id, OUTBOX.c.labels).where(OUTBOX.c.active, OUTBOX.c.ends_at.is_(None))
-    return {row.ticket_id: row.labels for row in conn.execute(found.order_by(OUTBOX.c.id))}
+    """Return the labels of open-ended notifications, by ticket."""
+    query = select(OUTBOX.c.ticket_id, OUTBOX.c.labels).where(OUTBOX.c.active, OUTBOX.c.ends_at.is_(None))
+    return {row.ticket_id: row.labels for row in conn.execute(query.order_by(OUTBOX.c.id))}
 
 
 def read_held(conn: Connection, now: float) -> list[str]:
-    """Return the tickets that have ended and whose alert is held open for the next of their incident."""
-    held = select(OUTBOX.c.ticket_id).where(OUTBOX.c.active, OUTBOX.c.ends_at > now, _is_firing(literal(now)))
-    return list(conn.execute(held.order_by(OUTBOX.c.id)).scalars())
+    """Return ended tickets whose alert is held open for the next ticket of the incident."""
+    query = select(OUTBOX.c.ticket_id).where(
+        OUTBOX.c.active, OUTBOX.c.ends_at > now, _is_firing(literal(now))
+    )
+    return list(conn.execute(query.order_by(OUTBOX.c.id)).scalars())
 
 
 def read_last_id(conn: Connection) -> int:
-    """Return the greatest id of all notifications, active or not; 0 if there are none."""
+    """Return the highest notification id; 0 if there are none."""
     return conn.execute(select(func.max(OUTBOX.c.id))).scalar() or 0
 
 
@@ -491,16 +495,16 @@ def read_changed(
     conn: Connection, known: Mapping[int, Notification], since: float, *, above: int
 ) -> list[Notification]:
     """
-    Return those that ``read_active`` would return and that are new, or not as they are known; oldest first.
+    Return active notifications that are new or differ from the known ones, oldest first.
 
     Args:
-        conn: A connection that sees one state of the database for as long as this takes.
-        known: By id.
-        since: Only those that changed then or later, in seconds since the epoch.
-        above: And whatever has a greater id, which is new.
+        conn: A connection with a consistent snapshot of the database.
+        known: Known notifications by id.
+        since: Earliest change to consider, in seconds since the epoch.
+        above: Rows with a higher id are new.
     """
     state = select(OUTBOX.c.id, OUTBOX.c.updated_at, OUTBOX.c.ends_at, OUTBOX.c.active)
-    # Two queries: of one with OR, SQLite would go through all that are active.
+    # Two queries, because SQLite would scan all active rows for one with OR.
     new = state.where(OUTBOX.c.id > above)
     changed = state.where(OUTBOX.c.active, OUTBOX.c.updated_at >= since)
     ids = [
@@ -516,7 +520,7 @@ def read_changed(
 
 
 def _read(conn: Connection, wanted: ColumnElement[bool]) -> list[Notification]:
-    found = {
+    notifications = {
         row.id: _notification(row._mapping)
         for row in conn.execute(select(OUTBOX).where(wanted).order_by(OUTBOX.c.id)).all()
         if row.active
@@ -527,50 +531,53 @@ def _read(conn: Connection, wanted: ColumnElement[bool]) -> list[Notification]:
         .where(wanted, OUTBOX_DELIVERIES.c.delivered_at.is_not(None))
     )
     for row in deliveries.all():
-        if (notification := found.get(row.outbox_id)) is not None:
-            taken = notification.fired if row.status == "firing" else notification.resolved
-            taken[row.peer] = row.delivered_at
-    return list(found.values())
+        if (notification := notifications.get(row.outbox_id)) is not None:
+            accepted = notification.fired if row.status == "firing" else notification.resolved
+            accepted[row.peer] = row.delivered_at
+    return list(notifications.values())
 
 
-def handed_over(
+def list_notifications(
     conn: Connection, limit: int = 50, *, now: float, before: int | None = None
 ) -> list[HandedOver]:
     """
-    Return the latest notifications, active or not, with what became of them at each peer; newest first.
+    Return the latest notifications with their delivery to each peer, newest first.
 
     Args:
-        conn: A connection that sees one state of the database for as long as this takes.
-        limit: At most so many.
-        now: Seconds since the epoch: what ends later still holds.
-        before: Only those with a smaller id: the next page.
+        conn: A connection with a consistent snapshot of the database.
+        limit: Maximum number.
+        now: Seconds since the epoch, to decide which still fire.
+        before: Return only smaller ids; the cursor of the next page.
     """
     query = select(OUTBOX) if before is None else select(OUTBOX).where(OUTBOX.c.id < before)
     rows = conn.execute(query.order_by(OUTBOX.c.id.desc()).limit(limit)).all()
-    found: dict[int, list[Handover]] = {row.id: [] for row in rows}
+    states: dict[int, list[PeerDeliveryState]] = {row.id: [] for row in rows}
     table = OUTBOX_DELIVERIES
     deliveries = conn.execute(
         select(table)
-        .where(table.c.outbox_id.in_(found), table.c.peer != _NOBODY)
+        .where(table.c.outbox_id.in_(states), table.c.peer != _NOBODY)
         .order_by(table.c.peer, table.c.status)
     )
     for row in deliveries:
-        found[row.outbox_id].append(
-            Handover(
+        states[row.outbox_id].append(
+            PeerDeliveryState(
                 peer=row.peer,
                 status=row.status,
                 delivered_at=row.delivered_at,
                 attempts=row.attempts,
-                # A peer's own words: whatever it, or a proxy before it, chose to repeat of the request.
+                # The peer, or a proxy, may have repeated parts of the request.
                 last_error=redact(row.last_error) if row.last_error else None,
             )
         )
-    told = told_of(conn, {row.ticket_id for row in rows})
-    return [_handed_over(row, tuple(found[row.id]), told.get(row.ticket_id, ()), now) for row in rows]
+    delivered = told_of(conn, {row.ticket_id for row in rows})
+    return [_to_record(row, tuple(states[row.id]), delivered.get(row.ticket_id, ()), now) for row in rows]
 
 
-def _handed_over(
-    row: Row[Any], peers: tuple[Handover, ...], told: Iterable[DeliveredNotification], now: float
+def _to_record(
+    row: Row[Any],
+    peers: tuple[PeerDeliveryState, ...],
+    delivered: Iterable[DeliveredNotification],
+    now: float,
 ) -> HandedOver:
     holds = _holds(row.ends_at, row.updated_at, now)
     return HandedOver(
@@ -586,14 +593,14 @@ def _handed_over(
         ended_at=None if holds else row.ends_at,
         active=row.active and not _is_over(row, peers),
         peers=peers,
-        told=tuple(one for one in told if one.alert_key == row.alert_key),
+        told=tuple(one for one in delivered if one.alert_key == row.alert_key),
     )
 
 
-def _is_over(row: Row[Any], peers: Collection[Handover]) -> bool:
-    """Whether every peer that answered took the end; it is repeated for a while."""
-    took = {one.peer for one in peers if one.status == "resolved"}
-    return row.ends_at is not None and bool(took) and took >= {one.peer for one in peers}
+def _is_over(row: Row[Any], peers: Collection[PeerDeliveryState]) -> bool:
+    """Return whether every peer that answered has accepted the end."""
+    accepted = {one.peer for one in peers if one.status == "resolved"}
+    return row.ends_at is not None and bool(accepted) and accepted >= {one.peer for one in peers}
 
 
 def _notification(row: object) -> Notification:
@@ -605,12 +612,12 @@ def _notification(row: object) -> Notification:
 
 def record(conn: Connection, receipts: Sequence[Receipt], done: Collection[int], now: float) -> None:
     """
-    Write down what peers took, and close what needs no more work.
+    Store receipts, close finished notifications and delete old ones.
 
     Args:
-        conn: In a transaction.
-        receipts: What became of notifications; one peer's first acceptance stays.
-        done: Notifications that need no more work: every peer was told of their end.
+        conn: A connection in a transaction.
+        receipts: Results of deliveries; the first acceptance by a peer is kept.
+        done: Ids of notifications whose end every peer has accepted.
         now: Seconds since the epoch.
     """
     for some in _parts(receipts):
@@ -620,17 +627,17 @@ def record(conn: Connection, receipts: Sequence[Receipt], done: Collection[int],
 
 def _record(conn: Connection, receipts: Sequence[Receipt]) -> None:
     table = OUTBOX_DELIVERIES.c
-    found = conn.execute(
+    existing = conn.execute(
         select(table.outbox_id, table.peer, table.status, table.delivered_at).where(
             table.outbox_id.in_({receipt.notification_id for receipt in receipts})
         )
     )
-    known = {(row.outbox_id, row.peer, row.status): row.delivered_at for row in found}
-    taken = {key for key, delivered_at in known.items() if delivered_at is not None}
+    known = {(row.outbox_id, row.peer, row.status): row.delivered_at for row in existing}
+    accepted = {key for key, delivered_at in known.items() if delivered_at is not None}
     rows: dict[tuple[int, str, str], dict[str, Any]] = {}
     for receipt in receipts:
         key = (receipt.notification_id, receipt.peer, receipt.status)
-        if key in taken:
+        if key in accepted:
             continue
         rows[key] = {
             "attempts": receipt.attempts,
@@ -639,7 +646,7 @@ def _record(conn: Connection, receipts: Sequence[Receipt]) -> None:
             "last_error": receipt.error,
         }
         if receipt.error is None:
-            taken.add(key)
+            accepted.add(key)
     changed = [
         {"of": key[0], "at": key[1], "was": key[2], **row} for key, row in rows.items() if key in known
     ]
@@ -656,7 +663,7 @@ def _record(conn: Connection, receipts: Sequence[Receipt]) -> None:
 
 def _close(conn: Connection, done: Collection[int], now: float) -> None:
     too_old = now - KEEP_UNDELIVERED_SECONDS
-    # What has ended does not change after its end; ``updated_at`` is in the index.
+    # Ended rows no longer change, so `updated_at`, which is indexed, narrows the search.
     given_up = (OUTBOX.c.updated_at < too_old) & (OUTBOX.c.ends_at < too_old)
     for closed in (*(OUTBOX.c.id.in_(some) for some in _parts(done)), given_up):
         conn.execute(update(OUTBOX).where(OUTBOX.c.active, closed).values(active=False, updated_at=now))

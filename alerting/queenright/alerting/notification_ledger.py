@@ -1,4 +1,4 @@
-"""The book of what people were told: which receiver, of which alert, when; kept over restarts."""
+"""Persistent record of notifications that Alertmanager sent to receivers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sqlalchemy import Connection, Row, bindparam, insert, or_, select, update
 from queenright.health.tables import OUTBOX, TICKETS, TOLD
 
 _AT_ONCE: Final = 500
-"""Values in one query: SQLite takes no endless lists."""
+"""Maximum values per query, because SQLite limits them."""
 
 _HELD: Final = OUTBOX.alias("held")
 _NAMED: Final = OUTBOX.alias("named")
-_TOLD_OF_OTHERS: Final = (
+_SHARED_DELIVERIES: Final = (
     select(_HELD.c.ticket_id.label("holder"), TOLD)
     .distinct()
     .join(_NAMED, (_NAMED.c.alert_key == _HELD.c.alert_key) & (_NAMED.c.ticket_id != _HELD.c.ticket_id))
@@ -23,16 +23,16 @@ _TOLD_OF_OTHERS: Final = (
     .where(_HELD.c.ticket_id.in_(bindparam("of", expanding=True)), TOLD.c.status == "firing")
     .where(or_(_HELD.c.ends_at.is_(None), TOLD.c.first_told_at <= _HELD.c.ends_at))
 )
-"""Who was told of the alerts that tickets hold, in the name of another ticket that holds them, too."""
+"""Deliveries of alerts that tickets share, recorded under another ticket that shares them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveredNotification:
-    """That a receiver was told of an alert, or of its end. Times in seconds since the epoch."""
+    """A notification of an alert, or of its end, to a receiver. Times in seconds since the epoch."""
 
     ticket_id: str
     receiver: str
-    """What Alertmanager's configuration calls it."""
+    """The receiver's name in Alertmanager's configuration."""
     status: str
     """``firing`` or ``resolved``."""
     alert_key: str
@@ -40,7 +40,7 @@ class DeliveredNotification:
     last_at: float
 
 
-def note(
+def record_deliveries(
     conn: Connection,
     receiver: str,
     dedup_key: str,
@@ -48,54 +48,54 @@ def note(
     now: float,
 ) -> int:
     """
-    Write down that a receiver was told of a group; return of how many alerts about tickets of ours.
+    Record a notification of a group to a receiver; return the number of alerts about known tickets.
 
     Args:
-        conn: In a transaction.
-        receiver: Who was told.
-        dedup_key: Which group.
-        alerts: Ticket, key and status of each alert.
+        conn: A connection in a transaction.
+        receiver: The receiver.
+        dedup_key: The group's dedup key.
+        alerts: Ticket id, alert key and status of each alert.
         now: Seconds since the epoch.
     """
-    said = dict.fromkeys(alerts)
-    known = _known(conn, {ticket_id for ticket_id, _, _ in said})
+    distinct = dict.fromkeys(alerts)
+    known = _known(conn, {ticket_id for ticket_id, _, _ in distinct})
     where = (TOLD.c.dedup_key == dedup_key, TOLD.c.receiver == receiver)
     rows = conn.execute(select(TOLD).where(*where)).all()
     before = {(row.ticket_id, row.alert_key, row.status): row.id for row in rows}
-    told = [alert for alert in said if alert[0] in known]
-    again = [before[alert] for alert in told if alert in before]
+    delivered = [alert for alert in distinct if alert[0] in known]
+    again = [before[alert] for alert in delivered if alert in before]
     for some in _parts(again):
         conn.execute(update(TOLD).where(TOLD.c.id.in_(some)).values(told_at=now))
     new = [
         {"ticket_id": ticket_id, "alert_key": key, "status": status}
         | {"receiver": receiver, "dedup_key": dedup_key, "first_told_at": now, "told_at": now}
-        for ticket_id, key, status in told
+        for ticket_id, key, status in delivered
         if (ticket_id, key, status) not in before
     ]
     if new:
         conn.execute(insert(TOLD), new)
-    return len(told)
+    return len(delivered)
 
 
 def told_of(conn: Connection, tickets: Collection[str]) -> dict[str, list[DeliveredNotification]]:
     """
-    Return who was told of tickets, the latest first; those that nobody was told of are left out.
+    Return the deliveries of each ticket, latest first; tickets without any are left out.
 
-    Of several tickets that hold one alert, Alertmanager names one; who was told of it was told of all.
+    If several tickets share an alert, Alertmanager names only one of them; its deliveries count for all.
     """
-    found: dict[str, list[DeliveredNotification]] = {}
+    deliveries: dict[str, list[DeliveredNotification]] = {}
     for some in _parts(tickets):
         for row in conn.execute(select(TOLD).where(TOLD.c.ticket_id.in_(some))):
-            found.setdefault(row.ticket_id, []).append(_told_to(row, row.ticket_id))
-        for row in conn.execute(_TOLD_OF_OTHERS, {"of": some}):
-            found.setdefault(row.holder, []).append(_told_to(row, row.holder))
-    for some in found.values():
-        some.sort(key=lambda one: (-one.last_at, one.receiver, one.status))
-    return found
+            deliveries.setdefault(row.ticket_id, []).append(_delivery(row, row.ticket_id))
+        for row in conn.execute(_SHARED_DELIVERIES, {"of": some}):
+            deliveries.setdefault(row.holder, []).append(_delivery(row, row.holder))
+    for listed in deliveries.values():
+        listed.sort(key=lambda one: (-one.last_at, one.receiver, one.status))
+    return deliveries
 
 
-def tickets_of(conn: Connection, dedup_key: str) -> set[str]:
-    """Return the tickets that a group's messages named: of each incident one or more."""
+def ticket_ids_of_group(conn: Connection, dedup_key: str) -> set[str]:
+    """Return the tickets named in a group's notifications; at least one of each incident."""
     return set(conn.execute(select(TOLD.c.ticket_id).where(TOLD.c.dedup_key == dedup_key)).scalars())
 
 
@@ -112,7 +112,7 @@ def _parts(values: Collection[Any]) -> Iterator[list[Any]]:
         yield every[start : start + _AT_ONCE]
 
 
-def _told_to(row: Row[Any], ticket_id: str) -> DeliveredNotification:
+def _delivery(row: Row[Any], ticket_id: str) -> DeliveredNotification:
     return DeliveredNotification(
         ticket_id=ticket_id,
         receiver=row.receiver,

@@ -1,8 +1,8 @@
 """
-The outbox: what was decided reaches every Alertmanager peer, at least once, whatever dies in between.
+The outbox: at-least-once delivery of notifications to every Alertmanager peer, across crashes.
 
-Rows are written with the decision (``enqueue``). From then on each peer has a line of its own that sends
-them, repeats them while they hold, and tells their end until the peer has taken it.
+``enqueue`` writes rows in the transaction of the decision. Each peer has its own delivery, which sends the
+rows, resends them while they fire, and sends their end until the peer has accepted it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from queenright.alerting.notification import (
     record,
 )
 from queenright.alerting.peer import PeerAddress
-from queenright.alerting.peer_line import Failure, Outcome, PeerLine, Round
+from queenright.alerting.peer_delivery import Deliveries, Failure, Outcome, PeerDelivery
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.event_log import append_events
 from queenright.health.store import Store, StoreError
@@ -39,34 +39,34 @@ __all__ = ["Outbox", "enqueue"]
 _log = logging.getLogger(__name__)
 
 _IDLE: Final = 5.0
-"""Seconds after which the outbox is looked at though nobody said that there is anything."""
+"""Seconds between two polls of the outbox without a ``wake``."""
 
-_GLANCES: Final = (0.0, 0.01, 0.03, 0.06, 0.1, 0.3, 1.0)
-"""Pauses after a ``wake``: it may be called inside the transaction, some time before its commit."""
+_WAKE_DELAYS: Final = (0.0, 0.01, 0.03, 0.06, 0.1, 0.3, 1.0)
+"""Poll delays after a ``wake``, which may be called inside a transaction, before its commit."""
 
 _STORE_FAILED: Final = 1.0
 
 _REST_PER_ROW: Final = 0.0002
-"""Seconds of rest for each notification between two rounds: in a crowd each new alert asks for a round."""
+"""Seconds of pause between two rounds, per notification, to limit the load with many alerts."""
 
 _READ_ALL: Final = 30.0
-"""Seconds after which all notifications are read; in between only those that are new or have changed."""
+"""Seconds between full reads; in between, only new and changed notifications are read."""
 _READ_BACK: Final = 5.0
-"""Changes are read again from so many seconds before the last read: they are timed before their commit."""
+"""Overlap in seconds between reads of changes, because their timestamps precede their commit."""
 
 
 class Outbox:
     """
-    Delivers what ``enqueue`` wrote.
+    Delivers the notifications that ``enqueue`` wrote.
 
     Args:
-        store: Where the notifications are.
-        settings: The peers, and how often to repeat.
-        client: Speaks to Alertmanager.
-        clock: Seconds since the epoch, UTC.
-        publish: Takes ``NOTIFICATION_DELIVERED`` and ``NOTIFICATION_FAILED``, which are durable by then.
-        registry: Where the metrics live.
-        jitter: Gives a factor for each pause of a failing peer.
+        store: The store with the notifications.
+        settings: The peers and resend intervals.
+        client: The Alertmanager client.
+        clock: Returns seconds since the epoch.
+        publish: Publishes ``NOTIFICATION_DELIVERED`` and ``NOTIFICATION_FAILED``, which are already durable.
+        registry: The metrics registry.
+        jitter: Returns a factor for each backoff pause.
     """
 
     def __init__(
@@ -87,16 +87,16 @@ class Outbox:
         self._publish = publish
         self._outcomes = _counter(registry)
         self._lines = [
-            PeerLine(PeerAddress.parse(url), settings, client, count=self._count, jitter=jitter)
+            PeerDelivery(PeerAddress.parse(url), settings, client, count=self._count, jitter=jitter)
             for url in settings.alertmanager_urls
         ]
         self._unaddressed: dict[int, float] = {}
         self._active = 0
         self._known: dict[int, Notification] = {}
         self._last_id = 0
-        """What has a greater id is new: of all that there were at the last read, active or not."""
+        """Highest id at the last read; rows with a higher id are new."""
         self._read_at: float | None = None
-        """When the last read was, in seconds since the epoch; None if all must be read."""
+        """Time of the last read, in seconds since the epoch; None if all must be read again."""
         self._all_read_at = 0.0
         self._wakes = [asyncio.Event() for _ in self._attended]
         self._released = asyncio.Event()
@@ -110,20 +110,20 @@ class Outbox:
         return f"Outbox({self._lines!r})"
 
     def hold(self) -> None:
-        """Deliver nothing until `release`: the peers are about to be started."""
+        """Deliver nothing until `release`, because the peers are starting."""
         self._released.clear()
 
     def release(self) -> None:
-        """Deliver from now on."""
+        """Start delivering."""
         self._released.set()
 
     def wake(self) -> None:
-        """Say that something was or will be written, from the event loop's thread; may precede the commit."""
+        """Trigger a delivery round. Call it from the event loop's thread, before or after the commit."""
         for wake in self._wakes:
             wake.set()
 
     def status(self) -> dict[str, Any]:
-        """Return what was handed over and what was not, for people: JSON values, no credentials."""
+        """Return the state of the outbox and its peers as JSON values, without credentials."""
         pending = self._pending()
         return {
             "active": self._active,
@@ -140,158 +140,158 @@ class Outbox:
                 }
                 for line in self._lines
             ],
-            "refused": [shown for line in self._lines for _, shown in line.refused.values()],
+            "refused": [details for line in self._lines for _, details in line.refused.values()],
         }
 
     async def run(self) -> None:
-        """Deliver until cancelled. Peers do not wait for each other."""
+        """Deliver to all peers, independently of each other, until cancelled."""
         try:
             await self._released.wait()
             async with asyncio.TaskGroup() as group:
                 for line, wake in zip(self._attended, self._wakes, strict=True):
-                    group.create_task(self._attend(line, wake))
+                    group.create_task(self._run_peer(line, wake))
         finally:
             await asyncio.gather(*(line.aclose() for line in self._lines))
             await self._client.aclose()
 
     async def deliver_due(self, now: float) -> float:
         """
-        Tell every peer what is due now; return when to look again, in seconds since the epoch.
+        Deliver to every peer what is due; return the time of the next round, in seconds since the epoch.
 
         Raises:
-            StoreError: the store cannot be read or written. What was sent is sent again later.
+            StoreError: The store cannot be read or written. Sent notifications are sent again later.
         """
         due = min(await asyncio.gather(*(self._deliver(line, now) for line in self._attended)))
         await asyncio.gather(*(line.finish_restart_check() for line in self._lines))
         return due
 
     @property
-    def _attended(self) -> Sequence[PeerLine | None]:
-        """The lines; ``None`` in their place where no peer is configured."""
+    def _attended(self) -> Sequence[PeerDelivery | None]:
+        """The peer deliveries; a single None if no peer is configured."""
         return self._lines or (None,)
 
-    async def _attend(self, line: PeerLine | None, wake: asyncio.Event) -> None:
-        glances: Iterator[float] = iter(())
+    async def _run_peer(self, line: PeerDelivery | None, wake: asyncio.Event) -> None:
+        delays: Iterator[float] = iter(())
         while True:
             try:
                 due = await self._deliver(line, self._clock())
             except StoreError as error:
                 self._read_at = None
-                _log.error("the outbox cannot be read or written, and is tried again: %s", error)
+                _log.error("Cannot read or write the outbox; it is retried: %s", error)
                 due = self._clock() + _STORE_FAILED
             except Exception:
                 self._read_at = None
-                _log.exception("a delivery failed in a way that was not foreseen, and is tried again")
+                _log.exception("Delivery failed unexpectedly; it is retried")
                 due = self._clock() + _STORE_FAILED
             await asyncio.sleep(len(self._known) * _REST_PER_ROW)
-            pause = min(max(due - self._clock(), 0.005), next(glances, _IDLE))
+            pause = min(max(due - self._clock(), 0.005), next(delays, _IDLE))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await wake.wait()
                 wake.clear()
-                glances = iter(_GLANCES)
+                delays = iter(_WAKE_DELAYS)
 
-    async def _deliver(self, line: PeerLine | None, now: float) -> float:
+    async def _deliver(self, line: PeerDelivery | None, now: float) -> float:
         notifications = await self._read(now)
         self._active = sum(n.is_firing(now) for n in notifications)
         if line is None:
             return await self._wait_for_peers(notifications, now)
-        if line.resting(now):
-            line.note_pending(notifications, now)
+        if line.is_backing_off(now):
+            line.update_pending(notifications, now)
             return line.next_attempt_at
-        told, due = await line.tell(notifications, now)
-        # Another ticket holds the same alert now, and its end is told with that one's.
-        held = {n.key: n.id for n in notifications if n.is_firing(now)}
+        result, due = await line.deliver(notifications, now)
+        # An ended row is done if a newer row of the same alert fires: its end comes with that one's.
+        firing_ids = {n.key: n.id for n in notifications if n.is_firing(now)}
         done = [
             n.id
             for n in notifications
-            if (not n.is_firing(now) and n.id < held.get(n.key, 0))
-            or all(known.is_done_with(n, now) for known in self._lines)
+            if (not n.is_firing(now) and n.id < firing_ids.get(n.key, 0))
+            or all(one.has_confirmed_end(n, now) for one in self._lines)
         ]
-        if told.receipts or told.failures or done:
-            events = self._events(line, told, now)
+        if result.receipts or result.failures or done:
+            events = self._events(line, result, now)
 
             def write(conn: Any) -> None:
-                record(conn, told.receipts, done, now)
+                record(conn, result.receipts, done, now)
                 append_events(conn, events)
 
             try:
                 await self._store.transact(write)
             except BaseException:
-                # What is in memory says more than what is durable.
+                # Memory is ahead of the store now, so read everything again.
                 self._read_at = None
                 raise
-            self._note(told.receipts, done)
-            # Durable already; the log ignores what it has.
+            self._apply(result.receipts, done)
+            # Already durable; the event log ignores duplicates.
             if events:
                 await self._publish(*events)
         return due
 
     async def _read(self, now: float) -> list[Notification]:
-        """Return the active notifications: those in memory, brought up to date with what has changed."""
+        """Return the active notifications: those in memory, updated with changes from the store."""
         at = self._read_at
         if at is None or not at <= now < self._all_read_at + _READ_ALL:
-            found, self._last_id = await self._store.read(
+            changed, self._last_id = await self._store.read(
                 lambda conn: (read_active(conn), read_last_id(conn))
             )
             before, self._known = self._known, {}
             self._all_read_at = now
         else:
             known, since, above = dict(self._known), at - _READ_BACK, self._last_id
-            found = await self._store.read(lambda conn: read_changed(conn, known, since, above=above))
+            changed = await self._store.read(lambda conn: read_changed(conn, known, since, above=above))
             before = self._known
-            self._last_id = max((self._last_id, *(one.id for one in found)))
-        for one in found:
-            # Another peer may have taken it while this was read.
+            self._last_id = max((self._last_id, *(one.id for one in changed)))
+        for one in changed:
+            # Another peer may have accepted it during this read.
             if at is not None and (earlier := before.get(one.id)) is not None:
                 one.fired.update(earlier.fired)
                 one.resolved.update(earlier.resolved)
             self._known[one.id] = one
-        # None after a write that failed meanwhile: then all is read again.
+        # None after a failed write in the meantime, which requires a full read.
         if at is None or self._read_at is not None:
             self._read_at = now if at is None else max(now, at)
         return list(self._known.values())
 
-    def _note(self, receipts: Sequence[Receipt], done: Sequence[int]) -> None:
-        """Bring what is in memory up to date with what was written."""
+    def _apply(self, receipts: Sequence[Receipt], done: Sequence[int]) -> None:
+        """Apply what was written to the notifications in memory."""
         for receipt in receipts:
-            known = self._known.get(receipt.notification_id)
-            if known is not None and receipt.error is None:
-                taken = known.fired if receipt.status == "firing" else known.resolved
-                taken.setdefault(receipt.peer, receipt.at)
+            notification = self._known.get(receipt.notification_id)
+            if notification is not None and receipt.error is None:
+                accepted = notification.fired if receipt.status == "firing" else notification.resolved
+                accepted.setdefault(receipt.peer, receipt.at)
         for key in done:
             self._known.pop(key, None)
 
     async def _wait_for_peers(self, notifications: list[Notification], now: float) -> float:
-        """Without any peer: what has ended is closed, what holds waits until there is one."""
+        """Without a configured peer, close ended notifications and keep firing ones."""
         self._unaddressed = {n.id: n.created_at for n in notifications if n.is_firing(now)}
         ended = [n.id for n in notifications if not n.is_firing(now)]
         if ended:
             await self._store.transact(lambda conn: record(conn, (), ended, now))
-            self._note((), ended)
+            self._apply((), ended)
         return float("inf")
 
     def _pending(self) -> dict[int, float]:
         if not self._lines:
             return self._unaddressed
-        found: dict[int, float] = {}
+        pending: dict[int, float] = {}
         for line in self._lines:
             for key, since in line.pending.items():
-                found[key] = min(since, found.get(key, since))
-        return found
+                pending[key] = min(since, pending.get(key, since))
+        return pending
 
     def _count(self, outcome: Outcome, amount: int) -> None:
         self._outcomes.labels(outcome).inc(amount)
 
-    def _events(self, line: PeerLine, told: Round, now: float) -> list[AgentEvent]:
+    def _events(self, line: PeerDelivery, result: Deliveries, now: float) -> list[AgentEvent]:
         events = [
             _event(EventType.NOTIFICATION_DELIVERED, about, now, line, receipt.status, receipt.attempts)
-            for about, receipt in told.delivered
+            for about, receipt in result.delivered
         ]
-        return events + [_failed(failure, now, line) for failure in told.failures]
+        return events + [_failed(failure, now, line) for failure in result.failures]
 
 
-def _failed(failure: Failure, now: float, line: PeerLine) -> AgentEvent:
+def _failed(failure: Failure, now: float, line: PeerDelivery) -> AgentEvent:
     return _event(
         EventType.NOTIFICATION_FAILED,
         failure.notification,
@@ -300,7 +300,7 @@ def _failed(failure: Failure, now: float, line: PeerLine) -> AgentEvent:
         failure.post.status,
         failure.attempts,
         error=failure.error,
-        final=failure.final,
+        final=failure.is_final,
     )
 
 
@@ -308,7 +308,7 @@ def _event(
     kind: EventType,
     about: Notification,
     now: float,
-    line: PeerLine,
+    line: PeerDelivery,
     status: str,
     attempts: int,
     **more: Any,
@@ -333,6 +333,6 @@ def _counter(registry: CollectorRegistry) -> Counter:
     metric = names.NOTIFICATIONS
     counter = Counter(metric.name.removesuffix("_total"), metric.help, metric.labels, registry=registry)
     for outcome in ("delivered", "retried", "failed"):
-        # From the start at 0: the first failure must be an increase to Prometheus.
+        # Start at 0, so that Prometheus sees the first failure as an increase.
         counter.labels(outcome)
     return counter

@@ -1,9 +1,8 @@
 """
-What a person reads about a ticket, in the order of how far it can be trusted. Pure.
+Texts of a notification about a ticket, ordered by trust. Pure.
 
-First what the rules saw, in their own words and from their own numbers; then the worker's evidence; and
-only then what models made of it, marked as theirs and made harmless. What the rules would have said
-anyway is not said twice.
+First the finding, written by the rules from their own numbers; then the worker's evidence; then the
+statements of models, attributed and sanitized. Text that repeats the rules' text is left out.
 """
 
 from __future__ import annotations
@@ -14,22 +13,22 @@ from typing import Final
 from queenright.alerting.model_text import inert, plain
 from queenright.health.findings import FindingKind
 from queenright.health.tickets import EscalationTicket
-from queenright.instrumentation.money import spent
+from queenright.instrumentation.money import format_spend
 from queenright.instrumentation.redaction import redact
 from queenright.judge import policy, wording
 from queenright.judge.settings import RULES
 
-_SEEN: Final = 900
-_SAID: Final = 1200
-_ADVISED: Final = 500
-_EVIDENCE: Final = 500
+_FINDING_LIMIT: Final = 900
+_MODEL_LIMIT: Final = 1200
+_ACTION_LIMIT: Final = 500
+_EVIDENCE_LIMIT: Final = 500
 
 _BY_RULE: Final = "By the rules a "
-"""How the reasoning of the rules begins, where they wrote the ticket."""
+"""Start of the reasoning of a ticket written by the rules."""
 
 
-def seen(ticket: EscalationTicket) -> str:
-    """Return what the rules saw and why it matters: nothing in it is a model's."""
+def describe_finding(ticket: EscalationTicket) -> str:
+    """Describe the finding and its impact, without any text of a model."""
     kind = ticket.finding_kind or ticket.kind
     cause = wording.cause(
         kind,
@@ -40,48 +39,49 @@ def seen(ticket: EscalationTicket) -> str:
     )
     fields = {**ticket.model_dump(mode="json"), "kind": kind.value, "cause": cause, "suggested_action": ""}
     text = policy.analysis(fields).removesuffix(_advice(ticket, kind)).strip()
-    if cost := spent(ticket.spent_usd, ticket.spent_tokens, ticket.spent_unpriced_tokens):
+    if cost := format_spend(ticket.spent_usd, ticket.spent_tokens, ticket.spent_unpriced_tokens):
         text = f"{text} It has spent {cost} since then."
     if ticket.untriaged:
         text = f"Untriaged: the queen did not answer in time. {text}"
-    return redact(inert(text), _SEEN)
+    return redact(inert(text), _FINDING_LIMIT)
 
 
-def evidence(ticket: EscalationTicket) -> str:
-    """Return the worker's own words, or its detector's; of a ticket that has neither, what was quoted."""
+def quote_evidence(ticket: EscalationTicket) -> str:
+    """Return the worker's output, else the detector's evidence, else the quoted snippet."""
     text = ticket.worker_excerpt or ticket.finding_evidence
-    return redact(inert(text), _EVIDENCE) if text else plain(ticket.evidence_snippet, _EVIDENCE)
+    return redact(inert(text), _EVIDENCE_LIMIT) if text else plain(ticket.evidence_snippet, _EVIDENCE_LIMIT)
 
 
-def said(ticket: EscalationTicket, *, ours: Collection[str] = ()) -> str:
+def quote_models(ticket: EscalationTicket, *, ours: Collection[str] = ()) -> str:
     """
-    Return what the models made of it, each with who says it; empty where that is what the rules say.
+    Return the attributed statements of the models; empty if they only repeat the rules.
 
     Args:
         ticket: The ticket.
-        ours: Beginnings of the links that may stay in it.
+        ours: Base URLs of links to keep.
     """
     if ticket.untriaged or not ticket.analysis:
         if ticket.judge_reasoning.startswith(_BY_RULE):
             return ""
-        return f"{_who('judge', ticket.judge_model)} says: {plain(ticket.judge_reasoning, _SAID, ours=ours)}"
+        reasoning = plain(ticket.judge_reasoning, _MODEL_LIMIT, ours=ours)
+        return f"{_who('judge', ticket.judge_model)} says: {reasoning}"
     own = _beyond_rules(ticket)
     if not own:
         return ""
-    text = plain(own, _SAID, ours=ours)
+    text = plain(own, _MODEL_LIMIT, ours=ours)
     return text if ticket.triaged_by == "rules" else f"{_who('queen', ticket.queen_model)} says: {text}"
 
 
-def advice(ticket: EscalationTicket, *, ours: Collection[str] = ()) -> str:
-    """Return what to do: by the rules, and then by the judge if it says anything else."""
+def suggest_action(ticket: EscalationTicket, *, ours: Collection[str] = ()) -> str:
+    """Return the suggested action of the rules, and the judge's if it differs."""
     kind = ticket.finding_kind or ticket.kind
     action = ticket.suggested_action.strip()
-    by_rule = redact(inert(_advice(ticket, kind)), _ADVISED)
+    by_rule = redact(inert(_advice(ticket, kind)), _ACTION_LIMIT)
     if not action:
         return by_rule
-    if (known := next((one for one in FindingKind if action == _advice(ticket, one)), None)) is not None:
-        return redact(inert(_advice(ticket, known)), _ADVISED)
-    suggested = plain(action, _ADVISED, ours=ours)
+    if (rule_kind := next((one for one in FindingKind if action == _advice(ticket, one)), None)) is not None:
+        return redact(inert(_advice(ticket, rule_kind)), _ACTION_LIMIT)
+    suggested = plain(action, _ACTION_LIMIT, ours=ours)
     return f"{by_rule}\n{_who('judge', ticket.judge_model)} suggests: {suggested}"
 
 
@@ -90,17 +90,17 @@ def _advice(ticket: EscalationTicket, kind: FindingKind) -> str:
 
 
 def _who(role: str, model: str) -> str:
-    # The name is for people only. Where the rules stand in for a model now, it may have been the model still.
+    # No model name if the rules currently replace the model, because the text may be from either.
     name = redact(inert(model), 80) if model != RULES else ""
     return f"The {role} ({name})" if name else f"The {role}"
 
 
 def _beyond_rules(ticket: EscalationTicket) -> str:
     """
-    Return what the analysis says beyond what the rules would, which is on the page already.
+    Return the part of the analysis after the rules' text, which is on the page already.
 
-    Theirs is known by its end, which is the same for every worker. Whatever stands before that is left out,
-    whoever wrote it: ``seen`` says it from the rules' own numbers.
+    The rules' text is recognized by its fixed ending. Everything before it is dropped, whoever wrote it:
+    ``describe_finding`` states it from the rules' own numbers.
     """
     for kind in dict.fromkeys((ticket.kind, ticket.finding_kind or ticket.kind)):
         for action in dict.fromkeys((_advice(ticket, kind), ticket.suggested_action)):

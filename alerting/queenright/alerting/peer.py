@@ -9,14 +9,14 @@ from queenright.instrumentation.api_address import ApiAddress, read_base_url
 
 @dataclass(frozen=True, slots=True)
 class PeerAddress(ApiAddress):
-    """One Alertmanager."""
+    """The address of one Alertmanager."""
 
     @classmethod
     def parse(cls, url: str) -> PeerAddress:
         """
-        Read a peer's URL.
+        Parse a peer's URL.
 
         Raises:
-            ValueError: it is no http or https URL with a host; the message holds no credentials.
+            ValueError: It is not an http or https URL with a host. The message contains no credentials.
         """
         return cls(*read_base_url(url, port=9093))

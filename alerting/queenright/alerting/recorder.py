@@ -1,8 +1,8 @@
 """
-A stand-in for Slack and PagerDuty: takes what they would, refuses what they would, shows what came.
+A fake of Slack and PagerDuty that validates requests like the originals and records the messages.
 
-An ASGI application: ``/slack/...`` is an incoming webhook, ``/pagerduty/v2/enqueue`` the Events API v2,
-``/deadman`` whoever listens for the Watchdog.
+An ASGI application: ``/slack/...`` is an incoming webhook, ``/pagerduty/v2/enqueue`` the Events API v2, and
+``/deadman`` the dead man's switch for the Watchdog alert.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One message that arrived. ``time`` in seconds since the epoch, ``status`` firing or resolved."""
+    """A received message. ``time`` in seconds since the epoch, ``status`` firing or resolved."""
 
     time: float
     channel: str
@@ -46,16 +46,16 @@ class Message:
 
 
 class _RejectedError(Exception):
-    """A body that the real one would not take."""
+    """Raised for a body that the real service would reject."""
 
 
 class Recorder:
     """
-    The stand-in.
+    The fake receiver.
 
     Args:
-        on_message: Called with every message as it arrives.
-        clock: Seconds since the epoch.
+        on_message: Called with every message.
+        clock: Returns seconds since the epoch.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class Recorder:
         self.received: deque[Message] = deque(maxlen=_KEPT)
         """The latest messages, oldest first."""
         self.count = 0
-        """How many messages have arrived; only the latest are kept."""
+        """Number of received messages; only the latest are kept."""
         self.refused: deque[str] = deque(maxlen=_KEPT)
-        """Why others were not taken."""
+        """Reasons of rejected requests."""
         self.deadman_at: float | None = None
-        """When the Watchdog last made itself heard."""
+        """Time of the last Watchdog ping."""
         self._on_message = on_message
         self._clock = clock
 
@@ -76,7 +76,7 @@ class Recorder:
         return f"Recorder(received={len(self.received)})"
 
     def after(self, count: int) -> list[Message]:
-        """Return what arrived after the first ``count`` messages, oldest first, as far as it is kept."""
+        """Return the kept messages after the first ``count``, oldest first."""
         new = min(self.count - count, len(self.received))
         return list(self.received)[len(self.received) - new :]
 
@@ -150,13 +150,13 @@ def _read_slack(body: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _check_attachment(attachment: dict[str, Any]) -> None:
-    """Refuse what Slack would cut off or leave out, so that nobody misses it in silence."""
+    """Reject what Slack would truncate or drop silently."""
     actions = attachment.get("actions") or []
     if len(actions) > _MAX_BUTTONS:
         raise _RejectedError(f"{len(actions)} actions; at most {_MAX_BUTTONS} are shown")
     for action in actions:
-        leads = str(action.get("url") or "").startswith(("http://", "https://"))
-        if not action.get("text") or not (leads or (action.get("name") and attachment.get("callback_id"))):
+        has_url = str(action.get("url") or "").startswith(("http://", "https://"))
+        if not action.get("text") or not (has_url or (action.get("name") and attachment.get("callback_id"))):
             raise _RejectedError(f"action {action.get('text')!r} leads nowhere: no text, no url, or no name")
         if len(str(action.get("value") or "")) > _MAX_VALUE:
             raise _RejectedError(
@@ -205,7 +205,7 @@ def _enqueued(body: dict[str, Any]) -> bytes:
 
 
 async def _body(receive: Receive) -> bytes | None:
-    """Return the request's body; None if it is larger than anything real."""
+    """Return the request's body; None if it is too large."""
     body = b""
     while True:
         message = await receive()

@@ -1,8 +1,8 @@
 """
-Silences: of which notifications nobody hears, until when and by whose word. What every peer says of itself.
+Silences as reported by each Alertmanager peer.
 
-Which alerts a silence is about, Alertmanager says; we do not play its matchers, which are regular expressions
-of Go, on labels of our own. A peer that cannot be asked is unknown, and what it said last holds meanwhile.
+Alertmanager itself reports which alerts a silence matches, because its matchers are Go regular expressions.
+A peer that does not answer is unknown; its last answer stays valid meanwhile.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Annotated, Any, Final
 from pydantic import AwareDatetime, BaseModel, ConfigDict, FailFast, Field, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
-from queenright.alerting.callbacks.names import person
+from queenright.alerting.callbacks.display_name import display_name
 from queenright.instrumentation.faults import fault_message
 from queenright.instrumentation.redaction import redact
 
-MOST_ITEMS: Final = 10_000
-"""Silences, or alerts that are silenced, in one answer; one with more is not believed."""
+MAX_ITEMS: Final = 10_000
+"""Maximum silences, or silenced alerts, in one response."""
 
 _COMMENT: Final = 500
 _PARTS: Final = 1000
@@ -29,12 +29,12 @@ _OPERATORS: Final = {(True, False): "=", (False, False): "!=", (True, True): "=~
 
 
 class InvalidAnswerError(ValueError):
-    """Raised when what a peer answers is no list of silences or alerts; names the field."""
+    """Raised for a response that is not a list of silences or alerts; names the invalid field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silence:
-    """One silence that holds or will. Times in seconds since the epoch; texts are masked and can be shown."""
+    """An active or pending silence. Times in seconds since the epoch; texts are masked for display."""
 
     id: str
     by: str
@@ -44,37 +44,37 @@ class Silence:
     starts_at: float
     ends_at: float
     matchers: tuple[str, ...]
-    """As Alertmanager writes them, such as ``agent="researcher"``."""
+    """Matchers in Alertmanager's syntax, such as ``agent="researcher"``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerSilences:
-    """What one peer said."""
+    """The silences of one peer."""
 
     silences: tuple[Silence, ...] = ()
     silenced: Mapping[frozenset[tuple[str, str]], tuple[str, ...]] = field(default_factory=dict)
-    """By the labels of each of our alerts that is silenced, the ids of the silences that do it."""
+    """Ids of matching silences, by the labels of each silenced Queenright alert."""
 
-    def ids_of(self, labels: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the ids of the silences that an alert's labels fall under."""
+    def silence_ids(self, labels: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the ids of the silences that match an alert's labels."""
         return self.silenced.get(frozenset(labels.items()), ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerView:
-    """What is known of one peer."""
+    """The known state of one peer."""
 
     peer: str
-    said: PeerSilences | None = None
-    """What it said last; None if it never answered."""
+    answer: PeerSilences | None = None
+    """Its last answer; None if it never answered."""
     read_at: float | None = None
     error: str = ""
-    """Why it could not be asked the last time; empty if it could."""
+    """Why the last request failed; empty if it succeeded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Silenced:
-    """That nobody hears of a notification. Times in seconds since the epoch."""
+class ActiveSilence:
+    """The silence that mutes a notification. Times in seconds since the epoch."""
 
     silence_id: str
     by: str
@@ -113,30 +113,30 @@ class _Alert(_Read):
     status: _Status
 
 
-# The first fault is enough: to list all of a large answer's takes minutes.
-_SILENCES: Final = TypeAdapter(Annotated[list[_Silence], FailFast(), Field(max_length=MOST_ITEMS)])
-_ALERTS: Final = TypeAdapter(Annotated[list[_Alert], FailFast(), Field(max_length=MOST_ITEMS)])
+# Fail fast: listing all errors of a large response takes minutes.
+_SILENCES: Final = TypeAdapter(Annotated[list[_Silence], FailFast(), Field(max_length=MAX_ITEMS)])
+_ALERTS: Final = TypeAdapter(Annotated[list[_Alert], FailFast(), Field(max_length=MAX_ITEMS)])
 
 
 def read_answers(silences: bytes, alerts: bytes) -> PeerSilences:
     """
-    Read what a peer answers for its silences and for its alerts; expired silences are left out.
+    Parse a peer's lists of silences and alerts. Expired silences are skipped.
 
     Raises:
-        InvalidAnswerError: One is no such list; the first field that is wrong is named.
+        InvalidAnswerError: A list is invalid; names the first invalid field.
     """
     try:
-        found = _SILENCES.validate_json(silences)
-        known = _ALERTS.validate_json(alerts)
+        parsed_silences = _SILENCES.validate_json(silences)
+        parsed_alerts = _ALERTS.validate_json(alerts)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in fault["loc"]) or "the answer"
         raise InvalidAnswerError(f"{where}: {fault_message(fault)[:200]}") from None
     return PeerSilences(
-        silences=tuple(_silence(one) for one in found if one.status.state in ("active", "pending")),
+        silences=tuple(_silence(one) for one in parsed_silences if one.status.state in ("active", "pending")),
         silenced={
             frozenset(one.labels.items()): tuple(one.status.silenced_by)
-            for one in known
+            for one in parsed_alerts
             if one.status.silenced_by
         },
     )
@@ -145,71 +145,73 @@ def read_answers(silences: bytes, alerts: bytes) -> PeerSilences:
 def _silence(read: _Silence) -> Silence:
     return Silence(
         id=read.id,
-        by=person(read.created_by, otherwise="somebody"),
+        by=display_name(read.created_by, otherwise="somebody"),
         comment=redact(" ".join(read.comment.split()), _COMMENT),
         state=read.status.state,
         starts_at=read.starts_at.timestamp(),
         ends_at=read.ends_at.timestamp(),
-        matchers=tuple(_written(one) for one in read.matchers),
+        matchers=tuple(_format_matcher(one) for one in read.matchers),
     )
 
 
-def _written(matcher: _Matcher) -> str:
+def _format_matcher(matcher: _Matcher) -> str:
     value = matcher.value.replace("\\", "\\\\").replace('"', '\\"')
     return redact(f'{matcher.name}{_OPERATORS[matcher.is_equal, matcher.is_regex]}"{value}"', _COMMENT)
 
 
-def silenced(labels: Mapping[str, str], views: Sequence[PeerView], now: float) -> Silenced | None:
+def find_active_silence(
+    labels: Mapping[str, str], views: Sequence[PeerView], now: float
+) -> ActiveSilence | None:
     """
-    Return the silence that keeps an alert from people the longest; None if somebody would hear of it.
+    Return the silence that mutes an alert at all peers; None if some peer would notify people.
 
-    Peers tell each other of silences. Where one knows of none, it tells people: so all that ever answered
-    must have it silenced.
+    Peers replicate silences, but a peer without the silence sends notifications. So every peer that ever
+    answered must have the alert silenced.
 
     Args:
-        labels: The alert's.
-        views: What is known of each peer.
+        labels: The alert's labels.
+        views: The state of each peer.
         now: Seconds since the epoch.
     """
-    found: list[Silenced] = []
+    active: list[ActiveSilence] = []
     for view in views:
-        if view.said is None:
+        if view.answer is None:
             continue
-        one = _silenced_at(labels, view.said, now)
+        one = _silenced_at(labels, view.answer, now)
         if one is None:
             return None
-        found.append(one)
-    return min(found, key=lambda one: one.until, default=None)
+        active.append(one)
+    return min(active, key=lambda one: one.until, default=None)
 
 
-def _silenced_at(labels: Mapping[str, str], said: PeerSilences, now: float) -> Silenced | None:
-    if not (ids := frozenset(said.ids_of(labels))):
+def _silenced_at(labels: Mapping[str, str], answer: PeerSilences, now: float) -> ActiveSilence | None:
+    if not (ids := frozenset(answer.silence_ids(labels))):
         return None
-    holding = [one for one in said.silences if one.id in ids and one.starts_at <= now < one.ends_at]
+    holding = [one for one in answer.silences if one.id in ids and one.starts_at <= now < one.ends_at]
     if not holding:
         return None
     longest = max(holding, key=lambda one: one.ends_at)
-    return Silenced(silence_id=longest.id, by=longest.by, comment=longest.comment, until=longest.ends_at)
+    return ActiveSilence(silence_id=longest.id, by=longest.by, comment=longest.comment, until=longest.ends_at)
 
 
-def unknown(views: Sequence[PeerView]) -> str:
-    """Return of whom it is not known what they silence, and why; empty if all answered."""
+def describe_unknown_peers(views: Sequence[PeerView]) -> str:
+    """Return the peers whose silences are unknown, and why; empty if all answered."""
     return "; ".join(f"{view.peer} {view.error}" for view in views if view.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSilence:
-    """A silence to be made. Times in seconds since the epoch."""
+    """A silence to create. Times in seconds since the epoch."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Each is matched by its value."""
+    """Labels that the silence matches exactly."""
     by: str
     comment: str
     starts_at: float
     ends_at: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as Alertmanager's v2 API wants it."""
+        """Return the silence in the format of Alertmanager's v2 API."""
         return {
             "matchers": [
                 {"name": name, "value": value, "isRegex": False, "isEqual": True}

@@ -1,4 +1,4 @@
-"""Alertmanager's webhook, version 4, read strictly: what it says of symptoms."""
+"""Parse Alertmanager's webhook (version 4) with symptoms of agents."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from queenright.instrumentation.faults import explain_fault
 
 MAX_ALERTS: Final = 3_000
-"""In one body: so many, with little in each, are as many JSON values as the API takes."""
+"""Maximum alerts per body; with small alerts, this is the API's limit of JSON values."""
 
 
 class InvalidWebhookError(ValueError):
-    """Raised when a body is no webhook of Alertmanager; names the field."""
+    """Raised for a body that is not an Alertmanager webhook; names the invalid field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SymptomAlert:
-    """One alert of Prometheus: a reason to look, never a verdict. ``agent`` is empty if it names none."""
+    """A Prometheus alert about an agent: a reason for a check, not a verdict. ``agent`` may be empty."""
 
     alertname: str
     agent: str
@@ -27,7 +27,7 @@ class SymptomAlert:
 
 
 class _Strict(BaseModel):
-    # Alertmanager may add keys in later versions; what is read must have its type.
+    # Unknown keys are ignored because later versions may add some; known keys must have the right type.
     model_config = ConfigDict(extra="ignore", strict=True)
 
 
@@ -48,10 +48,10 @@ class _Webhook(_Strict):
 
 def parse_webhook(body: bytes | str) -> list[SymptomAlert]:
     """
-    Read the body that Alertmanager posts.
+    Parse the body of Alertmanager's webhook.
 
     Raises:
-        InvalidWebhookError: it is no JSON, or a field is missing or wrong; the first one is named.
+        InvalidWebhookError: It is not JSON, or a field is missing or invalid; names the first one.
     """
     try:
         webhook = _Webhook.model_validate_json(body)

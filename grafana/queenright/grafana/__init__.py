@@ -1,8 +1,8 @@
 """
 Grafana dashboards as code.
 
-The builders (``fleet``, ``agent``) need grafana-foundation-sdk, a development dependency;
-``queries`` reads the generated JSON and needs nothing.
+The builders (``fleet``, ``agent``) require grafana-foundation-sdk, a development dependency. ``queries``
+reads the generated JSON and has no dependencies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write the dashboards' JSON, or say with ``--check`` whether the files are up to date."""
+"""Write the JSON of the dashboards, or check with ``--check`` whether the files are up to date."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ FOLDER = Path(__file__).parents[2] / "dashboards"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the files, or compare them; return 0, 1 if ``--check`` found a difference, 2 if misused."""
+    """Run the command; return 1 if ``--check`` finds a difference, 2 for an invalid ``--config``, else 0."""
     parser = argparse.ArgumentParser(prog="python -m queenright.grafana", description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the JSON files are")
-    parser.add_argument("--config", type=Path, help="a queenright.yaml, whose thresholds the lines follow")
-    parser.add_argument("--console", default=CONSOLE, help="where Queenright's own pages are (%(default)s)")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of the JSON files")
+    parser.add_argument("--config", type=Path, help="queenright.yaml with the thresholds")
+    parser.add_argument("--console", default=CONSOLE, help="URL of the Queenright console (%(default)s)")
     options = parser.parse_args(arguments)
     try:
         settings = health_settings(options.config) if options.config else HealthSettings()
@@ -37,11 +37,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _check(folder: Path, files: dict[str, str]) -> int:
-    found = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.json")}
-    stale = sorted(name for name in files.keys() | found.keys() if files.get(name) != found.get(name))
+    existing = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.json")}
+    stale = sorted(name for name in files.keys() | existing.keys() if files.get(name) != existing.get(name))
     for name in stale:
         print(
-            f"{folder / name} is not what the code makes; run `python -m queenright.grafana`.",
+            f"{folder / name} is not up to date; run `python -m queenright.grafana`.",
             file=sys.stderr,
         )
     return 1 if stale else 0

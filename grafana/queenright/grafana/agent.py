@@ -1,4 +1,4 @@
-"""The agent dashboard: what is this one doing?"""
+"""The Agent dashboard: one agent in detail."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from queenright.instrumentation import names
 
 TITLE = "Agent"
 QUESTION = (
-    "What is this one doing? Choose an agent above: its state, its clocks, its steps, its tools, its tokens."
+    "What is one agent doing? Choose an agent above to see its state, steps, activity, tools and tokens."
 )
 
 
 def rows(at: Thresholds) -> list[Row]:
     """Return the panels, with lines at these thresholds."""
     return [
-        Row("How is it?", _health(at)),
-        Row("Does it get further?", _steps(at)),
-        Row("When was it last heard of?", _clocks(at)),
-        Row("Its tools", _tools()),
-        Row("Its model", _model()),
+        Row("Health", _health(at)),
+        Row("Steps", _steps(at)),
+        Row("Activity", _clocks(at)),
+        Row("Tools", _tools()),
+        Row("Model and errors", _model()),
     ]
 
 
@@ -40,44 +40,43 @@ def _health(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.state_history(
             "Health state",
-            "The agent's health state as the monitor saw it. Marks are interventions and firing alerts.",
+            "The agent's health state over time. Annotations are interventions and firing alerts.",
             Query(state_rank(), "{{agent}}"),
             words=state_words(),
             size=(24, 5),
         ),
         rows_by(
             "agent",
-            "Now",
-            "The state and since when. The last column leads to its page in the console: what it is doing, "
-            "its sessions, what was done about it, and the buttons to nudge, terminate and recover it.",
+            "Current state",
+            "The current state and its age. The last column links to the agent's page in the console, with "
+            "its sessions, its interventions and the buttons to nudge, terminate and recover it.",
             Column("State", state_rank(), words=state_words()),
             Column("In this state for", age_by("agent", names.AGENT_STATE_SINCE), "s"),
             Column("Bad steps", highest_by("agent", names.WORKER_STEPS_SINCE_ACCEPT), lines=at.bad_steps),
-            links=[agent_page("Its page in the console")],
+            links=[agent_page("Agent page")],
             action=Column(
                 "Interventions and quick actions",
                 with_action(
                     highest_by("agent", names.AGENT_STATE), "history · nudge · terminate · recover", "agent"
                 ),
-                links=[agent_page("What was done about it, and nudge, terminate or recover it")],
+                links=[agent_page("History and actions")],
             ),
             size=(12, 5),
         ),
         series(
-            "What it is",
-            "The framework the agent is built on and its version. Empty for an agent that sends spans only.",
+            "Info",
+            "The agent's framework and version. Empty for an agent that sends only spans.",
             highest_by("agent, framework, version", names.WORKER_INFO),
             {"agent": "Agent", "framework": "Framework", "version": "Version"},
-            links={"agent": [agent_page("Its page in the console")]},
+            links={"agent": [agent_page("Agent page")]},
             size=(6, 5),
         ),
         rows_by(
             "breaker",
-            "Its circuit breakers",
-            "What of its surroundings is cut off, by the breakers that bear its name. "
-            "Click one to see why, and to reset it.",
+            "Circuit breakers",
+            "Circuit breakers of this agent. Click one for details and to reset it.",
             Column("State", breaker_rank(r'breaker=~"[^:]+:$agent(:.*)?"'), words=breaker_words()),
-            links=[breaker_page("Why, and reset it")],
+            links=[breaker_page("Details and reset")],
             size=(6, 5),
         ),
     ]
@@ -87,8 +86,8 @@ def _steps(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.time_series(
             "Bad steps since the last accept",
-            "Steps judged bad (retry, escalate, error) since the last ACCEPT. "
-            "The lines are where a warning, then a medium, high and critical ticket begins.",
+            "Bad steps (retry, escalate, error) since the last ACCEPT. "
+            "The lines are the thresholds of a warning and of medium, high and critical tickets.",
             "none",
             Query(highest_by("agent", names.WORKER_STEPS_SINCE_ACCEPT), "{{agent}}"),
             size=(12, 8),
@@ -96,7 +95,7 @@ def _steps(at: Thresholds) -> list[AnyPanel]:
         ),
         panels.time_series(
             "Steps by verdict",
-            "Steps per second by how they ended.",
+            "Steps per second, by verdict.",
             "ops",
             Query(rate_by("verdict", names.WORKER_STEPS), "{{verdict}}"),
             size=(12, 8),
@@ -109,45 +108,45 @@ def _steps(at: Thresholds) -> list[AnyPanel]:
 def _clocks(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.time_series(
-            "Since it last did anything",
-            "Time since the last activity. The lines are the stall clocks: between steps or in a model call, "
-            "and inside a tool. While the agent waits, they do not apply.",
+            "Time since last activity",
+            "The lines are the stall thresholds: between steps or in a model call, and inside a tool. They "
+            "do not apply while the agent waits.",
             "s",
             Query(age_by("agent", recorded.LAST_ACTIVITY), "{{agent}}"),
             lines=at.activity,
         ),
         panels.time_series(
-            "Since it got further",
-            "Time since the last progress: an accept, a checkpoint, a tool result not seen before. "
-            "An agent that is busy here but low on the left is going round in circles.",
+            "Time since last progress",
+            "Progress is an ACCEPT, a checkpoint or a new tool result. "
+            "A high value here with recent activity on the left suggests a loop.",
             "s",
             Query(age_by("agent", names.WORKER_LAST_PROGRESS), "{{agent}}"),
         ),
         panels.time_series(
-            "Since its last heartbeat",
-            "Time since the process said that it lives. A heartbeat is neither activity nor progress. "
-            "The line is where it counts as missing.",
+            "Time since last heartbeat",
+            "A heartbeat shows that the process is alive; it is neither activity nor progress. "
+            "Above the line it counts as missing.",
             "s",
             Query(age_by("agent", recorded.LAST_HEARTBEAT), "{{agent}}"),
             lines=at.heartbeat,
         ),
         panels.time_series(
-            "Since its last checkpoint",
-            "Time since it saved its state; only for agents that do. The lines are degraded and stuck.",
+            "Time since last checkpoint",
+            "Only for agents that save checkpoints. The lines are the thresholds of degraded and stuck.",
             "s",
             Query(age_by("agent", names.WORKER_LAST_CHECKPOINT), "{{agent}}"),
             lines=at.checkpoint,
         ),
         panels.state_history(
             "Waiting",
-            "When the agent was rightly idle, and for what. Waiting stops the stall clock.",
+            "When the agent was waiting, by reason. Waiting stops the stall clock.",
             Query(f"{highest_by('agent, reason', names.WORKER_WAITING)} > 0", "{{agent}}: {{reason}}"),
             words=[(1, "waiting", BLUE)],
             size=(8, 8),
         ),
         panels.counts(
             "Stalls by phase",
-            "How often the agent did nothing for too long, by what it was in the middle of.",
+            "Stalls that the agent counted itself, by phase.",
             Query(counts_by("phase", names.WORKER_STALLS), "{{phase}}"),
         ),
     ]
@@ -157,7 +156,7 @@ def _tools() -> list[AnyPanel]:
     return [
         panels.time_series(
             "Tool calls by tool",
-            "Tool calls a second. One tool alone, again and again, is what a loop looks like.",
+            "Tool calls per second. A single tool that dominates may indicate a loop.",
             "ops",
             Query(rate_by("tool", names.WORKER_TOOL_CALLS), "{{tool}}"),
             size=(6, 8),
@@ -165,7 +164,7 @@ def _tools() -> list[AnyPanel]:
         ),
         panels.time_series(
             "Tool calls by outcome",
-            "The same calls by how they ended.",
+            "Tool calls per second, by outcome.",
             "ops",
             Query(rate_by("outcome", names.WORKER_TOOL_CALLS), "{{outcome}}"),
             size=(6, 8),
@@ -174,14 +173,14 @@ def _tools() -> list[AnyPanel]:
         ),
         panels.heat_map(
             "Tool durations",
-            "How the durations of tool calls are spread. The dots are single calls and lead to their traces.",
+            "Distribution of tool call durations. Dots are single calls and link to their traces.",
             "s",
             Query(buckets_of(names.WORKER_TOOL_DURATION), "{{le}}", exemplars=True),
             size=(6, 8),
         ),
         panels.time_series(
-            "Slow tools",
-            "The duration within which 95 % of each tool's calls ended; the dots lead to traces.",
+            "Tool duration (p95)",
+            "95th percentile of the duration of each tool's calls. Dots link to traces.",
             "s",
             Query(quantile_by("tool", 0.95, names.WORKER_TOOL_DURATION), "{{tool}}", exemplars=True),
             size=(6, 8),
@@ -192,21 +191,21 @@ def _tools() -> list[AnyPanel]:
 def _model() -> list[AnyPanel]:
     return [
         panels.time_series(
-            "Slow steps",
-            "The duration within which 95 % of each node's steps ended; the dots lead to traces.",
+            "Step duration (p95)",
+            "95th percentile of the duration of each node's steps. Dots link to traces.",
             "s",
             Query(quantile_by("node", 0.95, names.WORKER_STEP_DURATION), "{{node}}", exemplars=True),
         ),
         panels.time_series(
             "Tokens by model",
-            "Tokens a second, by model and direction.",
+            "Tokens per second, by model and direction.",
             TOKENS_A_SECOND,
             Query(rate_by("model, direction", names.WORKER_TOKENS), "{{model}} {{direction}}"),
             stacked=True,
         ),
         panels.counts(
             "Errors by class",
-            "The agent's errors by the class of the exception.",
+            "The agent's errors, by exception class.",
             Query(counts_by("error_type", names.WORKER_ERRORS), "{{error_type}}"),
         ),
     ]

@@ -1,4 +1,4 @@
-"""All dashboards: from the general to the specific, each answering one question."""
+"""All dashboards, from the general to the specific."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def boards(settings: HealthSettings, *, console: str = CONSOLE) -> dict[str, Das
     Return every dashboard by name.
 
     Args:
-        settings: Where the threshold lines are.
-        console: The address of Queenright's own pages, without a slash at its end.
+        settings: Settings for the threshold lines.
+        console: URL of the Queenright console.
     """
     at = Thresholds.of(settings)
     return {
@@ -41,7 +41,7 @@ def boards(settings: HealthSettings, *, console: str = CONSOLE) -> dict[str, Das
 
 
 def dashboards(settings: HealthSettings, *, console: str = CONSOLE) -> dict[str, str]:
-    """Return every dashboard's JSON by file name: the same bytes for the same settings."""
+    """Return the JSON of every dashboard by file name; deterministic for the same settings."""
     return {f"{name}.json": _render(board) for name, board in boards(settings, console=console).items()}
 
 

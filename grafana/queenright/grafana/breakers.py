@@ -1,4 +1,4 @@
-"""The dashboard of circuit breakers: what is cut off, why, and until when?"""
+"""The Circuit Breakers dashboard."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from queenright.grafana.thresholds import Thresholds
 from queenright.instrumentation import names
 
 TITLE = "Circuit Breakers"
-QUESTION = "What is cut off from what, and until when?"
+QUESTION = "Which circuit breakers are open, and until when?"
 
 _NONE = -1
-"""Stands for no breaker at all, as long as the service answers that would know of one."""
+"""Stands for "no open breaker" while the service is up."""
 _COLOURS = tuple((state, colour) for state, (_, colour) in BREAKER_STATES.items())
 
 
 def rows(at: Thresholds) -> list[Row]:
     """Return the panels, with lines at these thresholds."""
-    return [Row("What is cut off?", _now(at)), Row("How it came to that", _past(at))]
+    return [Row("Overview", _now(at)), Row("History", _past(at))]
 
 
 def _now(at: Thresholds) -> list[AnyPanel]:
@@ -38,8 +38,8 @@ def _now(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.numbers(
             "Breakers by state",
-            "How many breakers are closed (calls pass), half-open (one is tried) and open (none passes). "
-            "Past 200, only those that are not closed are known here.",
+            "Breakers that are closed (calls pass), half-open (one trial call) and open (calls fail fast). "
+            "Above 200 breakers, closed ones are not counted.",
             "none",
             Query(
                 f"{total_by('state', names.CIRCUIT_BREAKER_STATE)}"
@@ -48,17 +48,17 @@ def _now(at: Thresholds) -> list[AnyPanel]:
             ),
             size=(12, 4),
             colours=_COLOURS[1:],
-        ).links([panel_link("All breakers; reset one", "breakers")]),
+        ).links([panel_link("Circuit breakers", "breakers")]),
         panels.numbers(
             "Opened",
-            "How often a breaker opened in the time shown.",
+            "Number of times that a breaker opened in the time range.",
             "short",
             Query(increase_by("", names.CIRCUIT_BREAKER_TRANSITIONS, 'to="open"', window=SHOWN), "times"),
             size=(6, 4),
         ),
         panels.numbers(
-            "Next one tries again in",
-            "Time until the first of the open breakers lets a call through.",
+            "Next trial call in",
+            "Time until the first open breaker allows a trial call.",
             "s",
             Query(
                 f"clamp_min(min by () ({select(names.CIRCUIT_BREAKER_HALF_OPEN)}) - time(), 0)"
@@ -66,27 +66,26 @@ def _now(at: Thresholds) -> list[AnyPanel]:
                 "from now",
             ),
             size=(6, 4),
-            words=[(_NONE, "none is open", GREEN)],
+            words=[(_NONE, "no open breaker", GREEN)],
         ),
         rows_by(
             "breaker",
             "Breakers",
-            "One row a breaker, open ones first: its name (kind, agent, target), how many failures in a row "
-            "it counts, and, while it is open, how long until it lets one call through. "
-            "The last column leads to the button that resets it.",
+            "One row per breaker, open ones first: its name (kind, agent, target), its consecutive failures, "
+            "and, while it is open, the time until its next trial call. The last column links to its reset.",
             Column("State", breaker_rank(), words=breaker_words()),
             Column(
-                "Failures in a row",
+                "Consecutive failures",
                 highest_by("breaker", names.CIRCUIT_BREAKER_FAILURES),
                 lines=at.breaker_failures,
             ),
-            Column("Tries again in", f"clamp_min({opens} - time(), 0)", "s"),
-            Column("Opened, times", _opened(), "short"),
-            links=[breaker_page("Why, and reset it")],
+            Column("Next trial in", f"clamp_min({opens} - time(), 0)", "s"),
+            Column("Times opened", _opened(), "short"),
+            links=[breaker_page("Details and reset")],
             action=Column(
                 "Quick action",
                 with_action(highest_by("breaker", names.CIRCUIT_BREAKER_STATE), "reset", "breaker"),
-                links=[breaker_page("Reset it")],
+                links=[breaker_page("Reset")],
             ),
             size=(24, 9),
         ),
@@ -100,28 +99,28 @@ def _opened() -> str:
 def _past(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.state_history(
-            "States",
-            "Each breaker over time. One that opens again and again: what it stands before is still broken.",
+            "Breaker states",
+            "State of each breaker over time. If one keeps opening, what it protects still fails.",
             Query(breaker_rank(), "{{breaker}}"),
             words=breaker_words(),
             size=(24, 8),
         ),
         panels.time_series(
-            "Failures in a row",
-            "What each breaker counts, if any. The line is where one with the default settings opens.",
+            "Consecutive failures",
+            "Consecutive failures per breaker. The line is the default threshold at which a breaker opens.",
             "none",
             Query(f"{highest_by('breaker', names.CIRCUIT_BREAKER_FAILURES)} > 0", "{{breaker}}"),
             lines=at.breaker_failures,
         ),
         panels.counts(
-            "Changes of state",
-            "Breakers that opened, tried again and closed.",
+            "State changes",
+            "Breakers that opened, went half-open and closed.",
             Query(counts_by("to", names.CIRCUIT_BREAKER_TRANSITIONS), "{{to}}"),
             colours=[("closed", "green"), *_COLOURS[1:]],
         ),
         panels.time_series(
-            "Time until they try again",
-            "Of each open breaker, how long until it lets a call through. At 0 it waits for that call.",
+            "Time until the next trial call",
+            "Time until each open breaker allows a trial call. At 0 it waits for that call.",
             "s",
             Query(f"clamp_min(-({age_by('breaker', names.CIRCUIT_BREAKER_HALF_OPEN)}), 0)", "{{breaker}}"),
         ),

@@ -1,4 +1,4 @@
-"""The dashboard of cost: what does watching cost, and what the work that is watched?"""
+"""The LLM cost dashboard: the cost of judging and of the agents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from queenright.grafana.thresholds import Thresholds
 from queenright.instrumentation import names
 
 TITLE = "LLM cost"
-QUESTION = "What does judging cost, is it within its budget, and what does the work use that is judged?"
+QUESTION = "What does judging cost, is it within its budget, and what do the agents use?"
 
 _DOLLARS = "currencyUSD"
 
@@ -29,9 +29,9 @@ _DOLLARS = "currencyUSD"
 def rows(at: Thresholds) -> list[Row]:
     """Return the panels, with lines at these thresholds."""
     return [
-        Row("What judging costs", _now(at)),
-        Row("Where it goes", _judging(at)),
-        Row("What the agents use", _work()),
+        Row("Judging cost", _now(at)),
+        Row("Judging details", _judging(at)),
+        Row("Agent usage", _work()),
     ]
 
 
@@ -40,29 +40,29 @@ def _now(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.numbers(
             "Spent",
-            "Dollars spent on judging and triage in the time shown.",
+            "Cost of judging and triage in the time range.",
             _DOLLARS,
             Query(spent, "judging"),
             size=(4, 5),
         ),
         panels.numbers(
-            "A ticket",
-            "Dollars spent on judging for each ticket that was opened in the time shown, if any was.",
+            "Cost per ticket",
+            "Cost of judging per ticket opened in the time range.",
             _DOLLARS,
             Query(f"{spent} / ({increase_by('', names.TICKETS, window=SHOWN)} > 0)", "each"),
             size=(4, 5),
         ),
         panels.numbers(
-            "A check",
-            "Dollars spent on judging for each check that the judge made in the time shown, if any.",
+            "Cost per check",
+            "Cost of judging per check of the judge in the time range.",
             _DOLLARS,
             Query(f"{spent} / ({increase_by('', names.JUDGE_CHECKS, window=SHOWN)} > 0)", "each"),
             size=(4, 5),
         ),
         panels.gauges(
-            "Of the budget",
-            "What judging has cost in the last hour and day, as a share of what it may. From orange on we "
-            "warn; at 100 % the rules judge until it is below again. Empty where there is no limit.",
+            "Budget used",
+            "Cost of judging in the last hour and day as a share of the budget. Orange: a warning fires; at "
+            "100 % the rules decide until it is below again. Empty without a limit.",
             "percentunit",
             Query(
                 f"{highest_by('window, unit', names.LLM_BUDGET_SPENT)}"
@@ -74,8 +74,8 @@ def _now(at: Thresholds) -> list[AnyPanel]:
             most=1,
         ),
         panels.numbers(
-            "From the cache",
-            "Share of the judging tokens that the provider had in its cache, and asks less for.",
+            "Cached tokens",
+            "Share of the judging tokens read from the provider's cache, which cost less.",
             "percentunit",
             Query(_cached(), "cached"),
             size=(4, 5),
@@ -91,22 +91,22 @@ def _cached() -> str:
 def _judging(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.time_series(
-            "Dollars an hour",
-            "At the rate of the moment, by role and model.",
+            "Cost per hour",
+            "At the current rate, by role and model.",
             _DOLLARS,
             Query(f"{per_hour_by('role, model', names.LLM_COST)} > 0", "{{role}} {{model}}"),
             stacked=True,
         ),
         panels.time_series(
             "Tokens of judge and queen",
-            "Tokens a second, by role and model.",
+            "Tokens per second, by role and model.",
             TOKENS_A_SECOND,
             Query(f"{rate_by('role, model', names.LLM_TOKENS)} > 0", "{{role}} {{model}}"),
             stacked=True,
         ),
         panels.time_series(
             "Budget over time",
-            "What has been spent of what may be, within the last hour and the last day.",
+            "Share of the budget used in the last hour and the last day.",
             "percentunit",
             Query(
                 f"{highest_by('window, unit', names.LLM_BUDGET_SPENT)}"
@@ -116,14 +116,14 @@ def _judging(at: Thresholds) -> list[AnyPanel]:
             lines=at.budget,
         ),
         panels.counts(
-            "Answers of the rules",
-            "In place of a model, by why. “budget”: it is spent.",
+            "Rule fallbacks",
+            "Decisions of the rules instead of a model, by reason. “budget”: the budget is spent.",
             Query(f"{counts_by('reason', names.LLM_FALLBACKS)} > 0", "{{reason}}"),
             colours=FALLBACKS,
         ),
         panels.time_series(
-            "From the cache, by model",
-            "Share of each model's tokens that the provider had in its cache.",
+            "Cached tokens by model",
+            "Share of each model's tokens read from the provider's cache.",
             "percentunit",
             Query(
                 f"{rate_by('role, model', names.LLM_CACHED_TOKENS)}"
@@ -133,8 +133,8 @@ def _judging(at: Thresholds) -> list[AnyPanel]:
             most=1,
         ),
         panels.counts(
-            "What it was spent on",
-            "The judge's checks and the queen's decisions: what the money bought.",
+            "Checks and decisions",
+            "Checks of the judge and decisions of the queen.",
             Query(counts_by("", names.JUDGE_CHECKS), "checks"),
             Query(counts_by("", names.TRIAGE), "decisions"),
         ),
@@ -145,8 +145,8 @@ def _work() -> list[AnyPanel]:
     return [
         panels.time_series(
             "Cost of the agents",
-            "Dollars an hour that model calls cost, where the telemetry says it or the price table knows the "
-            "model. Calls without a price are in no sum.",
+            "Cost of model calls in dollars per hour, from the telemetry or the price table. Calls without a "
+            "known price are not included.",
             _DOLLARS,
             Query(f"{per_hour_by('agent', names.AGENT_COST)} > 0", "{{agent}}"),
             stacked=True,
@@ -154,7 +154,7 @@ def _work() -> list[AnyPanel]:
         ),
         panels.time_series(
             "Model latency",
-            "How long the calls of each model that succeed take: 95 % within, over all agents.",
+            "95th percentile of the duration of successful calls of each model, over all agents.",
             "s",
             Query(
                 quantile_by("provider, model", 0.95, names.PROVIDER_CALL_DURATION), "{{provider}} {{model}}"
@@ -163,23 +163,23 @@ def _work() -> list[AnyPanel]:
         ),
         panels.time_series(
             "Tokens of the agents by model",
-            "Tokens a second, input and output together.",
+            "Tokens per second, input and output together.",
             TOKENS_A_SECOND,
             Query(rate_by("model", names.WORKER_TOKENS), "{{model}}"),
             stacked=True,
             size=(6, 8),
         ),
         panels.time_series(
-            "Share of output",
-            "Share of the agents' tokens that a model wrote; the rest it read. Falling: prompts grow.",
+            "Output token share",
+            "Share of output tokens in the agents' tokens. Falling: prompts grow.",
             "percentunit",
             Query(share_of("model", names.WORKER_TOKENS, 'direction="output"'), "{{model}}"),
             most=1,
             size=(6, 8),
         ),
         series(
-            "Most tokens",
-            "The ten agents that used the most in the time shown, by model. Click one to see what it does.",
+            "Top token users",
+            "The ten agents with the most tokens in the time range, by model. Click one for its dashboard.",
             f"topk(10, {increase_by('agent, model', names.WORKER_TOKENS, window=SHOWN)} > 0)",
             {"agent": "Agent", "model": "Model"},
             value=Column("Tokens", "", "short", lines=((1, BLUE),)),

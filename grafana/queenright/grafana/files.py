@@ -1,4 +1,4 @@
-"""Where the dashboards' JSON and Grafana's provisioning are: in a checkout or in an installed wheel."""
+"""Locate the dashboards' JSON and Grafana's provisioning, in a checkout or an installed wheel."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _HERE: Final = Path(__file__).resolve().parent
 
 
 def _folder(name: str) -> Path:
-    # The wheel carries a copy beside this module; in a checkout they are where Grafana mounts them from.
+    # In a wheel they are next to this module, in a checkout below `grafana/`.
     for candidate in (_HERE / name, _HERE.parents[1] / name):
         if candidate.is_dir():
             return candidate
     raise FileNotFoundError(
-        f"Queenright's folder {name!r} for Grafana is missing beside {_HERE}; install Queenright again."
+        f"Queenright's Grafana folder {name!r} is missing near {_HERE}; reinstall Queenright."
     )
 
 

@@ -1,4 +1,4 @@
-"""The table of our alerts that fire, on several dashboards."""
+"""The table of firing Queenright alerts, used on several dashboards."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from queenright.grafana.tables import series
 from queenright.instrumentation import names
 
 FIRING = f'ALERTS{{alertstate="firing", alertname=~"{names.ALERT_PREFIX}.+", severity!="none"}}'
-"""Our alerts that fire. Alerts have the job of what they are about, or none: the variables do not apply."""
+"""Firing Queenright alerts. Dashboard variables do not apply, because alerts may have no ``job`` label."""
 
 
 def firing_alerts(
     title: str, description: str, *, source: str = "", size: tuple[int, int] = (8, 8)
 ) -> table.Panel:
-    """Return the alerts that fire now; with ``source``, only those of the rules or of the monitor."""
+    """Return a table of firing alerts; with ``source``, only those of the rules or of the monitor."""
     selector = f'{FIRING[:-1]}, source="{source}"}}' if source else FIRING
     return series(
         title,

@@ -1,4 +1,4 @@
-"""The fleet dashboard: who needs me now?"""
+"""The Fleet dashboard: the state of all agents."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from queenright.instrumentation import names
 from queenright.instrumentation.names import WaitingReason
 
 TITLE = "Fleet"
-QUESTION = "Who needs me now? The state of every agent, what was found, who was told."
+QUESTION = "Which agents need attention? The state of every agent, findings and tickets."
 
 _ASKS = f'reason="{WaitingReason.USER_INPUT}"'
 
@@ -41,10 +41,10 @@ _ASKS = f'reason="{WaitingReason.USER_INPUT}"'
 def rows(at: Thresholds) -> list[Row]:
     """Return the panels, with lines at these thresholds."""
     return [
-        Row("Who needs me now?", _now(at)),
-        Row("Is it one agent, or something that they share?", _together(at)),
-        Row("What was found", _detection(at)),
-        Row("How the work goes", _work(at)),
+        Row("Overview", _now(at)),
+        Row("Shared causes", _together(at)),
+        Row("Detection", _detection(at)),
+        Row("Work", _work(at)),
     ]
 
 
@@ -52,8 +52,8 @@ def _now(at: Thresholds) -> list[panels.AnyPanel]:
     return [
         panels.numbers(
             "Agents by state",
-            "How many agents are in each health state. Stuck and failing ones are being looked at; "
-            "terminated ones were stopped.",
+            "Agents in each health state. The judge checks stuck and failing agents; "
+            "terminated agents were stopped.",
             "none",
             Query(total_by("state", names.AGENTS), "{{state}}"),
             size=(10, 4),
@@ -61,8 +61,7 @@ def _now(at: Thresholds) -> list[panels.AnyPanel]:
         ),
         panels.numbers(
             "Open tickets by severity",
-            "Escalations that are not closed. Critical and high ones page; "
-            "medium and low ones go to the channel.",
+            "Open tickets. Critical and high ones page; medium and low ones go to the channel.",
             "none",
             Query(
                 f"{total_by('severity', names.TICKETS_OPEN)}"
@@ -71,10 +70,10 @@ def _now(at: Thresholds) -> list[panels.AnyPanel]:
             ),
             size=(8, 4),
             colours=SEVERITIES.items(),
-        ).links([panel_link("The tickets", "")]),
+        ).links([panel_link("Tickets", "")]),
         panels.numbers(
             "Waiting for a user",
-            "Agents that asked a question and rightly do nothing until it is answered. Never a stall.",
+            "Agents that asked a question and wait for the answer. This is never a stall.",
             "none",
             Query(
                 f"{total_by('', names.WORKER_WAITING, _ASKS)}"
@@ -85,8 +84,8 @@ def _now(at: Thresholds) -> list[panels.AnyPanel]:
             colours=[("waiting", BLUE)],
         ),
         panels.numbers(
-            "Judge's last look",
-            "Time since the judge finished a check. While this grows, green beside it means nothing.",
+            "Last judge check",
+            "Time since the judge finished a check. While this grows, green states are not reliable.",
             "s",
             Query(age_by("", names.JUDGE_LAST_CHECK), "ago"),
             size=(3, 4),
@@ -100,20 +99,19 @@ def _agents(at: Thresholds) -> panels.AnyPanel:
     return rows_by(
         "agent",
         "Agents",
-        "One row an agent, worst state first. Click a name to see what that agent is doing; click what can "
-        "be done about it to go to its page in the console. In a large fleet only unhealthy agents have a "
-        "state.",
+        "One row per agent, worst state first. Click a name for the agent's dashboard, or an action for its "
+        "page in the console. In a large fleet only unhealthy agents have a state.",
         Column("State", state_rank(), words=state_words()),
         Column("In this state for", age_by("agent", names.AGENT_STATE_SINCE), "s"),
         Column("Bad steps", highest_by("agent", names.WORKER_STEPS_SINCE_ACCEPT), lines=at.bad_steps),
         Column("Since progress", age_by("agent", names.WORKER_LAST_PROGRESS), "s"),
         Column("Since heartbeat", age_by("agent", recorded.LAST_HEARTBEAT), "s", lines=at.heartbeat),
-        Column("Waits for a user", highest_by("agent", names.WORKER_WAITING, _ASKS), "bool_yes_no"),
-        links=[agent_dashboard(), agent_page("Its page in the console")],
+        Column("Waiting for a user", highest_by("agent", names.WORKER_WAITING, _ASKS), "bool_yes_no"),
+        links=[agent_dashboard(), agent_page("Agent page")],
         action=Column(
             "Quick actions",
             with_action(highest_by("agent", names.AGENT_STATE), "nudge · terminate · recover", "agent"),
-            links=[agent_page("Nudge, terminate or recover it")],
+            links=[agent_page("Nudge, terminate or recover")],
         ),
         size=(24, 10),
     )
@@ -123,8 +121,8 @@ def _together(at: Thresholds) -> list[panels.AnyPanel]:
     return [
         panels.time_series(
             "Agents by state over time",
-            "How the fleet's health developed. Many agents orange or red at once point at something "
-            "shared: a provider, a tool, a network.",
+            "Health of the fleet over time. Many orange or red agents at once indicate a shared cause: "
+            "a provider, a tool, a network.",
             "none",
             Query(total_by("state", names.AGENTS), "{{state}}"),
             size=(6, 8),
@@ -133,31 +131,31 @@ def _together(at: Thresholds) -> list[panels.AnyPanel]:
         ),
         panels.time_series(
             "Agents by finding",
-            "How many agents have an open finding of each kind; one agent may have several. Many with the "
-            "same at once: it is not them. Provider failures of several agents page about the fleet.",
+            "Agents with an open finding of each kind; an agent may have several. Many with the same kind at "
+            "once have a shared cause. Provider failures of several agents page about the fleet.",
             "none",
             Query(f"{total_by('kind', names.AGENTS_WITH_FINDING)} > 0", "{{kind}}"),
             size=(6, 8),
         ),
         panels.time_series(
-            "Share of the fleet in trouble",
-            "Degraded, stuck and failing agents, of all that are not terminated. "
-            "From the line on it is one page about the fleet, not one about each agent.",
+            "Unhealthy share of the fleet",
+            "Degraded, stuck and failing agents as a share of all agents that are not terminated. "
+            "Above the line, one page about the fleet replaces pages about single agents.",
             "percentunit",
-            Query(highest_by("", recorded.IN_TROUBLE), "in trouble"),
+            Query(highest_by("", recorded.IN_TROUBLE), "unhealthy"),
             size=(6, 8),
             lines=at.in_trouble,
             most=1,
         ),
         firing_alerts(
             "Firing alerts",
-            "Our alerts that fire, about agents, the fleet and the monitor. Click an agent to see its own.",
+            "Firing alerts about agents, the fleet and Queenright. Click an agent for its dashboard.",
             size=(6, 8),
         ),
         panels.time_series(
             "Failed model calls",
-            "Share of the calls of each model that failed, over all agents. What fails for everybody "
-            "is its provider's trouble.",
+            "Share of failed calls of each model, over all agents. Failures for all agents indicate a "
+            "problem of the provider.",
             "percentunit",
             Query(
                 share_of("provider, model", names.PROVIDER_CALLS, 'outcome="error"'), "{{provider}} {{model}}"
@@ -173,8 +171,8 @@ def _detection(at: Thresholds) -> list[panels.AnyPanel]:
     return [
         panels.time_series(
             "Bad steps since the last accept",
-            "The ten agents with the most steps judged bad (retry, escalate, error) since their last ACCEPT. "
-            "The lines are where a warning, then a medium, high and critical ticket begins.",
+            "The ten agents with the most bad steps (retry, escalate, error) since their last ACCEPT. "
+            "The lines are the thresholds of a warning and of medium, high and critical tickets.",
             "none",
             Query(worst, "{{agent}}"),
             size=(6, 8),
@@ -182,22 +180,22 @@ def _detection(at: Thresholds) -> list[panels.AnyPanel]:
         ),
         panels.counts(
             "Stalls by phase",
-            "Agents that did nothing for too long, by what they were in the middle of.",
+            "Stalls counted by the agents themselves, by phase.",
             Query(counts_by("phase", names.WORKER_STALLS), "{{phase}}"),
             size=(6, 8),
         ),
         panels.counts(
             "Findings by kind",
-            "What the detectors saw: loops, streaks of errors, stalls, provider failures.",
+            "Findings of the detectors: loops, error streaks, stalls, provider failures.",
             Query(f"{counts_by('kind', names.FINDINGS)} > 0", "{{kind}}"),
             size=(6, 8),
         ),
         panels.time_series(
             "Detection delay",
-            "From the moment a threshold was crossed to the moment the state changed. The promise is 5 s.",
+            "Time from a crossed threshold to the state change. The objective is 5 s.",
             "s",
-            Query(quantile_by("", 0.5, names.DETECTION_DELAY), "half within"),
-            Query(highest_by("", recorded.DETECTION_P99), "99 % within"),
+            Query(quantile_by("", 0.5, names.DETECTION_DELAY), "p50"),
+            Query(highest_by("", recorded.DETECTION_P99), "p99"),
             colours=WITHIN,
             size=(6, 8),
             lines=at.detection,
@@ -209,7 +207,7 @@ def _work(at: Thresholds) -> list[panels.AnyPanel]:
     return [
         panels.time_series(
             "Steps by verdict",
-            "Steps per second over all agents. Work goes well when accept leads.",
+            "Steps per second over all agents. In a healthy fleet, accept dominates.",
             "ops",
             Query(rate_by("verdict", names.WORKER_STEPS), "{{verdict}}"),
             stacked=True,
@@ -217,28 +215,27 @@ def _work(at: Thresholds) -> list[panels.AnyPanel]:
         ),
         panels.time_series(
             "Bad steps against the objective",
-            "Share of all steps judged bad (retry, escalate, error), in the last hour and in five minutes. "
-            "The lines are the share that may be bad, and the share that spends a month's allowance "
-            "so fast that it pages.",
+            "Share of bad steps (retry, escalate, error) in the last hour and in five minutes. "
+            "The lines are the error budget and the burn rate that pages.",
             "percentunit",
-            Query(highest_by("", recorded.bad_steps("5m")), "five minutes"),
-            Query(highest_by("", recorded.bad_steps("1h")), "an hour"),
+            Query(highest_by("", recorded.bad_steps("5m")), "5 min"),
+            Query(highest_by("", recorded.bad_steps("1h")), "1 h"),
             colours=SPANS,
             lines=at.bad_step_share,
         ),
         panels.time_series(
             "Step duration",
-            "How long steps take; the dots are single steps and lead to their traces.",
+            "Duration of steps. Dots are single steps and link to their traces.",
             "s",
             *(
                 Query(quantile_by("", quantile, names.WORKER_STEP_DURATION), label, exemplars=True)
-                for quantile, label in ((0.5, "half within"), (0.95, "95 % within"), (0.99, "99 % within"))
+                for quantile, label in ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
             ),
             colours=WITHIN,
         ),
         panels.time_series(
             "Tool errors by tool",
-            "Share of the calls of each tool that ended in an error or a time-out. At the line we warn.",
+            "Share of each tool's calls that ended in an error or a timeout. Above the line an alert fires.",
             "percentunit",
             Query(
                 share_of("tool", names.WORKER_TOOL_CALLS, f'outcome!="{names.ToolOutcome.OK}"'), "{{tool}}"
@@ -248,8 +245,8 @@ def _work(at: Thresholds) -> list[panels.AnyPanel]:
         ),
         panels.time_series(
             "Tool errors by agent",
-            "The ten agents of whose tool calls the largest share failed, over five minutes. "
-            "One agent high: its tools; all of them: what the tools need.",
+            "The ten agents with the highest share of failed tool calls over five minutes. "
+            "One agent high: check its tools. All high: check what the tools depend on.",
             "percentunit",
             Query(f"topk(10, max by (agent) ({select(recorded.TOOL_ERRORS)}))", "{{agent}}"),
             lines=at.tool_errors,
@@ -257,7 +254,7 @@ def _work(at: Thresholds) -> list[panels.AnyPanel]:
         ),
         panels.counts(
             "Errors by class",
-            "Errors of all agents by the class of the exception; the ten most frequent.",
+            "Errors of all agents by exception class; the ten most frequent.",
             Query(f"topk(10, {counts_by('error_type', names.WORKER_ERRORS)} > 0)", "{{error_type}}"),
         ),
     ]

@@ -1,4 +1,4 @@
-"""What every dashboard has in common: variables, links, annotations, and how panels are laid out."""
+"""Common parts of all dashboards: variables, links, annotations and layout."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def dashboard(name: str, title: str, question: str, rows: Iterable[Row], *, cons
 
     Args:
         name: One of ``UIDS``.
-        title: After "Queenright /".
-        question: The one that it answers.
+        title: Title, shown after "Queenright /".
+        question: Description: the question that the dashboard answers.
         rows: The panels, from the general to the specific.
-        console: Where the variable ``console`` leads at first.
+        console: Default of the variable ``console``.
     """
     board = builders.Dashboard(f"Queenright / {title}").uid(UIDS[name]).description(question)
     board.tags([TAG]).readonly()
@@ -77,13 +77,13 @@ def _variables() -> list[builders.QueryVariable]:
 def _console(address: str) -> builders.TextBoxVariable:
     variable = builders.TextBoxVariable("console").label("Console").default_value(address)
     variable.description(
-        "Where Queenright's own pages are: links to nudge, terminate, recover and reset begin so"
+        "URL of the Queenright console, used by links to nudge, terminate, recover and reset"
     )
     return variable.current(models.VariableOption(selected=True, text=address, value=address))
 
 
 class _PrometheusAnnotation(models.AnnotationQuery):
-    """An annotation with the texts that the Prometheus data source reads and the SDK's model leaves out."""
+    """An annotation with the text fields of the Prometheus data source, which the SDK's model lacks."""
 
     def __init__(self, name: str, colour: str, expr: str, title: str, text: str) -> None:
         super().__init__(
@@ -94,12 +94,12 @@ class _PrometheusAnnotation(models.AnnotationQuery):
         self.text_format = text
 
     def to_json(self) -> dict[str, object]:
-        """Return the annotation as Grafana stores it."""
+        """Return the annotation in Grafana's JSON format."""
         return {**super().to_json(), "titleFormat": self.title_format, "textFormat": self.text_format}
 
 
 class _Annotation(Builder[models.AnnotationQuery]):
-    """Hands a finished annotation to the dashboard's builder."""
+    """Wraps a finished annotation for the dashboard builder."""
 
     def __init__(self, annotation: models.AnnotationQuery) -> None:
         self._annotation = annotation
@@ -111,7 +111,7 @@ class _Annotation(Builder[models.AnnotationQuery]):
 
 def _annotations() -> list[Builder[models.AnnotationQuery]]:
     notified = 'decision=~"intervene|bypass"'
-    found = [
+    annotations = [
         _PrometheusAnnotation(
             "Operator notified",
             "purple",
@@ -134,4 +134,4 @@ def _annotations() -> list[Builder[models.AnnotationQuery]]:
             "{{severity}} {{agent}}",
         ),
     ]
-    return [_Annotation(annotation) for annotation in found]
+    return [_Annotation(annotation) for annotation in annotations]

@@ -1,4 +1,4 @@
-"""The dashboard of judge and queen: what do they decide, and how soon?"""
+"""The Judge & Queen dashboard: their decisions and response times."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from queenright.grafana.thresholds import Thresholds
 from queenright.instrumentation import names
 
 TITLE = "Judge & Queen"
-QUESTION = "What do judge and queen decide, how soon, and is it them or the rules who do?"
+QUESTION = "What do judge and queen decide, how fast, and how often do the rules decide instead?"
 
 
 def rows(at: Thresholds) -> list[Row]:
     """Return the panels, with lines at these thresholds."""
     return [
-        Row("Are they at work?", _now(at)),
-        Row("What the judge sees", _checks(at)),
-        Row("What the queen decides", _triage(at)),
-        Row("The models behind them", _models()),
+        Row("Overview", _now(at)),
+        Row("Judge", _checks(at)),
+        Row("Queen (triage)", _triage(at)),
+        Row("Models", _models()),
     ]
 
 
 def last_look(at: Thresholds) -> AnyPanel:
-    """Return how long ago the judge finished a check."""
+    """Return a panel with the time since the judge's last check."""
     return panels.numbers(
-        "Judge's last look",
-        "Time since the judge finished a check. The colours are two and three of its intervals.",
+        "Last judge check",
+        "Time since the judge finished a check. The colours start at two and three of its intervals.",
         "s",
         Query(age_by("", names.JUDGE_LAST_CHECK), "ago"),
         size=(4, 4),
@@ -60,22 +60,22 @@ def _now(at: Thresholds) -> list[AnyPanel]:
         last_look(at),
         panels.numbers(
             "Checks",
-            "What the judge said in the time shown: healthy, a ticket, or that it could not tell.",
+            "Checks of the judge in the time range: healthy, ticket, or unknown.",
             "short",
             Query(increase_by("outcome", names.JUDGE_CHECKS, window=SHOWN), "{{outcome}}"),
             size=(7, 4),
         ),
         panels.numbers(
             "Decisions",
-            "What became of tickets in the time shown. "
-            "Bypass: the queen did not answer in time, so people were told.",
+            "Triage of tickets in the time range. "
+            "Bypass: the queen did not answer in time, so people were notified.",
             "short",
             Query(increase_by("decision", names.TRIAGE, window=SHOWN), "{{decision}}"),
             size=(7, 4),
         ),
         panels.numbers(
             "Open tickets",
-            "Tickets that are not closed, by what is being done about them.",
+            "Open tickets by status.",
             "none",
             Query(
                 f"{total_by('status', names.TICKETS_OPEN)}"
@@ -84,7 +84,7 @@ def _now(at: Thresholds) -> list[AnyPanel]:
             ),
             size=(6, 4),
             colours=[("open", ORANGE), ("intervening", YELLOW), ("acknowledged", BLUE)],
-        ).links([panel_link("The tickets", "")]),
+        ).links([panel_link("Tickets", "")]),
     ]
 
 
@@ -92,13 +92,13 @@ def _checks(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.counts(
             "Checks by outcome",
-            "The judge's checks of workers. Unknown: it could not look, or its model gave no usable answer.",
+            "Checks of the judge. Unknown: it had no data, or its model gave no usable answer.",
             Query(counts_by("outcome", names.JUDGE_CHECKS), "{{outcome}}"),
             colours=CHECKS,
         ),
         panels.time_series(
-            "Checks that say nothing",
-            "Share of the checks that ended unknown. From the line on we tell you that the judge fails.",
+            "Checks without a verdict",
+            "Share of the checks that ended unknown. Above the line, QueenrightJudgeFailing fires.",
             "percentunit",
             Query(share_of("", names.JUDGE_CHECKS, 'outcome="unknown"'), "unknown"),
             lines=at.unknown,
@@ -106,23 +106,23 @@ def _checks(at: Thresholds) -> list[AnyPanel]:
         ),
         panels.counts(
             "Findings in shadow",
-            "What detectors on trial saw. Nothing followed from it; compare before you switch one on.",
+            "Findings of shadow detectors, which take no action. Compare them before you enable a detector.",
             Query(f"{counts_by('kind', names.SHADOW_FINDINGS)} > 0", "{{kind}}"),
         ),
         panels.counts(
             "Tickets opened by cause",
-            "New escalations. One condition is one ticket, however often it is seen.",
+            "New tickets by cause. A repeated condition stays one ticket.",
             Query(f"{counts_by('cause', names.TICKETS)} > 0", "{{cause}}"),
         ),
         panels.counts(
             "Tickets opened by severity",
-            "The same, by how bad it is. Critical and high ones page.",
+            "New tickets by severity. Critical and high ones page.",
             Query(f"{counts_by('severity', names.TICKETS)} > 0", "{{severity}}"),
             colours=SEVERITIES.items(),
         ),
         panels.time_series(
             "Open tickets over time",
-            "Tickets that are not closed. A line that only rises: nobody looks at them.",
+            "Open tickets. A line that only rises: nobody works on them.",
             "none",
             Query(total_by("severity", names.TICKETS_OPEN), "{{severity}}"),
             stacked=True,
@@ -135,34 +135,34 @@ def _triage(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.counts(
             "Triage by decision",
-            "What the queen decided: dismiss, intervene, or bypass when triage did not answer in time.",
+            "Decisions of the queen: dismiss, intervene, or bypass if triage did not answer in time.",
             Query(counts_by("decision", names.TRIAGE), "{{decision}}"),
             size=(6, 8),
             colours=DECISIONS,
         ),
         panels.time_series(
             "Dismissed",
-            "Share of the tickets that the queen found to be nothing. Near 1: detectors or judge are too "
-            "strict. Always 0: the queen stops nothing.",
+            "Share of the tickets that the queen dismissed. Near 1: detectors or judge are too "
+            "strict. Always 0: the queen filters nothing.",
             "percentunit",
             Query(share_of("", names.TRIAGE, 'decision="dismiss"'), "dismissed"),
             size=(6, 8),
             most=1,
         ),
         panels.time_series(
-            "From ticket to decision",
-            "How long the queen took. The lines: what is high or critical goes to people without her, "
-            "and everything does. The dots lead to traces.",
+            "Time to decision",
+            "Time from ticket to decision. Above the first line, high and critical tickets bypass the queen; "
+            "above the second, all do. Dots link to traces.",
             "s",
-            Query(quantile_by("", 0.5, names.TRIAGE_DURATION), "half within", exemplars=True),
-            Query(quantile_by("", 0.95, names.TRIAGE_DURATION), "95 % within", exemplars=True),
+            Query(quantile_by("", 0.5, names.TRIAGE_DURATION), "p50", exemplars=True),
+            Query(quantile_by("", 0.95, names.TRIAGE_DURATION), "p95", exemplars=True),
             colours=WITHIN,
             size=(6, 8),
             lines=at.triage,
         ),
         panels.heat_map(
-            "Times to decision",
-            "How the times from ticket to decision are spread.",
+            "Time to decision, distribution",
+            "Distribution of the time from ticket to decision.",
             "s",
             Query(buckets_of(names.TRIAGE_DURATION), "{{le}}", exemplars=True),
             size=(6, 8),
@@ -173,8 +173,8 @@ def _triage(at: Thresholds) -> list[AnyPanel]:
 def _models() -> list[AnyPanel]:
     return [
         panels.time_series(
-            "Time to an answer",
-            "The time within which 95 % of the answers came, by role and model; the dots lead to traces.",
+            "Model latency (p95)",
+            "95th percentile of model latency, by role and model. Dots link to traces.",
             "s",
             Query(
                 quantile_by("role, model", 0.95, names.LLM_REQUEST_DURATION),
@@ -183,16 +183,15 @@ def _models() -> list[AnyPanel]:
             ),
         ),
         panels.counts(
-            "Answers of a model",
-            "How often a model was asked, by role and model, whether or not its answer could be used.",
+            "Model requests",
+            "Model requests by role and model, whether or not the answer was usable.",
             Query(
                 counts_by("role, model", names.LLM_REQUEST_DURATION, suffix="_count"), "{{role}} {{model}}"
             ),
         ),
         panels.counts(
-            "Answers of the rules in its place",
-            "How often the rules answered because the model did not, and why not. "
-            "While this goes on, judging is by rule.",
+            "Rule fallbacks",
+            "Decisions of the rules instead of the model, by reason.",
             Query(f"{counts_by('role, reason', names.LLM_FALLBACKS)} > 0", "{{role}}: {{reason}}"),
             patterns=[(f"/: {reason}$/", colour) for reason, colour in FALLBACKS],
         ),

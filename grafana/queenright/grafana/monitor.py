@@ -1,4 +1,4 @@
-"""The dashboard of the monitor itself: can I trust what I see?"""
+"""The Monitor dashboard: the health of Queenright itself."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from queenright.grafana.states import BLUE, DELIVERIES, GREEN, ORANGE, RED, WITH
 from queenright.grafana.thresholds import Thresholds
 from queenright.instrumentation import names
 
-TITLE = "The monitor itself"
-QUESTION = "Can I trust what I see? Whether the monitor looks, hears, decides and is able to tell."
+TITLE = "Monitor"
+QUESTION = "Is Queenright itself healthy? Health checks, telemetry, decisions and notification delivery."
 
 _UP = 'up{job=~"$job", instance=~"$instance"}'
 
@@ -29,18 +29,18 @@ _UP = 'up{job=~"$job", instance=~"$instance"}'
 def rows(at: Thresholds) -> list[Row]:
     """Return the panels, with lines at these thresholds."""
     return [
-        Row("Is it alive?", _alive(at)),
-        Row("Does it look?", _looks(at)),
-        Row("Is somebody told?", _tells(at)),
-        Row("What it does not see", _misses(at)),
+        Row("Availability", _alive(at)),
+        Row("Health checks and detection", _looks(at)),
+        Row("Notification delivery", _tells(at)),
+        Row("Dropped data and limits", _misses(at)),
     ]
 
 
 def _alive(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.numbers(
-            "Targets that answer",
-            "Processes that Prometheus could scrape, and those it could not.",
+            "Scrape targets",
+            "Processes that Prometheus can scrape, and those that it cannot.",
             "none",
             Query(f"sum by () ({_UP} == bool 1)", "up"),
             Query(f"sum by () ({_UP} == bool 0)", "down"),
@@ -49,15 +49,15 @@ def _alive(at: Thresholds) -> list[AnyPanel]:
         ),
         last_look(at),
         panels.numbers(
-            "Looked at",
-            "How many workers the last sweep really looked at. 0 with agents known: nothing is watched.",
+            "Evaluated workers",
+            "Workers evaluated by the last sweep. 0 while agents are known means that nothing is monitored.",
             "none",
             Query(total_by("", names.WORKERS_EVALUATED), "workers"),
             size=(4, 4),
         ),
         panels.numbers(
             "Undelivered",
-            "Notifications that are not yet with every Alertmanager.",
+            "Notifications that some Alertmanager has not accepted yet.",
             "none",
             Query(total_by("", names.OUTBOX_PENDING), "pending"),
             size=(4, 4),
@@ -65,7 +65,7 @@ def _alive(at: Thresholds) -> list[AnyPanel]:
         ),
         panels.numbers(
             "Oldest undelivered",
-            "How long the oldest of them has waited. Red: somebody should have been told long ago.",
+            "Age of the oldest undelivered notification. Red: people should have been notified long ago.",
             "s",
             Query(f"{age_by('', names.OUTBOX_OLDEST)} or {while_known(0, names.OUTBOX_OLDEST)}", "waits"),
             size=(6, 4),
@@ -77,16 +77,16 @@ def _alive(at: Thresholds) -> list[AnyPanel]:
 def _looks(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.time_series(
-            "Workers looked at",
-            "By each sweep, beside the agents that are known. An agent may have several sessions.",
+            "Workers evaluated",
+            "Workers evaluated per sweep, and known agents. An agent may have several sessions.",
             "none",
-            Query(total_by("", names.WORKERS_EVALUATED), "workers looked at"),
-            Query(total_by("", names.AGENTS), "agents known"),
+            Query(total_by("", names.WORKERS_EVALUATED), "workers evaluated"),
+            Query(total_by("", names.AGENTS), "known agents"),
             size=(6, 8),
         ),
         panels.counts(
             "Health checks",
-            "Sweeps over all workers, by how they ended.",
+            "Sweeps over all workers, by outcome.",
             Query(counts_by("outcome", names.HEALTH_CHECKS), "{{outcome}}"),
             size=(6, 8),
             colours=[("ok", GREEN), ("error", RED)],
@@ -95,14 +95,14 @@ def _looks(at: Thresholds) -> list[AnyPanel]:
             "Duration of a health check",
             "How long a sweep over all workers takes.",
             "s",
-            Query(quantile_by("", 0.5, names.HEALTH_CHECK_DURATION), "half within"),
-            Query(quantile_by("", 0.99, names.HEALTH_CHECK_DURATION), "99 % within"),
+            Query(quantile_by("", 0.5, names.HEALTH_CHECK_DURATION), "p50"),
+            Query(quantile_by("", 0.99, names.HEALTH_CHECK_DURATION), "p99"),
             colours=WITHIN,
             size=(6, 8),
         ),
         panels.heat_map(
             "Detection delay",
-            "From the moment a threshold was crossed to the moment the state changed. The promise is 5 s.",
+            "Time from a crossed threshold to the state change. The objective is 5 s.",
             "s",
             Query(buckets_of(names.DETECTION_DELAY), "{{le}}"),
             size=(6, 8),
@@ -114,13 +114,13 @@ def _tells(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.counts(
             "Notifications by outcome",
-            "What was handed to Alertmanager. Retries that go on mean that nobody is being told.",
+            "Notifications sent to Alertmanager, by outcome. Continuing retries: nobody is notified.",
             Query(counts_by("outcome", names.NOTIFICATIONS), "{{outcome}}"),
             colours=DELIVERIES,
         ),
         panels.time_series(
             "Undelivered over time",
-            "Notifications that are not yet with every Alertmanager. A hill is a fault that passed.",
+            "Notifications that some Alertmanager has not accepted yet. A hill is a temporary failure.",
             "none",
             Query(total_by("", names.OUTBOX_PENDING), "pending"),
             stacked=True,
@@ -128,7 +128,7 @@ def _tells(at: Thresholds) -> list[AnyPanel]:
         ),
         firing_alerts(
             "Alerts about the monitor and the fleet",
-            "What fires of that which goes straight to whoever is on call.",
+            "Firing alerts that go directly to on-call.",
             source=names.SOURCE_MONITOR,
         ),
     ]
@@ -142,7 +142,7 @@ def _misses(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.time_series(
             "Events",
-            "Events a second on the bus, by type; the ten most frequent.",
+            "Events per second on the bus, by type; the ten most frequent.",
             "ops",
             Query(f"topk(10, {rate_by('type', names.EVENTS)})", "{{type}}"),
             stacked=True,
@@ -150,7 +150,7 @@ def _misses(at: Thresholds) -> list[AnyPanel]:
         ),
         panels.time_series(
             "Spans received",
-            "Over OTLP, by what became of them. Rejected: the sender's configuration.",
+            "Spans received over OTLP, by outcome. For rejected spans, check the sender's configuration.",
             "ops",
             Query(rate_by("outcome", names.INGEST_SPANS), "{{outcome}}"),
             stacked=True,
@@ -159,32 +159,32 @@ def _misses(at: Thresholds) -> list[AnyPanel]:
         ),
         panels.counts(
             "Telemetry dropped",
-            "Spans, records and lines given up, by agents and by the service: what was in them nobody saw.",
+            "Spans, log records and step log lines dropped by agents and by the service.",
             Query(counts_by("signal", names.TELEMETRY_DROPPED), "{{signal}}"),
             size=(6, 8),
         ),
         panels.counts(
-            "Events missed by slow listeners",
-            "Never tickets or interventions. A page that lags shows less than there was.",
+            "Events dropped for slow subscribers",
+            "Events that a slow subscriber missed. Tickets and interventions are never among them.",
             Query(counts_by("subscriber", names.EVENT_BUS_DROPPED), "{{subscriber}}"),
             size=(6, 8),
         ),
         panels.counts(
-            "Names folded into “other”",
-            "New label values beyond a bound. Their numbers are in the sums, not by name.",
+            "Label values folded into “other”",
+            "New label values beyond a limit. They count in totals but have no series of their own.",
             Query(counts_by("metric", names.SERIES_LIMITED), "{{metric}}"),
         ),
         panels.time_series(
             "Series left out",
-            "What has no series of its own now, because there are too many of its kind: healthy agents and "
-            "closed breakers first. While this is above 0, tables show fewer rows than there are.",
+            "Agents and breakers without series of their own because there are too many: healthy agents and "
+            "closed breakers first. While this is above 0, tables do not show all rows.",
             "none",
             Query(total_by("metric", names.SERIES_LEFT_OUT), "{{metric}}"),
         ),
         panels.time_series(
             "Clocks ahead of Prometheus",
-            "By how much a worker's time stamps lie in the future; the ten furthest. From the line on, what "
-            "it says is timed by its arrival.",
+            "How far a worker's timestamps are in the future; the top ten. Above the line, its events are "
+            "timed by their arrival.",
             "s",
             Query(f"topk(10, clamp_min({ahead}, 0))", "{{agent}}"),
             lines=at.clock,

@@ -1,4 +1,4 @@
-"""The kinds of panel the dashboards are made of, each with a title, a description, a unit and its queries."""
+"""Panel types of the dashboards, each with a title, a description, a unit and queries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from queenright.grafana.states import GREEN
 from queenright.grafana.thresholds import Lines
 
 TOKENS_A_SECOND: Final = "suffix:tokens/s"
-"""A unit of our own: Grafana knows none for tokens."""
+"""A custom unit, because Grafana has none for tokens."""
 DATASOURCE: Final = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 AnyPanel = timeseries.Panel | stat.Panel | statetimeline.Panel | table.Panel | heatmap.Panel | bargauge.Panel
@@ -52,15 +52,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One line of PromQL and its legend; ``exemplars`` asks for the traces behind a histogram."""
+    """A PromQL query and its legend; ``exemplars`` shows the exemplars of a histogram."""
 
     expr: str
     legend: str = "__auto"
     exemplars: bool = False
 
     @property
-    def once(self) -> bool:
-        """Whether it is about all the time that is shown."""
+    def is_over_range(self) -> bool:
+        """Whether the query covers the dashboard's whole time range."""
         return SHOWN in self.expr
 
 
@@ -77,15 +77,15 @@ def time_series(
     most: float | None = None,
 ) -> timeseries.Panel:
     """
-    Return values over time.
+    Return a time series panel.
 
     ``lines`` are thresholds; ``colours`` fix the colour of a series by its name, ``patterns`` by a regular
     expression such as ``/error$/``.
     """
-    panel = dress(timeseries.Panel(), title, description, unit, size)
+    panel = set_common_options(timeseries.Panel(), title, description, unit, size)
     panel.min(0).line_width(1).fill_opacity(80 if stacked else 10).span_nulls(False)
     panel.show_points(common_models.VisibilityMode.AUTO).color_scheme(
-        coloured(models.FieldColorModeId.PALETTE_CLASSIC_BY_NAME)
+        colour_scheme(models.FieldColorModeId.PALETTE_CLASSIC_BY_NAME)
     )
     panel.tooltip(
         common.VizTooltipOptions()
@@ -112,7 +112,7 @@ def time_series(
         panel.override_by_name(name, [models.DynamicConfigValue("color", _fixed(colour))])
     for pattern, colour in patterns:
         panel.override_by_regexp(pattern, [models.DynamicConfigValue("color", _fixed(colour))])
-    return panel.targets([target(query, ref) for query, ref in named(queries)])
+    return panel.targets([target(query, ref) for query, ref in with_refs(queries)])
 
 
 def counts(
@@ -123,11 +123,11 @@ def counts(
     colours: Iterable[tuple[str, str]] = (),
     patterns: Iterable[tuple[str, str]] = (),
 ) -> timeseries.Panel:
-    """Return how often something rare happened, as stacked bars of at least a minute: see ``counts_by``."""
+    """Return a panel of stacked bars of at least a minute, for rare events; see ``counts_by``."""
     panel = time_series(
         title, description, "short", *queries, size=size, stacked=True, colours=colours, patterns=patterns
     )
-    # A rate is estimated between scrapes, so a bar may say 0.9 of what is whole.
+    # A rate is extrapolated between scrapes, so a whole number may appear as 0.9.
     panel.decimals(0)
     return panel.interval("1m").draw_style(common_models.GraphDrawStyle.BARS)
 
@@ -143,34 +143,34 @@ def numbers(
     words: Sequence[tuple[int, str, str]] = (),
 ) -> stat.Panel:
     """
-    Return values of now, or over all the time shown, large. What is gone has none: "no data".
+    Return a stat panel with current values or values over the time range; "no data" if there is none.
 
     Args:
-        title: Of the panel.
-        description: What it says and how to read it.
-        unit: One of Grafana's.
-        queries: One value a series.
+        title: Title of the panel.
+        description: Description of the panel.
+        unit: Grafana unit.
+        queries: Queries with one value per series.
         size: Width (of 24) and height.
-        lines: From where on the background is coloured; below it is green, if the value is of now.
-        colours: A series named here takes its colour from 1 on, and has none below.
-        words: Values that stand for a word: value, word and colour.
+        lines: Thresholds of the background colour; current values below them are green.
+        colours: Colours of series by name, for values of at least 1.
+        words: Value mappings: value, text and colour.
     """
-    panel = dress(stat.Panel(), title, description, unit, size)
+    panel = set_common_options(stat.Panel(), title, description, unit, size)
     panel.color_mode(common_models.BigValueColorMode.BACKGROUND_SOLID)
     panel.graph_mode(common_models.BigValueGraphMode.NONE)
     panel.text_mode(common_models.BigValueTextMode.VALUE_AND_NAME)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False).fields(""))
-    panel.no_value("no data").mappings([in_words(words)] if words else [])
-    # Green says that all is well now; what was well within the last hour need not be.
-    good = GREEN if lines and not any(query.once for query in queries) else "transparent"
+    panel.no_value("no data").mappings([value_map(words)] if words else [])
+    # Green means healthy now, so it is not used for values over a time range.
+    good = GREEN if lines and not any(query.is_over_range for query in queries) else "transparent"
     panel.thresholds(_steps((None, good), *lines))
-    panel.color_scheme(coloured(models.FieldColorModeId.THRESHOLDS))
-    if unit == "short":  # a counter's increase is estimated between scrapes: 7.16 of what is whole
+    panel.color_scheme(colour_scheme(models.FieldColorModeId.THRESHOLDS))
+    if unit == "short":  # an increase is extrapolated between scrapes: 7.16 for a whole number
         panel.decimals(0)
     for name, colour in colours:
         steps = _steps((None, "transparent"), (1, colour)).build()
         panel.override_by_name(name, [models.DynamicConfigValue("thresholds", steps)])
-    return panel.targets([target(query, ref).instant() for query, ref in named(queries)])
+    return panel.targets([target(query, ref).instant() for query, ref in with_refs(queries)])
 
 
 def gauges(
@@ -182,14 +182,14 @@ def gauges(
     lines: Lines,
     most: float,
 ) -> bargauge.Panel:
-    """Return values of now as bars between 0 and ``most``, coloured from each line on."""
-    panel = dress(bargauge.Panel(), title, description, unit, size).min(0).max(most)
+    """Return a bar gauge of current values between 0 and ``most``, coloured by thresholds."""
+    panel = set_common_options(bargauge.Panel(), title, description, unit, size).min(0).max(most)
     panel.orientation(common_models.VizOrientation.HORIZONTAL)
     panel.display_mode(common_models.BarGaugeDisplayMode.BASIC)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False).fields(""))
-    panel.thresholds(thresholds(lines)).color_scheme(coloured(models.FieldColorModeId.THRESHOLDS))
+    panel.thresholds(thresholds(lines)).color_scheme(colour_scheme(models.FieldColorModeId.THRESHOLDS))
     panel.no_value("no data")
-    return panel.targets([target(query, ref).instant() for query, ref in named(queries)])
+    return panel.targets([target(query, ref).instant() for query, ref in with_refs(queries)])
 
 
 def state_history(
@@ -200,63 +200,63 @@ def state_history(
     words: Iterable[tuple[int, str, str]],
     size: tuple[int, int] = (24, 6),
 ) -> statetimeline.Panel:
-    """Return which state each series was in; ``words`` gives value, word and colour."""
-    panel = dress(statetimeline.Panel(), title, description, "none", size)
-    panel.mappings([in_words(words)]).show_value(common_models.VisibilityMode.AUTO).row_height(0.85)
+    """Return a state timeline; ``words`` are value mappings: value, text and colour."""
+    panel = set_common_options(statetimeline.Panel(), title, description, "none", size)
+    panel.mappings([value_map(words)]).show_value(common_models.VisibilityMode.AUTO).row_height(0.85)
     panel.merge_values(True).fill_opacity(75).line_width(0)
-    panel.color_scheme(coloured(models.FieldColorModeId.THRESHOLDS))
+    panel.color_scheme(colour_scheme(models.FieldColorModeId.THRESHOLDS))
     return panel.targets([target(query, "A")])
 
 
 def heat_map(
     title: str, description: str, unit: str, query: Query, *, size: tuple[int, int] = (8, 8)
 ) -> heatmap.Panel:
-    """Return the buckets of a histogram over time, as colour."""
-    panel = dress(heatmap.Panel(), title, description, "short", size).calculate(False)
+    """Return a heat map of a histogram's buckets."""
+    panel = set_common_options(heatmap.Panel(), title, description, "short", size).calculate(False)
     panel.y_axis(heatmap.YAxisConfig().unit(unit))
     panel.color(heatmap.HeatmapColorOptions().mode(heatmap_models.HeatmapColorMode.SCHEME).scheme("Oranges"))
     return panel.targets([target(query, "A").format(PromQueryFormat.HEATMAP)])
 
 
-def dress(panel: _P, title: str, description: str, unit: str, size: tuple[int, int]) -> _P:
-    """Give a panel what every panel has."""
+def set_common_options(panel: _P, title: str, description: str, unit: str, size: tuple[int, int]) -> _P:
+    """Set the common properties of a panel."""
     width, height = size
-    dressed = panel.title(title).description(description).unit(unit)
-    return dressed.datasource(DATASOURCE).span(width).height(height)
+    configured = panel.title(title).description(description).unit(unit)
+    return configured.datasource(DATASOURCE).span(width).height(height)
 
 
 def target(query: Query, ref: str) -> prometheus.Dataquery:
-    """Return a query as a panel over time holds it."""
-    found = prometheus.Dataquery().expr(query.expr).legend_format(query.legend).ref_id(ref)
-    found.datasource(DATASOURCE).exemplar(query.exemplars)
-    return found.range()
+    """Return a range query for a panel."""
+    built = prometheus.Dataquery().expr(query.expr).legend_format(query.legend).ref_id(ref)
+    built.datasource(DATASOURCE).exemplar(query.exemplars)
+    return built.range()
 
 
-def named(queries: Sequence[Query]) -> Iterable[tuple[Query, str]]:
-    """Return each query with the letter it goes by."""
+def with_refs(queries: Sequence[Query]) -> Iterable[tuple[Query, str]]:
+    """Return each query with its reference letter."""
     return zip(queries, "ABCDEFGH", strict=False)
 
 
 def thresholds(lines: Lines) -> builders.ThresholdsConfig:
-    """Return green, and from each line on its colour."""
+    """Return thresholds that are green below the first line."""
     return _steps((None, GREEN), *lines)
 
 
-def coloured(mode: models.FieldColorModeId) -> builders.FieldColor:
-    """Return how values get their colours."""
+def colour_scheme(mode: models.FieldColorModeId) -> builders.FieldColor:
+    """Return a colour scheme."""
     return builders.FieldColor().mode(mode)
 
 
-def in_words(words: Iterable[tuple[int, str, str]]) -> models.ValueMap:
-    """Return a mapping from values to words and colours."""
+def value_map(words: Iterable[tuple[int, str, str]]) -> models.ValueMap:
+    """Return value mappings to texts and colours."""
     return models.ValueMap(
         {str(value): models.ValueMappingResult(text=word, color=colour) for value, word, colour in words}
     )
 
 
 def _steps(*steps: tuple[float | None, str]) -> builders.ThresholdsConfig:
-    found = [models.Threshold(value, colour) for value, colour in steps]
-    return builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(found)
+    listed = [models.Threshold(value, colour) for value, colour in steps]
+    return builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(listed)
 
 
 def _fixed(colour: str) -> dict[str, object]:

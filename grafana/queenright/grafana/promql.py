@@ -1,7 +1,7 @@
 """
 PromQL for the dashboards.
 
-Every selector is scoped by the dashboard's variables; every aggregation names the labels it keeps.
+Every selector is scoped by the dashboard's variables, and every aggregation lists the labels that it keeps.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Protocol
 from queenright.grafana.recorded import OverAll
 
 WINDOW = "$__rate_interval"
-"""At least four scrapes, whatever the zoom: Grafana fills it in."""
+"""Filled in by Grafana; at least four scrapes at any zoom level."""
 BAR = "$__interval_ms / 1000"
-"""The seconds between two points, and so the width of a bar."""
+"""Seconds between two points, which is the width of a bar."""
 SHOWN = "$__range"
-"""The time that the dashboard shows; for numbers that are asked for once."""
+"""The dashboard's time range, for instant queries."""
 
 
 class Series(Protocol):
-    """A metric or what a recording rule makes."""
+    """A metric or a recorded series."""
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels it has of its own."""
+        """The labels besides those of the target."""
         ...
 
 
@@ -32,10 +32,10 @@ def select(metric: Series, *matchers: str, suffix: str = "") -> str:
     Return the selector of ``metric`` within the dashboard's variables.
 
     Args:
-        metric: What to read; the ``agent`` variable applies if it has that label. What was recorded over the
-            whole cluster has no target any more, so ``job`` and ``instance`` do not apply.
-        matchers: More label matchers, such as ``'outcome!="ok"'``.
-        suffix: ``_bucket`` for the buckets of a histogram, ``_count`` for how often it was observed.
+        metric: The metric. ``$agent`` applies if it has that label; ``$job`` and ``$instance`` do not
+            apply to series recorded over all targets.
+        matchers: Further label matchers, such as ``'outcome!="ok"'``.
+        suffix: ``_bucket`` or ``_count`` of a histogram.
     """
     scope = [] if isinstance(metric, OverAll) else ['job=~"$job"', 'instance=~"$instance"']
     if "agent" in metric.labels:
@@ -45,12 +45,12 @@ def select(metric: Series, *matchers: str, suffix: str = "") -> str:
 
 
 def total_by(labels: str, metric: Series, *matchers: str) -> str:
-    """Return the sum of a gauge over everything but ``labels`` (comma-separated; empty for one number)."""
+    """Return the sum of a gauge by ``labels`` (comma-separated; empty for a single number)."""
     return f"sum by ({labels}) ({select(metric, *matchers)})"
 
 
 def highest_by(labels: str, metric: Series, *matchers: str) -> str:
-    """Return the largest value of a gauge by ``labels``: the worst instance speaks for the agent."""
+    """Return the maximum of a gauge by ``labels``, so that the worst instance counts."""
     return f"max by ({labels}) ({select(metric, *matchers)})"
 
 
@@ -61,21 +61,21 @@ def rate_by(labels: str, metric: Series, *matchers: str, suffix: str = "") -> st
 
 def counts_by(labels: str, metric: Series, *matchers: str, suffix: str = "") -> str:
     """
-    Return how much a counter grew per bar, by ``labels``: the bars add up to what the whole time had.
+    Return the growth of a counter per bar, by ``labels``; the bars add up to the total.
 
-    Not the increase within a bar: what comes between its last scrape and the next one's first would be in
-    neither. The window of the rate is longer than a bar by a scrape.
+    ``increase`` over one bar would miss growth between the last scrape of a bar and the first of the next,
+    so this uses a rate whose window is one scrape longer than a bar.
     """
     return f"{rate_by(labels, metric, *matchers, suffix=suffix)} * {BAR}"
 
 
 def per_hour_by(labels: str, metric: Series, *matchers: str) -> str:
-    """Return how much of a counter comes together in an hour at the rate of the moment, by ``labels``."""
+    """Return the growth of a counter per hour at the current rate, by ``labels``."""
     return f"3600 * {rate_by(labels, metric, *matchers)}"
 
 
 def increase_by(labels: str, metric: Series, *matchers: str, window: str = WINDOW) -> str:
-    """Return how much a counter grew within ``window``, by ``labels``."""
+    """Return the increase of a counter within ``window``, by ``labels``."""
     return f"sum by ({labels}) (increase({select(metric, *matchers)}[{window}]))"
 
 
@@ -86,34 +86,34 @@ def share_of(labels: str, metric: Series, part: str, *, window: str = WINDOW) ->
 
 
 def quantile_by(labels: str, quantile: float, metric: Series, *, window: str = WINDOW) -> str:
-    """Return a quantile of a histogram in its own unit, by ``labels`` (empty for one over everything)."""
+    """Return a quantile of a histogram, by ``labels`` (empty for a single value)."""
     grouping = ", ".join(filter(None, ("le", labels)))
     buckets = select(metric, suffix="_bucket")
     return f"histogram_quantile({quantile:g}, sum by ({grouping}) (rate({buckets}[{window}])))"
 
 
 def buckets_of(metric: Series) -> str:
-    """Return the growth of each bucket of a histogram within the window, for a heat map."""
+    """Return the increase of each bucket of a histogram within the window, for a heat map."""
     return f"sum by (le) (increase({select(metric, suffix='_bucket')}[{WINDOW}]))"
 
 
 def age_by(labels: str, metric: Series) -> str:
-    """Return the seconds since a timestamp gauge, by ``labels``; the newest instance speaks."""
+    """Return the seconds since the latest value of a timestamp gauge, by ``labels``."""
     # A gauge that was never set is 0, which would be an age of fifty years.
     return f"time() - max by ({labels}) ({select(metric)} > 0)"
 
 
 def while_known(value: float, metric: Series, *, label: str = "", word: str = "") -> str:
     """
-    Return ``value`` while anything has ``metric``, and nothing once it is gone: 0 is something to be told.
+    Return ``value`` while any series of ``metric`` exists, so that 0 differs from "no data".
 
     Args:
-        value: What to say.
-        metric: What is there as long as the process answers that would know better.
-        label: A label for the value, if it needs one ...
-        word: ... and what it says.
+        value: The value.
+        metric: A metric that exists while the process is up.
+        label: A label to add to the value.
+        word: The label's value.
     """
-    said = f"vector({value:g})"
+    constant = f"vector({value:g})"
     if label:
-        said = f'label_replace({said}, "{label}", "{word}", "", "")'
-    return f"{said} and on () max by () ({select(metric)})"
+        constant = f'label_replace({constant}, "{label}", "{word}", "", "")'
+    return f"{constant} and on () max by () ({select(metric)})"

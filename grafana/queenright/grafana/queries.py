@@ -1,4 +1,4 @@
-"""The queries of a generated dashboard with Grafana's variables filled in, as a Prometheus can run them."""
+"""Extract the queries of a generated dashboard, with Grafana's variables filled in for Prometheus."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _BUILT_IN = {"__rate_interval": "1m", "__interval": "15s", "__interval_ms": "150
 
 
 class UnknownVariableError(QueenrightError):
-    """Raised when a query uses a variable that neither the dashboard nor the caller defines."""
+    """Raised for a query with a variable that neither the dashboard nor the caller defines."""
 
     def __init__(self, name: str, panel: str) -> None:
-        super().__init__(f"Panel {panel!r} uses ${name}, which nobody defines; add it to the variables.")
+        super().__init__(f"Panel {panel!r} uses ${name}, which is not defined; add it to the variables.")
         self.name = name
         self.panel = panel
 
 
 @dataclass(frozen=True, slots=True)
 class PanelQuery:
-    """One query of one panel, ready to run. ``instant`` says that the panel shows only its latest value."""
+    """A runnable query of a panel. ``instant``: the panel shows only the latest value."""
 
     panel: str
     expr: str
@@ -34,19 +34,21 @@ class PanelQuery:
 
 def queries(dashboard_json: Mapping[str, Any], *, variables: Mapping[str, str]) -> list[PanelQuery]:
     """
-    Return every query of every panel, in the order shown, rows included.
+    Return every query of every panel, in display order, including rows.
 
     Args:
-        dashboard_json: A dashboard as in ``grafana/dashboards/*.json``, parsed.
-        variables: Values by name, without ``$``. What is missing is taken from the dashboard (its "All"
-            value) and, for those that Grafana knows itself, from fixed defaults.
+        dashboard_json: A parsed dashboard, as in ``grafana/dashboards/*.json``.
+        variables: Values by name, without ``$``. Missing ones default to the dashboard's "All" value, and
+            Grafana's built-in variables to fixed values.
 
     Raises:
-        UnknownVariableError: If a query uses a variable with no value.
+        UnknownVariableError: A query uses a variable without a value.
     """
-    known = _values(dashboard_json, variables)
+    values = _values(dashboard_json, variables)
     return [
-        PanelQuery(panel["title"], _fill(target["expr"], known, panel["title"]), target.get("instant", False))
+        PanelQuery(
+            panel["title"], _fill(target["expr"], values, panel["title"]), target.get("instant", False)
+        )
         for panel in _panels(dashboard_json)
         for target in panel.get("targets", [])
         if "expr" in target
@@ -60,11 +62,11 @@ def annotation_queries(
     Return the queries of the dashboard's annotations; ``panel`` is the annotation's name.
 
     Raises:
-        UnknownVariableError: If a query uses a variable with no value.
+        UnknownVariableError: A query uses a variable without a value.
     """
-    known = _values(dashboard_json, variables)
+    values = _values(dashboard_json, variables)
     return [
-        PanelQuery(annotation["name"], _fill(annotation["expr"], known, annotation["name"]))
+        PanelQuery(annotation["name"], _fill(annotation["expr"], values, annotation["name"]))
         for annotation in dashboard_json.get("annotations", {}).get("list", [])
         if "expr" in annotation
     ]
@@ -77,16 +79,16 @@ def _panels(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _values(dashboard_json: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, str]:
-    offered = dashboard_json.get("templating", {}).get("list", [])
-    defaults = {variable["name"]: variable["allValue"] for variable in offered if variable.get("allValue")}
+    listed = dashboard_json.get("templating", {}).get("list", [])
+    defaults = {variable["name"]: variable["allValue"] for variable in listed if variable.get("allValue")}
     return {**_BUILT_IN, **defaults, **variables}
 
 
-def _fill(expr: str, known: Mapping[str, str], panel: str) -> str:
+def _fill(expr: str, values: Mapping[str, str], panel: str) -> str:
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
-        if name not in known:
+        if name not in values:
             raise UnknownVariableError(name, panel)
-        return known[name]
+        return values[name]
 
     return _VARIABLE.sub(value, expr)

@@ -1,4 +1,4 @@
-"""What the recording rules make and the dashboards read: names and labels, as in the rule files."""
+"""Recorded series that the dashboards read: names and labels, as in the rule files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A recorded series of single targets: it keeps their ``job`` and ``instance``."""
+    """A recorded series per target, which keeps ``job`` and ``instance``."""
 
     name: str
     labels: tuple[str, ...] = ()
@@ -19,13 +19,13 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class OverAll(Recorded):
-    """A recorded series over all targets: none of their labels is left."""
+    """A recorded series over all targets, without ``job`` and ``instance``."""
 
 
 LAST_HEARTBEAT: Final = Recorded(
     "agent_instance:queenright_worker_last_heartbeat_timestamp_seconds:last", ("agent",)
 )
-"""The last word of a worker, for an hour after its process was killed."""
+"""The last heartbeat of a worker, kept for an hour after its process was killed."""
 LAST_ACTIVITY: Final = Recorded(
     "agent_instance:queenright_worker_last_activity_timestamp_seconds:last", ("agent",)
 )
@@ -37,10 +37,10 @@ SLOW_INTERVENTIONS: Final = "cluster:queenright_slow_interventions:ratio_rate{wi
 
 
 def bad_steps(window: str) -> OverAll:
-    """Return the share of steps judged bad within ``window``, over all workers."""
+    """Return the share of bad steps within ``window``, over all workers."""
     return OverAll(BAD_STEPS.format(window=window))
 
 
 def slow_interventions(window: str) -> OverAll:
-    """Return the share of troubles for which nothing was done in time within ``window``."""
+    """Return the share of problems without an intervention in time within ``window``."""
     return OverAll(SLOW_INTERVENTIONS.format(window=window))

@@ -1,4 +1,4 @@
-"""Health states, severities and the like as the dashboards show them: one colour each, everywhere."""
+"""Colours of health states, severities and outcomes, the same on every dashboard."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STATES: dict[HealthState, tuple[int, str]] = {
     HealthState.STUCK: (3, ORANGE),
     HealthState.FAILING: (4, RED),
 }
-"""Rank and colour of each health state. Who is terminated needs nobody any more, so it ranks lowest."""
+"""Rank and colour of each health state. Terminated agents need no attention, so they rank lowest."""
 
 BREAKER_STATES: dict[str, tuple[int, str]] = {
     "closed": (0, GREEN),
@@ -47,9 +47,9 @@ VERDICTS: Final[Colours] = (
 )
 TOOL_OUTCOMES: Final[Colours] = (("ok", GREEN), ("timeout", ORANGE), ("error", RED))
 FALLBACKS: Final[Colours] = (("budget", PURPLE), ("timeout", ORANGE), ("error", RED), ("invalid", YELLOW))
-WITHIN: Final[Colours] = (("half within", BLUE), ("95 % within", YELLOW), ("99 % within", PURPLE))
-"""Lines of the same panel, told apart."""
-SPANS: Final[Colours] = (("five minutes", BLUE), ("an hour", PURPLE))
+WITHIN: Final[Colours] = (("p50", BLUE), ("p95", YELLOW), ("p99", PURPLE))
+"""Colours of lines within one panel."""
+SPANS: Final[Colours] = (("5 min", BLUE), ("1 h", PURPLE))
 DECISIONS: Final[Colours] = (("intervene", ORANGE), ("bypass", PURPLE), ("dismiss", GREEN))
 CHECKS: Final[Colours] = (("healthy", GREEN), ("ticket", ORANGE), ("unknown", GREY))
 DELIVERIES: Final[Colours] = (("delivered", GREEN), ("retried", YELLOW), ("failed", RED))
@@ -84,17 +84,17 @@ def coloured_states() -> Colours:
 
 
 def state_words() -> list[tuple[int, str, str]]:
-    """Return rank, word and colour of every health state."""
+    """Return rank, text and colour of every health state."""
     return [(rank, state, colour) for state, (rank, colour) in STATES.items()]
 
 
 def breaker_words() -> list[tuple[int, str, str]]:
-    """Return rank, word and colour of every state of a breaker."""
+    """Return rank, text and colour of every breaker state."""
     return [(rank, state.replace("_", "-"), colour) for state, (rank, colour) in BREAKER_STATES.items()]
 
 
 def state_rank() -> str:
-    """Return the query for the rank of each agent's worst health state, the way ``STATES`` ranks them."""
+    """Return the query for the rank of each agent's worst health state, as in ``STATES``."""
     terms = (
         f"{rank} * ({select(names.AGENT_STATE, _in_state(state))} == 1)"
         for state, (rank, _) in STATES.items()
@@ -103,7 +103,7 @@ def state_rank() -> str:
 
 
 def breaker_rank(*matchers: str) -> str:
-    """Return the query for the rank of each breaker's state, the way ``BREAKER_STATES`` ranks them."""
+    """Return the query for the rank of each breaker's state, as in ``BREAKER_STATES``."""
     terms = (
         f"{rank} * ({select(names.CIRCUIT_BREAKER_STATE, _in_state(state), *matchers)} == 1)"
         for state, (rank, _) in BREAKER_STATES.items()

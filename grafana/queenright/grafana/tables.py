@@ -1,4 +1,4 @@
-"""Tables: one row an agent or a breaker with a column a query, or one row a series."""
+"""Table panels: one row per agent or breaker with one column per query, or one row per series."""
 
 from __future__ import annotations
 
@@ -10,19 +10,27 @@ from grafana_foundation_sdk.builders import common, table
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from queenright.grafana.panels import Query, coloured, dress, in_words, named, target, thresholds
+from queenright.grafana.panels import (
+    Query,
+    colour_scheme,
+    set_common_options,
+    target,
+    thresholds,
+    value_map,
+    with_refs,
+)
 from queenright.grafana.thresholds import Lines
 
 ACTION: Final = "action"
-"""The label that ``with_action`` makes: the text of a cell that is clicked."""
+"""The label added by ``with_action``: the text of a clickable cell."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """
-    One column of a table: its query gives one value a row.
+    A column of a table; its query returns one value per row.
 
-    ``words`` give value, word and colour; ``links`` are behind each cell.
+    ``words`` are value mappings (value, text, colour); ``links`` are the data links of its cells.
     """
 
     title: str
@@ -34,7 +42,7 @@ class Column:
 
 
 def with_action(expr: str, words: str, label: str) -> str:
-    """Return ``expr`` with a label that says in ``words`` what a click does, for a column of its own."""
+    """Return ``expr`` with an extra label that holds ``words``, for a column of clickable text."""
     return f'label_replace({expr}, "{ACTION}", "{words}", "{label}", ".+")'
 
 
@@ -48,37 +56,37 @@ def rows_by(
     size: tuple[int, int] = (24, 9),
 ) -> table.Panel:
     """
-    Return one row a value of ``label``, highest first column first.
+    Return a table with one row per value of ``label``, sorted by the first column in descending order.
 
     Args:
-        label: What the rows are about; its column is the first and has ``links``.
-        title: Of the panel.
-        description: What it says and how to read it.
+        label: The label of the rows, shown in the first column.
+        title: Title of the panel.
+        description: Description of the panel.
         columns: The other columns; at most seven.
-        links: Behind the name in the first column.
-        action: A last column of words to click, its query made by ``with_action``.
+        links: Data links of the first column.
+        action: A last column with clickable text; its query comes from ``with_action``.
         size: Width (of 24) and height.
     """
-    panel = dress(table.Panel(), title, description, "none", size)
-    panel.color_scheme(coloured(models.FieldColorModeId.THRESHOLDS))
-    asked = [*columns, action] if action else list(columns)
-    refs = [ref for _, ref in named([Query(column.expr) for column in asked])]
+    panel = set_common_options(table.Panel(), title, description, "none", size)
+    panel.color_scheme(colour_scheme(models.FieldColorModeId.THRESHOLDS))
+    all_columns = [*columns, action] if action else list(columns)
+    refs = [ref for _, ref in with_refs([Query(column.expr) for column in all_columns])]
     panel.targets(
         [
             target(Query(column.expr, ""), ref).instant().format(PromQueryFormat.TABLE)
-            for column, ref in zip(asked, refs, strict=True)
+            for column, ref in zip(all_columns, refs, strict=True)
         ]
     )
     panel.with_transformation(
         models.DataTransformerConfig("joinByField", options={"byField": label, "mode": "outer"})
     )
-    times = ("Time", *(f"Time {number}" for number in range(1, len(asked) + 1)))
+    times = ("Time", *(f"Time {number}" for number in range(1, len(all_columns) + 1)))
     hidden = [*times, f"Value #{refs[-1]}"] if action else [*times]
     values = {f"Value #{ref}": column.title for column, ref in zip(columns, refs, strict=False)}
     titles = {label: label.capitalize()} | values | ({ACTION: action.title} if action else {})
     panel.with_transformation(_organize(titles, hidden))
     panel.override_by_name(label.capitalize(), [models.DynamicConfigValue("links", list(links))])
-    for column in asked:
+    for column in all_columns:
         panel.override_by_name(column.title, _cell(column))
     return panel.sort_by([common.TableSortByFieldState().display_name(columns[0].title).desc(True)])
 
@@ -94,19 +102,19 @@ def series(
     size: tuple[int, int] = (8, 6),
 ) -> table.Panel:
     """
-    Return one row a series: its labels under the headings of ``labels``, then its value, highest first.
+    Return a table with one row per series: its labels, then its value, in descending order.
 
     Args:
-        title: Of the panel.
-        description: What it says and how to read it.
+        title: Title of the panel.
+        description: Description of the panel.
         expr: The query.
-        labels: The labels shown and their headings, in order.
-        value: The heading, unit and colours of the value (its ``expr`` is not used); None leaves it out.
-        links: Behind the cells of a label.
+        labels: Labels to show and their headings, in order.
+        value: Heading, unit and colours of the value column (its ``expr`` is not used); None hides it.
+        links: Data links by label.
         size: Width (of 24) and height.
     """
-    panel = dress(table.Panel(), title, description, "none" if value else "string", size)
-    panel.color_scheme(coloured(models.FieldColorModeId.THRESHOLDS))
+    panel = set_common_options(table.Panel(), title, description, "none" if value else "string", size)
+    panel.color_scheme(colour_scheme(models.FieldColorModeId.THRESHOLDS))
     panel.targets([target(Query(expr, ""), "A").instant().format(PromQueryFormat.TABLE)])
     titles = dict(labels) | ({"Value": value.title} if value else {})
     panel.with_transformation(_organize(titles, ["Time"] if value else ["Time", "Value"]))
@@ -129,10 +137,10 @@ def _organize(titles: Mapping[str, str], hidden: Sequence[str]) -> models.DataTr
 
 def _cell(column: Column) -> list[models.DynamicConfigValue]:
     properties = [models.DynamicConfigValue("unit", column.unit)]
-    if column.unit == "short":  # a counter's increase is estimated between scrapes: 7.16 of what is whole
+    if column.unit == "short":  # an increase is extrapolated between scrapes: 7.16 for a whole number
         properties.append(models.DynamicConfigValue("decimals", 0))
     if column.words:
-        properties.append(models.DynamicConfigValue("mappings", [in_words(column.words)]))
+        properties.append(models.DynamicConfigValue("mappings", [value_map(column.words)]))
     if column.lines:
         properties.append(models.DynamicConfigValue("thresholds", thresholds(column.lines).build()))
     if column.words or column.lines:

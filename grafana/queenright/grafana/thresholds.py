@@ -1,4 +1,4 @@
-"""The lines that the dashboards draw, from the same settings as the detectors and the alert rules."""
+"""Threshold lines of the dashboards, from the same settings as the detectors and the alert rules."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from queenright.health.objectives import FASTEST_BURN, burning_share
 from queenright.health.settings import HealthSettings
 
 Lines = tuple[tuple[float, str], ...]
-"""Threshold lines: from which value on, in which colour; rising."""
+"""Threshold lines in ascending order: value and colour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """All lines of one set of settings; times in seconds, shares from 0 to 1."""
+    """Threshold lines for one set of settings; times in seconds, shares from 0 to 1."""
 
     bad_steps: Lines
     activity: Lines
@@ -37,7 +37,7 @@ class Thresholds:
 
     @classmethod
     def of(cls, settings: HealthSettings) -> Thresholds:
-        """Return the lines that belong to ``settings``."""
+        """Return the threshold lines for ``settings``."""
         bands, check, rules = settings.bands, settings.health_check, settings.rules
         judge = settings.judge
         return cls(
@@ -68,10 +68,10 @@ class Thresholds:
 
 
 def _rising(*lines: tuple[float, str]) -> Lines:
-    # Grafana wants steps in order, and settings need not be in the order of the defaults.
+    # Grafana requires ascending steps, and custom settings may have a different order.
     return tuple(sorted(lines, key=lambda line: line[0]))
 
 
 def _burning(budget: float) -> Lines:
-    """Return where an error budget is being spent, and where it is spent as fast as the fastest alert."""
+    """Return the error budget and the share at which the fastest burn-rate alert fires."""
     return (budget, ORANGE), (burning_share(budget, FASTEST_BURN), RED)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from queenright.health.findings import Finding, FindingKind, Severity
-from queenright.instrumentation.money import money
+from queenright.instrumentation.money import format_dollars
 
 if TYPE_CHECKING:
     from queenright.health.settings import HealthSettings
@@ -58,7 +58,7 @@ def detect_spending(v: VitalSigns, settings: HealthSettings, now: float) -> Find
     return Finding(
         kind=FindingKind.SPENDING,
         severity=Severity.HIGH if spent >= limit else Severity.MEDIUM,
-        evidence=f"{money(spent)} of {money(limit)} spent {what}{unpriced}",
+        evidence=f"{format_dollars(spent)} of {format_dollars(limit)} spent {what}{unpriced}",
         since=since,
     )
 
@@ -81,5 +81,5 @@ def limits_reached(v: VitalSigns, settings: HealthSettings, now: float) -> dict[
     reached: dict[str, str] = {}
     for spent, limit, what, since in _spent(v, settings, now):
         if spent >= limit:
-            reached[f"{what} {since}"] = f"{money(spent)} of {money(limit)} spent {what}"
+            reached[f"{what} {since}"] = f"{format_dollars(spent)} of {format_dollars(limit)} spent {what}"
     return reached

@@ -1,5 +1,5 @@
 """
-What an agent process imports to be watched.
+The public API for agent processes.
 
 >>> from queenright.instrumentation import Worker
 >>> with Worker("deep_research_agent") as worker:
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-# At once: else the module of that name would be found in its place.
+# Imported eagerly, otherwise the name would resolve to the module.
 from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.lazily import lazily
 
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # The other ways into this package (errors, names, redaction ...) need no telemetry, and start without.
+    # Imported lazily: the other modules (errors, names, redaction, ...) must not load the telemetry.
     __getattr__, __dir__ = lazily(
         __name__,
         {

@@ -1,4 +1,4 @@
-"""The address of an HTTP API, with what is secret kept apart from what may be shown."""
+"""The address of an HTTP API, with its credentials kept separate."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from urllib.parse import unquote, urlsplit
 @dataclass(frozen=True, slots=True)
 class ApiAddress:
     """
-    Where an API is: ``name`` is its base URL without credentials, safe to show, to log and to store.
+    The address of an API.
 
-    ``user`` and ``password`` are sent as HTTP basic authentication and never shown.
+    Attributes:
+        name: The base URL without credentials; safe to display, log and store.
+        user: User for HTTP basic authentication; never displayed.
+        password: Password for HTTP basic authentication; never displayed.
     """
 
     name: str
@@ -20,34 +23,33 @@ class ApiAddress:
 
     @property
     def auth(self) -> tuple[str, str] | None:
-        """What to log in with, if anything."""
+        """The user and password for basic authentication, if any."""
         return (self.user, self.password) if self.user or self.password else None
 
 
 def read_base_url(url: str, *, port: int) -> tuple[str, str, str]:
     """
-    Return (base URL without credentials, user, password) of a URL, which may have a path prefix.
+    Split a URL into base URL without credentials, user and password. The URL may have a path prefix.
 
     Args:
-        url: As a person wrote it.
-        port: Of the example that an error gives.
+        url: The URL from a setting or option.
+        port: The port for the example in error messages.
 
     Raises:
-        ValueError: it is no http or https URL with a host; the message repeats nothing of it.
+        ValueError: It is not an http or https URL with a host. The message does not repeat the URL, which
+            may contain a password.
     """
     try:
         parts = urlsplit(url.strip())
-        host, given = parts.hostname, parts.port
+        host, url_port = parts.hostname, parts.port
     except ValueError:
-        raise ValueError(f"is no URL; write http://host:{port}") from None
+        raise ValueError(f"is not a valid URL; use http://host:{port}") from None
     if parts.scheme not in ("http", "https") or not host:
         raise ValueError(f"needs http:// or https:// and a host, such as http://127.0.0.1:{port}")
     if parts.query or parts.fragment:
-        raise ValueError(
-            f"must have neither ? nor #; write http://host:{port}, with a path prefix if need be"
-        )
-    shown = f"[{host}]" if ":" in host else host
-    if given is not None:
-        shown = f"{shown}:{given}"
-    name = f"{parts.scheme}://{shown}{parts.path.rstrip('/')}"
+        raise ValueError(f"must not contain ? or #; use http://host:{port}, optionally with a path prefix")
+    netloc = f"[{host}]" if ":" in host else host
+    if url_port is not None:
+        netloc = f"{netloc}:{url_port}"
+    name = f"{parts.scheme}://{netloc}{parts.path.rstrip('/')}"
     return name, unquote(parts.username or ""), unquote(parts.password or "")

@@ -1,4 +1,4 @@
-"""Which certificates an HTTP client of ours goes by: to read all there are takes longer than a request."""
+"""TLS verification for our HTTP clients. Loading the CA bundle takes longer than a plain HTTP request."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import ssl
 
 def certificates(*urls: str) -> ssl.SSLContext | bool:
     """
-    Return what httpx takes as ``verify`` in a client that asks ``urls`` alone.
+    Return the ``verify`` argument of an httpx client that requests only ``urls``.
 
-    It is httpx's own default if one of them is https, else a context that is made at once because it trusts
-    nobody: an https address that was not named here is refused, never asked unverified.
+    It is httpx's default if one of them is https. Otherwise it is an empty context, which is created without
+    loading the CA bundle and trusts no certificate, so an unexpected https URL fails instead of being
+    requested unverified.
     """
     if any(url.lower().lstrip().startswith("https:") for url in urls):
         return True

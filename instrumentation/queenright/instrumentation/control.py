@@ -1,9 +1,9 @@
 """
-The control channel: how a worker is told something by the service, without ever waiting for it.
+The control channel, which delivers the service's instructions to a worker without blocking it.
 
-One thread asks for instructions and stays on the line until there are some. What comes is handed to the
-agent's own functions, nudges in one thread and terminations in another, so that a nudge that hangs cannot
-keep a termination from arriving; or it waits until the agent takes it. What became of it is told the service.
+One thread long-polls for instructions. Each instruction is passed to a callback of the agent, or queued
+until the agent takes it. Nudges and terminations use separate threads, so that a hanging nudge cannot
+delay a termination. The outcome is sent back to the service.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from functools import partial
 from typing import Final
 from weakref import WeakSet
 
-from queenright.instrumentation.control_answers import Answers, backoff, exiting
-from queenright.instrumentation.control_client import ControlClient, Fetched
+from queenright.instrumentation.control_answers import InstructionAnswers, backoff, exiting
+from queenright.instrumentation.control_client import ControlClient, InstructionsResponse
+from queenright.instrumentation.error_guard import suppress_errors, warn_once
 from queenright.instrumentation.forks import after_fork_in_child
-from queenright.instrumentation.harmless import harmless, notice
 from queenright.instrumentation.instructions import (
     Instruction,
+    InvalidInstruction,
     Nudge,
     Termination,
-    Unusable,
     parse_instructions,
 )
-from queenright.instrumentation.lane import Lane
+from queenright.instrumentation.job_queue import JobQueue
 from queenright.instrumentation.redaction import redact
 
 OnNudge = Callable[[Nudge], object]
 OnTerminate = Callable[[str], str | None]
 
 WAIT: Final = 25.0
-"""Seconds that the service may keep a question open."""
+"""Maximum seconds of one long poll."""
 
 _PAUSE: Final = 2.0
-"""Seconds between questions that brought nothing new, whatever the service makes of ``wait``."""
+"""Minimum seconds between polls without news, even if the service ignores ``wait``."""
 _SILENT_FAILURES: Final = 2
-"""A service that is just starting is no trouble yet."""
+"""Failures that are not logged: the service may be starting."""
 _SAME_CLOCK: Final = 5.0
-"""Seconds that two clocks may differ: answers name whole seconds, and take their time."""
+"""Clock difference in seconds that is ignored: ``Date`` has whole seconds, and responses take time."""
 _SEEN: Final = 1024
 _WAITING: Final = 100
-"""So many instructions wait at most until the agent takes them."""
+"""Maximum instructions that wait for the agent to take them."""
 _EXIT_SECONDS: Final = 1.0
 
 _channels: Final[WeakSet[ControlChannel]] = WeakSet()
@@ -55,22 +55,21 @@ _channels: Final[WeakSet[ControlChannel]] = WeakSet()
 
 class ControlChannel:
     """
-    What one incarnation of a worker is told.
+    The control channel of one incarnation of a worker.
 
-    An instruction is delivered once at most, by its id, and not after it has expired. Forked children
-    have their parent's incarnation: it is the parent that is told, and a child that is used after its
-    parent has left.
+    An instruction is delivered at most once, by its id, and never after it expires. Forked children share
+    their parent's incarnation: instructions go to the parent, or to the child if its parent has exited.
 
     Args:
-        connect: Makes a client; called in each thread that needs one.
-        session_id: The session that instructions are for.
-        incarnation_id: The life of the worker that they are for.
-        on_nudge: Is called with each nudge.
-        on_terminate: Is called with the reason; returns the id of the checkpoint it saved, if it did.
-        by_hand: Whether what no function takes waits for ``take``; else it is refused.
-        clock: Seconds since the epoch.
-        spread: Returns a number between two, to spread what is tried again.
-        wait: Seconds that the service may keep a question open.
+        connect: Creates a client; called in each thread that needs one.
+        session_id: The session to fetch instructions for.
+        incarnation_id: The incarnation to fetch instructions for.
+        on_nudge: Called with each nudge.
+        on_terminate: Called with the reason; returns the id of the checkpoint that it saved, if any.
+        keep_unhandled: Whether to keep instructions without a callback for ``take``; otherwise refuse them.
+        clock: Returns seconds since the epoch.
+        jitter: Returns a random number between its two arguments.
+        wait: Maximum seconds of one long poll.
     """
 
     def __init__(
@@ -81,25 +80,25 @@ class ControlChannel:
         incarnation_id: str,
         on_nudge: OnNudge | None,
         on_terminate: OnTerminate | None,
-        by_hand: bool,
+        keep_unhandled: bool,
         clock: Callable[[], float],
-        spread: Callable[[float, float], float] = random.uniform,
+        jitter: Callable[[float, float], float] = random.uniform,
         wait: float = WAIT,
     ) -> None:
         self._connect = connect
         self._session_id, self._incarnation_id = session_id, incarnation_id
         self._on_nudge, self._on_terminate = on_nudge, on_terminate
-        self._by_hand = by_hand
+        self._keep_unhandled = keep_unhandled
         self._clock = clock
-        self._spread = spread
+        self._jitter = jitter
         self._wait = wait
         self._seen: dict[str, None] = {}
         self._checkpoint_id: str | None = None
         self._process: int | None = None
         self._closed = threading.Event()
-        self._nudges = Lane("queenright-nudges")
-        self._terminations = Lane("queenright-terminations")
-        self._answers = Answers(connect, spread)
+        self._nudges = JobQueue("queenright-nudges")
+        self._terminations = JobQueue("queenright-terminations")
+        self._answers = InstructionAnswers(connect, jitter)
         self._reset()
         after_fork_in_child(self._reset)
         _channels.add(self)
@@ -115,30 +114,30 @@ class ControlChannel:
         self._taken: list[Termination] = []
 
     def start(self) -> None:
-        """Begin to ask; a second time does nothing."""
+        """Start polling. Further calls do nothing."""
         with self._lock:
             if self._closed.is_set() or self._thread is not None:
                 return
             self._process = self._process or os.getpid()
-            self._thread = threading.Thread(target=self._ask, name="queenright-control", daemon=True)
+            self._thread = threading.Thread(target=self._poll, name="queenright-control", daemon=True)
             self._thread.start()
 
     def take(self) -> list[Instruction]:
-        """Return what waits, oldest first, and tell the service; never waits for it."""
+        """Return waiting instructions, oldest first, and answer the nudges. Does not block."""
         with self._lock:
             waiting, self._waiting = list(self._waiting), deque()
         fresh = [one for one in waiting if not self._is_late(one)]
         for one in fresh:
             if isinstance(one, Nudge):
-                self._answers.say(one.instruction_id, "done")
+                self._answers.send_outcome(one.instruction_id, "done")
         with self._lock:
-            # Whoever took it has yet to stop: that is told when the run ends.
+            # Terminations are answered when the run ends.
             self._taken += [one for one in fresh if isinstance(one, Termination)]
         return fresh
 
     def close(self, checkpoint_id: str = "") -> None:
         """
-        Ask no more, and say what became of what was still open; never waits.
+        Stop polling and answer open instructions. Does not block.
 
         Args:
             checkpoint_id: The worker's last checkpoint.
@@ -148,56 +147,59 @@ class ControlChannel:
                 return
             self._checkpoint_id = checkpoint_id or None
             self._closed.set()
-            left = [*self._waiting, *self._taken]
+            unanswered = [*self._waiting, *self._taken]
             self._waiting, self._taken = deque(), []
-        for one in left:
-            self._answer_of_the_ended(one)
+        for one in unanswered:
+            self._answer_after_end(one)
 
     def drain(self, seconds: float) -> None:
-        """Wait for answers that are on their way, for at most so many seconds."""
-        until = time.monotonic() + seconds
+        """Wait at most ``seconds`` for running terminations and unsent answers."""
+        deadline = time.monotonic() + seconds
         self._terminations.wait(seconds)
-        self._answers.wait(max(0.0, until - time.monotonic()))
+        self._answers.wait(max(0.0, deadline - time.monotonic()))
 
-    # -- asking ---------------------------------------------------------------------------------
+    # -- polling --------------------------------------------------------------------------------
 
-    def _ask(self) -> None:
+    def _poll(self) -> None:
         closed, client, failures = self._closed, None, 0
         while os.getppid() == self._process and not closed.is_set():
-            closed.wait(1.0)  # in a child, while its parent is there to be told
+            closed.wait(1.0)  # a forked child polls only after its parent has exited
         while not closed.is_set():
-            began = time.monotonic()
+            started = time.monotonic()
             try:
                 client = client or self._connect()
-                news = self._receive(client.fetch(self._wait))
+                has_news = self._receive(client.fetch(self._wait))
                 failures = 0
-                closed.wait(0.0 if news else max(0.0, _PAUSE - (time.monotonic() - began)))
+                closed.wait(0.0 if has_news else max(0.0, _PAUSE - (time.monotonic() - started)))
             except Exception as error:
                 failures += 1
                 if failures > _SILENT_FAILURES:
-                    notice("Queenright's instructions do not arrive (%s); the agent goes on.", error)
-                closed.wait(backoff(failures, self._spread))
+                    warn_once(
+                        "Queenright cannot fetch instructions (%s); the agent continues and polling retries.",
+                        error,
+                    )
+                closed.wait(backoff(failures, self._jitter))
         if client is not None:
-            with harmless:
+            with suppress_errors:
                 client.close()
 
-    def _receive(self, fetched: Fetched) -> bool:
-        """Deliver what is new in an answer; return whether anything was."""
+    def _receive(self, response: InstructionsResponse) -> bool:
+        """Deliver the new instructions of a response; return whether there were any."""
         now = self._clock()
-        ahead = now - fetched.time if fetched.time is not None else 0.0
+        ahead = now - response.time if response.time is not None else 0.0
         if abs(ahead) <= _SAME_CLOCK:
             ahead = 0.0
-        found = parse_instructions(
-            fetched.body,
+        instructions = parse_instructions(
+            response.body,
             session_id=self._session_id,
             incarnation_id=self._incarnation_id,
             now=now,
             ahead=ahead,
         )
-        new = [one for one in found if self._is_new(one.instruction_id)]
+        new = [one for one in instructions if self._is_new(one.instruction_id)]
         for one in new:
-            if isinstance(one, Unusable):
-                self._answers.say(one.instruction_id, "refused", detail=one.reason)
+            if isinstance(one, InvalidInstruction):
+                self._answers.send_outcome(one.instruction_id, "refused", detail=one.reason)
             else:
                 self._deliver(one)
         return bool(new)
@@ -217,57 +219,57 @@ class ControlChannel:
             self._nudges.put(partial(self._call, one, partial(self._on_nudge, one)))
         elif isinstance(one, Termination) and self._on_terminate is not None:
             self._terminations.put(partial(self._call, one, partial(self._on_terminate, one.reason)))
-        elif not self._by_hand:
-            wanted = "on_nudge" if isinstance(one, Nudge) else "on_terminate"
-            self._answers.say(one.instruction_id, "refused", detail=f"this worker has no {wanted}")
+        elif not self._keep_unhandled:
+            callback = "on_nudge" if isinstance(one, Nudge) else "on_terminate"
+            self._answers.send_outcome(one.instruction_id, "refused", detail=f"this worker has no {callback}")
         else:
             with self._lock:
-                keep = len(self._waiting) < _WAITING and not self._closed.is_set()
-                if keep:
+                has_room = len(self._waiting) < _WAITING and not self._closed.is_set()
+                if has_room:
                     self._waiting.append(one)
-            if not keep and not self._is_late(one):
-                self._answers.say(
-                    one.instruction_id, "failed", detail=f"{_WAITING} wait already, and nobody takes them"
+            if not has_room and not self._is_late(one):
+                self._answers.send_outcome(
+                    one.instruction_id, "failed", detail=f"{_WAITING} instructions already wait to be taken"
                 )
 
     def _call(self, one: Instruction, function: Callable[[], object]) -> None:
-        """Call the agent's function; whatever it raises ends here."""
+        """Call the agent's callback and suppress whatever it raises."""
         if self._is_late(one):
             return
         outcome, checkpoint_id, detail = "done", None, ""
         try:
-            said = function()
-            checkpoint_id = said if isinstance(one, Termination) and isinstance(said, str) else None
+            returned = function()
+            checkpoint_id = returned if isinstance(one, Termination) and isinstance(returned, str) else None
         except BaseException as error:
             if not (isinstance(error, SystemExit) and error.code in (None, 0)):
-                outcome, detail = "failed", _described(error)
-                notice(
-                    "Queenright called a function of the agent's for an instruction, which raised %s", detail
+                outcome, detail = "failed", _error_message(error)
+                warn_once(
+                    "Queenright called the agent's callback for an instruction, which raised %s", detail
                 )
-        self._answers.say(one.instruction_id, outcome, detail=detail, checkpoint_id=checkpoint_id)
+        self._answers.send_outcome(one.instruction_id, outcome, detail=detail, checkpoint_id=checkpoint_id)
 
     def _is_late(self, one: Instruction) -> bool:
-        """Return whether an instruction comes too late, and say so to the service."""
+        """Return whether an instruction is too late to deliver; if so, answer it."""
         if self._closed.is_set():
-            self._answer_of_the_ended(one)
+            self._answer_after_end(one)
             return True
         if one.expires_at <= self._clock():
-            self._answers.say(one.instruction_id, "refused", detail="it has expired")
+            self._answers.send_outcome(one.instruction_id, "refused", detail="it has expired")
             return True
         return False
 
     # -- answering ------------------------------------------------------------------------------
 
-    def _answer_of_the_ended(self, one: Instruction) -> None:
+    def _answer_after_end(self, one: Instruction) -> None:
         if isinstance(one, Termination):
-            self._answers.say(
+            self._answers.send_outcome(
                 one.instruction_id, "done", detail="the run ended", checkpoint_id=self._checkpoint_id
             )
         else:
-            self._answers.say(one.instruction_id, "refused", detail="the run has ended")
+            self._answers.send_outcome(one.instruction_id, "refused", detail="the run has ended")
 
 
-def _described(error: BaseException) -> str:
+def _error_message(error: BaseException) -> str:
     """Return the class and text of an error, with secrets masked."""
     try:
         text = str(error)
@@ -278,10 +280,10 @@ def _described(error: BaseException) -> str:
 
 def _drain_all() -> None:
     exiting.set()
-    until = time.monotonic() + _EXIT_SECONDS
+    deadline = time.monotonic() + _EXIT_SECONDS
     for channel in list(_channels):
-        with harmless:
-            channel.drain(max(0.0, until - time.monotonic()))
+        with suppress_errors:
+            channel.drain(max(0.0, deadline - time.monotonic()))
 
 
 atexit.register(_drain_all)

@@ -1,4 +1,4 @@
-"""Answers: what became of an instruction, told to the service, again until it has heard."""
+"""Send the outcomes of instructions to the service, with retries."""
 
 from __future__ import annotations
 
@@ -8,61 +8,61 @@ from functools import partial
 from typing import Final
 
 from queenright.instrumentation.control_client import ControlClient, ServiceUnreachableError
-from queenright.instrumentation.harmless import harmless
-from queenright.instrumentation.lane import Lane
+from queenright.instrumentation.error_guard import suppress_errors
+from queenright.instrumentation.job_queue import JobQueue
 
 LONGEST_BACKOFF: Final = 60.0
-"""Seconds between two attempts at most."""
-_TRIES: Final = 8
-"""So often an answer is offered: over two minutes."""
+"""Maximum seconds between two attempts."""
+_ATTEMPTS: Final = 8
+"""Attempts to send an outcome, over about two minutes."""
 
 exiting: Final = threading.Event()
-"""Set when the process ends: nothing is waited for any more."""
+"""Set when the process ends, so that retries no longer wait."""
 
-Spread = Callable[[float, float], float]
-
-
-def backoff(failures: int, spread: Spread) -> float:
-    """Return the seconds to the next attempt after so many failures in a row, from 1 on."""
-    return min(LONGEST_BACKOFF, 2.0 ** min(failures - 1, 16)) * spread(0.5, 1.0)
+Jitter = Callable[[float, float], float]
 
 
-class Answers:
+def backoff(failures: int, jitter: Jitter) -> float:
+    """Return the seconds until the next attempt after ``failures`` consecutive failures, at least 1."""
+    return min(LONGEST_BACKOFF, 2.0 ** min(failures - 1, 16)) * jitter(0.5, 1.0)
+
+
+class InstructionAnswers:
     """
-    Tells the service, in a thread of its own.
+    Sends outcomes in a background thread.
 
     Args:
-        connect: Makes a client.
-        spread: Returns a number between two, to spread what is tried again.
+        connect: Creates a client.
+        jitter: Returns a random number between its two arguments.
     """
 
-    def __init__(self, connect: Callable[[], ControlClient], spread: Spread) -> None:
+    def __init__(self, connect: Callable[[], ControlClient], jitter: Jitter) -> None:
         self._connect = connect
-        self._spread = spread
-        self._lane = Lane("queenright-answers")
+        self._jitter = jitter
+        self._jobs = JobQueue("queenright-answers")
 
-    def say(
+    def send_outcome(
         self, instruction_id: str, outcome: str, *, detail: str = "", checkpoint_id: str | None = None
     ) -> None:
-        """Tell the outcome of an instruction: done, refused or failed; never waits, never raises."""
-        said = {"outcome": outcome, "detail": detail, "checkpoint_id": checkpoint_id or ""}
-        with harmless:
-            self._lane.put(partial(self._post, instruction_id, {k: v for k, v in said.items() if v}))
+        """Queue the outcome of an instruction: done, refused or failed. Does not block or raise."""
+        answer = {"outcome": outcome, "detail": detail, "checkpoint_id": checkpoint_id or ""}
+        with suppress_errors:
+            self._jobs.put(partial(self._post, instruction_id, {k: v for k, v in answer.items() if v}))
 
     def wait(self, seconds: float) -> bool:
-        """Wait for what is on its way, for at most so many seconds; return whether all is told."""
-        return self._lane.wait(seconds)
+        """Wait at most ``seconds`` for queued outcomes; return whether all were sent."""
+        return self._jobs.wait(seconds)
 
     def _post(self, instruction_id: str, answer: Mapping[str, str]) -> None:
         client = self._connect()
         try:
-            for tried in range(1, _TRIES + 1):
+            for attempt in range(1, _ATTEMPTS + 1):
                 try:
                     return client.answer(instruction_id, answer)
-                except ServiceUnreachableError as away:
-                    if away.final:
+                except ServiceUnreachableError as error:
+                    if error.is_final:
                         return None
-                exiting.wait(backoff(tried, self._spread))
+                exiting.wait(backoff(attempt, self._jitter))
         finally:
             client.close()
         return None

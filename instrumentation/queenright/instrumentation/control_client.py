@@ -1,4 +1,4 @@
-"""The HTTP of the control channel: a worker asks the service for instructions and answers them."""
+"""HTTP client of the control channel: fetches a worker's instructions and answers them."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ ENDPOINT_ENV: Final = "QUEENRIGHT_ENDPOINT"
 
 _CONNECT_SECONDS: Final = 3.0
 _SLACK_SECONDS: Final = 10.0
-"""An answer may come so much later than it was asked for."""
-_PIECE: Final = 64
-"""Bytes at a time, so that an answer that trickles in is found to take too long."""
-_LARGEST: Final = 1 << 20
-"""Bytes of an answer; a longer one is none of the service's."""
+"""Extra time for a response beyond the requested wait."""
+_CHUNK_BYTES: Final = 64
+"""Read in small chunks, so that the deadline also applies to a response that trickles in."""
+_RESPONSE_LIMIT: Final = 1 << 20
+"""Maximum bytes of a response."""
 
-_GONE: Final = frozenset({400, 403, 404, 409, 410, 413, 422})
-"""Answers that would be the same next time."""
+_FINAL_STATUSES: Final = frozenset({400, 403, 404, 409, 410, 413, 422})
+"""Status codes that a retry does not change."""
 
 _HTTP_LOGGERS: Final = ("urllib3.connection", "urllib3.connectionpool")
-_our_threads: Final[set[int]] = set()
+_queenright_threads: Final[set[int]] = set()
 
 
-def _not_ours(record: logging.LogRecord) -> bool:
-    """Let pass what is said of the application's own requests; ours are nobody's trouble."""
-    return record.thread not in _our_threads
+def _is_application_record(record: logging.LogRecord) -> bool:
+    """Logging filter: drop records of our own requests, keep those of the application."""
+    return record.thread not in _queenright_threads
 
 
 def control_endpoint_of(endpoint: str | None) -> str:
@@ -51,25 +51,24 @@ def control_endpoint_of(endpoint: str | None) -> str:
 
 
 def preload_control() -> None:
-    """Import what asking needs, once; not in a thread, where a fork could come in the middle of it."""
-
+    """Import the HTTP modules now: a fork during an import in another thread can deadlock the child."""
     import_for_requests()
     for name in _HTTP_LOGGERS:
         logger = logging.getLogger(name)
-        if _not_ours not in logger.filters:
-            logger.addFilter(_not_ours)
+        if _is_application_record not in logger.filters:
+            logger.addFilter(_is_application_record)
 
 
 class ServiceUnreachableError(QueenrightError):
-    """Raised when the service gave no answer that can be used. ``final``: it would not give another."""
+    """Raised when the service gives no usable response. ``is_final`` means that a retry cannot help."""
 
-    def __init__(self, reason: str, *, final: bool = False) -> None:
+    def __init__(self, reason: str, *, is_final: bool = False) -> None:
         super().__init__(reason)
-        self.final = final
+        self.is_final = is_final
 
 
-class Fetched(NamedTuple):
-    """An answer of the service as JSON values, and when it was given, on the service's clock, if it says."""
+class InstructionsResponse(NamedTuple):
+    """A response of the service: its JSON body, and its ``Date`` header in seconds since the epoch."""
 
     body: object
     time: float | None
@@ -77,16 +76,15 @@ class Fetched(NamedTuple):
 
 class ControlClient:
     """
-    Speaks for one incarnation of one worker; belongs to one thread.
+    Control client of one incarnation of a worker. Use it from one thread only.
 
     Args:
-        endpoint: The base URL of the service's API.
-        agent: The worker's name.
-        session_id: Its session.
-        incarnation_id: This life of it.
-        token: Returns what the service knows this worker's machine by; None if there is nothing. Asked
-            for each request, so that a new one needs no restart.
-        monotonic: Seconds from anywhere.
+        endpoint: Base URL of the service's API.
+        agent: The agent's name.
+        session_id: The session.
+        incarnation_id: The incarnation.
+        token: Returns the API token, or None. Called for each request, so that a new token needs no restart.
+        monotonic: A monotonic clock, in seconds.
     """
 
     def __init__(
@@ -104,57 +102,57 @@ class ControlClient:
         self._session = requests.Session()
         self._session.auth = self._authorize
         self._url = f"{endpoint}/api/agents/{quote(agent, safe='')}/instructions"
-        self._who = {"session_id": session_id, "incarnation_id": incarnation_id}
+        self._identity = {"session_id": session_id, "incarnation_id": incarnation_id}
         self._token = token
         self._monotonic = monotonic
 
-    def fetch(self, wait: float) -> Fetched:
+    def fetch(self, wait: float) -> InstructionsResponse:
         """
-        Return the service's answer; it takes up to ``wait`` seconds if there is nothing.
+        Long-poll for instructions, for up to ``wait`` seconds.
 
         Raises:
-            ServiceUnreachableError: There was no answer, or not one of the service's.
+            ServiceUnreachableError: There was no response, or an unusable one.
         """
-        params = {**self._who, "wait": f"{wait:g}"}
+        params = {**self._identity, "wait": f"{wait:g}"}
         status, body, date = self._send("GET", self._url, wait + _SLACK_SECONDS, params=params)
         if status != 200:
             raise ServiceUnreachableError(f"HTTP status {status}")
         try:
-            return Fetched(json.loads(body), _seconds(date))
+            return InstructionsResponse(json.loads(body), _seconds(date))
         except (ValueError, RecursionError):
-            raise ServiceUnreachableError("an answer that is not JSON") from None
+            raise ServiceUnreachableError("the response is not JSON") from None
 
     def answer(self, instruction_id: str, answer: Mapping[str, Any]) -> None:
         """
-        Say what became of an instruction.
+        Send the outcome of an instruction.
 
         Raises:
-            ServiceUnreachableError: The service did not take it.
+            ServiceUnreachableError: The service did not accept it.
         """
         url = f"{self._url}/{quote(instruction_id, safe='')}/answer"
-        status, *_ = self._send("POST", url, _SLACK_SECONDS, json={**self._who, **answer})
+        status, *_ = self._send("POST", url, _SLACK_SECONDS, json={**self._identity, **answer})
         if not 200 <= status < 300:
-            raise ServiceUnreachableError(f"HTTP status {status}", final=status in _GONE)
+            raise ServiceUnreachableError(f"HTTP status {status}", is_final=status in _FINAL_STATUSES)
 
     def close(self) -> None:
         """Close the connections."""
         self._session.close()
 
     def _authorize(self, request: PreparedRequest) -> PreparedRequest:
-        """Add the token; of one's own here, so that no ``.netrc`` puts something else in its place."""
+        """Add the token. Setting ``auth`` also stops ``requests`` from reading ``.netrc``."""
         if token := self._token():
             request.headers["Authorization"] = f"Bearer {token}"
         return request
 
     def _send(self, method: str, url: str, seconds: float, **more: Any) -> tuple[int, bytes, str]:
-        with _ours():
+        with _suppress_instrumentation():
             try:
                 with self._session.request(
                     method,
                     url,
                     timeout=(_CONNECT_SECONDS, seconds),
                     stream=True,
-                    # Whoever sends a worker elsewhere is not the service that it was told of.
+                    # A redirect could send the token to another host.
                     allow_redirects=False,
                     **more,
                 ) as response:
@@ -166,14 +164,14 @@ class ControlClient:
                 raise ServiceUnreachableError(type(error).__name__) from None
 
     def _read(self, response: Response, seconds: float) -> bytes:
-        until = self._monotonic() + seconds
+        deadline = self._monotonic() + seconds
         body = bytearray()
-        for piece in response.iter_content(_PIECE):
-            body += piece
-            if len(body) > _LARGEST:
-                raise ServiceUnreachableError("an answer that does not end")
-            if self._monotonic() > until:
-                raise ServiceUnreachableError("an answer that took too long")
+        for chunk in response.iter_content(_CHUNK_BYTES):
+            body += chunk
+            if len(body) > _RESPONSE_LIMIT:
+                raise ServiceUnreachableError(f"the response is longer than {_RESPONSE_LIMIT} bytes")
+            if self._monotonic() > deadline:
+                raise ServiceUnreachableError(f"the response took longer than {seconds:g} s")
         return bytes(body)
 
 
@@ -185,13 +183,13 @@ def _seconds(date: str) -> float | None:
 
 
 @contextmanager
-def _ours() -> Iterator[None]:
-    """Keep requests of ours out of the application's traces and logs."""
+def _suppress_instrumentation() -> Iterator[None]:
+    """Keep our own requests out of the application's traces and logs."""
     thread = threading.get_ident()
-    _our_threads.add(thread)
+    _queenright_threads.add(thread)
     token = attach(set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))
     try:
         yield
     finally:
         detach(token)
-        _our_threads.discard(thread)
+        _queenright_threads.discard(thread)

@@ -1,9 +1,9 @@
 """
-Delivery: one thread and two bounded queues between the agent and the network.
+One thread and two bounded queues between the agent and the network.
 
-The caller's side only appends to a queue. Start records go out before the spans that were
-ended by then, so that a start never arrives after its end. What cannot be delivered is kept
-while there is room, the oldest given up and counted when there is none.
+Callers only append to a queue. Start records are sent before the spans that have ended by then, so that
+a start never arrives after its end. Undelivered items are kept while there is room; when a queue is full,
+the oldest items are dropped and counted.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ from enum import Enum
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from queenright.instrumentation.dropped import DROPPED, Signal
+from queenright.instrumentation.error_guard import suppress_errors
 from queenright.instrumentation.forks import after_fork_in_child
-from queenright.instrumentation.harmless import harmless
 
 T = TypeVar("T")
 
 BATCH: Final = 512
-"""At most this many records or spans in one request."""
+"""Maximum records or spans per request."""
 
 _BACKOFF_LIMIT: Final = 30.0
 
-LAST_WORD_SECONDS: Final = 5.0
-"""So long an ending process tries to deliver its end to a service that was there before, and may restart."""
+FINAL_DELIVERY_SECONDS: Final = 5.0
+"""Time that an exiting process keeps retrying if the service was reachable before; it may be restarting."""
 
 
-class Sent(Enum):
-    """How an attempt to deliver a batch ended."""
+class SendResult(Enum):
+    """The result of an attempt to send a batch."""
 
-    DONE = "done"
-    LATER = "later"
-    REFUSED = "refused"
+    DELIVERED = "delivered"
+    RETRY = "retry"
+    REJECTED = "rejected"
 
 
 class Sender(Protocol):
-    """Where batches go; called in the delivery's thread only."""
+    """Sends batches; called only from the delivery thread."""
 
-    def send(self, signal: Signal, batch: Sequence[Any]) -> Sent:
+    def send(self, signal: Signal, batch: Sequence[Any]) -> SendResult:
         """Deliver one batch; never raises."""
 
     def close(self) -> None:
-        """Close connections; nothing is sent after."""
+        """Close the connections; called last."""
 
 
 class _Queue(Generic[T]):
-    """A bounded queue that gives up the oldest and counts it."""
+    """A bounded queue that drops and counts the oldest items."""
 
     def __init__(self, signal: Signal, capacity: int) -> None:
         self.signal = signal
@@ -70,7 +70,7 @@ class _Queue(Generic[T]):
         return [items.popleft() for _ in range(min(number, len(items)))]
 
     def put_back(self, batch: list[T]) -> None:
-        """Return an undelivered batch to the head, as much as there is room for, the newest first."""
+        """Return an undelivered batch to the head of the queue; without room for all, keep the newest."""
         items = self.items
         room = (items.maxlen or 0) - len(items)
         if room < len(batch):
@@ -81,12 +81,12 @@ class _Queue(Generic[T]):
 
 class Delivery:
     """
-    Sends what is queued, from a thread that starts with the first item.
+    Sends queued items from a thread that starts with the first item.
 
     Args:
-        connect: Makes the sender; called in the thread, and again after a fork.
+        connect: Creates the sender; called in the thread, and again after a fork.
         interval: Seconds between deliveries.
-        capacity: How many spans, and how many records, are kept at most.
+        capacity: Maximum queued spans, and maximum queued records.
     """
 
     def __init__(self, connect: Callable[[], Sender], *, interval: float = 0.5, capacity: int = 8192) -> None:
@@ -109,7 +109,7 @@ class Delivery:
         self._delivered = False
 
     def _forked(self) -> None:
-        # What is queued belongs to the parent, which sends it. So does its connection.
+        # Queued items and the connection belong to the parent.
         self._records.items.clear()
         self._spans.items.clear()
         self._reset()
@@ -138,7 +138,7 @@ class Delivery:
         _close_at_exit_of_child(self)
 
     def flush(self, timeout: float) -> bool:
-        """Send what is queued now; return whether all of it was delivered within ``timeout`` seconds."""
+        """Send queued items now; return whether all were delivered within ``timeout`` seconds."""
         if self._thread is None:
             return not self._records.items and not self._spans.items
         done = threading.Event()
@@ -148,15 +148,15 @@ class Delivery:
 
     def close(self, timeout: float = 2.0) -> None:
         """
-        Send what is queued, for at most ``timeout`` seconds; the rest is given up and counted.
+        Send queued items for at most ``timeout`` seconds; drop and count the rest.
 
-        Where something was delivered before it is tried again for up to ``LAST_WORD_SECONDS``: the end of a
-        run that is lost while the service restarts looks like a process that died.
+        If the service was reachable before, retry for up to ``FINAL_DELIVERY_SECONDS``: losing the end of a
+        run while the service restarts would look like a process that died.
         """
         if self._closed:
             return
         if self._delivered:
-            timeout = max(timeout, LAST_WORD_SECONDS)
+            timeout = max(timeout, FINAL_DELIVERY_SECONDS)
         self._give_up_at = time.monotonic() + timeout
         self._closed = True
         thread = self._thread
@@ -173,19 +173,19 @@ class Delivery:
             self._wake.wait(self._pause())
             self._wake.clear()
             self._cycle()
-        # What came in during the last delivery, such as the end of the run, or could not be delivered yet.
+        # Items queued during the last delivery, such as the end of the run, or not delivered yet.
         while self._delivered and (self._records.items or self._spans.items):
-            left = self._give_up_at - time.monotonic()
-            if left <= 0:
+            remaining = self._give_up_at - time.monotonic()
+            if remaining <= 0:
                 break
-            time.sleep(min(self._interval, left))
+            time.sleep(min(self._interval, remaining))
             self._cycle()
         if self._sender is not None:
-            with harmless:
+            with suppress_errors:
                 self._sender.close()
 
     def _pause(self) -> float:
-        """Return the seconds to the next attempt, longer with every failure."""
+        """Return the seconds until the next attempt, with exponential backoff."""
         if not self._failures:
             return self._interval
         longest = min(_BACKOFF_LIMIT, self._interval * 2.0 ** min(self._failures, 16))
@@ -193,14 +193,14 @@ class Delivery:
 
     def _cycle(self) -> None:
         waiting, self._waiting = self._waiting, []
-        went_well = False
-        with harmless:
-            # Counted first: every span's start record is queued before the span's end is.
+        is_success = False
+        with suppress_errors:
+            # Spans are counted first, because every start record is queued before the end of its span.
             spans, records = len(self._spans.items), len(self._records.items)
             if (spans or records) and self._sender is None:
                 self._sender = self._connect()
-            went_well = self._drain(self._records, records) and self._drain(self._spans, spans)
-        self._failures = 0 if went_well else self._failures + 1
+            is_success = self._drain(self._records, records) and self._drain(self._spans, spans)
+        self._failures = 0 if is_success else self._failures + 1
         for done in waiting:
             done.set()
 
@@ -208,20 +208,20 @@ class Delivery:
         while number > 0 and self._sender is not None:
             batch = queue.take(min(BATCH, number))
             number -= len(batch)
-            sent = Sent.REFUSED
-            with harmless:
-                sent = self._sender.send(queue.signal, batch)
-            if sent is Sent.LATER:
+            result = SendResult.REJECTED
+            with suppress_errors:
+                result = self._sender.send(queue.signal, batch)
+            if result is SendResult.RETRY:
                 queue.put_back(batch)
                 return False
-            if sent is Sent.REFUSED:
+            if result is SendResult.REJECTED:
                 DROPPED.count(queue.signal, len(batch))
-            self._delivered = self._delivered or sent is Sent.DONE
+            self._delivered = self._delivered or result is SendResult.DELIVERED
         return True
 
 
 def _close_at_exit_of_child(delivery: Delivery) -> None:
-    """Have a child of ``multiprocessing`` deliver before it leaves: it passes by ``atexit``."""
+    """Deliver at the exit of a ``multiprocessing`` child, which does not run ``atexit`` hooks."""
     if "multiprocessing" not in sys.modules:
         return
     from multiprocessing import parent_process, util

@@ -1,4 +1,4 @@
-"""What was given up, by signal: counted once per process, shown in every registry that asks."""
+"""The counter of dropped telemetry: one per process, registered in every worker registry."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from queenright.instrumentation.forks import after_fork_in_child
 
 Signal = Literal["spans", "logs", "steps"]
 SIGNALS: Final[tuple[Signal, ...]] = ("spans", "logs", "steps")
-"""Spans and log records not delivered, open spans not reported, lines of the step log not written."""
+"""Undelivered spans; undelivered log records and unreported open spans; unwritten step log lines."""
 
 
-class Dropped(Collector):
+class DroppedTelemetry(Collector):
     """The counter ``queenright_telemetry_dropped_total``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: dict[Signal, int] = dict.fromkeys(SIGNALS, 0)
-        after_fork_in_child(self._forked)
+        after_fork_in_child(self._reset_lock)
 
-    def _forked(self) -> None:
+    def _reset_lock(self) -> None:
         self._lock = threading.Lock()
 
     def count(self, signal: Signal, number: int = 1) -> None:
-        """Add ``number`` to what was given up of ``signal``."""
+        """Count ``number`` dropped items of ``signal``."""
         with self._lock:
             self._counts[signal] += number
 
-    def of(self, signal: Signal) -> int:
-        """Return how much of ``signal`` was given up so far."""
+    def count_of(self, signal: Signal) -> int:
+        """Return the number of dropped items of ``signal``."""
         return self._counts[signal]
 
     def collect(self) -> Iterable[Metric]:
-        """Return the counter, one sample a signal."""
+        """Return the counter, one sample per signal."""
         name = names.TELEMETRY_DROPPED
         family = CounterMetricFamily(name.name, name.help, labels=name.labels)
         for signal in SIGNALS:
@@ -47,4 +47,4 @@ class Dropped(Collector):
         yield family
 
 
-DROPPED: Final = Dropped()
+DROPPED: Final = DroppedTelemetry()

@@ -1,10 +1,10 @@
-"""Time spans as people say them."""
+"""Format durations for people."""
 
 from __future__ import annotations
 
 
 def format_duration(seconds: float) -> str:
-    """Return a time span in plain units: ``6 s``, ``4 min``, ``2.5 h``, ``3 d``."""
+    """Format a duration: ``6 s``, ``4 min``, ``2.5 h``, ``3 d``."""
     seconds = max(seconds, 0.0)
     if seconds < 89.5:
         return f"{seconds:.0f} s"

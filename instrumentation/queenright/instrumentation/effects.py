@@ -1,8 +1,8 @@
 """
-What a tool call does, as far as its name and its arguments tell.
+Infer the effect of a tool call from its name and arguments.
 
-Detectors of repeats need it: what was asked again after a change may have another answer,
-waiting for something is no loop, and handing in a result again and again is no work.
+Loop detectors need it: a repeated read after a change may return something new, waiting is not a loop,
+and submitting a result again and again is not work.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import Any, Final, NamedTuple
 
 
 class Effect(StrEnum):
-    """What a tool call does."""
+    """The effect of a tool call."""
 
     READS = "reads"
-    """It changes nothing: what it returns can be asked for again."""
+    """Reads without side effects."""
     SEARCHES = "searches"
-    """It reads, and may find nothing: that is an answer and no failure."""
+    """Reads, and may find nothing: that is an answer, not a failure."""
     POLLS = "polls"
-    """It reads the state of something that goes on by itself: asked again after a pause it is no repeat."""
+    """Reads the state of something that changes by itself; repeated after a pause it is not a repeat."""
     CHANGES = "changes"
-    """It changes something that later calls may see."""
+    """Changes state that later calls may see."""
     EDITS = "edits"
-    """It writes what its arguments say: again with the same, it does nothing new."""
+    """Writes its arguments, so that a repeated call has no new effect."""
     WAITS = "waits"
-    """It waits, or asks whether something has finished."""
+    """Waits, or polls for completion."""
     RUNS = "runs"
-    """It runs a program or a script, which may change something."""
+    """Runs a program or a script, which may change something."""
     SUBMITS = "submits"
-    """It hands in a result, or says that the task is done."""
+    """Submits a result, or reports that the task is done."""
 
 
 READING: Final = frozenset({Effect.READS, Effect.SEARCHES, Effect.POLLS})
@@ -88,7 +88,7 @@ _NOTES: Final = _words_in(
     todo todos plan memory think thought
     """
 )
-"""What an agent writes to itself: no other call sees it."""
+"""Tools with which an agent takes notes for itself; they affect no other call."""
 _WAITS: Final = _words_in(
     """
     sleep wait poll bashoutput taskoutput await_shell wait_for wait_agent get_task_status
@@ -146,7 +146,7 @@ _SEPARATORS: Final = re.compile(r"__|[.:/]")
 _PLAIN: Final = re.compile(r"[^a-z0-9]+")
 
 _COMMAND_HEAD: Final = 2_000
-"""Characters of a command that are looked at."""
+"""Characters of a command that are analysed."""
 _QUOTED: Final = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"")
 _SPECIAL: Final = re.compile(r"[;|&<>\n=]")
 _REDIRECT: Final = re.compile(r"(?<![0-9&<=-])[12]?>{1,2}(?!\s*(?:/dev/null|&))")
@@ -229,11 +229,11 @@ _INSTALLS: Final = _words_in(
 
 
 class _Tool(NamedTuple):
-    """What a tool's name tells."""
+    """What can be inferred from a tool's name."""
 
     effect: Effect | None
     command_in: tuple[str, ...] = ()
-    """Where a shell's command is among its arguments."""
+    """Argument names that may hold the command of a shell."""
     is_editor: bool = False
     is_stdin: bool = False
     asks_user: bool = False
@@ -242,7 +242,7 @@ class _Tool(NamedTuple):
 
 @lru_cache(4096)
 def _tool(name: str) -> _Tool:
-    # "mcp__github__create_issue", "functions.read_file": its own name is the last part.
+    # "mcp__github__create_issue", "functions.read_file": the tool's own name is the last part.
     own = _SEPARATORS.split(name)[-1]
     plain = _PLAIN.sub("_", own.lower()).strip("_")
     words = [word.lower() for word in _WORDS.findall(own)]
@@ -276,58 +276,58 @@ def _effect_of_name(words: list[str]) -> Effect | None:
 
 
 def effect_of_tool(name: str) -> Effect | None:
-    """Return what calls of a tool do, by its name alone; None if that does not tell."""
+    """Return the effect of a tool from its name alone; None if unknown."""
     return _tool(name).effect
 
 
 def asks_user(name: str) -> bool:
-    """Return whether a tool asks a person, and waits for the answer."""
+    """Return whether a tool asks a person and waits for the answer."""
     return _tool(name).asks_user
 
 
 def speaks(name: str) -> bool:
-    """Return whether a tool says something to somebody, who may answer."""
+    """Return whether a tool sends a message that may be answered."""
     return _tool(name).speaks
 
 
 def is_shell(name: str) -> bool:
-    """Return whether a tool runs commands of a shell."""
+    """Return whether a tool runs shell commands."""
     return bool(_tool(name).command_in)
 
 
 def effect_of(tool: str, arguments: object = None) -> Effect | None:
     """
-    Return what a call does; None if nothing tells.
+    Return the effect of a tool call; None if unknown.
 
     Args:
         tool: The tool's name.
-        arguments: What it was called with: text, JSON or an object. Of a shell its command is looked at.
+        arguments: The arguments: text, JSON or an object. For a shell, the command is analysed.
     """
-    known = _tool(tool)
-    if known.command_in:
-        command = _text_in(arguments, known.command_in)
+    traits = _tool(tool)
+    if traits.command_in:
+        command = _text_in(arguments, traits.command_in)
         return effect_of_command(command[:_COMMAND_HEAD]) if command else None
-    if known.is_editor:
+    if traits.is_editor:
         command = _text_in(arguments, ("command",))
         if command == "view":
             return Effect.READS
         return Effect.CHANGES if command.startswith("undo") else Effect.EDITS
-    if known.is_stdin:
-        # An empty one only looks for more output.
+    if traits.is_stdin:
+        # Empty input only polls for more output.
         return None if _text_in(arguments, ("chars", "input", "text", "data")).strip() else Effect.WAITS
-    if known.effect is Effect.WAITS and _is_short(arguments):
+    if traits.effect is Effect.WAITS and _is_short(arguments):
         return Effect.READS
-    return known.effect
+    return traits.effect
 
 
 def effect_facts(tool: str, arguments: object) -> dict[str, str]:
-    """Return the field ``effect`` of a call's event, where the tool's name alone does not tell the effect."""
+    """Return the field ``effect`` for a call's event, if it differs from the effect of the tool's name."""
     effect = effect_of(tool, arguments)
     return {} if effect is None or effect is effect_of_tool(tool) else {"effect": effect.value}
 
 
 def _text_in(arguments: object, keys: tuple[str, ...]) -> str:
-    """Return the first argument of one of these names as text; plain text is that argument."""
+    """Return the first of the arguments ``keys`` as text; plain text is returned as it is."""
     if isinstance(arguments, str):
         if arguments[:1] != "{":
             return arguments
@@ -339,7 +339,7 @@ def _text_in(arguments: object, keys: tuple[str, ...]) -> str:
         return ""
     value: Any = next((arguments[key] for key in keys if arguments.get(key)), "")
     if isinstance(value, list):
-        # ["bash", "-lc", "..."]: the last is the command.
+        # ["bash", "-lc", "..."]: the last item is the command.
         value = value[-1] if len(value) > 2 and str(value[1]).startswith("-") else " ".join(map(str, value))
     return value if isinstance(value, str) else ""
 
@@ -364,10 +364,10 @@ def _is_short(arguments: object) -> bool:
 @lru_cache(1024)
 def effect_of_command(command: str) -> Effect | None:
     """
-    Return what a shell command does.
+    Return the effect of a shell command.
 
-    It reads if all of its parts do, and edits if the others write what the command says. It waits if it
-    sleeps besides, whatever else it looks at.
+    It reads if all of its parts read, and edits if the others write what the command contains. It waits if it
+    also sleeps, whatever else it reads.
     """
     if _SPECIAL.search(command) is None:
         words = command.split()

@@ -1,7 +1,7 @@
-"""The base of every exception that Queenright raises."""
+"""The base class of all Queenright exceptions."""
 
 from __future__ import annotations
 
 
 class QueenrightError(Exception):
-    """Base of Queenright's own exceptions: catch this one to catch them all."""
+    """Base class of all Queenright exceptions."""

@@ -1,11 +1,10 @@
 """
-Fingerprints of arguments and results: equal when nothing that matters differs.
+Fingerprints of arguments and results, which are equal if nothing relevant differs.
 
-Detectors of repeats compare fingerprints, never content. Two values have one fingerprint
-when they differ only in the order of keys, in the white space of JSON, or in what is made
-anew for every call: ids of calls and requests, UUIDs and other generated ids, time stamps,
-ages ("3 hours ago"), measured durations, memory addresses, temporary file names. Everything
-else counts: numbers, names, page numbers, a percentage that moves.
+Loop detectors compare fingerprints, never content. Two values have the same fingerprint if they differ
+only in the order of keys, in JSON whitespace, or in values that are new for every call: call and request
+ids, UUIDs and other generated ids, timestamps, ages ("3 hours ago"), measured durations, memory addresses,
+temporary file names. All other differences count: numbers, names, page numbers, a changing percentage.
 """
 
 from __future__ import annotations
@@ -18,35 +17,35 @@ from typing import Any, Final
 
 _TEXT_HEAD: Final = 16_384
 _TEXT_TAIL: Final = 16_384
-"""Of a longer text only the first and last part are searched for ids; all of it is hashed."""
+"""Only the head and tail of a longer text are searched for ids; all of it is hashed."""
 
 _JSON_LIMIT: Final = 65_536
-"""Longer text is not tried as JSON."""
+"""Longer text is not parsed as JSON."""
 
 _NODES: Final = 5_000
-"""A container's further items are taken as they are."""
+"""Maximum parts of a container that are normalized; the rest is hashed unchanged."""
 
 _DEPTH: Final = 24
 
 _KEYS: Final = 4_096
-"""So many keys are remembered at most."""
+"""Maximum number of cached keys."""
 
 _MAX_KEYED: Final = 4_096
-"""Keys with values that are looked at in one text; others are taken as they are."""
+"""Maximum ``key: value`` pairs that are checked in one text."""
 
 _MAX_TEXT: Final = _JSON_LIMIT
-"""Characters of a container's texts that are searched for ids; all of them are hashed."""
+"""Characters of a container's strings that are searched for ids; all of them are hashed."""
 
 _SEARCHED_FOR_ARGUMENTS: Final = 65_536
-"""A longer result says more than its arguments."""
+"""A longer result contains more than its arguments."""
 _SEARCHED_FOR_FAILURE: Final = 4_096
 _MOST_TEXTS: Final = 16
 _SHORTEST_SENTENCE: Final = 16
-"""A tool that answers with a shorter text than this that it was given may have checked or looked it up."""
+"""A result that repeats a shorter argument may be an answer, for example of a lookup."""
 _SHORTEST_TEXT: Final = 4
-"""A shorter text of the arguments may be in a result by chance."""
+"""A shorter argument may be in a result by chance."""
 
-# Keys, in lower case and without `_`, `-`, `.`, whose plain values are made anew for every call.
+# Keys, in lower case and without `_`, `-`, `.`, whose scalar values are new for every call.
 _ID_KEYS = """
     callid toolcallid tooluseid functioncallid requestid reqid xrequestid traceid spanid parentid parentspanid
     traceparent correlationid messageid msgid eventid runid invocationid executionid responseid completionid
@@ -59,7 +58,7 @@ _TIME_KEYS = """
     executiontime executiontimems processingtime processingtimems walltime walltimeseconds
 """
 _VOLATILE_KEYS: Final = frozenset((_ID_KEYS + _TIME_KEYS).split())
-# These are as often real values (a shop's opening time, an hour to book): only a clock's reading is masked.
+# These may also be real values (opening hours, a time to book): only clock readings are masked.
 _MAYBE_KEYS: Final = frozenset(
     {"time", "now", "created", "modified", "updated", "started", "finished", "date", "datetime", "at"}
 )
@@ -68,8 +67,8 @@ _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d+)?"
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _END = r"(?![A-Za-z0-9])"
 
-# What a generated id or a clock's reading looks like in text. Each begins with a character (class) and looks
-# behind only then, so that the engine skips to candidates: 30 ns a character instead of 250.
+# Generated ids and clock readings in text. Each pattern starts with a character (class) followed by a
+# lookbehind, so that the engine skips to candidates: 30 ns per character instead of 250.
 _STAMPS = (
     re.compile(rf"[12](?<!\d.)\d\d\d([-/])\d\d\1\d\d[T ]{_CLOCK}(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?{_END}"),
     re.compile(rf" {_MONTH} (?:\d{{4}}| ?\d\d?) {_CLOCK}(?: (?:GMT|UTC|[+-]\d{{4}}|\d{{4}}))?{_END}"),
@@ -78,7 +77,7 @@ _STAMPS = (
 _HEXADECIMAL = re.compile(
     r"[0-9a-fA-F](?<![A-Za-z0-9].)(?:"
     r"[0-9a-fA-F]{7}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
-    # Neither a number nor a word; 40 and 64 digits are digests of content (a commit, a file), so values.
+    # Neither a number nor a word. Digests of content (a commit, a file) have 40 or 64 digits and are values.
     rf"|[0-9a-fA-F]{{15,31}}{_END}(?<!\d{{16}})(?<![a-fA-F]{{16}})"
     rf"){_END}"
 )
@@ -96,11 +95,11 @@ _MEASURED = re.compile(
     r"\d+(?:\.\d+)? ?(?:ns|µs|us|ms|s|secs?|seconds?)(?![A-Za-z])"
 )
 _MEASURED_ASIDE = re.compile(r"\(\d+\.\d+ ?(?:s|secs?|seconds?)\)")
-# In quotes, or after "since", somebody chose this age.
+# An age in quotes or after "since" was chosen by someone, for example in a query.
 _AGO = re.compile(
     r"[ (\n](?<!since.)(?:\d+|an?) (?:sec(?:ond)?|min(?:ute)?|hour|hr|day|week|month|year)s? ago(?![A-Za-z])"
 )
-# `key: value` in prose, log lines and the text of objects; which keys, `_unkeyed` decides.
+# `key: value` in prose, log lines and serialized objects; `_mask_keyed_value` checks the key.
 _KEYED = re.compile(r"""[:=]\s?(?:\\?["'])?[a-zA-Z_.:+-]{0,64}+\d[\w.:+-]*""")
 _LAST_WORD = re.compile(r"[A-Za-z][\w-]*\Z")
 _WORD = re.compile(r"[^\W_]")
@@ -108,14 +107,14 @@ _POSITION = re.compile(
     r"(?i:(?<=\bline )|(?<=\blines )|(?<=\bcolumn )|(?<=\brow )|(?<=\bcol )|(?<=\bline)|(?<=\bL))\d+"
     r"|(?<=[\w)]:)\d+(?=[:,)\s]|\Z)|(?<=[(,])\d+(?=[,)])"
 )
-# A tool that does not report its failure may still return what a failure looks like.
+# What a failure looks like in the result of a tool that does not report it.
 _FAILURE_SHAPE = re.compile(
     r"Traceback \(most recent call last\)|^[ \t]*File \"[^\"\n]+\", line \d"
     r"|^\S+?:\d+(?::\d+)?: (?:fatal )?error\b|^[ \t]+at .+[:(]\d+(?::\d+)?\)?$|\bpanicked at "
     r"|^Exception in thread |^\S+\(\d+(?:,\d+)?\): error\b|^error(?:\[E\d+\])?: .*\n[ \t]*--> ",
     re.MULTILINE,
 )
-# What says that there is nothing: in words, or as values with an empty list and no other content.
+# A result that says that nothing was found: in words, or as an object with an empty list.
 _NOTHING_FOUND = re.compile(
     r"""["\s]*(?:exit[ _]code:?[ _]1\b|<returncode>\s*[01]\s*</returncode>|</?output>|[\s.()])*(?:"""
     r"no (?:output|content|data)|\[\]|None|null|nothing(?: was)? found[^\n]{0,60}"
@@ -128,9 +127,9 @@ _NOTHING_FOUND = re.compile(
 _NOTHING_FOUND_LIMIT: Final = 160
 _BEGINS_NOTHING: Final = frozenset({"", *"nN0zZfFeE<[](.'o \n\""})
 """The second character of such a form: the first is that of its type."""
-# Where none of these is, no id can be.
+# A text without any of these contains no id.
 _TRIGGER = re.compile(r"\d|[_-][A-Za-z]{16}")
-# A clock's reading has seconds; without them, somebody chose this time.
+# A clock reading has seconds; a time without them was chosen by someone.
 _READ_STAMP = re.compile(
     rf"\d{{4}}-\d\d-\d\d[T ](?!\d\d:\d\d:00(?!\.\d*[1-9])){_CLOCK} ?(?:Z|[+-]\d\d:?\d\d)?"
 )
@@ -139,26 +138,26 @@ _CHOSEN_STAMP = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::00(?:\.0+)?)?(?:Z|[
 
 def fingerprint(value: object) -> str:
     """
-    Return 16 hexadecimal characters: the same in every process for values that are the same in substance.
+    Return the fingerprint of a value: 16 hexadecimal characters, stable across processes.
 
-    A JSON text and the object it stands for have one fingerprint. Never raises; the work is
-    bounded for long texts and big containers (all of them is hashed, only part is searched for ids).
+    A JSON text and the object that it represents have the same fingerprint. Never raises. The work is bounded
+    for long texts and large containers: all of them is hashed, only a part is searched for ids.
     """
     return _digest(_canonical(value))
 
 
 def result_fingerprint(result: object, arguments: object = None, *, failed: bool = False) -> str:
     """
-    Return the fingerprint of what a tool call returned: of what it says that its arguments did not.
+    Return the fingerprint of a tool's result, without the text that it repeats from its arguments.
 
-    Texts of the arguments are left out of it, so that two searches that find nothing for other words say the
-    same, and what only repeats a sentence of them says nothing: that is ``NOTHING_NEW``. An empty result,
-    and one that says so in words, is ``NOTHING_FOUND``. Of an error, also one that only looks like it (a
-    traceback, a compiler's message), the numbers of lines and columns are left out too. Never raises.
+    Two searches that find nothing for different words therefore have the same fingerprint. A result that only
+    repeats a sentence of its arguments is ``NOTHING_NEW``. An empty result, or one that says that nothing was
+    found, is ``NOTHING_FOUND``. For an error, reported or with the shape of one (a traceback, a compiler's
+    message), line and column numbers are ignored too. Never raises.
 
     Args:
-        result: What came back: text or any value.
-        arguments: What the tool was called with; None if that is not known.
+        result: The result: text or any value.
+        arguments: The arguments of the call; None if unknown.
         failed: Whether the call failed.
     """
     canonical = _canonical(result)
@@ -197,21 +196,21 @@ def _canonical(value: object) -> str:
         parts = _Parts()
         _write(value, parts, _DEPTH, None)
         return "".join(parts)
-    except Exception:  # a hostile __repr__, a container changed by another thread, a depth without end
+    except Exception:  # a __repr__ that raises, a container changed by another thread, endless recursion
         return f"<{type(value).__qualname__}>"
 
 
 def _texts_of(arguments: object) -> list[str]:
-    """Return the texts that a call's arguments consist of, as they are in a canonical form, longest first."""
+    """Return the strings in a call's arguments, longest first."""
     if isinstance(arguments, str):
-        said = arguments.strip()
-        if said[:1] == "{" and len(said) <= _JSON_LIMIT:
+        text = arguments.strip()
+        if text[:1] == "{" and len(text) <= _JSON_LIMIT:
             try:
-                arguments = json.loads(said)
+                arguments = json.loads(text)
             except (ValueError, RecursionError):
-                return []  # cut
+                return []  # truncated JSON
         if isinstance(arguments, str):
-            return [said] if len(said) >= _SHORTEST_TEXT else []
+            return [text] if len(text) >= _SHORTEST_TEXT else []
     if not isinstance(arguments, Mapping):
         return []
     texts: list[str] = []
@@ -223,7 +222,7 @@ def _texts_of(arguments: object) -> list[str]:
 
 
 def _of_text(text: str) -> str:
-    """Return the canonical form of a text on the top level: JSON as its object."""
+    """Return the canonical form of a text; JSON becomes its object."""
     text = text.strip()
     if text[:1] in "{[" and len(text) <= _JSON_LIMIT and text[-1:] in "}]":
         try:
@@ -238,15 +237,15 @@ def _of_text(text: str) -> str:
 
 
 def scrub(text: str) -> str:
-    """Return ``text`` with generated ids, time stamps and measured durations replaced by ``~``."""
+    """Replace generated ids, timestamps and measured durations in ``text`` by ``~``."""
     if len(text) <= _TEXT_HEAD + _TEXT_TAIL:
         return text if _TRIGGER.search(text) is None else _scrub(text)
     return _scrub(text[:_TEXT_HEAD]) + text[_TEXT_HEAD:-_TEXT_TAIL] + _scrub(text[-_TEXT_TAIL:])
 
 
 def _scrub(text: str) -> str:
-    # Each pattern is looked for only where the shape of what it finds is: with every digit as 0, and every
-    # hexadecimal digit as 0, shapes are plain substrings, which are found twenty times as fast as a pattern.
+    # Each pattern runs only if its shape is present. With every digit (or hexadecimal digit) mapped to 0, a
+    # shape is a plain substring, which is found twenty times faster than a pattern.
     raw = text.encode("utf-8", "surrogatepass")
     digits = raw.translate(_DIGITS_AS_0)
     size = len(text)
@@ -254,7 +253,7 @@ def _scrub(text: str) -> str:
         if b"00:00:00" in digits:
             for pattern in _STAMPS:
                 text = pattern.sub("~", text)
-        text = _KEYED.sub(_unkeyed, text, _MAX_KEYED)
+        text = _KEYED.sub(_mask_keyed_value, text, _MAX_KEYED)
     if size >= 16:
         hexadecimal = raw.translate(_HEXADECIMAL_AS_0)
         if _HEXADECIMAL_SHAPE in hexadecimal or _UUID_SHAPE in hexadecimal:
@@ -293,31 +292,31 @@ _MEASURED_SHAPE: Final = re.compile(
 )
 
 
-def _unkeyed(found: re.Match[str]) -> str:
-    """Return ``key: value`` without its value if the key is one whose values are made anew for every call."""
-    text, start = found.string, found.start()
+def _mask_keyed_value(match: re.Match[str]) -> str:
+    """Return ``key: value``, with the value masked if the key's values are new for every call."""
+    text, start = match.string, match.start()
     # Before the colon: a space, a quote, a backslash.
     end = start - 1 if start and text[start - 1].isspace() else start
     end = end - 1 if end and text[end - 1] in "\"'" else end
     end = end - 1 if end and text[end - 1] == "\\" else end
     word = _LAST_WORD.search(text, max(0, end - 24), end)
-    if word is None or _plain(word[0]) not in _VOLATILE_KEYS:
-        return found[0]
+    if word is None or _normalize_key(word[0]) not in _VOLATILE_KEYS:
+        return match[0]
     return "~"
 
 
 class _Parts(list[str]):
-    """What has been written of a container, and how many characters of its texts are still searched."""
+    """The canonical form of a container so far, and how many more characters of strings to search for ids."""
 
-    left = _MAX_TEXT
+    search_budget = _MAX_TEXT
 
 
 def _write(value: Any, parts: _Parts, depth: int, key: str | None) -> None:
     """Append the canonical form of ``value``, the value of ``key``, to ``parts``."""
     kind = type(value)
     if kind is str:
-        parts.left -= len(value)
-        if parts.left < 0 or (key is not None and _CHOSEN_STAMP.fullmatch(value)):
+        parts.search_budget -= len(value)
+        if parts.search_budget < 0 or (key is not None and _CHOSEN_STAMP.fullmatch(value)):
             parts.append('"' + value)
         elif value[:1] in ("{", "[") and depth > 0:
             parts.append(_of_text(value))
@@ -354,38 +353,39 @@ def _write_mapping(value: Mapping[Any, Any], parts: _Parts, depth: int) -> None:
             break
         item = value[key]
         name = key if type(key) is str else repr(key)
-        known = _keys.get(name)
-        if known is None:
-            known = _know(name)
-        if known[1] is not None and known[1](item):
-            parts.append(known[0] + "~,")
+        entry = _keys.get(name)
+        if entry is None:
+            entry = _classify_key(name)
+        canonical_key, is_volatile = entry
+        if is_volatile is not None and is_volatile(item):
+            parts.append(canonical_key + "~,")
             continue
-        parts.append(known[0])
+        parts.append(canonical_key)
         _write(item, parts, depth - 1, name)
         parts.append(",")
     parts.append("}")
 
 
 _keys: Final[dict[str, tuple[str, Callable[[object], bool] | None]]] = {}
-"""Keys met before: how they are written, and what tells a value that is made anew for every call."""
+"""Cache by key: its canonical form, and a test for values that are new for every call."""
 
 
-def _know(key: str) -> tuple[str, Callable[[object], bool] | None]:
-    plain = _plain(key)
-    test: Callable[[object], bool] | None = None
-    if plain in _VOLATILE_KEYS:
-        test = _is_plain_value
-    elif plain in ("duration", "durationseconds"):
-        test = _is_measured
-    elif plain in _MAYBE_KEYS:
-        test = _is_read_from_a_clock
-    known = (f"{key!r}:", test)
+def _classify_key(key: str) -> tuple[str, Callable[[object], bool] | None]:
+    normalized = _normalize_key(key)
+    is_volatile: Callable[[object], bool] | None = None
+    if normalized in _VOLATILE_KEYS:
+        is_volatile = _is_scalar
+    elif normalized in ("duration", "durationseconds"):
+        is_volatile = _is_measured
+    elif normalized in _MAYBE_KEYS:
+        is_volatile = _is_clock_reading
+    entry = (f"{key!r}:", is_volatile)
     if len(_keys) < _KEYS and len(key) < 100:
-        _keys[key] = known
-    return known
+        _keys[key] = entry
+    return entry
 
 
-def _is_plain_value(value: object) -> bool:
+def _is_scalar(value: object) -> bool:
     return isinstance(value, str | int | float) and not isinstance(value, bool)
 
 
@@ -393,18 +393,18 @@ def _is_measured(value: object) -> bool:
     return isinstance(value, float)
 
 
-def _is_read_from_a_clock(value: object) -> bool:
+def _is_clock_reading(value: object) -> bool:
     if isinstance(value, str):
         return _READ_STAMP.fullmatch(value) is not None
     return isinstance(value, int | float) and value >= 1_000_000_000
 
 
-def _plain(key: str) -> str:
+def _normalize_key(key: str) -> str:
     return key.lower().replace("_", "").replace("-", "").replace(".", "")
 
 
 def _described(value: object) -> str:
-    """Return the canonical form of something that is no JSON value."""
+    """Return the canonical form of a value that is not JSON."""
     if isinstance(value, str | bool | int | float):  # subclasses: enumerations and the like
         return '"' + scrub(str(value))
     if isinstance(value, bytes | bytearray | memoryview):
@@ -421,7 +421,7 @@ def _described(value: object) -> str:
 _dump: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_described).encode
 
 NOTHING_NEW: Final = _digest("~")
-"""Of a result that only repeats its arguments."""
+"""Fingerprint of a result that only repeats its arguments."""
 
 NOTHING_FOUND: Final = _digest("")
-"""Of a result that is empty, or says that there is nothing."""
+"""Fingerprint of a result that is empty, or says that nothing was found."""

@@ -1,4 +1,4 @@
-"""What must be made anew in a forked child: locks, threads, sockets, and what the parent will send anyway."""
+"""Fork handling: recreate locks, threads and connections, and drop queues that the parent will send."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from weakref import WeakMethod
 _in_child: Final[list[WeakMethod[Callable[[], Any]]]] = []
 
 
-class _Epoch:
-    """Counts the forks between the first process and this one."""
+class _ForkCount:
+    """The number of forks between the first process and this one."""
 
     __slots__ = ("number",)
 
@@ -20,27 +20,27 @@ class _Epoch:
         self.number = 0
 
 
-epoch: Final = _Epoch()
+fork_count: Final = _ForkCount()
 
 
 def after_fork_in_child(method: Callable[[], Any]) -> None:
-    """Have a bound method called in every forked child for as long as its object lives."""
+    """Call a bound method in every forked child while its object is alive."""
     _in_child[:] = [reference for reference in _in_child if reference() is not None]
     _in_child.append(WeakMethod(method))
 
 
 def import_for_requests() -> None:
     """
-    Import ``requests``, and what it would import at the first request only.
+    Import ``requests`` and the modules that it would import on the first request.
 
-    A fork while a thread is in the middle of an import leaves the child with that import locked for ever.
+    A fork during an import in another thread leaves the import lock held in the child forever.
     """
     for module in ("requests", "netrc", "encodings.idna"):
         import_module(module)
 
 
 def _after_in_child() -> None:
-    epoch.number += 1
+    fork_count.number += 1
     for reference in _in_child:
         method = reference()
         if method is not None:

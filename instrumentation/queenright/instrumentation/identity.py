@@ -1,4 +1,4 @@
-"""Identity: who a worker is, which run this is, which life of its process."""
+"""Names and ids of agents, sessions and incarnations."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import mask_name
 
 NAME_LIMIT: Final = 200
-"""Longest name kept, in characters."""
+"""Maximum length of a name, in characters."""
 
 _SESSION_LENGTH: Final = 200
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
 _ESCAPE: Final = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
 )
-"""What makes a terminal change its colour, place or title: no part of a name, not even its letters."""
+"""Terminal escape sequences, which are removed as a whole."""
 _UNSEEN: Final = re.compile(
     r"[\u00ad\u061c\u180e\u200b\u200e\u200f\u2060-\u2064\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0001-\U000e007f]+"
 )
-"""What shows nothing and joins nothing: with it in, two names would look like one."""
+"""Invisible characters that would make two different names look the same."""
 _NOTHING: Final = re.compile(
     r"[\s.\u200c\u200d\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\ufe00-\ufe0f\uffa0]+"
 )
 
 
-_DRAWN_AT_ONCE: Final = 200
+_RANDOM_BATCH: Final = 200
 _random: Final[list[bytes]] = []
-"""Random parts of ids that nobody has used. A forked process must draw its own."""
+"""Unused random parts of ids. A forked process must not share them with its parent."""
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_random.clear)
 
 
 class InvalidSessionIdError(QueenrightError, ValueError):
-    """Raised for a session id that could not be the name of a directory below the storage."""
+    """Raised for a session id that is not usable as a directory name."""
 
     def __init__(self, session_id: str) -> None:
         super().__init__(
-            f"Session id {session_id[:_SESSION_LENGTH]!r} is refused: it must be 1 to {_SESSION_LENGTH} "
-            "printable characters without '/', '\\' or '..'; leave session_id out to have one made."
+            f"Session id {session_id[:_SESSION_LENGTH]!r} is refused: use 1 to {_SESSION_LENGTH} printable "
+            "characters without '/', '\\' or '..', or leave session_id out to generate one."
         )
         self.session_id = session_id
 
 
 def new_id() -> str:
-    """Return a UUIDv7 (RFC 9562): unique, and sorts by the time it was made."""
+    """Return a UUIDv7 (RFC 9562), which sorts by creation time."""
     try:
         random_bits = _random.pop()
     except IndexError:
-        # One call of the kernel for many ids: each event has one.
-        drawn = os.urandom(10 * _DRAWN_AT_ONCE)
-        _random.extend(drawn[at : at + 10] for at in range(0, len(drawn), 10))
+        # One system call for many ids, because each event needs one.
+        batch = os.urandom(10 * _RANDOM_BATCH)
+        _random.extend(batch[at : at + 10] for at in range(0, len(batch), 10))
         random_bits = os.urandom(10)
     value = (int(time.time() * 1000) << 80) | int.from_bytes(random_bits, "big")
     value = (value & ~(0xF << 76)) | (0x7 << 76)
@@ -66,12 +66,12 @@ def new_id() -> str:
 
 def clean_name(text: str, limit: int = NAME_LIMIT) -> str:
     """
-    Return a name fit for a label, a log line and a page: no control characters, at most ``limit`` long.
+    Return a name that is safe as a label, in a log line and on a page.
 
-    A longer one is cut and ends in a hash of the whole, so that two long names stay two. What shows nothing
-    is nothing, and so are ``.`` and ``..``, which are places in every address. Secrets are masked, one secret
-    always alike (``mask_name``). Workers and the service both
-    clean with this, so that a worker goes by one name wherever it is heard of.
+    Control characters are removed and secrets are masked (``mask_name``). A name longer than ``limit`` is cut
+    and ends in a hash of the whole name, so that different names stay different. Blank names, ``.`` and
+    ``..`` (which have a meaning in URLs) become empty. Workers and the service both call this, so that an
+    agent has the same name everywhere.
     """
     if not text.isprintable():
         text = _CONTROL.sub(" ", _UNSEEN.sub("", _ESCAPE.sub("", text)))
@@ -85,7 +85,7 @@ def clean_name(text: str, limit: int = NAME_LIMIT) -> str:
 
 
 def _blank(text: str) -> bool:
-    # Of nearly every name the first letter says it.
+    # Fast path: the first letter decides for nearly every name.
     if not text or (text[0].isascii() and text[0] != "."):
         return False
     return text in (".", "..") or (not text.isascii() and _NOTHING.fullmatch(text) is not None)
@@ -93,12 +93,12 @@ def _blank(text: str) -> bool:
 
 def check_session_id(session_id: str) -> str:
     """
-    Return ``session_id``, without secrets, if it can be the name of a directory.
+    Return ``session_id`` with secrets masked, if it is usable as a directory name.
 
     Raises:
-        InvalidSessionIdError: it is empty, too long, not printable, or has a path separator or ``..`` in it.
+        InvalidSessionIdError: It is empty, too long, not printable, or contains a path separator or ``..``.
     """
-    refused = (
+    is_invalid = (
         not session_id
         or len(session_id) > _SESSION_LENGTH
         or ".." in session_id
@@ -106,6 +106,6 @@ def check_session_id(session_id: str) -> str:
         or not session_id.isprintable()
         or any(separator in session_id for separator in "/\\")
     )
-    if refused:
+    if is_invalid:
         raise InvalidSessionIdError(session_id)
     return mask_name(session_id)

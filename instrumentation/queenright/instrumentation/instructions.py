@@ -1,8 +1,7 @@
 """
-Instructions: what the service tells a worker, read from what came over the network. No I/O.
+Parse the service's instructions for a worker. No I/O.
 
-Nothing in them is trusted: what cannot be read is no instruction, and what is stale or for another
-life of the worker is thrown away.
+Input is not trusted: malformed items are ignored, and so are items for another session or incarnation.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 MESSAGE_LIMIT: Final = 16_384
-"""Characters of a message that are kept, from its beginning."""
+"""Maximum characters of a message; the rest is cut."""
 
 _ID_LENGTH: Final = 200
-_MOST: Final = 100
-"""So many instructions of one answer are looked at."""
+_ITEM_LIMIT: Final = 100
+"""Maximum instructions read from one response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nudge:
-    """A reminder for the worker: text for its context. Times are seconds since the epoch."""
+    """A reminder to add to the worker's context. ``expires_at`` is in seconds since the epoch."""
 
     message: str
     instruction_id: str
@@ -32,7 +31,7 @@ class Nudge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Termination:
-    """The order to save what there is, and stop. Times are seconds since the epoch."""
+    """An order to save the state and stop. ``expires_at`` is in seconds since the epoch."""
 
     reason: str
     instruction_id: str
@@ -43,8 +42,8 @@ Instruction = Nudge | Termination
 
 
 @dataclass(frozen=True, slots=True)
-class Unusable:
-    """An instruction that cannot be followed, and why."""
+class InvalidInstruction:
+    """An instruction that cannot be carried out, and the reason."""
 
     instruction_id: str
     reason: str
@@ -52,57 +51,59 @@ class Unusable:
 
 def parse_instructions(
     body: object, *, session_id: str, incarnation_id: str, now: float, ahead: float = 0.0
-) -> list[Instruction | Unusable]:
+) -> list[Instruction | InvalidInstruction]:
     """
-    Return what is in an answer of the service, in its order.
+    Return the instructions in a response, in order.
 
-    What names another session or incarnation, and what has no id, is left out.
+    Items for another session or incarnation, and items without an id, are skipped.
 
     Args:
-        body: The answer as JSON values.
-        session_id: The session that asks.
-        incarnation_id: The life of the worker that asks.
-        now: Seconds since the epoch on our clock, to tell what is stale.
-        ahead: Seconds that our clock is ahead of the service's; times are returned on ours.
+        body: The decoded JSON response.
+        session_id: The session that the client polls for.
+        incarnation_id: The incarnation that the client polls for.
+        now: Current time on the local clock, in seconds since the epoch.
+        ahead: Seconds by which the local clock is ahead of the service's; returned times are local.
 
     Raises:
-        ValueError: It is no answer of the service.
+        ValueError: The response has no list ``instructions``.
     """
-    listed = body.get("instructions") if isinstance(body, dict) else None
-    if not isinstance(listed, list):
-        raise ValueError("the answer has no list of instructions")
-    mine = {"session_id": session_id, "incarnation_id": incarnation_id}
-    found = []
-    for item in listed[:_MOST]:
-        if isinstance(item, dict) and all(item.get(key) in (None, value) for key, value in mine.items()):
-            one = _instruction(item, now, ahead)
+    items = body.get("instructions") if isinstance(body, dict) else None
+    if not isinstance(items, list):
+        raise ValueError("the response has no list 'instructions'")
+    identity = {"session_id": session_id, "incarnation_id": incarnation_id}
+    instructions = []
+    for item in items[:_ITEM_LIMIT]:
+        if isinstance(item, dict) and all(item.get(key) in (None, value) for key, value in identity.items()):
+            one = _parse_instruction(item, now, ahead)
             if one is not None:
-                found.append(one)
-    return found
+                instructions.append(one)
+    return instructions
 
 
-def _instruction(item: Mapping[str, Any], now: float, ahead: float) -> Instruction | Unusable | None:
+def _parse_instruction(
+    item: Mapping[str, Any], now: float, ahead: float
+) -> Instruction | InvalidInstruction | None:
     instruction_id = item.get("instruction_id")
     if not isinstance(instruction_id, str) or not 0 < len(instruction_id) <= _ID_LENGTH:
         return None
-    kind, text, expires_at = item.get("kind"), item.get("message"), _moment(item.get("expires_at"))
+    kind, text, expires_at = item.get("kind"), item.get("message"), _parse_time(item.get("expires_at"))
     if kind not in ("nudge", "terminate"):
-        return Unusable(instruction_id, f"no kind of instruction that is known: {str(kind)[:40]!r}")
+        return InvalidInstruction(instruction_id, f"unknown kind of instruction {str(kind)[:40]!r}")
     if expires_at is None:
-        return Unusable(instruction_id, "it does not say when it expires")
+        return InvalidInstruction(instruction_id, "expires_at is missing or not a time")
     expires_at += ahead
     if expires_at <= now:
-        return Unusable(instruction_id, "it has expired")
+        return InvalidInstruction(instruction_id, "it has expired")
     message = text[:MESSAGE_LIMIT] if isinstance(text, str) else ""
     if kind == "terminate":
         return Termination(reason=message, instruction_id=instruction_id, expires_at=expires_at)
     if not message:
-        return Unusable(instruction_id, "it has no message")
+        return InvalidInstruction(instruction_id, "it has no message")
     return Nudge(message=message, instruction_id=instruction_id, expires_at=expires_at)
 
 
-def _moment(value: object) -> float | None:
-    """Return a time in seconds since the epoch: given so, or as ISO 8601 (UTC if it names no zone)."""
+def _parse_time(value: object) -> float | None:
+    """Return seconds since the epoch from a number or an ISO 8601 string (UTC if it has no zone)."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are asked for: whoever needs one does not pay for all."""
+"""Lazy attributes of a package: each name is imported on first access."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from importlib import import_module
 from typing import Any
 
 
-def lazily(package: str, where: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazily(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """
-    Return the ``__getattr__`` and the ``__dir__`` of a package.
+    Return a ``__getattr__`` and a ``__dir__`` for a package.
 
     Args:
-        package: Its name.
-        where: The module below it that each name is in.
+        package: The package's name.
+        modules: The submodule that defines each name.
 
     >>> __getattr__, __dir__ = lazily(__name__, {"Worker": "worker"})
     """
 
     def get(name: str) -> Any:
-        if name not in where:
+        if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found = getattr(import_module(f"{package}.{where[name]}"), name)
-        # From now on it is there like any other name.
-        setattr(sys.modules[package], name, found)
-        return found
+        value = getattr(import_module(f"{package}.{modules[name]}"), name)
+        # Cached, so that later accesses do not come here.
+        setattr(sys.modules[package], name, value)
+        return value
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *where})
+        return sorted({*vars(sys.modules[package]), *modules})
 
     return get, names

@@ -1,4 +1,4 @@
-"""Label values that were folded into ``other``: each counted once, by the metric that lost a name."""
+"""Fold excess label values into ``other`` and count each folded value once, per metric."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queenright.instrumentation import names
 from queenright.instrumentation.names import MetricName
 
 REMEMBERED: Final = 10_000
-"""So many folded values are known not to be new; past that, old ones are counted once more."""
+"""Number of folded values remembered; beyond it, old values are counted again."""
 
 
 class Limited:
@@ -20,8 +20,8 @@ class Limited:
     The counter ``queenright_series_limited_total``.
 
     Args:
-        registry: Where it is registered; who asks for it there again shares it.
-        metrics: The metrics that have bounded labels; they begin at 0.
+        registry: The registry; all limiters of one registry share the counter.
+        metrics: The metrics that have bounded labels; their counts start at 0.
     """
 
     _by_registry: Final[WeakKeyDictionary[CollectorRegistry, Counter]] = WeakKeyDictionary()
@@ -32,7 +32,7 @@ class Limited:
         if counter is None:
             counter = Counter(name.name, name.help, name.labels, registry=registry)
             self._by_registry[registry] = counter
-        # Born at 0: a counter that is first seen at 1 shows no increase, and the first would be invisible.
+        # Start at 0: Prometheus sees no increase if the first sample is 1.
         self._counts = {metric: counter.labels(metric.name) for metric in metrics}
         self._seen: set[int] = set()
 
@@ -41,10 +41,10 @@ class Limited:
         Return ``other``, and count ``value`` if it was not folded before.
 
         Args:
-            metric: One of those that were given at the start.
-            value: What is folded, with the labels that it belongs to.
+            metric: One of the metrics passed to the constructor.
+            value: The folded label value, with the labels that qualify it.
         """
-        # Hashes: a stream of ever new and long names must not fill the memory.
+        # Hashes, so that a stream of long new names cannot fill the memory.
         key = hash((metric.name, value))
         if key not in self._seen:
             if len(self._seen) >= REMEMBERED:

@@ -1,4 +1,4 @@
-"""A worker's metrics: prometheus-client families of the names table, children bound once and used again."""
+"""Prometheus metrics of workers, built from the table in ``names``; children are bound once and reused."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from queenright.instrumentation.limited import Limited
 from queenright.instrumentation.names import OTHER, MetricName
 
 SECONDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 240.0, 600.0)
-"""Buckets of the durations: from a lookup in memory to the stall threshold of a tool."""
+"""Buckets of duration histograms: from an in-memory lookup to the stall threshold of a tool."""
 
 VALUES: Final = 100
-"""Past this many nodes, tools, models or error types of one agent, further ones are `other`, counted."""
+"""Maximum nodes, tools, models or error types per agent; further ones are counted as ``other``."""
 
 AGENTS: Final = 500
-"""Past this many agents alive in one process, further ones are `other`, counted."""
+"""Maximum live agents per process; further ones are counted as ``other``."""
 
 _COUNTED_BY: Final = {
     "node": names.WORKER_STEPS,
@@ -32,7 +32,7 @@ _COUNTED_BY: Final = {
     "model": names.WORKER_TOKENS,
     "error_type": names.WORKER_ERRORS,
 }
-"""Of the metrics that have a bounded label, the one by which its folded values are counted."""
+"""The metric under which folded values of each bounded label are counted."""
 
 VERDICTS: Final = (*(verdict.value.lower() for verdict in names.Verdict), "error")
 """Values of the label ``verdict``."""
@@ -41,7 +41,7 @@ Family = Counter | Gauge | Histogram
 
 
 def new_family(name: MetricName, registry: CollectorRegistry) -> Any:
-    """Return the metric family that ``name`` describes, registered."""
+    """Create and register the metric family that ``name`` describes."""
     if name.kind == "counter":
         return Counter(name.name, name.help, name.labels, registry=registry)
     if name.kind == "gauge":
@@ -51,12 +51,12 @@ def new_family(name: MetricName, registry: CollectorRegistry) -> Any:
 
 class WorkerFamilies:
     """
-    The families of one registry, and the agents that have series in them.
+    The metric families of one registry, and the agents that have series in them.
 
     Args:
-        registry: Where they are registered.
-        is_service: Whether the registry is the service's. It has what agents cost, for their telemetry says
-            that; the registry of an agent's process has how much telemetry was dropped there.
+        registry: The registry.
+        is_service: Whether the registry belongs to the service. The service exports the agents' cost, which
+            it computes from telemetry; an agent's process exports the telemetry dropped there.
     """
 
     _by_registry: Final[WeakKeyDictionary[CollectorRegistry, WorkerFamilies]] = WeakKeyDictionary()
@@ -81,21 +81,21 @@ class WorkerFamilies:
         self.waiting = family(names.WORKER_WAITING)
         self.stalls = family(names.WORKER_STALLS)
         self.is_served = False
-        """Whether this process serves the registry to Prometheus, and its runs tell the service so."""
+        """Whether this process serves the registry to Prometheus; its runs report that to the service."""
         self.cost: Counter | None = family(names.AGENT_COST) if is_service else None
         if not is_service:
             registry.register(DROPPED)
         self.limited = Limited(registry, (names.WORKER_INFO, *_COUNTED_BY.values()))
         self._agents: dict[str, AgentSeries] = {}
-        self._forked()
-        after_fork_in_child(self._forked)
+        self._reset_lock()
+        after_fork_in_child(self._reset_lock)
 
-    def _forked(self) -> None:
+    def _reset_lock(self) -> None:
         self._agents_lock = threading.Lock()
 
     @classmethod
     def of(cls, registry: CollectorRegistry, *, is_service: bool = False) -> WorkerFamilies:
-        """Return the families of ``registry``, made at the first call."""
+        """Return the families of ``registry``, creating them on the first call."""
         with cls._lock:
             families = cls._by_registry.get(registry)
             if families is None:
@@ -104,11 +104,11 @@ class WorkerFamilies:
 
     @property
     def is_full(self) -> bool:
-        """Whether a further agent would be folded into ``other``."""
+        """Whether another agent would be folded into ``other``."""
         return len(self._agents) - (OTHER in self._agents) >= AGENTS
 
     def acquire(self, agent: str) -> AgentSeries:
-        """Return the series of ``agent``, shared by its runs in this process; ``release`` them at the end."""
+        """Return the series of ``agent``, shared by its runs in this process. ``release`` them at the end."""
         with self._agents_lock:
             if agent not in self._agents and self.is_full:
                 agent = self.limited.fold(names.WORKER_INFO, agent)
@@ -119,7 +119,7 @@ class WorkerFamilies:
             return series
 
     def release(self, series: AgentSeries) -> None:
-        """Give the series back; with the last run of an agent they go."""
+        """Release the series; they are removed with the last run of the agent."""
         with self._agents_lock:
             series.users -= 1
             if series.users <= 0 and self._agents.get(series.agent) is series:
@@ -128,8 +128,8 @@ class WorkerFamilies:
                     family.remove(*labels)
 
 
-class _Ended:
-    """A counter and a histogram that are updated together, with one exemplar a second at most."""
+class _CounterWithDuration:
+    """A counter and a histogram that are updated together, with at most one exemplar per second."""
 
     __slots__ = ("_exemplar_at", "_inc", "_observe")
 
@@ -145,7 +145,7 @@ class _Ended:
         if exemplar is None:
             self._observe(seconds)
             return
-        # A scrape sees the last one only, and each costs as much as all the rest of the update.
+        # A scrape sees only the last exemplar, and each costs as much as the rest of the update.
         now = monotonic()
         if now - self._exemplar_at >= 1.0:
             self._exemplar_at = now
@@ -156,10 +156,9 @@ class _Ended:
 
 class _Timestamp:
     """
-    A gauge of a time, exact to 50 ms: steps that are faster than that do not pay for each update.
+    A timestamp gauge with a resolution of 50 ms, so that fast steps do not pay for each update.
 
-    There is no series before the first time: an agent that sends no heartbeats is not one that last sent
-    one in 1970.
+    The series is created with the first value: without heartbeats there is no series with the value 0.
     """
 
     __slots__ = ("_bind", "_set", "_value")
@@ -169,7 +168,7 @@ class _Timestamp:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew, after the series was removed."""
+        """Reset the gauge after its series was removed."""
         self._set: Callable[[float], None] | None = None
         self._value = -1.0
 
@@ -185,8 +184,8 @@ class AgentSeries:
     """
     The series of one agent.
 
-    Runs of one agent in one process share them: the timestamps are those of the run that did something
-    last, ``steps_since_accept`` that of the worst run.
+    Runs of the same agent in one process share them. Timestamps are those of the most recently active run,
+    ``steps_since_accept`` is that of the worst run.
     """
 
     def __init__(self, families: WorkerFamilies, agent: str) -> None:
@@ -203,14 +202,14 @@ class AgentSeries:
         ]
         self.heartbeat, self.activity, self.progress = (timestamp.set for timestamp in self._timestamps)
         for phase in names.Phase:
-            # Born at 0, or the first stall of an agent would be no increase to Prometheus.
+            # Start at 0, otherwise Prometheus does not see the first stall as an increase.
             self._child(families.stalls, phase.value)
 
-    def info(self, framework: str, version: str) -> None:
-        """Say what the agent is."""
+    def set_info(self, framework: str, version: str) -> None:
+        """Set the info metric."""
         self._child(self._families.info, framework, version).set(1)
 
-    def step_ended(
+    def count_step(
         self, node: str, verdict: str, seconds: float | None, exemplar: dict[str, str] | None
     ) -> None:
         """Count a step; ``verdict`` is one of accept, retry, continue, escalate, error."""
@@ -218,13 +217,13 @@ class AgentSeries:
         bound = self._bound.get(key)
         if bound is None:
             name = self._bounded("node", node)
-            self._born(self._families.steps, name, VERDICTS)
+            self._start_at_zero(self._families.steps, name, VERDICTS)
             count = self._child(self._families.steps, name, verdict)
-            bound = _Ended(count, self._child(self._families.step_duration, name))
+            bound = _CounterWithDuration(count, self._child(self._families.step_duration, name))
             self._keep(key, bound, name)
         bound(seconds, exemplar)
 
-    def tool_ended(
+    def count_tool_call(
         self, tool: str, outcome: str, seconds: float | None, exemplar: dict[str, str] | None
     ) -> None:
         """Count a tool call; ``outcome`` is one of ok, error, timeout."""
@@ -232,13 +231,13 @@ class AgentSeries:
         bound = self._bound.get(key)
         if bound is None:
             name = self._bounded("tool", tool)
-            self._born(self._families.tool_calls, name, names.ToolOutcome)
+            self._start_at_zero(self._families.tool_calls, name, names.ToolOutcome)
             count = self._child(self._families.tool_calls, name, outcome)
-            bound = _Ended(count, self._child(self._families.tool_duration, name))
+            bound = _CounterWithDuration(count, self._child(self._families.tool_duration, name))
             self._keep(key, bound, name)
         bound(seconds, exemplar)
 
-    def used(self, model: str, input_tokens: int, output_tokens: int) -> None:
+    def count_tokens(self, model: str, input_tokens: int, output_tokens: int) -> None:
         """Count tokens."""
         bound = self._bound.get(("model", model))
         if bound is None:
@@ -248,43 +247,43 @@ class AgentSeries:
         bound[0](input_tokens)
         bound[1](output_tokens)
 
-    def spent(self, dollars: float) -> None:
-        """Count what model calls cost; in the service's registry."""
+    def count_cost(self, dollars: float) -> None:
+        """Count the cost of model calls; only in the service's registry."""
         if self._families.cost is not None:
             self._child(self._families.cost).inc(dollars)
 
-    def failed(self, error_type: str) -> None:
+    def count_error(self, error_type: str) -> None:
         """Count an error."""
         name = self._bounded("error_type", error_type)
         self._child(self._families.errors, name).inc()
 
-    def checkpoint(self, time: float) -> None:
-        """Say when the worker last saved its state."""
+    def set_checkpoint(self, time: float) -> None:
+        """Set the time of the last checkpoint."""
         self._child(self._families.last_checkpoint).set(time)
 
-    def waiting(self, reason: str, waits: bool) -> None:
-        """Say that the worker waits for ``reason``, or no longer does."""
-        self._child(self._families.waiting, reason).set(1 if waits else 0)
+    def set_waiting(self, reason: str, is_waiting: bool) -> None:
+        """Set whether the worker waits for ``reason``."""
+        self._child(self._families.waiting, reason).set(1 if is_waiting else 0)
 
-    def stalled(self, phase: str) -> None:
+    def count_stall(self, phase: str) -> None:
         """Count a stall."""
         self._child(self._families.stalls, phase).inc()
 
-    def bad_steps(self, run: int, number: int) -> None:
-        """Say how many bad steps one run has had since its last ACCEPT."""
+    def set_bad_steps(self, run: int, number: int) -> None:
+        """Set the number of bad steps of one run since its last ACCEPT."""
         if self._bad_steps.get(run) == number:
             return
         self._bad_steps[run] = number
         worst = number if len(self._bad_steps) == 1 else max(list(self._bad_steps.values()))
         self._child(self._families.steps_since_accept).set(worst)
 
-    def run_ended(self, run: int) -> None:
+    def forget_run(self, run: int) -> None:
         """Forget a run's bad steps."""
         self._bad_steps.pop(run, None)
         self._child(self._families.steps_since_accept).set(max(list(self._bad_steps.values()), default=0))
 
-    def rest(self) -> None:
-        """Remove the gauges, as no run goes on; the counters stay, so that a later run adds to them."""
+    def remove_gauges(self) -> None:
+        """Remove the gauges because no run is active; the counters stay for later runs."""
         for key in [key for key in self._series if isinstance(key[0], Gauge)]:
             family, labels = key
             del self._series[key]
@@ -294,34 +293,34 @@ class AgentSeries:
         self._bad_steps.clear()
 
     def labels(self) -> list[tuple[Family, tuple[str, ...]]]:
-        """Return every series of the agent: its family and all its label values."""
+        """Return every series of the agent as family and label values."""
         return [(family, (self.agent, *labels)) for family, labels in list(self._series)]
 
     def _child(self, family: Family, *labels: str) -> Any:
-        """Return the child of ``family`` for this agent and ``labels``, to be removed with the agent."""
+        """Return the child of ``family`` for this agent and ``labels``; it is removed with the agent."""
         key = (family, labels)
         child = self._series.get(key)
         if child is None:
             child = self._series[key] = family.labels(self.agent, *labels)
         return child
 
-    def _born(self, family: Family, name: str, values: Iterable[str]) -> None:
-        """Let all that can happen in ``name`` begin at 0: the first error of a node is an increase, too."""
+    def _start_at_zero(self, family: Family, name: str, values: Iterable[str]) -> None:
+        """Create the series of all ``values`` at 0, so that the first event is an increase."""
         for value in values:
             self._child(family, name, value)
 
     def _bounded(self, label: str, value: str) -> str:
-        """Return ``value``, or ``other`` once the label has as many values as it may have."""
-        seen = self._values.setdefault(label, set())
-        if value in seen:
+        """Return ``value``, or ``other`` if the label has reached its limit."""
+        values = self._values.setdefault(label, set())
+        if value in values:
             return value
-        if len(seen) >= VALUES:
+        if len(values) >= VALUES:
             return self._families.limited.fold(_COUNTED_BY[label], self.agent, value)
-        seen.add(value)
+        values.add(value)
         return value
 
     def _keep(self, key: tuple[str, ...], bound: Any, name: str) -> None:
-        # A stream of ever new names must not grow this table, so what was folded is looked up anew.
+        # Folded names are not cached: a stream of new names must not grow this table.
         if name != OTHER:
             self._bound[key] = bound
 
@@ -330,18 +329,18 @@ def serve_metrics(
     port: int = 9464, address: str = "127.0.0.1", registry: CollectorRegistry = REGISTRY
 ) -> int:
     """
-    Serve ``/metrics`` for Prometheus from a thread of its own and return the port.
+    Serve ``/metrics`` for Prometheus in a background thread and return the port.
+
+    Call this before the workers start: their runs report that Prometheus scrapes them, and the service then
+    leaves them out of its own ``/metrics``.
 
     Args:
-        port: 0 takes a free one.
-        address: Loopback unless said otherwise.
-        registry: Whose metrics are served.
-
-    The runs of the registry's agents tell the service that they are scraped, and it leaves them out of its
-    own ``/metrics``: start this before the workers.
+        port: The port; 0 selects a free one.
+        address: The address to bind; default loopback.
+        registry: The registry to serve.
 
     Raises:
-        OSError: the port is taken.
+        OSError: The port is in use.
     """
     server, _ = start_http_server(port, address, registry)
     mark_metrics_served(registry)
@@ -349,5 +348,5 @@ def serve_metrics(
 
 
 def mark_metrics_served(registry: CollectorRegistry = REGISTRY) -> None:
-    """Tell the service that Prometheus scrapes ``registry``, which the application serves by itself."""
+    """Report to the service that the application itself serves ``registry`` to Prometheus."""
     WorkerFamilies.of(registry).is_served = True

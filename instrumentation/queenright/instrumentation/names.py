@@ -1,8 +1,8 @@
 """
-Every name Queenright puts on the wire: metrics, labels, spans, attributes.
+All names that Queenright exports: metrics, labels, spans, attributes and events.
 
-Nothing else in the project spells one of these out; rules, dashboards and
-docs are tested against this table and against a live ``/metrics``.
+No other module spells them out. Tests compare rules, dashboards and docs with this table and with a live
+``/metrics``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MetricKind = Literal["counter", "gauge", "histogram"]
 
 @dataclass(frozen=True, slots=True)
 class MetricName:
-    """One Prometheus metric: its name as scraped, its type, its complete label set."""
+    """A Prometheus metric: name as scraped, type, complete label set, help text."""
 
     name: str
     kind: MetricKind
@@ -30,82 +30,91 @@ class MetricName:
 # -- metrics of a worker's process --------------------------------------------------------------
 
 WORKER_INFO: Final = MetricName(
-    "queenright_worker_info", "gauge", ("agent", "framework", "version"), "Always 1; what the worker is."
+    "queenright_worker_info",
+    "gauge",
+    ("agent", "framework", "version"),
+    "Always 1; labels describe the worker.",
 )
 WORKER_STEPS: Final = MetricName(
-    "queenright_worker_steps_total", "counter", ("agent", "node", "verdict"), "Steps ended, by verdict."
+    "queenright_worker_steps_total", "counter", ("agent", "node", "verdict"), "Steps that ended, by verdict."
 )
 WORKER_STEP_DURATION: Final = MetricName(
-    "queenright_worker_step_duration_seconds", "histogram", ("agent", "node"), "How long steps took."
+    "queenright_worker_step_duration_seconds", "histogram", ("agent", "node"), "Duration of steps."
 )
 WORKER_TOOL_CALLS: Final = MetricName(
-    "queenright_worker_tool_calls_total", "counter", ("agent", "tool", "outcome"), "Tool calls ended."
+    "queenright_worker_tool_calls_total",
+    "counter",
+    ("agent", "tool", "outcome"),
+    "Tool calls that ended, by outcome.",
 )
 WORKER_TOOL_DURATION: Final = MetricName(
-    "queenright_worker_tool_duration_seconds", "histogram", ("agent", "tool"), "How long tool calls took."
+    "queenright_worker_tool_duration_seconds", "histogram", ("agent", "tool"), "Duration of tool calls."
 )
 WORKER_TOKENS: Final = MetricName(
     "queenright_worker_tokens_total", "counter", ("agent", "model", "direction"), "Tokens used."
 )
 AGENT_COST: Final = MetricName(
-    "queenright_agent_cost_dollars_total", "counter", ("agent",), "Dollars that model calls cost."
+    "queenright_agent_cost_dollars_total", "counter", ("agent",), "Cost of model calls in US dollars."
 )
 PROVIDER_CALLS: Final = MetricName(
     "queenright_provider_calls_total",
     "counter",
     ("provider", "model", "outcome"),
-    "Calls of models that ended, of all agents; bounded.",
+    "Model calls that ended, of all agents; bounded.",
 )
 PROVIDER_CALL_DURATION: Final = MetricName(
     "queenright_provider_call_duration_seconds",
     "histogram",
     ("provider", "model"),
-    "How long calls of models took that succeeded; bounded.",
+    "Duration of successful model calls; bounded.",
 )
 PROVIDER_LIMITED_UNTIL: Final = MetricName(
     "queenright_provider_limited_until_timestamp_seconds",
     "gauge",
     ("provider", "model"),
-    "When a rate limit ends, while it holds.",
+    "When the current rate limit ends.",
 )
 WORKER_ERRORS: Final = MetricName(
-    "queenright_worker_errors_total", "counter", ("agent", "error_type"), "Errors, by class."
+    "queenright_worker_errors_total", "counter", ("agent", "error_type"), "Errors, by exception class."
 )
 WORKER_STEPS_SINCE_ACCEPT: Final = MetricName(
-    "queenright_worker_steps_since_accept", "gauge", ("agent",), "Steps judged bad since the last ACCEPT."
+    "queenright_worker_steps_since_accept", "gauge", ("agent",), "Bad steps since the last ACCEPT."
 )
 WORKER_LAST_HEARTBEAT: Final = MetricName(
     "queenright_worker_last_heartbeat_timestamp_seconds",
     "gauge",
     ("agent",),
-    "When the process last said it lives.",
+    "Time of the last heartbeat.",
 )
 WORKER_LAST_ACTIVITY: Final = MetricName(
     "queenright_worker_last_activity_timestamp_seconds",
     "gauge",
     ("agent",),
-    "When the worker last did anything.",
+    "Time of the last activity.",
 )
 WORKER_LAST_PROGRESS: Final = MetricName(
     "queenright_worker_last_progress_timestamp_seconds",
     "gauge",
     ("agent",),
-    "When the worker last got further.",
+    "Time of the last progress.",
 )
 WORKER_LAST_CHECKPOINT: Final = MetricName(
     "queenright_worker_last_checkpoint_timestamp_seconds",
     "gauge",
     ("agent",),
-    "When the worker last saved its state.",
+    "Time of the last checkpoint.",
 )
 WORKER_WAITING: Final = MetricName(
-    "queenright_worker_waiting", "gauge", ("agent", "reason"), "1 while the worker is rightly idle."
+    "queenright_worker_waiting",
+    "gauge",
+    ("agent", "reason"),
+    "1 while the worker waits for this reason, else 0.",
 )
 WORKER_STALLS: Final = MetricName(
-    "queenright_worker_stalls_total", "counter", ("agent", "phase"), "Stalls seen from inside the worker."
+    "queenright_worker_stalls_total", "counter", ("agent", "phase"), "Stalls detected by the worker itself."
 )
 TELEMETRY_DROPPED: Final = MetricName(
-    "queenright_telemetry_dropped_total", "counter", ("signal",), "Telemetry given up, by signal."
+    "queenright_telemetry_dropped_total", "counter", ("signal",), "Dropped telemetry, by signal."
 )
 SERIES_LIMITED: Final = MetricName(
     "queenright_series_limited_total", "counter", ("metric",), "Label values folded into `other`."
@@ -113,7 +122,7 @@ SERIES_LIMITED: Final = MetricName(
 
 # -- metrics of the service ---------------------------------------------------------------------
 
-AGENTS: Final = MetricName("queenright_agents", "gauge", ("state",), "Agents known, by health state.")
+AGENTS: Final = MetricName("queenright_agents", "gauge", ("state",), "Known agents, by health state.")
 AGENT_STATE: Final = MetricName(
     "queenright_agent_state", "gauge", ("agent", "state"), "1 for the state an agent is in; bounded."
 )
@@ -121,7 +130,7 @@ AGENT_STATE_SINCE: Final = MetricName(
     "queenright_agent_state_since_timestamp_seconds",
     "gauge",
     ("agent",),
-    "When an agent came into its health state; bounded.",
+    "When an agent entered its health state; bounded.",
 )
 AGENTS_WITH_FINDING: Final = MetricName(
     "queenright_agents_with_finding", "gauge", ("kind",), "Agents with an open finding, by its kind."
@@ -130,41 +139,41 @@ AGENTS_WITH_ONE_KIND: Final = MetricName(
     "queenright_degraded_agents_with_one_kind",
     "gauge",
     ("kind",),
-    "Degraded agents whose open findings are all of one kind, by that kind.",
+    "Degraded agents whose open findings are all of the same kind, by that kind.",
 )
 UNPAGED_AGENTS: Final = MetricName(
-    "queenright_unpaged_agents", "gauge", (), "Agents in trouble about which nobody has been paged."
+    "queenright_unpaged_agents", "gauge", (), "Agents in trouble without a page."
 )
 STATE_TRANSITIONS: Final = MetricName(
-    "queenright_state_transitions_total", "counter", ("from", "to"), "Changes of health state."
+    "queenright_state_transitions_total", "counter", ("from", "to"), "Health state transitions."
 )
 FINDINGS: Final = MetricName("queenright_findings_total", "counter", ("kind", "severity"), "Findings opened.")
 SHADOW_FINDINGS: Final = MetricName(
     "queenright_shadow_findings_total",
     "counter",
     ("kind", "severity"),
-    "Findings of detectors on trial, from which nothing followed.",
+    "Findings of shadow detectors, which take no action.",
 )
 DETECTION_DELAY: Final = MetricName(
     "queenright_detection_delay_seconds",
     "histogram",
     ("kind",),
-    "From a threshold crossed to a state changed.",
+    "Time from a crossed threshold to the state change.",
 )
 HEALTH_CHECKS: Final = MetricName(
-    "queenright_health_checks_total", "counter", ("outcome",), "Health checks made."
+    "queenright_health_checks_total", "counter", ("outcome",), "Health checks that ran, by outcome."
 )
 HEALTH_CHECK_DURATION: Final = MetricName(
-    "queenright_health_check_duration_seconds", "histogram", ("outcome",), "How long a health check took."
+    "queenright_health_check_duration_seconds", "histogram", ("outcome",), "Duration of health checks."
 )
 WORKERS_EVALUATED: Final = MetricName(
-    "queenright_workers_evaluated", "gauge", (), "Workers the last sweep really looked at."
+    "queenright_workers_evaluated", "gauge", (), "Workers that the last sweep evaluated."
 )
 JUDGE_CHECKS: Final = MetricName(
-    "queenright_judge_checks_total", "counter", ("outcome",), "The judge's checks."
+    "queenright_judge_checks_total", "counter", ("outcome",), "Checks of the judge, by outcome."
 )
 JUDGE_LAST_CHECK: Final = MetricName(
-    "queenright_judge_last_check_timestamp_seconds", "gauge", (), "When the judge last finished a tick."
+    "queenright_judge_last_check_timestamp_seconds", "gauge", (), "Time of the judge's last finished tick."
 )
 LLM_TOKENS: Final = MetricName(
     "queenright_llm_tokens_total", "counter", ("role", "model"), "Tokens spent on judging."
@@ -173,71 +182,78 @@ LLM_COST: Final = MetricName(
     "queenright_llm_cost_dollars_total", "counter", ("role", "model"), "Dollars spent on judging."
 )
 LLM_REQUEST_DURATION: Final = MetricName(
-    "queenright_llm_request_duration_seconds", "histogram", ("role", "model"), "How long the model took."
+    "queenright_llm_request_duration_seconds", "histogram", ("role", "model"), "Duration of model requests."
 )
 LLM_CACHED_TOKENS: Final = MetricName(
-    "queenright_llm_cached_tokens_total", "counter", ("role", "model"), "Tokens read from a provider's cache."
+    "queenright_llm_cached_tokens_total",
+    "counter",
+    ("role", "model"),
+    "Tokens read from the provider's prompt cache.",
 )
 LLM_FALLBACKS: Final = MetricName(
-    "queenright_llm_fallbacks_total", "counter", ("role", "reason"), "Answers of the rules for a model."
+    "queenright_llm_fallbacks_total",
+    "counter",
+    ("role", "reason"),
+    "Decisions made by rules instead of a model.",
 )
 LLM_BUDGET_LIMIT: Final = MetricName(
-    "queenright_llm_budget_limit", "gauge", ("window", "unit"), "What judging may cost."
+    "queenright_llm_budget_limit", "gauge", ("window", "unit"), "Budget for judging."
 )
 LLM_BUDGET_SPENT: Final = MetricName(
-    "queenright_llm_budget_spent", "gauge", ("window", "unit"), "What judging has cost in the window."
+    "queenright_llm_budget_spent", "gauge", ("window", "unit"), "Spending on judging in the window."
 )
 TICKETS: Final = MetricName("queenright_tickets_total", "counter", ("severity", "cause"), "Tickets opened.")
-TICKETS_OPEN: Final = MetricName(
-    "queenright_tickets_open", "gauge", ("severity", "status"), "Tickets that are not closed."
-)
+TICKETS_OPEN: Final = MetricName("queenright_tickets_open", "gauge", ("severity", "status"), "Open tickets.")
 TRIAGE: Final = MetricName("queenright_triage_total", "counter", ("decision",), "The queen's decisions.")
 TRIAGE_DURATION: Final = MetricName(
-    "queenright_triage_duration_seconds", "histogram", ("decision",), "From ticket to decision."
+    "queenright_triage_duration_seconds", "histogram", ("decision",), "Time from ticket to decision."
 )
 INTERVENTIONS: Final = MetricName(
-    "queenright_interventions_total", "counter", ("kind", "outcome"), "Interventions carried out."
+    "queenright_interventions_total", "counter", ("kind", "outcome"), "Interventions, by outcome."
 )
 TIME_TO_INTERVENTION: Final = MetricName(
-    "queenright_time_to_intervention_seconds", "histogram", ("kind",), "From finding to intervention."
+    "queenright_time_to_intervention_seconds", "histogram", ("kind",), "Time from finding to intervention."
 )
 CIRCUIT_BREAKER_STATE: Final = MetricName(
-    "queenright_circuit_breaker_state", "gauge", ("breaker", "state"), "1 for the state a breaker is in."
+    "queenright_circuit_breaker_state", "gauge", ("breaker", "state"), "1 for the state that a breaker is in."
 )
 CIRCUIT_BREAKER_TRANSITIONS: Final = MetricName(
-    "queenright_circuit_breaker_transitions_total", "counter", ("breaker", "to"), "Changes of breaker state."
+    "queenright_circuit_breaker_transitions_total", "counter", ("breaker", "to"), "Breaker state transitions."
 )
 CIRCUIT_BREAKER_FAILURES: Final = MetricName(
-    "queenright_circuit_breaker_failures", "gauge", ("breaker",), "Failures in a row that a breaker counts."
+    "queenright_circuit_breaker_failures", "gauge", ("breaker",), "Consecutive failures of a breaker."
 )
 CIRCUIT_BREAKER_HALF_OPEN: Final = MetricName(
     "queenright_circuit_breaker_half_open_timestamp_seconds",
     "gauge",
     ("breaker",),
-    "When an open breaker lets a call through to try.",
+    "When an open breaker allows a trial call.",
 )
-RECOVERIES_ACTIVE: Final = MetricName(
-    "queenright_recoveries_active", "gauge", (), "Recoveries that have not ended."
+RECOVERIES_ACTIVE: Final = MetricName("queenright_recoveries_active", "gauge", (), "Recoveries in progress.")
+RECOVERIES: Final = MetricName(
+    "queenright_recoveries_total", "counter", ("outcome",), "Recoveries, by outcome."
 )
-RECOVERIES: Final = MetricName("queenright_recoveries_total", "counter", ("outcome",), "Recoveries tried.")
 THREADS_LEFT: Final = MetricName(
-    "queenright_threads_left", "gauge", (), "Functions of agents that go on unwaited for."
+    "queenright_threads_left", "gauge", (), "Abandoned threads of agent functions that are still running."
 )
 OUTBOX_PENDING: Final = MetricName(
-    "queenright_outbox_pending", "gauge", (), "Notifications not yet handed to every Alertmanager."
+    "queenright_outbox_pending", "gauge", (), "Notifications not yet delivered to every Alertmanager."
 )
 OUTBOX_OLDEST: Final = MetricName(
     "queenright_outbox_oldest_timestamp_seconds",
     "gauge",
     (),
-    "When the oldest pending notification was written.",
+    "Creation time of the oldest pending notification.",
 )
 NOTIFICATIONS: Final = MetricName(
-    "queenright_notifications_total", "counter", ("outcome",), "Notifications handed to Alertmanager."
+    "queenright_notifications_total",
+    "counter",
+    ("outcome",),
+    "Notifications sent to Alertmanager, by outcome.",
 )
-EVENTS: Final = MetricName("queenright_events_total", "counter", ("type",), "Events on the bus.")
+EVENTS: Final = MetricName("queenright_events_total", "counter", ("type",), "Events published on the bus.")
 EVENT_BUS_DROPPED: Final = MetricName(
-    "queenright_event_bus_dropped_total", "counter", ("subscriber",), "Events a slow subscriber missed."
+    "queenright_event_bus_dropped_total", "counter", ("subscriber",), "Events that a slow subscriber missed."
 )
 INGEST_SPANS: Final = MetricName(
     "queenright_ingest_spans_total", "counter", ("outcome",), "Spans received over OTLP."
@@ -246,19 +262,22 @@ TELEMETRY_REJECTED: Final = MetricName(
     "queenright_telemetry_rejected_total",
     "counter",
     ("dialect", "reason"),
-    "Spans, log records and hook calls that cannot be used; their sender is told.",
+    "Invalid spans, log records and hook calls; the sender gets an error.",
 )
 TELEMETRY_UNUSED: Final = MetricName(
     "queenright_telemetry_unused_total",
     "counter",
     ("dialect", "reason"),
-    "Spans, log records and hook calls that nothing is made of.",
+    "Valid spans, log records and hook calls that carry no usable information.",
 )
 HOOK_CALLS: Final = MetricName(
-    "queenright_hook_calls_total", "counter", ("client", "outcome"), "Hook calls of coding agents received."
+    "queenright_hook_calls_total", "counter", ("client", "outcome"), "Hook calls received from coding agents."
 )
 SERIES_LEFT_OUT: Final = MetricName(
-    "queenright_series_left_out", "gauge", ("metric",), "Agents or breakers without series of their own now."
+    "queenright_series_left_out",
+    "gauge",
+    ("metric",),
+    "Agents or breakers that currently have no series of their own.",
 )
 
 METRICS: Final[dict[str, MetricName]] = {
@@ -269,7 +288,7 @@ METRICS: Final[dict[str, MetricName]] = {
 
 
 class Verdict(StrEnum):
-    """How a step ended, as its judge said."""
+    """The verdict of an agent's own judge on a step."""
 
     ACCEPT = "ACCEPT"
     RETRY = "RETRY"
@@ -286,7 +305,7 @@ class ToolOutcome(StrEnum):
 
 
 class WaitingReason(StrEnum):
-    """Why a worker is rightly idle."""
+    """Why a worker is waiting, which is not a stall."""
 
     USER_INPUT = "user_input"
     PAUSED = "paused"
@@ -296,7 +315,7 @@ class WaitingReason(StrEnum):
 
 
 class Phase(StrEnum):
-    """What a worker is in the middle of; each has its own stall clock."""
+    """The phase of a worker; each has its own stall threshold."""
 
     IDLE = "idle"
     LLM = "llm"
@@ -305,7 +324,7 @@ class Phase(StrEnum):
 
 
 class SpanOutcome(StrEnum):
-    """How a span ended that was reported while it was open."""
+    """How a span ended that was reported while open."""
 
     OK = "ok"
     ERROR = "error"
@@ -313,7 +332,7 @@ class SpanOutcome(StrEnum):
 
 
 OTHER: Final = "other"
-"""The value that label values beyond a bound are folded into."""
+"""Replaces label values beyond the limit."""
 
 # -- spans and their attributes -----------------------------------------------------------------
 
@@ -334,7 +353,7 @@ SPAN_INTERVENE: Final = "intervene"
 SPAN_RECOVER: Final = "recover"
 SPAN_NOTIFY: Final = "notify"
 
-# Standard names, used as they stand.
+# Names of the OpenTelemetry semantic conventions.
 GEN_AI_OPERATION_NAME: Final = "gen_ai.operation.name"
 GEN_AI_AGENT_NAME: Final = "gen_ai.agent.name"
 GEN_AI_AGENT_VERSION: Final = "gen_ai.agent.version"
@@ -356,7 +375,7 @@ ERROR_TYPE: Final = "error.type"
 SERVICE_NAME: Final = "service.name"
 SERVICE_INSTANCE_ID: Final = "service.instance.id"
 
-# Our own.
+# Queenright's own names.
 INCARNATION_ID: Final = "queenright.incarnation.id"
 GRAPH_ID: Final = "queenright.graph.id"
 FRAMEWORK: Final = "queenright.framework"
@@ -377,11 +396,11 @@ HEARTBEAT_TOKEN_COUNT: Final = "queenright.heartbeat.token_count"
 HEARTBEAT_ERROR_COUNT: Final = "queenright.heartbeat.error_count"
 TASK_ID: Final = "queenright.task.id"
 TASK_REPEATABLE: Final = "queenright.task.repeatable"
-"""True of a task that may be done again from its start, whatever it did before."""
+"""True if the task may be restarted from the beginning."""
 CONTROL: Final = "queenright.control"
-"""True of a worker that fetches instructions."""
+"""True if the worker fetches instructions."""
 METRICS_SERVED: Final = "queenright.metrics.served"
-"""True of a worker whose process serves its metrics to Prometheus itself."""
+"""True if the worker's process serves its own metrics to Prometheus."""
 OUTPUT_FILES_CHANGED: Final = "queenright.output.files_changed"
 OUTPUT_TESTS_PASSED: Final = "queenright.output.tests_passed"
 OUTPUT_TESTS_FAILED: Final = "queenright.output.tests_failed"
@@ -394,12 +413,12 @@ WAITING_REASON: Final = "queenright.waiting.reason"
 """Empty when the wait is over."""
 CHECKPOINT_ID: Final = "queenright.checkpoint.id"
 OPEN_SPAN_KIND: Final = "queenright.span.kind"
-"""``agent``, ``llm`` or ``tool``; left out while the library has not said."""
+"""``agent``, ``llm`` or ``tool``; absent while unknown."""
 OPEN_SPAN_NAME: Final = "queenright.span.name"
 OPEN_SPAN_SCOPE: Final = "queenright.span.scope"
-"""The name of the instrumentation scope, which is the library that made the span."""
+"""The instrumentation scope, which names the library that created the span."""
 OPEN_SPAN_PARENT_ID: Final = "queenright.span.parent_id"
-"""The nearest span above that was reported, else the parent; in hexadecimal, left out where there is none."""
+"""The nearest reported ancestor, else the parent, in hexadecimal; absent for a root span."""
 OPEN_SPAN_START: Final = "queenright.span.start_time_unix_nano"
 OPEN_SPAN_OUTCOME: Final = "queenright.span.outcome"
 HEALTH_STATE: Final = "queenright.health.state"
@@ -407,10 +426,10 @@ TICKET_ID: Final = "queenright.ticket.id"
 INTERVENTION_KIND: Final = "queenright.intervention.kind"
 TRIAGE_DECISION: Final = "queenright.triage.decision"
 PROMPT_ID: Final = "queenright.prompt.id"
-"""Which system prompt judged: name, version, hash of the text."""
+"""The system prompt that was used: name, version, hash of the text."""
 
-# OpenTelemetry events (log records) that say what is open: a span is exported only when it ends,
-# so without these a hung call could not be seen while it hangs.
+# OpenTelemetry events (log records) about open work. A span is exported only when it ends, so without
+# these a hanging call would be invisible.
 EVENT_AGENT_STARTED: Final = "queenright.agent.started"
 EVENT_STEP_STARTED: Final = "queenright.step.started"
 EVENT_LLM_STARTED: Final = "queenright.llm.started"
@@ -423,24 +442,24 @@ EVENT_OUTPUT: Final = "queenright.output"
 EVENT_RESOURCE: Final = "queenright.resource"
 EVENT_BREAKER: Final = "queenright.circuit_breaker"
 
-# The same of spans of any other instrumentation in the process (`watch_spans`).
+# The same for spans of other instrumentations in the process (`watch_spans`).
 EVENT_SPAN_STARTED: Final = "queenright.span.started"
 EVENT_SPAN_OPEN: Final = "queenright.span.open"
-"""The heartbeat of a span: it was still open at this time."""
+"""The heartbeat of an open span."""
 EVENT_SPAN_ENDED: Final = "queenright.span.ended"
 
 CUT_OFF: Final = frozenset({"length", "max_tokens", "MAX_TOKENS", "max_output_tokens", "model_length"})
-"""Finish reasons of answers that ended at a length limit, as providers write them."""
+"""Finish reasons, as providers spell them, of responses cut at a length limit."""
 
 CAPTURE_CONTENT_ENV: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 """Prompts, arguments and results leave the process only if this is set to true."""
 
-# -- alerts that leave for Alertmanager ---------------------------------------------------------
+# -- alerts sent to Alertmanager ----------------------------------------------------------------
 
 ALERT_PREFIX: Final = "Queenright"
 ALERT_INTERVENTION: Final = "QueenrightIntervention"
 ALERT_LABEL_TICKET_ID: Final = "ticket_id"
-"""Of an alert about a ticket: which one. A label of alerts, never of metrics."""
+"""The ticket that an alert is about. A label of alerts, never of metrics."""
 SOURCE_QUEEN: Final = "queen"
 SOURCE_RULES: Final = "rules"
 SOURCE_MONITOR: Final = "monitor"

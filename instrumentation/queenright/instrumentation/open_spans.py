@@ -1,12 +1,10 @@
 """
-Open spans: a SpanProcessor that reports what an agent of any framework is doing while it does it.
+A SpanProcessor that reports spans of any framework while they are open.
 
-A span is exported only when it ends, so a call that hangs is not seen while it
-hangs. On the agent's thread this notes which spans are open and nothing else.
-A thread of its own looks at those that stay open: it reports each that is an
-agent's work once, says every half minute that it is still open, and that it
-ended. A span that ends within `GRACE` seconds is never reported: its export
-says all there is.
+A span is exported only when it ends, so a hanging call is otherwise invisible. On the agent's thread the
+processor only records which spans are open. The pulse thread reports each span of an agent's work that
+stays open, sends a heartbeat for it every half minute, and reports its end. A span that ends within
+`GRACE` seconds is not reported, because its export contains everything.
 """
 
 from __future__ import annotations
@@ -33,19 +31,19 @@ from queenright.instrumentation.conventions import (
 )
 from queenright.instrumentation.delivery import Delivery
 from queenright.instrumentation.dropped import DROPPED
+from queenright.instrumentation.error_guard import report_error, suppress_errors
 from queenright.instrumentation.forks import after_fork_in_child
-from queenright.instrumentation.harmless import harmless, report
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import SpanOutcome
 from queenright.instrumentation.otlp import SCOPE
-from queenright.instrumentation.pulse import LONGEST, PULSE, Pulse
+from queenright.instrumentation.pulse import MAX_TICK_SECONDS, PULSE, Pulse
 from queenright.instrumentation.telemetry import Record
 
 _IDENTIFYING: Final = {
     field: ATTRIBUTES[field]
     for field in ("agent", "session", "operation", "marker", "entity", "model", "provider", "tool", "call_id")
 }
-"""What says whose span it is and of what. No content is among them."""
+"""Attributes that identify a span. None of them contains content."""
 
 GRACE: Final = 0.5
 """Seconds that a span stays open before it is reported."""
@@ -54,15 +52,15 @@ INTERVAL: Final = 30.0
 """Seconds between two heartbeats of an open span."""
 
 CAPACITY: Final = 10_000
-"""So many open spans are known at most; further ones are not reported, and counted."""
+"""Maximum tracked open spans; further ones are counted as dropped."""
 
 _FLUSH_SECONDS: Final = 2.0
 _LONGEST_READ: Final = 16_384
-"""Characters of an attribute that are looked at, as in the service, so that a long id is the same in both."""
+"""Maximum characters of an attribute; must equal the service's limit, so that long ids match."""
 _EXCEPTION_TYPE: Final = "exception.type"
 
 _IDLE: Final = 2
-"""After so many ticks in which no span began, and while none is open, the ticks become rare."""
+"""Number of ticks without a new or open span after which ticks become rare."""
 
 Attributes = dict[str, str | int | float | bool]
 
@@ -75,20 +73,20 @@ class _Reported:
     context: SpanContext
     attributes: Attributes
     reported: int
-    """When it was last said to be open, in nanoseconds since the epoch."""
+    """Time of the last record about it, in nanoseconds since the epoch."""
 
 
 class OpenSpans(SpanProcessor):
     """
     Sends log records about spans that stay open.
 
-    Spans are held by weak references: one that its library lost without ending it is reported as ended,
-    outcome unknown, once it is collected.
+    Spans are held by weak references: a span that is garbage-collected without being ended is reported as
+    ended with an unknown outcome.
 
     Args:
-        delivery: Takes the records.
+        delivery: Receives the records.
         clock: Returns nanoseconds since the epoch.
-        pulse: The thread that looks at the spans.
+        pulse: The thread that checks the spans.
     """
 
     def __init__(
@@ -102,20 +100,21 @@ class OpenSpans(SpanProcessor):
         after_fork_in_child(self._reset)
 
     def _reset(self) -> None:
-        # In a forked child the spans that are open are its parent's, which reports them.
+        # In a forked child, open spans belong to the parent, which reports them.
         self._new: dict[int, ref[Span]] = {}
         self._undecided: dict[int, ref[Span]] = {}
         self._reported: dict[int, _Reported] = {}
         self._undecided_seen = 0
         self._lock = threading.Lock()
-        """Of `tick` and `shutdown`; the agent's threads take none."""
+        """Held by `tick` and `shutdown`; the agent's threads take no lock."""
         self._calm_ticks = _IDLE
 
-    # The agent's threads put spans into the first and take them out of each; the pulse moves them on, with no
-    # lock. A span is out of `_reported` while a record of it is being queued, so that its end is the last.
+    # Lock-free: the agent's threads add spans to `_new` and remove them from any dict; the pulse moves them
+    # from `_new` to the others. While a record of a span is queued, the span is not in `_reported`, so that
+    # its end record always comes last.
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Note that a span is open."""
+        """Track a new span."""
         try:
             if self.is_closed:
                 return
@@ -129,7 +128,7 @@ class OpenSpans(SpanProcessor):
                 if is_idle:
                     self._pulse.join(self)
         except Exception as error:
-            report(error)
+            report_error(error)
 
     def on_end(self, span: ReadableSpan) -> None:
         """Report the end of a span whose start was reported."""
@@ -142,17 +141,17 @@ class OpenSpans(SpanProcessor):
                 if entry is not None:
                     self._put_ended(entry, span)
         except Exception as error:
-            report(error)
+            report_error(error)
 
     def tick(self) -> float:
-        """Report what has been open for long enough; return the seconds until something is due next."""
+        """Report spans that have been open long enough; return the seconds until the next tick."""
         with self._lock:
             if not self.is_closed:
-                return self._look()
+                return self._check_spans()
         self._pulse.leave(self)
-        return LONGEST
+        return MAX_TICK_SECONDS
 
-    def _look(self) -> float:
+    def _check_spans(self) -> float:
         now = self._clock()
         for span_id, reference in list(self._new.items()):
             span = reference()
@@ -172,16 +171,16 @@ class OpenSpans(SpanProcessor):
             self._follow(span_id, entry, now)
         if self._reported:
             return GRACE
-        # A process that does nothing is looked at rarely; one whose spans are all short is not idle.
+        # Ticks become rare in an idle process; a process with only short spans is not idle.
         self._calm_ticks += 1
-        if self._new:  # noted after the look
+        if self._new:  # added since the check
             self._calm_ticks = 0
-        return LONGEST if self._calm_ticks >= _IDLE else GRACE
+        return MAX_TICK_SECONDS if self._calm_ticks >= _IDLE else GRACE
 
     def _decide(
         self, source: dict[int, ref[Span]], span_id: int, reference: ref[Span], span: Span, now: int
     ) -> None:
-        """Report a span, or keep it to be looked at again: some libraries say later what it is."""
+        """Report a span, or keep it as undecided: some libraries set its kind later."""
         attributes = self._describe(span) if _is_exported(span) else None
         if attributes is not None:
             if len(self._reported) >= CAPACITY:
@@ -199,33 +198,34 @@ class OpenSpans(SpanProcessor):
                 self._undecided.pop(span_id, None)
 
     def _follow(self, span_id: int, entry: _Reported, now: int) -> None:
-        """Say that a reported span is still open when that is due, or that it was lost."""
+        """Send a heartbeat for a reported span if one is due, or report its end if it was lost."""
         span = entry.span()
         if span is None or not span.is_recording():
-            # Collected; or ended while a record was queued, or without on_end: another processor raised.
+            # Garbage-collected, ended while a record was queued, or ended without on_end because another
+            # processor raised.
             if self._reported.pop(span_id, None) is not None:
                 self._put_ended(entry, span)
         elif not 0 <= _seconds(entry.reported, now) < INTERVAL:
             entry.attributes = self._describe(span) or entry.attributes
             entry.reported = now
-            # Taken out meanwhile, or the end could be reported before this; then the next look reports it.
+            # Removed while queueing, so that the end is not queued before this record.
             if self._reported.pop(span_id, None) is not None:
                 self._put(names.EVENT_SPAN_OPEN, now, entry)
                 self._reported[span_id] = entry
 
     def _describe(self, span: Span) -> Attributes | None:
-        # One span that cannot be read must not hide the others.
-        with harmless:
+        # One unreadable span must not hide the others.
+        with suppress_errors:
             return describe(span, self._parent_id(span))
         return None
 
     def _parent_id(self, span: ReadableSpan) -> int | None:
-        """Return the nearest span above that was reported, else the parent."""
+        """Return the nearest reported ancestor, else the parent."""
         parent = span.parent
         while parent is not None and parent.span_id not in self._reported:
             reference = self._undecided.get(parent.span_id)
-            above = reference() if reference is not None else None
-            parent = above.parent if above is not None else None
+            ancestor = reference() if reference is not None else None
+            parent = ancestor.parent if ancestor is not None else None
         parent = parent or span.parent
         return parent.span_id if parent is not None else None
 
@@ -243,12 +243,12 @@ class OpenSpans(SpanProcessor):
         )
 
     def close(self) -> None:
-        """End with the process: what is open now is not heard of again."""
+        """Shut down at the end of the process."""
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Report what is open as ended, outcome unknown; deliver for a few seconds at most."""
-        with harmless:
+        """Report open spans as ended with an unknown outcome, and deliver for a few seconds at most."""
+        with suppress_errors:
             with self._lock:
                 if self.is_closed:
                     return
@@ -260,50 +260,50 @@ class OpenSpans(SpanProcessor):
             self._delivery.close()
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Send what is queued. Always true: else the SDK would not flush the application's own processors."""
-        with harmless:
+        """Send queued records. Always True, otherwise the SDK skips the application's own processors."""
+        with suppress_errors:
             self._delivery.flush(min(timeout_millis / 1000, _FLUSH_SECONDS))
         return True
 
 
 def describe(span: ReadableSpan, parent_id: int | None) -> Attributes | None:
     """
-    Return what a record says of a span, or None if it is no work of an agent's, as far as it says now.
+    Return the attributes of a record about a span, or None if the span is not known to be an agent's work.
 
-    Only what identifies it, never content; what looks like a secret is masked.
+    The attributes identify the span and contain no content; secrets are masked.
 
     Args:
-        span: The span, of any library.
-        parent_id: The span that it is part of.
+        span: A span of any library.
+        parent_id: The id of the parent span.
     """
-    found: Mapping[str, object] = span.attributes or {}
-    known = {field: _first(found, spellings) for field, spellings in _IDENTIFYING.items()}
+    span_attributes: Mapping[str, object] = span.attributes or {}
+    fields = {field: _first(span_attributes, spellings) for field, spellings in _IDENTIFYING.items()}
     scope = span.instrumentation_scope.name if span.instrumentation_scope else ""
-    name = fill_template(span.name, lambda field: _first(found, (field,)))
-    kind, thing = kind_of(known["operation"], known["marker"], name), named_in(name)
-    if kind is None and (known["operation"] or known["marker"] or not scope.startswith(SCOPES)):
+    name = fill_template(span.name, lambda field: _first(span_attributes, (field,)))
+    kind, subject = kind_of(fields["operation"], fields["marker"], name), named_in(name)
+    if kind is None and (fields["operation"] or fields["marker"] or not scope.startswith(SCOPES)):
         return None
-    said: dict[str, str] = {
+    values: dict[str, str] = {
         names.OPEN_SPAN_KIND: kind or "",
         names.OPEN_SPAN_NAME: name,
         names.OPEN_SPAN_SCOPE: scope,
         names.OPEN_SPAN_PARENT_ID: f"{parent_id:016x}" if parent_id else "",
-        names.GEN_AI_AGENT_NAME: known["agent"] or (thing if kind is Kind.AGENT else ""),
-        names.GEN_AI_CONVERSATION_ID: known["session"],
-        names.GEN_AI_REQUEST_MODEL: known["model"],
-        names.GEN_AI_PROVIDER_NAME: known["provider"],
+        names.GEN_AI_AGENT_NAME: fields["agent"] or (subject if kind is Kind.AGENT else ""),
+        names.GEN_AI_CONVERSATION_ID: fields["session"],
+        names.GEN_AI_REQUEST_MODEL: fields["model"],
+        names.GEN_AI_PROVIDER_NAME: fields["provider"],
     }
     if kind is Kind.TOOL:
-        said[names.GEN_AI_TOOL_NAME] = known["tool"] or known["entity"] or thing
-        said[names.GEN_AI_TOOL_CALL_ID] = known["call_id"]
-    attributes: Attributes = {key: cleaned for key, value in said.items() if (cleaned := clean_name(value))}
+        values[names.GEN_AI_TOOL_NAME] = fields["tool"] or fields["entity"] or subject
+        values[names.GEN_AI_TOOL_CALL_ID] = fields["call_id"]
+    attributes: Attributes = {key: cleaned for key, value in values.items() if (cleaned := clean_name(value))}
     attributes[names.OPEN_SPAN_START] = span.start_time or 0
     attributes[names.HEARTBEAT_INTERVAL] = INTERVAL
     return attributes
 
 
 def _ending(span: ReadableSpan | None) -> Attributes:
-    """Return what the end of a span says."""
+    """Return the attributes of an end record: the outcome, and the error type of a failed span."""
     if span is None or span.end_time is None:
         return {names.OPEN_SPAN_OUTCOME: SpanOutcome.UNKNOWN.value}
     if span.status.status_code is not StatusCode.ERROR:
@@ -318,14 +318,14 @@ def _ending(span: ReadableSpan | None) -> Attributes:
 
 
 def _is_exported(span: ReadableSpan) -> bool:
-    """Return whether a span is sampled, and none of ours, which has start records of its own."""
+    """Return whether a span is sampled and not a Queenright span, which has its own start record."""
     context, scope = span.get_span_context(), span.instrumentation_scope
     is_sampled = context is not None and context.trace_flags.sampled
     return is_sampled and (scope is None or scope.name != SCOPE.name)
 
 
 def _first(attributes: Mapping[str, object], spellings: tuple[str, ...]) -> str:
-    """Return the first of some attributes that is there, as text; sequences are none."""
+    """Return the first non-empty attribute as text, or ""; sequences are ignored."""
     for name in spellings:
         value = attributes.get(name)
         if isinstance(value, str | int | float) and value != "":

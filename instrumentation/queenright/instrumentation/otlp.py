@@ -1,4 +1,4 @@
-"""OTLP over HTTP: batches of spans and start records to the service, by OpenTelemetry's own exporters."""
+"""Send batches of spans and start records over OTLP/HTTP with OpenTelemetry's exporters."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.sdk._logs import ReadableLogRecord
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from queenright.instrumentation.delivery import Sent
+from queenright.instrumentation.delivery import SendResult
 from queenright.instrumentation.dropped import DROPPED, Signal
+from queenright.instrumentation.error_guard import warn_once
 from queenright.instrumentation.forks import import_for_requests
-from queenright.instrumentation.harmless import notice
 from queenright.instrumentation.redaction import redact
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _TRACES_ENDPOINT_ENV: Final = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 _CONNECT_SECONDS: Final = 1.0
 _READ_SECONDS: Final = 5.0
 
-# With less time than their first pause, the exporters do not try again themselves: the delivery decides.
+# Shorter than the exporters' first retry pause, so that only the delivery retries.
 _NO_RETRY_SECONDS: Final = 0.5
 
 _LATER: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -45,24 +45,24 @@ _EXPORTER_LOGGERS: Final = (
     "opentelemetry.attributes",
 )
 
-_our_threads: Final[set[int]] = set()
+_queenright_threads: Final[set[int]] = set()
 
 
-def _not_ours(record: logging.LogRecord) -> bool:
-    """Let pass what the application's own exporters say; ours say each failure again and again."""
-    return record.thread not in _our_threads
+def _is_application_record(record: logging.LogRecord) -> bool:
+    """Logging filter: drop records of our exporters, which repeat each failure; keep the application's."""
+    return record.thread not in _queenright_threads
 
 
 def endpoint_of(endpoint: str | None) -> str:
-    """Return the base URL that telemetry goes to: argument, environment, default."""
+    """Return the base URL for telemetry: argument, environment, default."""
     return (endpoint or os.environ.get(ENDPOINT_ENV) or DEFAULT_ENDPOINT).rstrip("/")
 
 
 def logs_url(endpoint: str | None) -> str:
     """
-    Return where log records go, as OpenTelemetry's variables say.
+    Return the URL for log records, from the argument or OpenTelemetry's environment variables.
 
-    A process that names an endpoint for its spans only sends its records to the same place.
+    If only a traces endpoint is set, records go to the same host.
     """
     if not endpoint:
         if url := os.environ.get(_LOGS_ENDPOINT_ENV):
@@ -74,12 +74,11 @@ def logs_url(endpoint: str | None) -> str:
 
 def preload() -> None:
     """
-    Import what sending needs; about 100 ms, once.
+    Import the exporters, which takes about 100 ms once.
 
-    Not with the package, whose import stays light, and not in the delivery's thread, where a fork
-    or the end of the process could come in the middle of it.
+    They are not imported with the package, to keep it light, and not in the delivery thread, where a fork
+    or the end of the process could interrupt the import.
     """
-
     import_for_requests()
     from opentelemetry.exporter.otlp.proto.http import _log_exporter, trace_exporter  # noqa: F401
 
@@ -89,10 +88,10 @@ class OtlpSender:
     Sends batches to one endpoint.
 
     Args:
-        endpoint: The base URL, such as ``http://127.0.0.1:4318``. Environment variables of
-            OpenTelemetry for headers, compression and certificates hold.
-        resource: What the records are attributed to.
-        logs: Where log records go instead of ``/v1/logs`` below the base URL.
+        endpoint: The base URL, such as ``http://127.0.0.1:4318``. OpenTelemetry's environment variables for
+            headers, compression and certificates apply.
+        resource: The resource of all spans and records.
+        logs: URL for log records; default ``/v1/logs`` below the base URL.
     """
 
     def __init__(self, endpoint: str, resource: Resource, *, logs: str | None = None) -> None:
@@ -125,25 +124,25 @@ class OtlpSender:
         self.status: int | None = None
         self.error = ""
         self._resource = resource
-        _our_threads.add(threading.get_ident())
+        _queenright_threads.add(threading.get_ident())
         for name in _EXPORTER_LOGGERS:
-            logging.getLogger(name).addFilter(_not_ours)
+            logging.getLogger(name).addFilter(_is_application_record)
         self._spans = OTLPSpanExporter(f"{endpoint}/v1/traces", timeout=_NO_RETRY_SECONDS, session=Session())
         self._logs = OTLPLogExporter(self._logs_url, timeout=_NO_RETRY_SECONDS, session=Session())
 
-    def send(self, signal: Signal, batch: Sequence[Any]) -> Sent:
-        """Send one batch; a service that is away or overloaded gets it later."""
+    def send(self, signal: Signal, batch: Sequence[Any]) -> SendResult:
+        """Send one batch; ask for a retry if the service is unreachable or overloaded."""
         self.status, self.error = None, ""
         if self._export(signal, batch):
-            return Sent.DONE
+            return SendResult.DELIVERED
         if self.status is None and not self.error:
-            return self._send_what_can_be_encoded(signal, batch)
-        notice(
-            "Queenright's telemetry is not delivered to %s (%s); the agent goes on, delivery is tried again.",
+            return self._send_one_by_one(signal, batch)
+        warn_once(
+            "Queenright cannot deliver telemetry to %s (%s); the agent continues and delivery is retried.",
             redact(self._logs_url.removesuffix("/v1/logs") if signal == "logs" else self.endpoint),
             self.error or f"HTTP status {self.status}",
         )
-        return Sent.LATER if self.status is None or self.status in _LATER else Sent.REFUSED
+        return SendResult.RETRY if self.status is None or self.status in _LATER else SendResult.REJECTED
 
     def _export(self, signal: Signal, batch: Sequence[Any]) -> bool:
         if signal == "spans":
@@ -152,17 +151,17 @@ class OtlpSender:
         records = [ReadableLogRecord(record.to_log_record(), self._resource, SCOPE) for record in batch]
         return self._logs.export(records) is self._log_sent
 
-    def _send_what_can_be_encoded(self, signal: Signal, batch: Sequence[Any]) -> Sent:
-        """Send a batch that no request could be made of without what spoils it."""
+    def _send_one_by_one(self, signal: Signal, batch: Sequence[Any]) -> SendResult:
+        """Send a batch that could not be encoded item by item, and drop the items that cannot be sent."""
         if len(batch) == 1:
-            return Sent.REFUSED
+            return SendResult.REJECTED
         for single in batch:
-            if self.send(signal, [single]) is not Sent.DONE:
+            if self.send(signal, [single]) is not SendResult.DELIVERED:
                 DROPPED.count(signal)
-        return Sent.DONE
+        return SendResult.DELIVERED
 
     def close(self) -> None:
         """Close the connections."""
         for exporter in (self._spans, self._logs):
             exporter.shutdown()  # type: ignore[no-untyped-call]  # the SDK's is untyped
-        _our_threads.discard(threading.get_ident())
+        _queenright_threads.discard(threading.get_ident())

@@ -1,4 +1,4 @@
-"""The pulse: one thread that lets every live worker of this process beat and look at its own clock."""
+"""One thread per process that ticks every live worker, for heartbeats and stall detection."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import time
 from typing import Final, Protocol
 from weakref import WeakSet
 
+from queenright.instrumentation.error_guard import suppress_errors
 from queenright.instrumentation.forks import after_fork_in_child
-from queenright.instrumentation.harmless import harmless
 
-LONGEST: Final = 15.0
-"""Seconds between two looks at most; a stall is seen from inside this late."""
+MAX_TICK_SECONDS: Final = 15.0
+"""Maximum seconds between two ticks, and so the maximum delay until a worker notices its own stall."""
 
 
-class Living(Protocol):
-    """What has a pulse."""
+class PulseMember(Protocol):
+    """An object that the pulse ticks."""
 
     def tick(self) -> float:
-        """Do what is due; return the seconds until something is due next."""
+        """Do what is due and return the seconds until the next tick."""
 
     def close(self) -> None:
-        """End, because the process does."""
+        """Close at the end of the process."""
 
 
 class Pulse:
     """
-    Ticks for all who joined.
+    Ticks its members from one daemon thread.
 
-    A child made by a fork starts without members: a worker that is used there joins again, so that a pool
-    process that does nothing for it does not say that it lives.
+    A forked child starts without members; a worker that is used there joins again. An idle pool process
+    therefore sends no heartbeats for its parent's worker.
     """
 
     def __init__(self) -> None:
@@ -39,11 +39,11 @@ class Pulse:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._wake = threading.Event()
-        self._members: WeakSet[Living] = WeakSet()
+        self._members: WeakSet[PulseMember] = WeakSet()
         self._thread: threading.Thread | None = None
 
-    def join(self, member: Living) -> None:
-        """Have ``member`` ticked from now on."""
+    def join(self, member: PulseMember) -> None:
+        """Start ticking ``member``."""
         with self._lock:
             self._members.add(member)
             if self._thread is None:
@@ -51,8 +51,8 @@ class Pulse:
                 self._thread.start()
         self._wake.set()
 
-    def leave(self, member: Living) -> None:
-        """Tick ``member`` no more."""
+    def leave(self, member: PulseMember) -> None:
+        """Stop ticking ``member``."""
         with self._lock:
             self._members.discard(member)
 
@@ -61,7 +61,7 @@ class Pulse:
         with self._lock:
             members = list(self._members)
         for member in members:
-            with harmless:
+            with suppress_errors:
                 member.close()
 
     def _run(self) -> None:
@@ -78,10 +78,10 @@ class Pulse:
             del members
 
 
-def _tick(members: list[Living]) -> float:
-    pause = LONGEST
+def _tick(members: list[PulseMember]) -> float:
+    pause = MAX_TICK_SECONDS
     for member in members:
-        with harmless:
+        with suppress_errors:
             pause = min(pause, member.tick())
     return pause
 

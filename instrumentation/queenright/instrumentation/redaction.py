@@ -1,4 +1,4 @@
-"""Text that may leave the process: secrets masked, cut to a tail, valid UTF-8."""
+"""Mask secrets in text before it leaves the process."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from urllib.parse import quote
 MASK: Final = "[redacted]"
 
 _WINDOW: Final = 16_384
-"""At most this many characters from the end are looked at, so that a huge text costs no more than this."""
+"""Maximum characters from the end of a text that are processed, which bounds the cost of a huge text."""
 
 _NAMES_KEPT: Final = 16_384
 _LONGEST_KEPT: Final = 256
 _SHORTEST_NAME: Final = 12
-"""No shape is shorter."""
-# Digits of an id or a hash, or one plain word: most names and ids are one of these.
+"""Every secret shape is at least this long."""
+# Fast path for most names and ids: digits of an id or a hash, or one plain word.
 _HARMLESS_NAME = re.compile(r"[0-9a-f-]{1,80}|[a-z_-]{1,40}")
 
 _SHORTEST: Final = 6
-"""Shorter values are part of too many words to be masked wherever they stand."""
+"""Shorter values occur in too many ordinary words to be masked everywhere."""
 _SHORTEST_GUESSED: Final = 8
 _SHORTEST_SHAPE: Final = 16
-"""No shape has fewer characters that are all letters and underscores: ``sk_live_`` and eight more."""
+"""The shortest shape of only letters and underscores: ``sk_live_`` and eight more."""
 
-# Names of variables and headers whose values are secret, as far as a name can say it.
+# Names of variables and headers whose values are probably secret.
 _SECRET_NAME = re.compile(
     r"(?i)(?:key|token|secret|passw(?:or)?d|passphrase|credentials?|authorization|cookie)s?$"
 )
 
-# Escape sequences of terminals, and control characters that databases and chat services refuse. And what
-# nobody sees (soft hyphens, zero-width and tag characters, the marks that turn the direction of writing): a
-# secret or an instruction could hide behind it.
+# Terminal escape sequences, control characters that databases and chat services reject, and invisible
+# characters (soft hyphens, zero-width and tag characters, bidirectional marks) that could hide a secret or
+# an instruction.
 _CONTROL = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5"
     r"\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb"
@@ -77,27 +77,27 @@ _NAMED = re.compile(
       [\w.-]{0,32}+
       \\{0,7}+ (?:["']|[*_~]{1,3}+)? \s{0,3}+
       (?: [:=]{1,3}+>{0,2}+ (?:(?<=:)[*_~`]{1,3}+(?=\s))?+ | :=(?=\s) | (?<=\s)-{1,3}>{1,2}+ | → ) \s{0,3}
-      # Neither a list, an arrow nor the formatting of a text is the value.
+      # A list bracket, an arrow or text formatting is not part of the value.
       (?: (?P<list> (?: (?!\[redacted\]) [\[(] ){1,2}+ ) \s{0,3} | [-=~:>*_]{1,2}+[ \t]{1,3}(?=\w)
         | (?:</?[a-z]{1,9}\d?>[ \t]{0,3}){1,3}+ )?+
     | --(?:password|passwd|token|secret|api-key|access-key) (?: \s+ | \\{0,7}+["']\s{0,3},\s{0,3} )
     )
-    # What was masked before stays as it is, and an empty text.
+    # Skip values that are already masked, and empty strings.
     (?! \[redacted\] | \\{1,7}+["']\\{1,7}+["'] )
-    # In JSON within JSON, as many backslashes and the same quote end the text as begin it.
+    # In JSON within JSON, a string ends with the same number of backslashes and the same quote.
     (?: (?P<escape>\\{1,7}+)(?P<quote>["'])
         (?: [^"'\\] | (?!(?P=quote))["'] | (?!(?P=escape)(?P=quote))\\++. )++ (?: (?P=escape)(?P=quote) )?
       | "(?:[^"\\]|\\.)++(?:"|\\?\Z) | '(?:[^'\\]|\\.)++(?:'|\\?\Z)
       | (?: [^\s"',;&|)}\]\\] | \\++(?!["']) | \\++["'](?=\w) )++ )
-    # All of a list.
+    # The whole list.
     (?(list) (?: \s{0,3},\s{0,3} (?: \\{1,7}+["'][^"'\\]++\\{1,7}+["']
         | "(?:[^"\\]|\\.)++" | '(?:[^'\\]|\\.)++' | [^\s"',;&|)}\]\\]++ ) ){0,50}+ )
     """
 )
-# A key is one long word: only such words are held against the shapes, and ordinary text has few.
-# What a line break or a bracket is written as in JSON or in a URL may stand before it.
+# A key is one long word. Only such words are matched against the shapes, and ordinary text has few of them.
+# An escaped line break or bracket of JSON or a URL may precede it.
 _LONG_WORD = re.compile(r"(?:\\(?:[bfnrt]|u[0-9A-Fa-f]{4}))?[A-Za-z0-9][\w.~+/=:%|-]{11,}")
-# What the services themselves put before their keys, as they document it.
+# Documented key prefixes of services.
 _SHAPE = re.compile(
     r"""(?x)
     (?: (?<![A-Za-z0-9]) | (?<=\\[bfnrt]) | (?<=\\u[0-9A-Fa-f]{4}) | (?<=%[0-9A-Fa-f]{2}) ) (?:
@@ -138,20 +138,20 @@ _SHAPE = re.compile(
     )
     """
 )
-# Secret access keys of AWS, account keys of Azure: nothing but their length and letters says what they are.
+# AWS secret access keys and Azure account keys have no prefix, only a length and an alphabet.
 _BARE = re.compile(
     r"(?<![A-Za-z0-9/+_.-])(?:[A-Za-z0-9/+]{40}|[A-Za-z0-9/+]{86}==)(?![A-Za-z0-9/+=_-]|\.\w)"
     r"|(?<![A-Za-z0-9])(?:[A-Za-z0-9]{50,54}JQQJ99[A-Za-z0-9]{20,30}|[A-Za-z0-9]{76}AZDO[A-Za-z0-9]{4})(?![A-Za-z0-9])"
 )
 _SHORTEST_BARE: Final = 40
 _SHORTEST_PHRASE: Final = 16
-"""Shorter words with hyphens between them are ordinary ones: ``out-of-date``, ``single-sign-on``."""
+"""Shorter hyphenated words are ordinary: ``out-of-date``, ``single-sign-on``."""
 _SEPARATORS = str.maketrans("", "", "/+=")
 _MOST_ALIKE: Final = 12
-"""What is written by people changes from small to large letters or digits less often in 40 characters."""
+"""Text written by people switches between lower case, upper case and digits less often per 40 characters."""
 
-# All that may follow "password is" or "passwd" and is no password. Every other word may be one: a rule for
-# endings would let "university", "butterfly" and "spring" pass.
+# Words that may follow "password is" or "passwd" and are not a password. Any other word may be one; a rule
+# about word endings would miss "university", "butterfly" and "spring".
 _PREDICATES_TEXT: Final = """
     a about again all already also an and any as at bad be because been being blank by can cannot
     case-insensitive case-sensitive changed command compared correct currently database different
@@ -164,7 +164,7 @@ _PREDICATES_TEXT: Final = """
     will with wrong yours
 """
 _PREDICATES: Final = frozenset(_PREDICATES_TEXT.split())
-# What else may follow in an ordinary sentence where less is certain: "password X", "api key is X".
+# Further ordinary words, for less certain contexts: "password X", "api key is X".
 _ORDINARY_TEXT: Final = """
     accepted access active allowed always anything argument attached authentication authorization
     automatically available before blocked broken but cached case changes character characters checked
@@ -183,7 +183,7 @@ _ORDINARY_TEXT: Final = """
     unlock unreadable unsafe unsupported updated using validated validation value values variable vault
     verification via well which while without written yesterday you your
 """
-# Behind one of these, a sentence goes on as it likes.
+# After one of these words, any word may follow in an ordinary sentence.
 _OPEN_TEXT: Final = """
     about after again already also and as at because been before being but by can cannot due during
     either for from has if in must neither never no not of on only or per should since so still than
@@ -191,19 +191,19 @@ _OPEN_TEXT: Final = """
 """
 _OPEN_WORDS: Final = frozenset(_OPEN_TEXT.split())
 _ORDINARY_WORDS: Final = _PREDICATES.union(_ORDINARY_TEXT.split(), _OPEN_WORDS)
-_DONE_TO: Final = frozenset(("accepted", "found", "leaked", "refused", "rejected", "sent"))
-"""No password where the sentence goes on: "sent to your address", and not "the password is sent"."""
+_PASSIVE_VERBS: Final = frozenset(("accepted", "found", "leaked", "refused", "rejected", "sent"))
+"""Not a password if an open word follows: "sent to your address", unlike "the password is sent"."""
 _PASSWORD = r"pass(?:word|wd|phrase|code)|pwd"
 _QUALIFIED_KEY = (
     r"(?:api|access|account|private|signing|encryption|master|routing|integration|service|secret)[-_ ]?key"
     r"|(?:auth|access|refresh|id|session|csrf|bot|api|bearer|secret)[-_ ]?token|client[-_ ]?secret"
 )
-_TOLD_TEXT = r"""
+_STATED_TEXT = r"""
     (?: (?P<quote> \\{0,7}+ ["'`] )
         (?P<quoted> (?: (?!(?P=quote)) (?: \\++[^\n] | [^\\\n] ) ){3,200}+ ) (?P=quote) (?!\w)
       | ["'`]? (?P<bare> (?: [^\s"'`<>] | (?<=\w)'(?=\w) ){3,200}+ ) )
 """
-_BEHIND_COLON = re.compile(rf"(?x) [ \t]{{1,3}} {_TOLD_TEXT}")
+_BEHIND_COLON = re.compile(rf"(?x) [ \t]{{1,3}} {_STATED_TEXT}")
 _SENTENCE = re.compile(
     rf"""(?ix)
     (?: (?<![/a-z]) | (?<=\\[nrt]) )
@@ -222,10 +222,10 @@ _SENTENCE = re.compile(
         (?: \s{{0,3}} : )? \s{{1,3}}
       | (?<=passwd) \s{{1,3}} (?! (?:{_PASSWORD}|token|secret) \s{{1,3}} (?:is|was|=|to) \s )
       | \s{{1,3}} (?! (?:{_PASSWORD}|token|secret) \s ) )
-    {_TOLD_TEXT}
+    {_STATED_TEXT}
     """
 )
-# What comes before a "password X" or "password to X" that names one, and does not go on about passwords.
+# Text before "password X" or "password to X" that makes X likely to be a password.
 _GIVEN_BEFORE = re.compile(
     r"(?im)(?:^|(?:\b(?:with|using|uses?|used|try|tried|enter|entered|type|typed|sent?|and"
     r"|(?:user(?:name)?|login|log ?in as|account)[\s:=]{1,3}\S{1,40})|@[\w.-]{1,60}),?\s{1,3})"
@@ -241,24 +241,24 @@ _NEXT_WORD = re.compile(
     rf"({_WORD})"
 )
 _MOST_WORDS: Final = 24
-"""A phrase that is a password has no more: the longest that wallets make."""
+"""Maximum words of a passphrase: the length of the longest wallet seed phrase."""
 _NO_SECRET_BEGINS: Final = ("(", "-", "/", "$", "|", "&", ";", "#", "")
 _VARIABLE = re.compile(r"[A-Z]+(?:_[A-Z]+)+")
 _CLAUSE_END: Final = ".,;:!?)]}"
 _TRAILING: Final = _CLAUSE_END + "'\\"
-# A program's name and what follows it, up to its next mention: searched for options once, not once for each.
+# A program's name and the text up to its next mention, so that each command is searched for options once.
 _CURL = re.compile(
     r"(?i)\bcurl\b(?:(?!\bcurl\b)(?:\\[ \t\r]{0,3}\n|[^\n])){0,500}+"
     r"(?:(?!\bcurl\b)\S)*+(?:\n-\S*+(?:[ \t]\S++)?)?"
 )
-# In a text within JSON, backslashes stand before the quotes of a command.
+# Within JSON, the quotes of a command are preceded by backslashes.
 _QUOTED_TEXT = r"""(?P<quote>\\{0,7}+["'])(?:(?!(?P=quote))(?:\\++[^\n]|[^\\\n])){1,200}+(?P=quote)"""
 _BARE_TEXT = r"""(?:[^\s"'\\]|\\++(?!["'\s])|\\++["' ](?=\w))++"""
 _CURL_OPTION = re.compile(
     r"""(?i)([\s"'](?:-[a-z]{0,4}u|--user|--proxy-user)(?:[\s=]{0,3}|\\{0,7}+["']\s{0,3},\s{0,3})"""
     r"""(?P<quote>\\{0,7}+["'])?[^\s:"'\\]{0,100}:(?!//))"""
     r"""(?:(?(quote)(?:(?!(?P=quote))(?:\\++[^\n]|[^\\\n])){1,200}+(?=(?P=quote))|(?!))|"""
-    # Of a shell's word, a part may be quoted.
+    # A part of a shell word may be quoted.
     r"""(?P<part>\\{0,7}+["'])(?:(?!(?P=part))(?:\\++[^\n]|[^\\\n])){1,200}+(?P=part)"""
     rf"(?:{_BARE_TEXT})?+|{_BARE_TEXT})"
 )
@@ -279,7 +279,7 @@ _SSHPASS = re.compile(
 _ELEMENT_NAME = (
     r"[\w:.-]{0,40}(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|credentials?)"
 )
-# The text may be cut off anywhere behind the secret's first characters.
+# The text may be truncated anywhere after the secret's first characters.
 _ELEMENT = re.compile(
     rf"(?i)(<({_ELEMENT_NAME})(?:\s[^<>]{{0,200}})?>)(?!\[redacted\])(?:"
     r"<!\[CDATA\[(?!\[redacted\])(?:[^\]]|\](?!\]>)){1,2048}+(?:\]\]>)?"
@@ -301,45 +301,45 @@ _ELEMENT_WITH_NAME = re.compile(
 _EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
 
 
-class _Hidden:
-    """The exact values that are secret here, each as it is and as it is quoted; the longest first."""
+class _HiddenValues:
+    """Exact secret values of this process, plain and quoted, longest first."""
 
     def __init__(self) -> None:
         self.forms: tuple[str, ...] = ()
         self._lock = threading.Lock()
 
     def add(self, values: Iterable[str]) -> None:
-        found = {form for value in values if len(value) >= _SHORTEST for form in _forms(value)}
-        if not found <= set(self.forms):
+        forms = {form for value in values if len(value) >= _SHORTEST for form in _forms(value)}
+        if not forms <= set(self.forms):
             with self._lock:
-                # Readers see the old ones or the new ones, and need no lock.
-                self.forms = tuple(sorted({*self.forms, *found}, key=lambda form: (-len(form), form)))
+                # Replaced as a whole, so that readers need no lock.
+                self.forms = tuple(sorted({*self.forms, *forms}, key=lambda form: (-len(form), form)))
 
-    def forked(self) -> None:
+    def reset_lock(self) -> None:
         self._lock = threading.Lock()
 
 
-_hidden: Final = _Hidden()
+_hidden: Final = _HiddenValues()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_hidden.forked)
+    os.register_at_fork(after_in_child=_hidden.reset_lock)
 
 
 def hide(values: Iterable[str]) -> None:
     """
-    Have ``redact`` mask these values from now on, wherever they stand, for the rest of the process.
+    Make ``redact`` mask these values everywhere, for the rest of the process.
 
-    They are masked as they are, and as they look in JSON, in a Python literal and in a URL. What is shorter
-    than 6 characters is left as it is: it would be found in too many words. May be called by any thread.
+    They are masked as they are and as quoted in JSON, in a Python literal and in a URL. Values shorter than 6
+    characters are ignored, because they occur in too many words. Thread-safe.
     """
     _hidden.add(values)
 
 
 def hide_named(values: Mapping[str, str]) -> None:
     """
-    Hide those of ``values`` whose names say that they are secret: ``API_KEY``, ``Authorization``.
+    Hide the ``values`` whose names suggest a secret: ``API_KEY``, ``Authorization``.
 
-    As a name is only a guess, a value of less than 8 characters, a plain word and a path are left as they
-    are. Of several words the last one is hidden by itself too, as in ``Bearer ...``.
+    Because a name is only a hint, values shorter than 8 characters, plain words and paths are ignored. The
+    last of several words is hidden separately too, as in ``Bearer ...``.
     """
     for name, value in values.items():
         if _SECRET_NAME.search(name):
@@ -355,49 +355,48 @@ def _forms(value: str) -> set[str]:
     quoted = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
     for safe in ("", "/"):
         quoted.add(quote(value.encode("utf-8", "replace"), safe=safe))
-    # The text that is searched has no control characters any more.
+    # Control characters are removed, as in the text that is searched.
     forms = {_CONTROL.sub("", form) for form in (value, value.strip(), *quoted)}
     return {form for form in forms if len(form) >= _SHORTEST and form not in MASK}
 
 
 def redact(text: str, limit: int = 500) -> str:
     """
-    Return the tail of ``text`` with what looks like a secret masked.
+    Return the tail of ``text`` with secrets masked.
 
-    Masked are the values given to ``hide``, wherever they stand; and, by their shapes, private
-    keys, authorization headers and cookies, bearer tokens, JWTs, API keys, passwords in URLs,
-    values named like a secret, webhook addresses and e-mail addresses. Masking comes before
-    cutting, so that no half of a secret is left at the cut. Shapes are best effort: a secret
-    that looks like an ordinary word, and was not hidden, passes.
+    Masks the values passed to ``hide`` and, by their shapes, private keys, authorization headers and
+    cookies, bearer tokens, JWTs, API keys, passwords in URLs, values named like a secret, webhook addresses
+    and e-mail addresses. Masking happens before cutting, so that no partial secret remains. Shapes are best
+    effort: a secret that looks like an ordinary word and was not hidden is not masked.
 
     Args:
-        text: Any text; lone surrogates and control characters are made harmless.
-        limit: At most this many characters are returned, from the end.
+        text: Any text; lone surrogates are replaced and control characters removed.
+        limit: Maximum characters to return, from the end.
     """
     if limit <= 0:
         return ""
     size = max(_WINDOW, 4 * limit)
     hidden = _hidden.forms
-    whole = len(text) <= size
-    window = text if whole else text[_after_hidden(text, len(text) - size, hidden) :]
+    is_whole = len(text) <= size
+    window = text if is_whole else text[_after_hidden(text, len(text) - size, hidden) :]
     window = _CONTROL.sub("", window)
     for form in hidden:
         if form in window:
             window = window.replace(form, MASK)
-    if whole and len(window) < _SHORTEST_SHAPE and window.replace("_", "a").isalpha() and window.isascii():
-        return window[-limit:]  # a plain word, as most keys of what is said are
-    if not whole:
-        # The cut may have halved a secret; what is left of that word goes.
+    if is_whole and len(window) < _SHORTEST_SHAPE and window.replace("_", "a").isalpha() and window.isascii():
+        return window[-limit:]  # a plain word, like most keys
+    if not is_whole:
+        # The window may start inside a secret: drop the rest of the first word.
         cut = re.search(r"\s", window)
         window = window[cut.end() :] if cut else MASK
-    window = _without_secrets(window)
+    window = _mask_secrets(window)
     if "@" in window:
         window = _EMAIL.sub(MASK, window)
     return window[-limit:].encode("utf-8", "replace").decode("utf-8")
 
 
-def _without_secrets(text: str) -> str:
-    """Mask what looks like a secret; e-mail addresses are none."""
+def _mask_secrets(text: str) -> str:
+    """Mask secrets by shape; e-mail addresses are not secrets here."""
     if "PRIVATE KEY" in text:
         text = _PRIVATE_KEY.sub(MASK, text)
     text = _HEADER.sub(rf"\1\2{MASK}", text)
@@ -405,15 +404,15 @@ def _without_secrets(text: str) -> str:
     if "://" in text:
         text = _USERINFO.sub(rf"\1{MASK}@", text)
         text = _WEBHOOK.sub(rf"\1{MASK}", text)
-    text = _LONG_WORD.sub(_without_keys, text)
+    text = _LONG_WORD.sub(_mask_keys, text)
     lower = text.lower()
-    if any(name in lower for name in _NAMES):  # dear, and most texts speak of none of these
-        text = _without_named(text)
+    if any(name in lower for name in _NAMES):  # expensive, and most texts contain none of these
+        text = _mask_named_values(text)
     return text
 
 
-def _without_named(text: str) -> str:
-    """Mask what is named as a secret: by its key, its element, its option or the words before it."""
+def _mask_named_values(text: str) -> str:
+    """Mask values that are named as secrets by a key, an element, an option or the preceding words."""
     text = _NAMED.sub(rf"\1{MASK}", text)
     if "<" in text:
         text = _ELEMENT.sub(rf"\1{MASK}", text)
@@ -422,60 +421,60 @@ def _without_named(text: str) -> str:
         text = _ESCAPED_ELEMENT.sub(rf"\1{MASK}", text)
     if "value" in text.lower():
         text = _NAME_AND_VALUE.sub(rf"\1{MASK}", text)
-    text = _CURL.sub(lambda found: _CURL_OPTION.sub(rf"\1{MASK}", found[0]), text)
-    text = _MYSQL.sub(lambda found: _MYSQL_OPTION.sub(rf"\1{MASK}", found[0]), text)
+    text = _CURL.sub(lambda match: _CURL_OPTION.sub(rf"\1{MASK}", match[0]), text)
+    text = _MYSQL.sub(lambda match: _MYSQL_OPTION.sub(rf"\1{MASK}", match[0]), text)
     text = _SSHPASS.sub(rf"\1{MASK}", text)
-    return _without_told(text)
+    return _mask_stated_secrets(text)
 
 
-def _without_told(text: str) -> str:
-    """Mask the secrets that sentences tell."""
+def _mask_stated_secrets(text: str) -> str:
+    """Mask secrets stated in prose, such as "the password is X"."""
     parts: list[str] = []
     done = at = 0
-    while found := _SENTENCE.search(text, at):
-        start, end = _find_secret(found)
+    while match := _SENTENCE.search(text, at):
+        start, end = _find_secret(match)
         if start < end:
-            if found["old"] is not None and MASK not in found["old"]:
-                # It may still be one elsewhere.
-                parts += (text[done : found.start("old")], MASK)
-                done = found.end("old")
+            if match["old"] is not None and MASK not in match["old"]:
+                # The old secret may still be valid elsewhere.
+                parts += (text[done : match.start("old")], MASK)
+                done = match.end("old")
             parts += (text[done:start], MASK)
             done = end
-        at = max(end, found.end())
+        at = max(end, match.end())
     return "".join((*parts, text[done:]))
 
 
-def _find_secret(found: re.Match[str]) -> tuple[int, int]:
-    """Return where the secret begins and ends that this sentence tells; both are 0 where it tells none."""
-    if found["quoted"] is not None:
-        given = MASK not in found["quoted"] and found["quoted"][0] != "[" and _is_quoted_secret(found)
-        return found.span("quoted") if given else (0, 0)
-    start = found.start("bare")
-    text = found["bare"].rstrip(_TRAILING)
-    if not text or MASK in found["bare"] or text[0] == "[":
+def _find_secret(match: re.Match[str]) -> tuple[int, int]:
+    """Return the start and end of the secret in this sentence; both are 0 if it contains none."""
+    if match["quoted"] is not None:
+        is_secret = MASK not in match["quoted"] and match["quoted"][0] != "[" and _is_quoted_secret(match)
+        return match.span("quoted") if is_secret else (0, 0)
+    start = match.start("bare")
+    text = match["bare"].rstrip(_TRAILING)
+    if not text or MASK in match["bare"] or text[0] == "[":
         return 0, 0
-    if behind := _find_behind_colon(found):
+    if behind := _find_behind_colon(match):
         return behind
-    is_phrase = found["password"] is not None or found["secret"] is not None
-    if is_phrase and (found["is"] is not None or found["set"] is not None):
-        if _is_prose(found):
+    is_phrase = match["password"] is not None or match["secret"] is not None
+    if is_phrase and (match["is"] is not None or match["set"] is not None):
+        if _is_prose(match):
             return 0, 0
-        *_, (last, word) = _clause(found)
+        *_, (last, word) = _clause(match)
         return start, last + len(word)
-    if found["password"] and found["password"].lower() == "passwd" and not _has_verb(found):
-        return _find_after_passwd(found)
-    return (start, start + len(text)) if _is_given(found, text) else (0, 0)
+    if match["password"] and match["password"].lower() == "passwd" and not _has_verb(match):
+        return _find_after_passwd(match)
+    return (start, start + len(text)) if _is_given(match, text) else (0, 0)
 
 
-def _find_behind_colon(found: re.Match[str]) -> tuple[int, int] | None:
-    """Return where the secret stands in "password was sent: X" and "passwd bob: X"."""
-    is_of_user = (found["password"] or "").lower() == "passwd" and not _has_verb(found)
-    if not found["bare"].endswith(":") or not (is_of_user or found["is"] is not None):
+def _find_behind_colon(match: re.Match[str]) -> tuple[int, int] | None:
+    """Return the span of the secret in "password was sent: X" and "passwd bob: X"."""
+    is_of_user = (match["password"] or "").lower() == "passwd" and not _has_verb(match)
+    if not match["bare"].endswith(":") or not (is_of_user or match["is"] is not None):
         return None
-    word = found["bare"].rstrip(_TRAILING).lower()
+    word = match["bare"].rstrip(_TRAILING).lower()
     if not is_of_user and word not in _ORDINARY_WORDS:
         return None  # the word before the colon is the secret
-    behind = _BEHIND_COLON.match(found.string, found.end())
+    behind = _BEHIND_COLON.match(match.string, match.end())
     if behind is None:
         return None
     if behind["quoted"] is not None:
@@ -483,44 +482,44 @@ def _find_behind_colon(found: re.Match[str]) -> tuple[int, int] | None:
     text = behind["bare"].rstrip(_TRAILING)
     if not text or text[0] in ("[", *_NO_SECRET_BEGINS) or text.lower() in _ORDINARY_WORDS:
         return 0, 0
-    is_told = _is_random(text) or _ends_clause(behind)
-    return (behind.start("bare"), behind.start("bare") + len(text)) if is_told else (0, 0)
+    is_stated = _is_random(text) or _ends_clause(behind)
+    return (behind.start("bare"), behind.start("bare") + len(text)) if is_stated else (0, 0)
 
 
-def _clause(found: re.Match[str]) -> Iterator[tuple[int, str]]:
-    """Yield the words up to the end of the clause, and where each begins."""
-    start, word = found.start("bare"), found["bare"]
+def _clause(match: re.Match[str]) -> Iterator[tuple[int, str]]:
+    """Yield the start and text of each word up to the end of the clause."""
+    start, word = match.start("bare"), match["bare"]
     for _ in range(_MOST_WORDS):
         yield start, word.rstrip(_TRAILING)
-        following = _NEXT_WORD.match(found.string, start + len(word))
+        following = _NEXT_WORD.match(match.string, start + len(word))
         if word[-1] in _CLAUSE_END or following is None or MASK in following[1]:
             return
         start, word = following.start(1), following[1]
 
 
-def _has_verb(found: re.Match[str]) -> bool:
-    return any(found[name] is not None for name in ("set", "is", "to", "colon"))
+def _has_verb(match: re.Match[str]) -> bool:
+    return any(match[name] is not None for name in ("set", "is", "to", "colon"))
 
 
-def _is_prose(found: re.Match[str]) -> bool:
-    """Return whether a clause says something about a password, and not what it is."""
-    known = _PREDICATES if found["password"] else _ORDINARY_WORDS
-    words = (word.lower() for _, word in _clause(found))
+def _is_prose(match: re.Match[str]) -> bool:
+    """Return whether a clause is about a password without stating it."""
+    known = _PREDICATES if match["password"] else _ORDINARY_WORDS
+    words = (word.lower() for _, word in _clause(match))
     for word, following in itertools.pairwise(itertools.chain(words, ("",))):
-        if word in _DONE_TO and following in _OPEN_WORDS:
+        if word in _PASSIVE_VERBS and following in _OPEN_WORDS:
             return True
         if word not in known:
             return False
-        # "The password is again X" tells one; "is wrong again" goes on as it likes.
+        # "The password is again X" states one; after "is wrong again" any word may follow.
         if word in _OPEN_WORDS and not (word == "again" and known is _PREDICATES):
             return True
         known = _ORDINARY_WORDS
     return True
 
 
-def _find_after_passwd(found: re.Match[str]) -> tuple[int, int]:
-    """Return where the password stands, or a user and the password."""
-    (start, first), *others = itertools.islice(_clause(found), 3)
+def _find_after_passwd(match: re.Match[str]) -> tuple[int, int]:
+    """Return the span of the password after "passwd", including a user name before it."""
+    (start, first), *others = itertools.islice(_clause(match), 3)
     end = start + len(first)
     is_known = first.lower() in _PREDICATES or first[0] in _NO_SECRET_BEGINS
     if others:
@@ -537,84 +536,84 @@ def _is_random(text: str) -> bool:
     return len(text) >= _SHORTEST and re.search(r"\d", text) is not None and text[0] not in _NO_SECRET_BEGINS
 
 
-def _is_quoted_secret(found: re.Match[str]) -> bool:
-    """Return whether a quoted text is a secret: whatever a password is, was, or was set to, is one."""
-    text = found["quoted"]
-    if found["password"] or found["key"] or found["secret"]:
-        if found["set"] is not None or found["is"] is not None:
-            return not (found["key"] and _VARIABLE.fullmatch(text))
-        if found["to"] is not None:
-            return _is_behind(_SET_BEFORE, found)
-    return _is_given(found, text)
+def _is_quoted_secret(match: re.Match[str]) -> bool:
+    """Return whether a quoted text is a secret: it is if a password is, was, or was set to it."""
+    text = match["quoted"]
+    if match["password"] or match["key"] or match["secret"]:
+        if match["set"] is not None or match["is"] is not None:
+            return not (match["key"] and _VARIABLE.fullmatch(text))
+        if match["to"] is not None:
+            return _is_behind(_SET_BEFORE, match)
+    return _is_given(match, text)
 
 
-def _is_given(found: re.Match[str], text: str) -> bool:
-    """Return whether what follows the name of a secret is the secret, and no more about it."""
-    known = _PREDICATES if found["password"] and found["quoted"] else _ORDINARY_WORDS
+def _is_given(match: re.Match[str], text: str) -> bool:
+    """Return whether the text after a secret's name is the secret itself."""
+    known = _PREDICATES if match["password"] and match["quoted"] else _ORDINARY_WORDS
     if all(word.lower() in known for word in text.split()):
         return False
-    is_named = found["password"] is not None or found["key"] is not None
+    is_named = match["password"] is not None or match["key"] is not None
     if not is_named and re.fullmatch(r"[\d.,_]+[%kKM]?", text):
-        return False  # so many tokens
-    if found["set"] is not None:
+        return False  # a number of tokens
+    if match["set"] is not None:
         return True
-    if found["is"] is not None:
-        if found["key"] and _VARIABLE.fullmatch(text):
+    if match["is"] is not None:
+        if match["key"] and _VARIABLE.fullmatch(text):
             return False
-        return is_named or _is_random(text) or _is_behind(_OWN_BEFORE, found)
-    if found["to"] is not None:
-        return _is_behind(_SET_BEFORE, found) and (_is_random(text) or _ends_clause(found))
-    if found["colon"] is not None:
+        return is_named or _is_random(text) or _is_behind(_OWN_BEFORE, match)
+    if match["to"] is not None:
+        return _is_behind(_SET_BEFORE, match) and (_is_random(text) or _ends_clause(match))
+    if match["colon"] is not None:
         return _is_random(text)
-    if found["password"] is None:
-        # The name of a token may follow, too.
+    if match["password"] is None:
+        # A token's name may follow instead of the token.
         two_of_both = r"(?=(?:\D*\d){2})(?=(?:\d*[A-Za-z]){2})[A-Za-z0-9]{10,}"
         return re.fullmatch(two_of_both, text) is not None
-    if found["quoted"] is not None:
+    if match["quoted"] is not None:
         return True
-    # "password X" may go on with any word.
+    # Any word may follow "password", so require more evidence.
     is_phrase = len(text) >= _SHORTEST_PHRASE and re.fullmatch(r"[A-Za-z]+(?:-[A-Za-z]+){2,}", text)
-    return _is_random(text) or bool(is_phrase) or (_ends_clause(found) and _is_behind(_GIVEN_BEFORE, found))
+    return _is_random(text) or bool(is_phrase) or (_ends_clause(match) and _is_behind(_GIVEN_BEFORE, match))
 
 
-def _is_behind(before: re.Pattern[str], found: re.Match[str]) -> bool:
-    return before.search(found.string, max(0, found.start() - _BEFORE), found.start()) is not None
+def _is_behind(before: re.Pattern[str], match: re.Match[str]) -> bool:
+    return before.search(match.string, max(0, match.start() - _BEFORE), match.start()) is not None
 
 
-def _ends_clause(found: re.Match[str]) -> bool:
-    rest = found.string[found.end() : found.end() + 5]
-    return not rest or found[0][-1] in ".,;:!?)]}" or rest[0] in "\r\n\"'`<" or rest in (" and ", " for ")
+def _ends_clause(match: re.Match[str]) -> bool:
+    rest = match.string[match.end() : match.end() + 5]
+    return not rest or match[0][-1] in ".,;:!?)]}" or rest[0] in "\r\n\"'`<" or rest in (" and ", " for ")
 
 
-def _without_keys(word: re.Match[str]) -> str:
+def _mask_keys(word: re.Match[str]) -> str:
     text = _SHAPE.sub(MASK, word[0])
     if len(text) >= _SHORTEST_BARE:
-        text = _BARE.sub(_without_bare_key, text)
+        text = _BARE.sub(_mask_bare_key, text)
     return text
 
 
-def _without_bare_key(found: re.Match[str]) -> str:
-    text = found[0].translate(_SEPARATORS)
+def _mask_bare_key(match: re.Match[str]) -> str:
+    text = match[0].translate(_SEPARATORS)
     kinds = [1 if c.isdigit() else 2 if c.isupper() else 3 for c in text]
     changes = sum(one != other for one, other in itertools.pairwise(kinds))
-    # A hash in hexadecimal digits has one kind of letters.
-    return MASK if len(set(kinds)) == 3 and changes >= _MOST_ALIKE else found[0]
+    # A hexadecimal hash has letters of only one case.
+    return MASK if len(set(kinds)) == 3 and changes >= _MOST_ALIKE else match[0]
 
 
 def mask_name(name: str) -> str:
     """
-    Return a name with the secrets in it masked; nearly every name is returned as it is.
+    Return a name with secrets masked; most names are returned unchanged.
 
-    A masked one ends up as another name of its own: of each secret a mark is kept, ``redacted-`` and ten
-    digits of a hash of the whole name, so that two names stay two and one stays one, in every process.
-    E-mail addresses are names, no secrets, here.
+    Each secret becomes ``redacted-`` plus ten digits of a hash of the whole name, so that different names
+    stay different and equal names stay equal, in every process. E-mail addresses count as names here and are
+    not masked.
     """
     hidden = _hidden.forms
     if len(name) > _LONGEST_KEPT:
         return _mask_name.__wrapped__(name, hidden)
     if hidden:
         return _mask_name(name, hidden)
-    return name if len(name) < _SHORTEST_NAME else _mask_plain_name(name)
+    return name if len(name) < _SHORTEST_NAME else _mask_unhidden_name(name)
 
 
 @lru_cache(_NAMES_KEPT)
@@ -623,17 +622,17 @@ def _mask_name(name: str, hidden: tuple[str, ...]) -> str:
     for form in hidden:
         if form in masked:
             masked = masked.replace(form, MASK)
-    return _marked(name, _without_secrets(masked))
+    return _replace_masks(name, _mask_secrets(masked))
 
 
 @lru_cache(_NAMES_KEPT)
-def _mask_plain_name(name: str) -> str:
+def _mask_unhidden_name(name: str) -> str:
     if _HARMLESS_NAME.fullmatch(name):
         return name
-    return _marked(name, _without_secrets(name))
+    return _replace_masks(name, _mask_secrets(name))
 
 
-def _marked(name: str, masked: str) -> str:
+def _replace_masks(name: str, masked: str) -> str:
     if masked == name:
         return name
     mark = blake2b(name.encode("utf-8", "replace"), digest_size=5).hexdigest()
@@ -641,14 +640,14 @@ def _marked(name: str, masked: str) -> str:
 
 
 def _after_hidden(text: str, start: int, hidden: Iterable[str]) -> int:
-    """Return ``start``, or where the hidden value ends that would be halved there: it may have spaces."""
+    """Return ``start``, moved behind a hidden value that the cut would split."""
     for form in hidden:
-        found = text.find(form, max(0, start - len(form) + 1), start + len(form) - 1)
-        if found >= 0:
-            start = max(start, found + len(form))
+        position = text.find(form, max(0, start - len(form) + 1), start + len(form) - 1)
+        if position >= 0:
+            start = max(start, position + len(form))
     return start
 
 
 def masked_traceback(error: BaseException, limit: int = 10_000) -> str:
-    """Return an error with its traceback for a log, with secrets masked; the end of it, if it is long."""
+    """Format an error with its traceback for a log, with secrets masked; only the end if it is long."""
     return redact("".join(traceback.format_exception(error)).rstrip(), limit)

@@ -1,4 +1,4 @@
-"""Run: the state of one run of a worker, and its outlets: spans, start records, metrics, step log."""
+"""The state of one worker run, and where it is written: spans, start records, metrics, step log."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, Status, StatusCode
 
 from queenright.instrumentation import names
 from queenright.instrumentation.control import ControlChannel
-from queenright.instrumentation.forks import epoch
+from queenright.instrumentation.forks import fork_count
 from queenright.instrumentation.metrics import WorkerFamilies
 from queenright.instrumentation.names import Operation, Phase, WaitingReason
-from queenright.instrumentation.pulse import LONGEST, PULSE
+from queenright.instrumentation.pulse import MAX_TICK_SECONDS, PULSE
 from queenright.instrumentation.redaction import mask_name, redact
 from queenright.instrumentation.steplog import StepLog
 from queenright.instrumentation.telemetry import Attributes, Telemetry
 
 STALL_SECONDS: Final[Mapping[Phase, float]] = {Phase.IDLE: 240.0, Phase.LLM: 240.0, Phase.TOOL: 600.0}
-"""Silence after which the worker itself counts a stall; a tool's declared timeout goes before."""
+"""Seconds without activity after which the worker counts a stall; a tool's declared timeout wins."""
 
 _HEARTBEAT: Final = {
     "task_id": names.TASK_ID,
@@ -35,16 +35,16 @@ _HEARTBEAT: Final = {
 
 _CAPTURES: Final = ("true", "1", "span_only", "span_and_event")
 _RESULTS: Final = 1024
-"""So many results are remembered to tell a new one, which is progress, from an old one."""
+"""Number of result fingerprints kept; a result that is not among them counts as progress."""
 
 
 def nanoseconds(time: float) -> int:
-    """Return seconds since the epoch as OpenTelemetry wants them."""
+    """Convert seconds since the epoch to nanoseconds, the unit of OpenTelemetry."""
     return int(time * 1_000_000_000)
 
 
-def described(error: BaseException) -> str:
-    """Return the text of an error: its tail, with secrets masked."""
+def error_message(error: BaseException) -> str:
+    """Return the end of an error's text, with secrets masked."""
     try:
         text = str(error)
     except Exception:
@@ -53,7 +53,7 @@ def described(error: BaseException) -> str:
 
 
 def is_failure(error: BaseException | None) -> bool:
-    """Return whether a block that was left by ``error`` failed; an orderly exit is no failure."""
+    """Return whether ``error`` means that a block failed; ``GeneratorExit`` and ``sys.exit(0)`` do not."""
     if error is None or isinstance(error, GeneratorExit):
         return False
     return not (isinstance(error, SystemExit) and error.code in (None, 0))
@@ -63,7 +63,7 @@ class Run:
     """
     One run of a worker.
 
-    Every method may raise: whoever calls one from the agent's side does so under ``harmless``.
+    Methods may raise. Callers on the agent's side wrap them in ``suppress_errors``.
     """
 
     def __init__(
@@ -108,18 +108,18 @@ class Run:
         self.trace_id = ""
         self.exemplar: dict[str, str] | None = None
         self.series = families.acquire(agent)
-        # What a heartbeat tells: since the beginning of this incarnation.
+        # Reported in heartbeats; counted since the start of this incarnation.
         self.token_count = self.error_count = 0
         self.last_tool_call: float | None = None
         self.last_checkpoint_id = ""
-        # May arguments, results and feedback leave the process?
+        # Whether arguments, results and feedback may leave the process.
         self.captures = os.environ.get(names.CAPTURE_CONTENT_ENV, "").strip().lower() in _CAPTURES
         self._families = families
         self._framework, self._version = framework, version
         self._interval = heartbeat_interval
         self._span: Span = INVALID_SPAN
         self._process = os.getpid()
-        self._epoch = epoch.number
+        self._fork_count = fork_count.number
         self._started = self._ended = False
         self._node: str | None = None
         self._bad_steps = 0
@@ -134,7 +134,7 @@ class Run:
     # -- beginning and end ---------------------------------------------------------------------
 
     def start(self) -> None:
-        """Open the run's span and say that the worker lives."""
+        """Open the run's span and send the first heartbeat."""
         if self._started:
             return
         self._started = True
@@ -161,12 +161,12 @@ class Run:
         if context.is_valid:
             self.trace_id = f"{context.trace_id:032x}"
             self.exemplar = {"trace_id": self.trace_id}
-        self.series.info(self._framework, self._version)
+        self.series.set_info(self._framework, self._version)
         self.series.heartbeat(now)
         self.series.progress(now)
-        self.series.bad_steps(id(self), 0)
+        self.series.set_bad_steps(id(self), 0)
         self._ticked_at = self._beat_at = now
-        self.active(now)
+        self.record_activity(now)
         self.emit(names.EVENT_AGENT_STARTED, now, span, about)
         self._join()
 
@@ -176,7 +176,7 @@ class Run:
             self.control.start()
 
     def close(self, error: BaseException | None = None, *, paused: bool = False) -> None:
-        """End the run's span and remove its series; once, and not in a child while its parent still runs."""
+        """End the run's span and remove its series; once, and not in a child whose parent still runs."""
         if self._ended or not self._started:
             return
         if os.getpid() != self._process and os.getppid() == self._process:
@@ -190,50 +190,50 @@ class Run:
         if paused:
             self._span.set_attribute(names.WAITING_REASON, WaitingReason.PAUSED.value)
         self._span.end(nanoseconds(self.clock()))
-        self.series.run_ended(id(self))
+        self.series.forget_run(id(self))
         self._families.release(self.series)
         if self.log is not None:
             self.log.close()
 
     def touch(self) -> None:
-        """Make sure that the run has started, in this process."""
+        """Start the run if needed, and join the pulse again after a fork."""
         if not self._started:
             self.start()
-        if self._epoch != epoch.number:
-            self._epoch = epoch.number
+        if self._fork_count != fork_count.number:
+            self._fork_count = fork_count.number
             self._join()
 
-    # -- what happens ---------------------------------------------------------------------------
+    # -- activity -------------------------------------------------------------------------------
 
     def emit(self, event: str, now: float, span: Span, attributes: Attributes) -> None:
-        """Queue a start record or another event of the worker."""
+        """Queue a start record or another worker event."""
         self.telemetry.record(event, nanoseconds(now), span.get_span_context(), attributes)
 
-    def active(self, now: float) -> None:
-        """Note that the worker did something."""
+    def record_activity(self, now: float) -> None:
+        """Record activity, which resets the stall clock."""
         self._active_at = now
         self._stalled = False
         self.series.activity(now)
 
-    def enter(self, node: str) -> None:
-        """Note that a step of ``node`` begins; bad steps are counted within one visit of a node."""
+    def enter_node(self, node: str) -> None:
+        """Record the start of a step of ``node``; bad steps are counted per visit of a node."""
         self._error = 0
         if node != self._node:
             self._node = node
             if self._bad_steps:
                 self._bad_steps = 0
-                self.series.bad_steps(id(self), 0)
+                self.series.set_bad_steps(id(self), 0)
 
-    def opened(self, call: object, phase: Phase, timeout: float | None) -> None:
-        """Note that a call of a model or a tool is open."""
+    def open_call(self, call: object, phase: Phase, timeout: float | None) -> None:
+        """Record that a model or tool call is open."""
         self._open[id(call)] = (phase, timeout or STALL_SECONDS[phase])
 
-    def closed(self, call: object) -> None:
-        """Note that it is not any more."""
+    def close_call(self, call: object) -> None:
+        """Record that a model or tool call has ended."""
         self._open.pop(id(call), None)
 
-    def judged(self, verdict: str, now: float) -> None:
-        """Count a step that ended as ``verdict``, in lower case, or in an ``error``."""
+    def record_verdict(self, verdict: str, now: float) -> None:
+        """Record how a step ended: a verdict in lower case, or ``error``."""
         if verdict == "accept":
             self._bad_steps = 0
             self.series.progress(now)
@@ -241,10 +241,10 @@ class Run:
             return
         else:
             self._bad_steps += 1
-        self.series.bad_steps(id(self), self._bad_steps)
+        self.series.set_bad_steps(id(self), self._bad_steps)
 
-    def learnt(self, result: str, now: float) -> None:
-        """Note a tool's result by its fingerprint; one that was not seen before is progress."""
+    def record_result(self, result: str, now: float) -> None:
+        """Record a tool result by its fingerprint; a new one counts as progress."""
         if result in self._results:
             return
         if len(self._results) >= _RESULTS:
@@ -253,56 +253,56 @@ class Run:
         self.series.progress(now)
 
     def fail(self, span: Span, error: BaseException) -> tuple[str, str]:
-        """Mark ``span`` as failed, count the error once however far it travels, return its type and text."""
-        kind, text = mask_name(type(error).__qualname__), described(error)
+        """Mark ``span`` as failed and return the error's type and text. A propagating error counts once."""
+        kind, text = mask_name(type(error).__qualname__), error_message(error)
         span.set_attribute(names.ERROR_TYPE, kind)
         span.set_status(Status(StatusCode.ERROR, text))
         if self._error != id(error):
             self._error = id(error)
             self.error_count += 1
-            self.series.failed(kind)
+            self.series.count_error(kind)
         return kind, text
 
     # -- waiting, checkpoints, heartbeat ----------------------------------------------------------
 
-    def wait(self, reason: WaitingReason) -> None:
-        """Begin to wait; waits may nest, the innermost is shown."""
+    def begin_wait(self, reason: WaitingReason) -> None:
+        """Begin to wait. Waits may nest; the innermost reason is reported."""
         if self._reasons:
-            self.series.waiting(self._reasons[-1], False)
+            self.series.set_waiting(self._reasons[-1], False)
         self._reasons.append(reason.value)
-        self._say_waiting()
+        self._report_waiting()
 
-    def wait_over(self) -> None:
+    def end_wait(self) -> None:
         """End the innermost wait."""
-        self.series.waiting(self._reasons.pop(), False)
-        self._say_waiting()
+        self.series.set_waiting(self._reasons.pop(), False)
+        self._report_waiting()
 
-    def _say_waiting(self) -> None:
+    def _report_waiting(self) -> None:
         now = self.clock()
         reason = self._reasons[-1] if self._reasons else ""
         if reason:
-            self.series.waiting(reason, True)
-        self.active(now)
+            self.series.set_waiting(reason, True)
+        self.record_activity(now)
         self.emit(names.EVENT_WAITING, now, self._span, {**self.attributes, names.WAITING_REASON: reason})
 
     def checkpoint(self, checkpoint_id: str) -> None:
-        """Note a saved state, which is progress."""
+        """Report a checkpoint, which counts as progress."""
         now = self.clock()
         self.last_checkpoint_id = checkpoint_id
-        self.series.checkpoint(now)
+        self.series.set_checkpoint(now)
         self.series.progress(now)
-        self.active(now)
+        self.record_activity(now)
         about = {**self.attributes, names.CHECKPOINT_ID: checkpoint_id}
         self.emit(names.EVENT_CHECKPOINT, now, self._span, about)
 
     @property
     def phase(self) -> Phase:
-        """What the worker is in the middle of."""
+        """The current phase: tool if any tool call is open, else llm, else idle."""
         phases = {phase for phase, _ in list(self._open.values())}
         return Phase.TOOL if Phase.TOOL in phases else Phase.LLM if Phase.LLM in phases else Phase.IDLE
 
     def heartbeat(self, progress: str = "") -> None:
-        """Say that the process lives; the last word on its progress stands until there is another."""
+        """Send a heartbeat; ``progress`` is kept for later heartbeats until it is replaced."""
         if progress:
             self._progress = redact(progress)
         now = self._beat_at = self.clock()
@@ -315,7 +315,7 @@ class Run:
         self.emit(names.EVENT_HEARTBEAT, now, self._span, about)
 
     def facts(self) -> dict[str, str | int | float]:
-        """Return what a heartbeat tells of the run."""
+        """Return the heartbeat fields of the run."""
         facts: dict[str, str | int | float] = {
             "task_id": self.task_id,
             "phase": self.phase.value,
@@ -329,39 +329,39 @@ class Run:
         return facts
 
     def output(self, counts: Mapping[str, int]) -> None:
-        """Say what the work has brought so far: counts, by attribute."""
+        """Report output totals, by attribute."""
         now = self.clock()
-        self.active(now)
+        self.record_activity(now)
         self.emit(names.EVENT_OUTPUT, now, self._span, {**self.attributes, **counts})
 
     def report(self, event: str, attributes: Mapping[str, str | float]) -> None:
-        """Say something about the process that is no work."""
+        """Report an event about the process that is not activity."""
         self.emit(event, self.clock(), self._span, {**self.attributes, **attributes})
 
     def tick(self) -> float:
-        """Beat if it is time, count a stall if there is one; return the seconds to the next look."""
+        """Send a heartbeat if one is due and count a stall; return the seconds until the next tick."""
         now = self.clock()
-        if not 0 <= now - self._ticked_at <= 4 * LONGEST:
-            # The clock jumped or the machine slept: nothing is known about the time between.
+        if not 0 <= now - self._ticked_at <= 4 * MAX_TICK_SECONDS:
+            # The clock jumped or the machine slept, so the elapsed time proves no stall.
             self._active_at = now
         self._ticked_at = now
-        # A little early and never in step, so that a fleet started together does not beat together.
+        # Jitter, so that workers that started together do not send their heartbeats together.
         if now - self._beat_at >= self._interval * random.uniform(0.8, 1.0) or now < self._beat_at:
             self.heartbeat()
-        self._look_for_stall(now)
-        return min(LONGEST, max(0.05, self._interval * 0.2))
+        self._detect_stall(now)
+        return min(MAX_TICK_SECONDS, max(0.05, self._interval * 0.2))
 
-    def _look_for_stall(self, now: float) -> None:
+    def _detect_stall(self, now: float) -> None:
         if self._stalled or self._reasons:
             return
         limits = [limit for _, limit in list(self._open.values())]
         if now - self._active_at >= max(limits, default=STALL_SECONDS[Phase.IDLE]):
             self._stalled = True
-            self.series.stalled(self.phase.value)
+            self.series.count_stall(self.phase.value)
 
 
 def step_line(run: Run, **fields: Any) -> dict[str, Any]:
-    """Return a line of the step log: who, then what."""
+    """Return a line of the step log: the identity of the run, then ``fields``."""
     return {
         "agent_id": run.agent,
         "session_id": run.session_id,

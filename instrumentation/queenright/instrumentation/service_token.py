@@ -1,4 +1,4 @@
-"""The token that the service knows a machine by: from the environment, or from a file that it names."""
+"""Read the API token from an environment variable or a file."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Final
 TOKEN_ENV: Final = "QUEENRIGHT_TOKEN"
 TOKEN_FILE_ENV: Final = "QUEENRIGHT_TOKEN_FILE"
 
-_LONGEST: Final = 4096
-_WORDS: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
+_LENGTH_LIMIT: Final = 4096
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
 
 
 def service_token(environment: Mapping[str, str] | None = None) -> str | None:
     """
-    Return ``QUEENRIGHT_TOKEN``, or what the file ``QUEENRIGHT_TOKEN_FILE`` holds; None if there is neither.
+    Return ``QUEENRIGHT_TOKEN``, or the content of the file ``QUEENRIGHT_TOKEN_FILE``; None if neither is set.
 
-    What is no token (several words, a file that cannot be read) is none: the service says that one is needed,
-    and nothing of it gets into a header, a message or a log.
+    An invalid token (several words, an unreadable file) also gives None: the service then answers that a
+    token is required, and no part of the value gets into a header, a message or a log.
     """
-    known = os.environ if environment is None else environment
-    found = known.get(TOKEN_ENV, "")
-    if not found.strip() and (file := known.get(TOKEN_FILE_ENV)):
+    variables = os.environ if environment is None else environment
+    token = variables.get(TOKEN_ENV, "")
+    if not token.strip() and (path := variables.get(TOKEN_FILE_ENV)):
         try:
-            with open(file, encoding="utf-8") as opened:
-                found = opened.read(_LONGEST)
+            with open(path, encoding="utf-8") as file:
+                token = file.read(_LENGTH_LIMIT)
         except (OSError, ValueError):
             return None
-    found = found.strip()
-    return found if _WORDS.fullmatch(found) else None
+    token = token.strip()
+    return token if _TOKEN.fullmatch(token) else None

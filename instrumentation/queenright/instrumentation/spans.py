@@ -1,9 +1,9 @@
 """
-Spans that cost the agent little: OpenTelemetry's own interface, finished off the agent's thread.
+Lightweight spans with OpenTelemetry's interface.
 
-A span of the SDK is made, locked and copied on the thread that runs the agent; three of them cost it
-about 70 µs. These keep what is said of them in a plain dictionary and become the SDK's
-``ReadableSpan`` in the delivery's thread, where the SDK's exporters take them.
+The SDK creates, locks and copies a span on the agent's thread; three spans cost about 70 µs. A
+``LightSpan`` stores its data in a plain dictionary and becomes a ``ReadableSpan`` for the SDK's exporters
+on the delivery thread.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _UNSET: Final = Status(StatusCode.UNSET)
 
 
 class LightSpan(Span):
-    """A span whose attributes are what its author says; it is handed on when it ends, once."""
+    """A span that passes itself to a callback, once, when it ends."""
 
     __slots__ = (
         "_context",
-        "_done",
+        "_on_end",
         "attributes",
         "ended",
         "events",
@@ -62,7 +62,7 @@ class LightSpan(Span):
         attributes: dict[str, Any],
         links: Sequence[Link],
         started: int,
-        done: Callable[[LightSpan], None],
+        on_end: Callable[[LightSpan], None],
     ) -> None:
         self.name = name
         self.parent = parent
@@ -74,10 +74,10 @@ class LightSpan(Span):
         self.events: list[Event] = []
         self.status = _UNSET
         self._context = context
-        self._done = done
+        self._on_end = on_end
 
     def get_span_context(self) -> SpanContext:
-        """Return the ids."""
+        """Return the span context."""
         return self._context
 
     def is_recording(self) -> bool:
@@ -90,7 +90,7 @@ class LightSpan(Span):
             self.attributes[key] = value
 
     def set_attributes(self, attributes: Mapping[str, AttributeValue]) -> None:
-        """Set some attributes."""
+        """Set several attributes."""
         if self.ended is None:
             self.attributes.update(attributes)
 
@@ -105,7 +105,7 @@ class LightSpan(Span):
             self.name = name
 
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
-        """Set the status; an OK stands."""
+        """Set the status. A status of OK is final."""
         if self.ended is None and self.status.status_code is not StatusCode.OK:
             self.status = status if isinstance(status, Status) else Status(status, description)
 
@@ -116,17 +116,17 @@ class LightSpan(Span):
         timestamp: int | None = None,
         escaped: bool = False,
     ) -> None:
-        """Add an event that names the class of an exception; its text may hold secrets and stays here."""
+        """Add an event with the exception's class. Its text may contain secrets and is not recorded."""
         self.add_event("exception", {"exception.type": type(exception).__qualname__}, timestamp)
 
     def end(self, end_time: int | None = None) -> None:
         """End the span, once."""
         if self.ended is None:
             self.ended = end_time if end_time is not None else time.time_ns()
-            self._done(self)
+            self._on_end(self)
 
     def readable(self, resource: Resource, scope: InstrumentationScope) -> ReadableSpan:
-        """Return the span as the SDK's exporters take it."""
+        """Return the span in the form that the SDK's exporters accept."""
         return ReadableSpan(
             name=self.name,
             context=self._context,
@@ -145,14 +145,14 @@ class LightSpan(Span):
 
 class LightTracer(Tracer):
     """
-    Makes light spans.
+    Creates light spans.
 
     Args:
-        done: Takes each span when it ends, on the agent's thread.
+        on_end: Called with each span when it ends, on the agent's thread.
     """
 
-    def __init__(self, done: Callable[[LightSpan], None]) -> None:
-        self._done = done
+    def __init__(self, on_end: Callable[[LightSpan], None]) -> None:
+        self._on_end = on_end
 
     def start_span(
         self,
@@ -165,21 +165,21 @@ class LightTracer(Tracer):
         record_exception: bool = True,
         set_status_on_exception: bool = True,
     ) -> Span:
-        """Start a span below the one in ``context``, or below the current one."""
-        above: SpanContext | None = get_current_span(context).get_span_context()
-        if above is not None and above.is_valid:
-            trace_id, state = above.trace_id, above.trace_state
+        """Start a span as a child of the one in ``context``, or of the current one."""
+        parent: SpanContext | None = get_current_span(context).get_span_context()
+        if parent is not None and parent.is_valid:
+            trace_id, state = parent.trace_id, parent.trace_state
         else:
-            trace_id, state, above = random.getrandbits(128) or 1, None, None
+            trace_id, state, parent = random.getrandbits(128) or 1, None, None
         return LightSpan(
             name,
             SpanContext(trace_id, random.getrandbits(64) or 1, False, _SAMPLED, state),
-            above,
+            parent,
             kind,
             dict(attributes) if attributes else {},
             links or (),
             start_time if start_time is not None else time.time_ns(),
-            self._done,
+            self._on_end,
         )
 
     @_agnosticcontextmanager
@@ -195,7 +195,7 @@ class LightTracer(Tracer):
         set_status_on_exception: bool = True,
         end_on_exit: bool = True,
     ) -> Iterator[Span]:
-        """Start a span and make it the current one while the block runs."""
+        """Start a span and make it current while the block runs."""
         span = self.start_span(name, context, kind, attributes, links, start_time)
         with use_span(span, end_on_exit, record_exception, set_status_on_exception) as current:
             yield current

@@ -1,4 +1,4 @@
-"""Steps, and the calls of models and tools in them: the blocks that an agent's work is put into."""
+"""Context managers for steps and for the model and tool calls within them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_contex
 
 from queenright.instrumentation import names
 from queenright.instrumentation.effects import Effect, effect_facts
+from queenright.instrumentation.error_guard import report_error, suppress_errors
 from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
-from queenright.instrumentation.harmless import harmless, report
 from queenright.instrumentation.names import Operation, Phase, ToolOutcome, Verdict
 from queenright.instrumentation.redaction import mask_name, redact
 from queenright.instrumentation.run import Run, is_failure, nanoseconds, step_line
@@ -28,12 +28,12 @@ _current: ContextVar[Step | None] = ContextVar("queenright_step", default=None)
 
 
 def current_step() -> Step | None:
-    """Return the step that the calling task or thread is in."""
+    """Return the open step of the calling task or thread."""
     return _current.get()
 
 
 def _name(value: object) -> str:
-    """Return a name as text that can be a label and go over the wire, whatever was given; without secrets."""
+    """Convert any value to a name that is valid as a label and in OTLP, with secrets masked."""
     if type(value) is str and value.isascii():
         return mask_name(value)
     try:
@@ -42,14 +42,17 @@ def _name(value: object) -> str:
         return "?"
 
 
-class _Block:
+class _SpanBlock:
     """
-    One span that is open while its ``with`` or ``async with`` block runs.
+    A span that is open while its ``with`` or ``async with`` block runs.
 
-    An exception that leaves the block is recorded and goes on unchanged; none of ours is added.
+    An exception that leaves the block is recorded and propagates unchanged. Queenright raises none itself.
 
-    What was recorded can be read: ``started_at`` and, once the block is left, ``ended_at`` (seconds since
-    the epoch), ``error_type`` and ``error_text`` (redacted; None if nothing failed).
+    Attributes:
+        started_at: Start time, in seconds since the epoch.
+        ended_at: End time, set when the block ends.
+        error_type: Class of the exception, None if nothing failed.
+        error_text: Redacted text of the exception, None if nothing failed.
     """
 
     __slots__ = (
@@ -76,13 +79,13 @@ class _Block:
 
     @property
     def trace_id(self) -> str:
-        """The id of the trace that the span is in, in hexadecimal; empty if spans are not recorded."""
+        """The trace id in hexadecimal; empty if spans are not recorded."""
         context = self._span.get_span_context()
         return f"{context.trace_id:032x}" if context.is_valid else ""
 
     @property
     def span_id(self) -> str:
-        """The id of the span, in hexadecimal; empty if spans are not recorded."""
+        """The span id in hexadecimal; empty if spans are not recorded."""
         return _span_id(self._span)
 
     def _begin(self, now: float) -> None:
@@ -96,17 +99,17 @@ class _Block:
         span = self._span = self._run.tracer.start_span(
             name, parent, kind, self._attributes, start_time=nanoseconds(now)
         )
-        # Attached, so that what the agent calls in here, by any instrumented library, becomes a child.
+        # Attached, so that spans of other instrumented libraries in this block become children.
         self._context = set_span_in_context(span)
         self._attached = attach(self._context)
 
     def __enter__(self) -> Self:
-        # `harmless`, written out: this is where every step of every agent passes.
+        # `suppress_errors`, inlined: this is the hot path of every step.
         try:
             self._run.touch()
             self._begin(self._run.clock())
         except Exception as error:
-            report(error)
+            report_error(error)
         return self
 
     def __exit__(
@@ -116,13 +119,13 @@ class _Block:
             self.ended_at = now = self._run.clock()
             self._end(now, error if is_failure(error) else None)
         except Exception as ours:
-            report(ours)
-            with harmless:
+            report_error(ours)
+            with suppress_errors:
                 if self._span.is_recording():
                     self._span.end()
         if (attached := self._attached) is not None:
             self._attached = None
-            # Not `detach`: it logs an error for a block that is left in another task than it was entered in.
+            # Not `detach`, which logs an error if a block exits in a different task than it was entered in.
             try:
                 attached.var.reset(attached)
             except (AttributeError, ValueError):
@@ -137,10 +140,10 @@ class _Block:
         self.__exit__(kind, error, traceback)
 
 
-class Step(_Block):
-    """One unit of a worker's work, ended by a verdict or by an error."""
+class Step(_SpanBlock):
+    """One unit of a worker's work. It ends with a verdict or an error."""
 
-    __slots__ = ("_calls", "_feedback", "_tokens", "_verdict", "_was", "index", "node")
+    __slots__ = ("_calls", "_feedback", "_token", "_tokens", "_verdict", "index", "node")
 
     def __init__(self, run: Run, node: str) -> None:
         super().__init__(run)
@@ -150,7 +153,7 @@ class Step(_Block):
         self._feedback: str | None = None
         self._calls: list[dict[str, Any]] = []
         self._tokens = [0, 0]
-        self._was: Token[Step | None] | None = None
+        self._token: Token[Step | None] | None = None
 
     def tool(
         self,
@@ -162,36 +165,36 @@ class Step(_Block):
         effect: str = "",
     ) -> ToolCall:
         """
-        Return a block around one call of a tool.
+        Return a context manager for one tool call.
 
         Args:
             name: The tool's name.
-            arguments: What it is called with; only their fingerprint leaves the process, by default.
-            timeout: Seconds that the call may take, if it has a limit; silence within it is no stall.
-            call_id: The id that the model gave the call.
-            effect: ``reads``, ``changes``, ``waits`` or ``submits``, where the tool says it itself; by
-                default it is worked out from the name and the arguments.
+            arguments: The arguments of the call; by default only their fingerprint leaves the process.
+            timeout: The call's time limit in seconds, if any; within it the call is not a stall.
+            call_id: The id that the model assigned to the call.
+            effect: ``reads``, ``changes``, ``waits`` or ``submits``, if the tool declares it; by default
+                it is inferred from the name and the arguments.
         """
         return ToolCall(self, name, arguments, timeout, call_id, effect)
 
     def llm(self, model: str, provider: str = "") -> LlmCall:
-        """Return a block around one call of a model."""
+        """Return a context manager for one model call."""
         return LlmCall(self, model, provider)
 
     def verdict(self, verdict: Verdict | str, feedback: str | None = None) -> None:
-        """Say how the step was judged: ACCEPT, RETRY, CONTINUE or ESCALATE; the last word counts."""
+        """Set the verdict on the step: ACCEPT, RETRY, CONTINUE or ESCALATE. The last call wins."""
         self._feedback = feedback
-        with harmless:
+        with suppress_errors:
             self._verdict = Verdict(str(verdict).upper())
 
     def _begin(self, now: float) -> None:
         run = self._run
         self.index = next(run.indexes)
-        run.enter(self.node)
+        run.enter_node(self.node)
         self._attributes = {**run.attributes, names.NODE_ID: self.node, names.STEP_INDEX: self.index}
         self._open(f"step {self.node}", SpanKind.INTERNAL, run.context, now)
-        self._was = _current.set(self)
-        run.active(now)
+        self._token = _current.set(self)
+        run.record_activity(now)
         run.emit(names.EVENT_STEP_STARTED, now, self._span, self._attributes)
 
     def _end(self, now: float, error: BaseException | None) -> None:
@@ -206,9 +209,9 @@ class Step(_Block):
             self.error_type, self.error_text = run.fail(span, error)
             label = "error"
         span.end(nanoseconds(now))
-        run.active(now)
-        run.series.step_ended(self.node, label, max(0.0, now - self.started_at), run.exemplar)
-        run.judged(label, now)
+        run.record_activity(now)
+        run.series.count_step(self.node, label, max(0.0, now - self.started_at), run.exemplar)
+        run.record_verdict(label, now)
         if run.log is not None:
             run.log.append(
                 step_line(
@@ -228,16 +231,18 @@ class Step(_Block):
                     span_id=_span_id(span),
                 )
             )
-        if self._was is not None:
-            _current.reset(self._was)
+        if self._token is not None:
+            _current.reset(self._token)
 
 
-class ToolCall(_Block):
+class ToolCall(_SpanBlock):
     """
-    One call of a tool.
+    One tool call.
 
-    ``arguments_hash`` is there from the beginning; ``result_hash`` (empty if nobody told the result) and
-    ``outcome`` once the block is left.
+    Attributes:
+        arguments_hash: Fingerprint of the arguments, set at the start.
+        result_hash: Fingerprint of the result, set at the end; empty if ``result`` was not called.
+        outcome: ok, error or timeout, set at the end.
     """
 
     __slots__ = (
@@ -261,7 +266,7 @@ class ToolCall(_Block):
         self._step = step
         self._arguments = arguments
         self._timeout: float | None = None
-        with harmless:
+        with suppress_errors:
             self._timeout = float(timeout) if timeout is not None else None
         self._call_id = _name(call_id)
         self.arguments_hash = ""
@@ -271,15 +276,15 @@ class ToolCall(_Block):
         self._failure: BaseException | None = None
 
     def result(self, value: T) -> T:
-        """Say what the tool answered, and return it; only its fingerprint leaves the process, by default."""
-        with harmless:
+        """Record the tool's result and return it; by default only its fingerprint leaves the process."""
+        with suppress_errors:
             self.result_hash = result_fingerprint(value, self._arguments)
             if self._run.captures:
                 self._span.set_attribute(names.GEN_AI_TOOL_CALL_RESULT, redact(str(value), _CONTENT_LIMIT))
         return value
 
     def error(self, error: BaseException | str) -> None:
-        """Say that the tool failed, where its exception does not leave the block."""
+        """Record that the tool failed, if its exception does not leave the block."""
         self._failure = error if isinstance(error, BaseException) else ToolFailed(error)
 
     def _begin(self, now: float) -> None:
@@ -301,30 +306,30 @@ class ToolCall(_Block):
         if run.captures:
             attributes[names.GEN_AI_TOOL_CALL_ARGUMENTS] = redact(str(self._arguments), _CONTENT_LIMIT)
         self._open(f"execute_tool {self.tool}", SpanKind.INTERNAL, step._context, now)
-        run.opened(self, Phase.TOOL, self._timeout)
+        run.open_call(self, Phase.TOOL, self._timeout)
         run.last_tool_call = now
-        run.active(now)
+        run.record_activity(now)
         run.emit(names.EVENT_TOOL_STARTED, now, self._span, attributes)
 
     def _end(self, now: float, error: BaseException | None) -> None:
         run, span = self._run, self._span
-        run.closed(self)
+        run.close_call(self)
         failure, self._failure = error or self._failure, None
         if failure is not None:
             error_type, error_text = self.error_type, self.error_text = run.fail(span, failure)
             self.outcome = ToolOutcome.TIMEOUT if _is_timeout(failure) else ToolOutcome.ERROR
             # The same failure again is the same result again.
-            said = f"{error_type}: {error_text}"
-            self.result_hash = self.result_hash or result_fingerprint(said, self._arguments, failed=True)
+            text = f"{error_type}: {error_text}"
+            self.result_hash = self.result_hash or result_fingerprint(text, self._arguments, failed=True)
         self._arguments = None
         if self.result_hash:
             span.set_attribute(names.TOOL_RESULT_HASH, self.result_hash)
         span.end(nanoseconds(now))
-        run.active(now)
+        run.record_activity(now)
         seconds = max(0.0, now - self.started_at)
-        run.series.tool_ended(self.tool, self.outcome.value, seconds, run.exemplar)
+        run.series.count_tool_call(self.tool, self.outcome.value, seconds, run.exemplar)
         if self.result_hash and failure is None:
-            run.learnt(self.result_hash, now)
+            run.record_result(self.result_hash, now)
         if run.log is not None:
             self._step._calls.append(
                 {
@@ -343,8 +348,8 @@ class ToolCall(_Block):
             )
 
 
-class LlmCall(_Block):
-    """One call of a model."""
+class LlmCall(_SpanBlock):
+    """One model call."""
 
     __slots__ = ("_delta_at", "_failure", "_provider", "_step", "_tokens", "model")
 
@@ -358,26 +363,26 @@ class LlmCall(_Block):
         self._delta_at = 0.0
 
     def usage(self, input_tokens: int, output_tokens: int) -> None:
-        """Say how many tokens the call used."""
-        with harmless:
+        """Record the tokens that the call used."""
+        with suppress_errors:
             self._tokens = (max(0, int(input_tokens or 0)), max(0, int(output_tokens or 0)))
 
     def delta(self) -> None:
-        """Say that a piece of a streamed answer arrived, which is activity; cheap enough for every token."""
-        with harmless:
+        """Record that a chunk of a streamed response arrived. Cheap enough to call for every token."""
+        with suppress_errors:
             now = self._run.clock()
             if now - self._delta_at >= _DELTA_SECONDS or now < self._delta_at:
                 self._delta_at = now
-                self._run.active(now)
+                self._run.record_activity(now)
                 self._run.emit(names.EVENT_LLM_DELTA, now, self._span, self._attributes)
 
     def finished(self, *reasons: str) -> None:
-        """Say why the model stopped, in its provider's words."""
-        with harmless:
+        """Record the finish reasons that the provider returned."""
+        with suppress_errors:
             self._span.set_attribute(names.GEN_AI_RESPONSE_FINISH_REASONS, reasons)
 
     def error(self, error: BaseException) -> None:
-        """Say that the call failed, where its exception does not leave the block."""
+        """Record that the call failed, if its exception does not leave the block."""
         self._failure = error
 
     def _begin(self, now: float) -> None:
@@ -390,34 +395,34 @@ class LlmCall(_Block):
         }
         self._open(f"chat {self.model}", SpanKind.CLIENT, step._context, now)
         self._delta_at = now
-        run.opened(self, Phase.LLM, None)
-        run.active(now)
+        run.open_call(self, Phase.LLM, None)
+        run.record_activity(now)
         run.emit(names.EVENT_LLM_STARTED, now, self._span, self._attributes)
 
     def _end(self, now: float, error: BaseException | None) -> None:
         run, span = self._run, self._span
-        run.closed(self)
+        run.close_call(self)
         failure, self._failure = error or self._failure, None
         if failure is not None:
             self.error_type, self.error_text = run.fail(span, failure)
         if self._tokens is not None:
-            read, written = self._tokens
-            span.set_attribute(names.GEN_AI_USAGE_INPUT_TOKENS, read)
-            span.set_attribute(names.GEN_AI_USAGE_OUTPUT_TOKENS, written)
-            run.token_count += read + written
-            run.series.used(self.model, read, written)
-            self._step._tokens[0] += read
-            self._step._tokens[1] += written
+            input_tokens, output_tokens = self._tokens
+            span.set_attribute(names.GEN_AI_USAGE_INPUT_TOKENS, input_tokens)
+            span.set_attribute(names.GEN_AI_USAGE_OUTPUT_TOKENS, output_tokens)
+            run.token_count += input_tokens + output_tokens
+            run.series.count_tokens(self.model, input_tokens, output_tokens)
+            self._step._tokens[0] += input_tokens
+            self._step._tokens[1] += output_tokens
         span.end(nanoseconds(now))
-        run.active(now)
+        run.record_activity(now)
 
 
 class ToolFailed(Exception):
-    """Stands for the failure of a tool that was told as text."""
+    """A tool failure reported as text. Its class name is the value of ``error.type``."""
 
 
 def _is_timeout(error: BaseException) -> bool:
-    """Return whether an error says that time ran out; clients of HTTP have classes of their own for it."""
+    """Return whether an error is a timeout; HTTP clients have their own classes for it."""
     return isinstance(error, TimeoutError) or "timeout" in type(error).__name__.lower()
 
 

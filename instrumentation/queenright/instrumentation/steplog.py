@@ -1,4 +1,4 @@
-"""The step log: one JSON line a step, written so that a crash costs at most the line being written."""
+"""The step log: one JSON line per step. A crash loses at most the line being written."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from queenright.instrumentation.dropped import DROPPED
+from queenright.instrumentation.error_guard import warn_once
 from queenright.instrumentation.forks import after_fork_in_child
-from queenright.instrumentation.harmless import notice
 
 STORAGE_ENV: Final = "QUEENRIGHT_STORAGE"
 
@@ -20,7 +20,7 @@ _encode: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, def
 
 
 def step_log_path(storage: Path, session_id: str) -> Path:
-    """Return where the step log of a session lies below ``storage``."""
+    """Return the path of a session's step log below ``storage``."""
     return storage / "sessions" / session_id / "logs" / "tool_logs.jsonl"
 
 
@@ -28,11 +28,11 @@ _second: tuple[int, str] = (-1, "")
 
 
 def iso(time: float) -> str:
-    """Return seconds since the epoch as ISO 8601 in UTC, to the millisecond."""
+    """Format seconds since the epoch as ISO 8601 in UTC, with milliseconds."""
     global _second
     whole = int(time)
     second, text = _second
-    if second != whole:  # the same for all that happens within a second
+    if second != whole:  # cached per second
         text = datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S")
         _second = (whole, text)
     return f"{text}.{int((time - whole) * 1000):03d}+00:00"
@@ -42,50 +42,50 @@ class StepLog:
     """
     Appends lines to one file.
 
-    Each line is one ``write`` to a file opened for appending: lines of several threads and of forked
-    children do not mix, and what was written survives a ``kill -9``.
+    Each line is one ``write`` in append mode, so lines of several threads and forked children do not mix,
+    and written lines survive a ``kill -9``.
 
     Raises:
-        OSError: the file cannot be made; writing itself never raises.
+        OSError: The file cannot be created. Writing never raises.
     """
 
     def __init__(self, path: Path) -> None:
-        # As private as the folder that it lies in: a runtime's sessions are their owner's alone.
-        there = next((folder for folder in path.parents if folder.is_dir()), path.parent)
-        shared = there.stat().st_mode & 0o077 if there.is_dir() else 0o077
+        # Inherit the permissions of the parent folder: a runtime's sessions are readable by their owner only.
+        parent = next((folder for folder in path.parents if folder.is_dir()), path.parent)
+        shared = parent.stat().st_mode & 0o077 if parent.is_dir() else 0o077
         path.parent.mkdir(0o700 | shared, parents=True, exist_ok=True)
         self.path = path
-        how = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self._file = os.open(path, how, 0o600 | (shared & 0o044))
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._file = os.open(path, flags, 0o600 | (shared & 0o044))
         size = os.fstat(self._file).st_size
-        # A line torn by a crash ends here, or it would swallow the next one.
-        self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
-        self._forked()
-        after_fork_in_child(self._forked)
+        # A line cut by a crash needs a line break before the next line.
+        self._ends_in_partial_line = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
+        self._reset_lock()
+        after_fork_in_child(self._reset_lock)
 
-    def _forked(self) -> None:
+    def _reset_lock(self) -> None:
         self._lock = threading.Lock()
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Write one line; a full disk costs the line, which is counted, and nothing else."""
+        """Write one line. If that fails, for example on a full disk, the line is dropped and counted."""
         data = (_encode(line) + "\n").encode("utf-8", "replace")
         with self._lock:
             if self._file < 0:
                 return
-            if self._torn:
+            if self._ends_in_partial_line:
                 data = b"\n" + data
             try:
                 written = os.write(self._file, data)
             except OSError as error:
                 written = 0
-                notice("Queenright's step log %s cannot be written: %s", self.path, error)
-            # Nothing written leaves the file as it was; half a line leaves it torn.
-            self._torn = self._torn if written == 0 else written < len(data)
+                warn_once("Queenright cannot write the step log %s: %s", self.path, error)
+            if written:
+                self._ends_in_partial_line = written < len(data)
         if written < len(data):
             DROPPED.count("steps")
 
     def close(self) -> None:
-        """Close the file; later lines are given up silently."""
+        """Close the file; later lines are dropped silently."""
         with self._lock:
             if self._file >= 0:
                 os.close(self._file)

@@ -1,4 +1,4 @@
-"""Telemetry: the spans and start records of a process, and where they go."""
+"""Telemetry of a process: its spans and start records, and their destination."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from opentelemetry.trace import (
 )
 
 from queenright.instrumentation import names
-from queenright.instrumentation.delivery import Delivery, Sender, Sent
+from queenright.instrumentation.delivery import Delivery, Sender, SendResult
 from queenright.instrumentation.dropped import Signal
+from queenright.instrumentation.error_guard import suppress_errors
 from queenright.instrumentation.forks import after_fork_in_child
-from queenright.instrumentation.harmless import harmless
 from queenright.instrumentation.identity import new_id
 from queenright.instrumentation.otlp import SCOPE, OtlpSender, endpoint_of, preload
 from queenright.instrumentation.spans import LightTracer
@@ -34,7 +34,7 @@ Attributes = Mapping[str, str | int | float | bool]
 
 
 class Record(NamedTuple):
-    """A start record as it waits in the queue; a log record is made of it off the agent's thread."""
+    """A queued start record. It becomes a log record off the agent's thread."""
 
     name: str
     time_ns: int
@@ -42,7 +42,7 @@ class Record(NamedTuple):
     attributes: Attributes
 
     def to_log_record(self) -> LogRecord:
-        """Return the record as OpenTelemetry's events are: a log record with a name."""
+        """Return the record as an OpenTelemetry event: a log record with an event name."""
         from opentelemetry._logs import LogRecord, SeverityNumber
 
         return LogRecord(
@@ -61,30 +61,30 @@ class ApplicationLogs:
     def __init__(self, logger: Logger) -> None:
         self._logger = logger
 
-    def send(self, signal: Signal, batch: Sequence[Any]) -> Sent:
-        """Hand the records to the application's logger."""
+    def send(self, signal: Signal, batch: Sequence[Any]) -> SendResult:
+        """Emit the records through the application's logger."""
         for record in batch:
             self._logger.emit(record.to_log_record())
-        return Sent.DONE
+        return SendResult.DELIVERED
 
     def close(self) -> None:
-        """Nothing to close: the provider is the application's."""
+        """Do nothing: the provider belongs to the application."""
 
 
 class Telemetry:
     """
-    Where one or many workers send their spans and start records.
+    The destination of spans and start records, for one or more workers.
 
-    Without arguments it is OTLP over HTTP to ``OTEL_EXPORTER_OTLP_ENDPOINT`` (default
-    ``http://127.0.0.1:4318``). Spans are never sampled away here: the health of a worker is read from them.
+    The default is OTLP over HTTP to ``OTEL_EXPORTER_OTLP_ENDPOINT`` (default ``http://127.0.0.1:4318``).
+    Spans are never sampled here, because the health of a worker is derived from them.
 
     Args:
-        endpoint: Another base URL.
-        tracer_provider: Spans go through this provider instead; sampling and export are its affair.
-        connect: Makes the sender that batches go to instead of OTLP; for tests and other transports.
-        records: Whether start records are sent too; not where whoever runs the workers tells what they begin.
+        endpoint: The base URL, if not the default.
+        tracer_provider: A provider that handles spans instead, including sampling and export.
+        connect: Creates a sender to use instead of OTLP; for tests and other transports.
+        records: Whether to send start records; turn off if the runtime reports starts itself.
         interval: Seconds between deliveries.
-        capacity: How many spans, and how many records, wait at most; then the oldest are dropped.
+        capacity: Maximum queued spans, and maximum queued records; beyond it the oldest are dropped.
     """
 
     def __init__(
@@ -123,27 +123,27 @@ class Telemetry:
 
     @classmethod
     def muted(cls) -> Telemetry:
-        """Return telemetry that goes nowhere."""
+        """Return telemetry that discards everything."""
         return cls(tracer_provider=NoOpTracerProvider(), records=False)
 
     def flush(self, timeout: float = 2.0) -> bool:
-        """Send what is queued; return whether all was delivered within ``timeout`` seconds."""
+        """Send queued items; return whether all were delivered within ``timeout`` seconds."""
         return self._delivery.flush(timeout)
 
     def close(self, timeout: float = 2.0) -> None:
-        """Send what is queued for at most ``timeout`` seconds, then give up the rest."""
+        """Send queued items for at most ``timeout`` seconds, then drop the rest."""
         self._delivery.close(timeout)
 
 
-class _Shared:
-    """The telemetry that the workers of this process share, one an endpoint."""
+class _SharedTelemetry:
+    """The telemetry that workers of this process share, one per endpoint."""
 
     def __init__(self) -> None:
         self._by_endpoint: dict[str, Telemetry] = {}
-        self._forked()
-        after_fork_in_child(self._forked)
+        self._reset_lock()
+        after_fork_in_child(self._reset_lock)
 
-    def _forked(self) -> None:
+    def _reset_lock(self) -> None:
         self._lock = threading.Lock()
 
     def get(self, endpoint: str | None) -> Telemetry:
@@ -165,18 +165,18 @@ class _Shared:
 
     def close(self) -> None:
         for telemetry in list(self._by_endpoint.values()):
-            with harmless:
+            with suppress_errors:
                 telemetry.close()
 
 
 def application_provider() -> trace.TracerProvider | None:
-    """Return the tracer provider that the application has set up, if it has."""
+    """Return the application's tracer provider, or None if it has not set one up."""
     provider = trace.get_tracer_provider()
     return None if isinstance(provider, ProxyTracerProvider) else provider
 
 
 def application_logs() -> Logger | None:
-    """Return a logger of the provider that the application has set up, if it has."""
+    """Return a logger of the application's logger provider, or None if it has not set one up."""
     from opentelemetry._logs import NoOpLoggerProvider, get_logger_provider
     from opentelemetry._logs._internal import ProxyLoggerProvider
 
@@ -188,7 +188,7 @@ def application_logs() -> Logger | None:
     )
 
 
-_shared: Final = _Shared()
+_shared: Final = _SharedTelemetry()
 atexit.register(_shared.close)
 
 
@@ -196,12 +196,12 @@ def shared_telemetry(endpoint: str | None = None) -> Telemetry:
     """
     Return the telemetry that workers of this process share.
 
-    An explicit ``endpoint`` gets a provider of our own. Without one, the application's tracer provider is
-    used if it has set one up, and its logger provider likewise; otherwise our own.
+    With an explicit ``endpoint``, Queenright's own tracer is used. Without one, the application's tracer
+    and logger providers are used if they are set up, otherwise Queenright's own.
     """
     return _shared.get(endpoint)
 
 
 def flush(timeout: float = 2.0) -> bool:
-    """Send what all workers of this process have queued; return whether it was delivered in time."""
+    """Send queued items of all workers in this process; return whether all were delivered in time."""
     return _shared.flush(timeout)

@@ -21,7 +21,7 @@ from queenright.alerting.export import (
     in_answer,
     in_files,
     in_groups,
-    links_of,
+    rule_links,
 )
 from queenright.alerting.export.addresses import reached_at
 from queenright.alerting.export.matchers import InvalidMatchersError, Of, read_matchers
@@ -66,7 +66,7 @@ class Asked:
 
     def links(self, settings: Settings) -> Links:
         """Return where the alerts link to."""
-        return links_of(settings.alerting, runbooks=self.runbooks, dashboards=self.dashboards)
+        return rule_links(settings.alerting, runbooks=self.runbooks, dashboards=self.dashboards)
 
     def groups(self, settings: Settings) -> tuple[Group, ...]:
         """Return the rules."""

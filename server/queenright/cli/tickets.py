@@ -28,7 +28,7 @@ from queenright.cli.service_command import (
 )
 from queenright.cli.ticket_ids import find_ticket, find_ticket_id
 from queenright.instrumentation.durations import format_duration
-from queenright.instrumentation.money import spent
+from queenright.instrumentation.money import format_spend
 
 if TYPE_CHECKING:
     from queenright.api.tickets import Ticket as Found
@@ -123,7 +123,7 @@ def _incident(ticket: Found) -> str:
 
 def _spent(ticket: Found) -> str:
     """Return what the run has spent since its trouble began; nothing if it called no model."""
-    cost = spent(ticket.spent_usd, ticket.spent_tokens, ticket.spent_unpriced_tokens)
+    cost = format_spend(ticket.spent_usd, ticket.spent_tokens, ticket.spent_unpriced_tokens)
     return f"{cost} since the trouble began" if cost else ""
 
 

@@ -9,7 +9,7 @@ from fastapi.encoders import jsonable_encoder
 from fastapi.responses import PlainTextResponse, Response
 
 from queenright import api
-from queenright.alerting.notification import handed_over
+from queenright.alerting.notification import list_notifications
 from queenright.alerting.webhook import MAX_ALERTS, InvalidWebhookError, parse_webhook
 from queenright.server.access.access import Access
 from queenright.server.access.caller import may_look
@@ -133,7 +133,9 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
         """What was handed to Alertmanager and what was not yet, newest first; how the outbox is doing."""
         (before,) = place_of(cursor, "notifications", int) or (None,)
         now = service.clock()
-        found = await service.store.read(lambda conn: handed_over(conn, limit + 1, now=now, before=before))
+        found = await service.store.read(
+            lambda conn: list_notifications(conn, limit + 1, now=now, before=before)
+        )
         outbox = service.outbox.status()
         return await page_of(
             "notifications",

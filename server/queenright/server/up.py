@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
 from queenright.alerting.config import GROUP_INTERVAL, render_alertmanager, render_prometheus
-from queenright.alerting.export import links_of
+from queenright.alerting.export import rule_links
 from queenright.alerting.files import templates_folder
 from queenright.alerting.recorder import Recorder
 from queenright.alerting.rules import rule_files
@@ -504,7 +504,7 @@ def _rules(folder: Path, settings: Settings) -> Path:
     """Write the rules with the thresholds that the service itself runs on, and return their folder."""
     files = rule_files(
         settings.health_monitoring,
-        links=links_of(settings.alerting),
+        links=rule_links(settings.alerting),
         header="Written by `queenright up` at every start; changes here are lost.",
     )
     folder.mkdir(exist_ok=True)

@@ -39,15 +39,15 @@ def series_of_a_worker() -> tuple[Series, ...]:
     """Return what a real worker exposes, without its name."""
     registry = CollectorRegistry()
     agent = WorkerFamilies.of(registry).acquire("agent")
-    agent.info("custom", "1")
+    agent.set_info("custom", "1")
     for verdict in ("accept", "retry"):
-        agent.step_ended("plan", verdict, 1.0, None)
-    agent.tool_ended(TOOL, "ok", 1.0, None)
-    agent.used(MODEL, 1, 1)
-    for stamp in (agent.heartbeat, agent.activity, agent.progress, agent.checkpoint):
+        agent.count_step("plan", verdict, 1.0, None)
+    agent.count_tool_call(TOOL, "ok", 1.0, None)
+    agent.count_tokens(MODEL, 1, 1)
+    for stamp in (agent.heartbeat, agent.activity, agent.progress, agent.set_checkpoint):
         stamp(1.0)
-    agent.waiting("user_input", waits=False)
-    agent.bad_steps(1, 1)
+    agent.set_waiting("user_input", is_waiting=False)
+    agent.set_bad_steps(1, 1)
     found = []
     for family in registry.collect():
         for sample in family.samples:

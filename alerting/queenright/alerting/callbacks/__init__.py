@@ -1,1 +1,1 @@
-"""What comes back: what Alertmanager told people, and what they say in Slack and PagerDuty."""
+"""Callbacks from Alertmanager, Slack and PagerDuty."""

@@ -1,8 +1,8 @@
 """
-What Alertmanager told people, by its own word: which receiver, of which ticket, when.
+Parse Alertmanager's webhook (version 4) about notifications that it sent to people.
 
-That a peer took an alert is not yet that anybody was told of it: it may be silenced, inhibited, or wait for
-its group. So receivers for people also post Alertmanager's webhook (version 4) here.
+An alert that a peer accepted may still be silenced, inhibited or waiting for its group. Receivers for people
+therefore also post to this webhook, which tells who was notified about which ticket.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from queenright.alerting.callbacks.names import person
+from queenright.alerting.callbacks.display_name import display_name
 from queenright.alerting.notification import alert_key
 from queenright.alerting.webhook import MAX_ALERTS, InvalidWebhookError
 from queenright.instrumentation.faults import explain_fault
@@ -22,24 +22,24 @@ from queenright.instrumentation.faults import explain_fault
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifiedAlert:
-    """One alert of a message to people."""
+    """One alert of a notification."""
 
     ticket_id: str
     alert_key: str
-    """What the outbox keeps it under."""
+    """The outbox key of the alert."""
     status: Literal["firing", "resolved"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What one receiver was told of one group."""
+    """One notification: a group of alerts sent to one receiver."""
 
     receiver: str
     dedup_key: str
     alerts: tuple[NotifiedAlert, ...]
-    """Those about tickets."""
+    """The alerts about tickets."""
     truncated: int = 0
-    """How many alerts of the message Alertmanager does not name here."""
+    """Number of alerts that Alertmanager left out of this body."""
 
 
 class _Read(BaseModel):
@@ -67,16 +67,16 @@ class _Webhook(_Read):
 
 
 def dedup_key(group_key: str) -> str:
-    """Return what Alertmanager calls a group towards PagerDuty: the SHA-256 of its key, as 64 hex digits."""
+    """Return the dedup key that Alertmanager sends to PagerDuty: the SHA-256 of the group key, in hex."""
     return hashlib.sha256(group_key.encode()).hexdigest()
 
 
 def parse_notification(body: bytes) -> Message:
     """
-    Read what Alertmanager posts when it has told a receiver.
+    Parse the body that Alertmanager posts after notifying a receiver.
 
     Raises:
-        InvalidWebhookError: it is no JSON, or a field is missing or wrong; the first one is named.
+        InvalidWebhookError: It is not JSON, or a field is missing or invalid; names the first one.
     """
     try:
         webhook = _Webhook.model_validate_json(body)
@@ -85,7 +85,7 @@ def parse_notification(body: bytes) -> Message:
             explain_fault(error.errors(include_url=False, include_input=False)[0])
         ) from None
     return Message(
-        receiver=person(webhook.receiver, otherwise="somebody"),
+        receiver=display_name(webhook.receiver, otherwise="somebody"),
         dedup_key=dedup_key(webhook.group_key),
         alerts=tuple(
             NotifiedAlert(

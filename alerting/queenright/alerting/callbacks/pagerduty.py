@@ -1,5 +1,5 @@
 """
-A webhook of PagerDuty, version 3: what became of an incident, and by whom. Pure.
+Parse PagerDuty webhooks (version 3) about incidents. Pure.
 
 https://github.com/PagerDuty/developer-docs, docs/webhooks/01-Overview.md and 02-Behavior.md
 """
@@ -13,25 +13,25 @@ from typing import Annotated, Final
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from queenright.alerting.callbacks.names import person
+from queenright.alerting.callbacks.display_name import display_name
 from queenright.instrumentation.faults import explain_fault
 
 OLDEST: Final = 86_400.0
 """
-Seconds after which an event says nothing any more. PagerDuty gives up after some 20 minutes, and we remember
-which we have had for longer than this: so none is acted on twice.
+Seconds after which an event is ignored. PagerDuty retries for about 20 minutes, and handled events are
+remembered for longer than this, so no event is handled twice.
 """
 
 SOONEST: Final = 300.0
-"""Seconds that an event may be ahead of our clock."""
+"""Seconds by which an event may be ahead of the local clock."""
 
 
 class InvalidEventError(ValueError):
-    """Raised when a body is no event of PagerDuty; names the field."""
+    """Raised for a body that is not a PagerDuty event; names the invalid field."""
 
 
-class Happened(StrEnum):
-    """What became of an incident, as far as it is of interest."""
+class IncidentChange(StrEnum):
+    """Changes of an incident that Queenright handles."""
 
     ACKNOWLEDGED = "incident.acknowledged"
     UNACKNOWLEDGED = "incident.unacknowledged"
@@ -41,17 +41,17 @@ class Happened(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentEvent:
-    """One event. ``dedup_key`` is empty if it is about no incident that an alert made."""
+    """One event. ``dedup_key`` is empty if no alert opened the incident."""
 
     event_id: str
     event_type: str
-    happened: Happened | None
-    """None: of no interest."""
+    change: IncidentChange | None
+    """None for other events, which are ignored."""
     at: float
     """Seconds since the epoch."""
     by: str
     by_person: bool
-    """Whether a person did it, and not Alertmanager, a timeout or a rule."""
+    """Whether a person made the change, and not Alertmanager, a timeout or a rule."""
     dedup_key: str
 
 
@@ -83,10 +83,10 @@ class _Webhook(_Read):
 
 def read_event(body: bytes) -> IncidentEvent:
     """
-    Read what PagerDuty posts: one event.
+    Parse one event posted by PagerDuty.
 
     Raises:
-        InvalidEventError: It is no JSON, or a field is missing or wrong; the first one is named.
+        InvalidEventError: It is not JSON, or a field is missing or invalid; names the first one.
     """
     try:
         event = _Webhook.model_validate_json(body).event
@@ -94,14 +94,14 @@ def read_event(body: bytes) -> IncidentEvent:
         raise InvalidEventError(
             explain_fault(error.errors(include_url=False, include_input=False)[0])
         ) from None
-    agent, known = event.agent or _Agent(), list(Happened)
+    agent, handled = event.agent or _Agent(), list(IncidentChange)
     data = event.data or _Data()
     return IncidentEvent(
         event_id=event.id,
         event_type=event.event_type,
-        happened=Happened(event.event_type) if event.event_type in known else None,
+        change=IncidentChange(event.event_type) if event.event_type in handled else None,
         at=_epoch(event.occurred_at),
-        by=person(agent.summary or "", agent.id or "", otherwise="PagerDuty"),
+        by=display_name(agent.summary or "", agent.id or "", otherwise="PagerDuty"),
         by_person=agent.type == "user_reference",
         dedup_key=data.incident_key or "",
     )

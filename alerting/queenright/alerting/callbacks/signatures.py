@@ -1,5 +1,5 @@
 """
-Whether a callback comes from whom it says: HMAC-SHA256 over the very bytes that came. Pure.
+Verify the signatures of callbacks: HMAC-SHA256 of the raw body. Pure.
 
 Slack: https://docs.slack.dev/authentication/verifying-requests-from-slack
 PagerDuty: https://github.com/PagerDuty/developer-docs, docs/webhooks/04-Signatures.md
@@ -17,13 +17,13 @@ from pydantic import SecretStr
 from queenright.instrumentation.errors import QueenrightError
 
 SLACK_TOLERANCE: Final = 300.0
-"""Seconds that a request of Slack may be away from our clock: an older one may be a recording."""
+"""Maximum difference in seconds between a Slack timestamp and the local clock, against replay attacks."""
 
-_MOST_SIGNATURES: Final = 16
+_MAX_SIGNATURES: Final = 16
 
 
 class InvalidSignatureError(QueenrightError):
-    """Raised when a callback is not signed as it should be; says why, and nothing that helps to forge one."""
+    """Raised for a missing or wrong signature. The message does not help to forge one."""
 
 
 def check_slack(body: bytes, *, timestamp: str, signature: str, secret: SecretStr, now: float) -> None:
@@ -31,7 +31,7 @@ def check_slack(body: bytes, *, timestamp: str, signature: str, secret: SecretSt
     Check Slack's signature, version 0.
 
     Args:
-        body: As it came.
+        body: The raw request body.
         timestamp: The header ``X-Slack-Request-Timestamp``, seconds since the epoch.
         signature: The header ``X-Slack-Signature``.
         secret: The app's signing secret.
@@ -42,20 +42,20 @@ def check_slack(body: bytes, *, timestamp: str, signature: str, secret: SecretSt
     """
     if not (timestamp and signature):
         raise InvalidSignatureError(
-            "X-Slack-Signature or X-Slack-Request-Timestamp is missing: Slack sends both"
+            "X-Slack-Signature or X-Slack-Request-Timestamp is missing; Slack sends both"
         )
     if not (timestamp.isascii() and timestamp.isdecimal() and len(timestamp) <= 12):
-        raise InvalidSignatureError("X-Slack-Request-Timestamp is no time in seconds since 1970")
+        raise InvalidSignatureError("X-Slack-Request-Timestamp must be seconds since 1970")
     if not _equal(f"v0={_digest(f'v0:{timestamp}:'.encode() + body, secret)}", signature):
         raise InvalidSignatureError(
             "X-Slack-Signature is wrong; is alerting.slack_signing_secret_file this app's?"
         )
-    # After the signature: only Slack is told how our clock goes.
-    away = int(timestamp) - now
-    if abs(away) > SLACK_TOLERANCE:
+    # Checked after the signature, so that only Slack learns about the local clock.
+    ahead = int(timestamp) - now
+    if abs(ahead) > SLACK_TOLERANCE:
         raise InvalidSignatureError(
-            f"the request is {abs(away):.0f} s {'ahead of' if away > 0 else 'behind'} this machine's clock; "
-            f"{SLACK_TOLERANCE:.0f} are allowed. Set the clock, if the request is new"
+            f"the request is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this machine's "
+            f"clock, at most {SLACK_TOLERANCE:.0f} s are allowed; synchronize the clock"
         )
 
 
@@ -64,19 +64,19 @@ def check_pagerduty(body: bytes, *, signatures: str, secrets: Sequence[SecretStr
     Check that one of PagerDuty's signatures, version 1, was made with one of the secrets.
 
     Args:
-        body: As it came.
-        signatures: The header ``X-PagerDuty-Signature``: one for each secret in force, joined by commas.
-        secrets: Those of the webhook subscriptions.
+        body: The raw request body.
+        signatures: The header ``X-PagerDuty-Signature``: one signature per active secret, comma-separated.
+        secrets: The secrets of the webhook subscriptions.
 
     Raises:
-        InvalidSignatureError: There is none, or none is right.
+        InvalidSignatureError: There is no signature, or none is valid.
     """
-    given = [part.strip() for part in signatures.split(",", _MOST_SIGNATURES)[:_MOST_SIGNATURES]]
-    given = [part for part in given if part.startswith("v1=")]
-    if not given:
-        raise InvalidSignatureError("X-PagerDuty-Signature holds no signature of version 1 (v1=…)")
-    right = [f"v1={_digest(body, secret)}" for secret in secrets]
-    if not any(_equal(one, other) for one in right for other in given):
+    received = [part.strip() for part in signatures.split(",", _MAX_SIGNATURES)[:_MAX_SIGNATURES]]
+    received = [part for part in received if part.startswith("v1=")]
+    if not received:
+        raise InvalidSignatureError("X-PagerDuty-Signature has no signature of version 1 (v1=…)")
+    expected = [f"v1={_digest(body, secret)}" for secret in secrets]
+    if not any(_equal(one, other) for one in expected for other in received):
         raise InvalidSignatureError(
             "X-PagerDuty-Signature is wrong; is the secret of this webhook subscription in one of "
             "alerting.pagerduty_webhook_secret_files?"

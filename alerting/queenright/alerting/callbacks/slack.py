@@ -1,8 +1,8 @@
 """
-A click in Slack: what was clicked by whom, and what is answered.
+Parse button clicks in Slack and build the replies.
 
-Alertmanager's messages have buttons of attachments (``interactive_message``); messages of your own may have
-those of blocks (``block_actions``). https://docs.slack.dev/reference/interaction-payloads/block_actions-payload,
+Alertmanager's messages have attachment buttons (``interactive_message``); your own messages may have block
+buttons (``block_actions``). https://docs.slack.dev/reference/interaction-payloads/block_actions-payload,
 https://api.slack.com/legacy/interactive-message-field-guide
 """
 
@@ -15,35 +15,34 @@ from urllib.parse import parse_qs
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from queenright.alerting.callbacks.names import person
+from queenright.alerting.callbacks.display_name import display_name
 from queenright.instrumentation.faults import fault_message
 
 _log = logging.getLogger(__name__)
 
 ACKNOWLEDGE: Final = "acknowledge"
-MOST_TICKETS: Final = 50
-"""Tickets of one button: Slack keeps 2,000 characters of its value."""
-
+MAX_TICKETS: Final = 50
+"""Maximum tickets per button; Slack limits its value to 2,000 characters."""
 
 RESPONSES: Final = "https://hooks.slack.com/"
-"""Where Slack takes answers."""
+"""Base URL of Slack's response URLs."""
 
 _RESPONSE_TIMEOUT: Final = 5.0
 
 
 class InvalidInteractionError(ValueError):
-    """Raised when a body is no click on a button that we know; says what is wrong with it."""
+    """Raised for a body that is not a click on a known button; names the problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Click:
-    """Somebody's click. ``by`` can be shown; ``tickets`` are ids as the button had them."""
+    """A button click. ``by`` is safe to display; ``tickets`` are the ids in the button's value."""
 
     action: str
     by: str
     tickets: tuple[str, ...]
     also_to: str
-    """Where the answer must be posted to be seen, at Slack; empty if Slack shows what is answered."""
+    """Slack URL to post the reply to; empty if Slack displays the HTTP response itself."""
 
 
 class _Read(BaseModel):
@@ -71,15 +70,15 @@ class _Payload(_Read):
 
 def read_click(body: bytes) -> Click:
     """
-    Read the form that Slack posts: ``payload`` holds JSON.
+    Parse the form that Slack posts; its field ``payload`` is JSON.
 
     Raises:
-        InvalidInteractionError: It is no such form, no JSON, or no click.
+        InvalidInteractionError: It is not such a form, not JSON, or not a click.
     """
     try:
         fields = parse_qs(body.decode("utf-8"), max_num_fields=20)
     except ValueError:
-        raise InvalidInteractionError("the body is no form in UTF-8") from None
+        raise InvalidInteractionError("the body is not a form in UTF-8") from None
     payload = fields.get("payload", [])
     if len(payload) != 1:
         raise InvalidInteractionError("the form must have one field `payload`")
@@ -93,24 +92,24 @@ def read_click(body: bytes) -> Click:
     ids = dict.fromkeys(part.strip()[:100] for part in action.value.split(","))
     return Click(
         action=action.name or action.action_id,
-        by=person(read.user.username or read.user.name, read.user.id, otherwise="somebody in Slack"),
-        tickets=tuple(one for one in ids if one)[:MOST_TICKETS],
-        also_to=read.response_url if _shown_there(read) else "",
+        by=display_name(read.user.username or read.user.name, read.user.id, otherwise="somebody in Slack"),
+        tickets=tuple(one for one in ids if one)[:MAX_TICKETS],
+        also_to=read.response_url if _needs_posted_reply(read) else "",
     )
 
 
-def _shown_there(read: _Payload) -> bool:
-    # Slack shows nothing of what a button of a block is answered. We post to nobody else, whoever signed.
+def _needs_posted_reply(read: _Payload) -> bool:
+    # Slack ignores the HTTP response to a block button. Replies are posted only to Slack, whoever signed.
     return read.type == "block_actions" and read.response_url.startswith(RESPONSES)
 
 
 def reply(words: str, *, to_all: bool) -> dict[str, Any]:
     """
-    Return what Slack shows below the message, which stays.
+    Return a reply that Slack displays below the message.
 
     Args:
-        words: What is said.
-        to_all: Everybody in the channel reads it; else only who clicked.
+        words: The text.
+        to_all: Whether everyone in the channel sees it, or only the person who clicked.
     """
     return {
         "response_type": "in_channel" if to_all else "ephemeral",
@@ -119,20 +118,20 @@ def reply(words: str, *, to_all: bool) -> dict[str, Any]:
     }
 
 
-async def post_reply(url: str, said: dict[str, Any]) -> None:
-    """Post an answer to where Slack shows it; that it cannot be is logged, without the address."""
+async def post_reply(url: str, message: dict[str, Any]) -> None:
+    """Post a reply to Slack's response URL; a failure is logged without the URL."""
     import httpx
 
     try:
         async with (
             httpx.AsyncClient(timeout=_RESPONSE_TIMEOUT) as client,
-            client.stream("POST", url, json=said) as response,  # what it says is not read
+            client.stream("POST", url, json=message) as response,  # the body is not read
         ):
             response.raise_for_status()
     except httpx.HTTPError as error:
-        _log.warning("an answer to a click could not be shown in Slack (%s)", type(error).__name__)
+        _log.warning("Cannot post the reply to a button click to Slack (%s)", type(error).__name__)
 
 
 def escaped(text: str) -> str:
-    """Return a text in which nothing is a link, a mention or markup to Slack."""
+    """Escape a text so that Slack reads no link, mention or markup in it."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,11 +1,17 @@
-"""The rules as other stacks take them: files, one archive, Kubernetes; and whether what is loaded is ours."""
+"""Export the rules as files, an archive or Kubernetes objects, and compare them with loaded rules."""
 
 from __future__ import annotations
 
 from queenright.alerting.export.check import check_rules
 from queenright.alerting.export.compare import Change, Difference, compare
-from queenright.alerting.export.links import links_of
-from queenright.alerting.export.loaded import LoadedRule, UnreadableRulesError, in_answer, in_files, in_groups
+from queenright.alerting.export.links import rule_links
+from queenright.alerting.export.loaded_rules import (
+    LoadedRule,
+    UnreadableRulesError,
+    in_answer,
+    in_files,
+    in_groups,
+)
 from queenright.alerting.export.taken import Extras
 
 __all__ = [
@@ -19,5 +25,5 @@ __all__ = [
     "in_answer",
     "in_files",
     "in_groups",
-    "links_of",
+    "rule_links",
 ]

@@ -1,4 +1,4 @@
-"""Where people follow the links of an export to: from what was said, and which lead to one machine only."""
+"""Link addresses of an export, and warnings about links that only work on one machine."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from queenright.instrumentation.api_address import read_base_url
 
 def reached_at(settings: AlertingSettings, service_url: str | None) -> AlertingSettings:
     """
-    Return the settings with the console, and the runbooks in it, at the address of the service.
-
-    Only where the settings themselves say nothing of a console; None changes nothing.
+    Return the settings with ``service_url`` as the console URL, unless the settings contain one.
 
     Raises:
-        ValueError: The address is none; the message repeats nothing of it.
+        ValueError: The URL is invalid. The message does not repeat it.
     """
     if service_url is None:
         return settings
-    name, _, _ = read_base_url(service_url, port=8420)  # a login is Alertmanager's, and no part of a link
+    name, _, _ = read_base_url(service_url, port=8420)  # links must not contain Alertmanager's credentials
     if "console_url" in settings.model_fields_set:
         return settings
     return settings.model_copy(update={"console_url": name})
@@ -32,40 +30,40 @@ def links_here(
     settings: AlertingSettings, links: Links, *, service_url: str | None, dashboards: bool
 ) -> Iterator[str]:
     """
-    Yield a sentence for each link that leads to whichever machine it is followed on, with the way out.
+    Yield a warning, with a fix, for each link that points to the local machine.
 
     Args:
-        settings: Those of ``reached_at``.
-        links: Of the rules.
-        service_url: Where Alertmanager reaches Queenright; None if there is no Alertmanager's part.
-        dashboards: Whether dashboards are taken along.
+        settings: Settings from ``reached_at``.
+        links: Link bases of the rules.
+        service_url: URL at which Alertmanager reaches Queenright; None without an Alertmanager configuration.
+        dashboards: Whether dashboards are exported.
     """
     if is_here(links.runbooks):
         yield (
-            f"Runbooks of the alerts are linked at {links.runbooks}: name Queenright's address with "
-            "--service-url or alerting.console_url, or another place with --runbooks."
+            f"Runbooks of the alerts are linked at {links.runbooks}: set Queenright's URL with "
+            "--service-url or alerting.console_url, or another base URL with --runbooks."
         )
     if is_here(links.dashboards):
         yield (
-            f"Dashboards of the alerts are linked at {links.dashboards}: name Grafana's with --dashboards or "
-            "alerting.dashboard_url."
+            f"Dashboards of the alerts are linked at {links.dashboards}: set Grafana's URL with --dashboards "
+            "or alerting.dashboard_url."
         )
     if dashboards and not links.dashboards:
         yield (
-            "Alerts have no link to their dashboards: name Grafana's with --dashboards or "
+            "Alerts have no link to their dashboards: set Grafana's URL with --dashboards or "
             "alerting.dashboard_url."
         )
     if dashboards and is_here(settings.console_url):
         yield (
-            f"Dashboards link to Queenright's pages at {settings.console_url}: name its address with "
+            f"Dashboards link to Queenright's pages at {settings.console_url}: set its URL with "
             "--service-url or alerting.console_url."
         )
     if service_url is not None and is_here(service_url):
-        yield "Alertmanager is to reach Queenright on its own machine: name another with --service-url."
+        yield "Alertmanager would look for Queenright on its own machine: set its URL with --service-url."
 
 
 def is_here(url: str) -> bool:
-    """Return whether an address is each machine's own: 127.0.0.1, ::1, localhost, 0.0.0.0."""
+    """Return whether a URL points to the local machine: 127.0.0.1, ::1, localhost, 0.0.0.0."""
     host = (urlsplit(url).hostname or "").rstrip(".")
     try:
         address = ip_address(host)

@@ -1,4 +1,4 @@
-"""Our part of somebody's own Alertmanager: one route, our receivers and inhibitions, under names of ours."""
+"""Queenright's section for an existing Alertmanager: a route, inhibitions and prefixed receivers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _SECRETS: Final = Path("/etc/alertmanager/secrets/queenright-alerting")
 _TEMPLATES: Final = Path("/etc/alertmanager/config")
 
 NO_DEADMAN: Final = "http://deadman-url-is-not-set.invalid/"
-"""In place of a dead man's receiver that nobody named: there is no such host, so each post fails in sight."""
+"""Placeholder for a missing dead man's switch. The host does not exist, so each post fails visibly."""
 
 NO_DEADMAN_SAID: Final = (
-    "The receiver deadman leads nowhere: nobody would notice if Prometheus or Alertmanager died.",
-    "Write this again with --deadman-url and the address of a check that expects a ping every minute.",
+    "The receiver deadman has no URL: nobody would notice a failure of Prometheus or Alertmanager.",
+    "Export again with --deadman-url and the URL of a check that expects a ping every minute.",
 )
-"""What is said of such a configuration, in it and by the command that writes it."""
+"""Warning about such a configuration, in the file and by the command that writes it."""
 
 
 def whole_config(
@@ -32,13 +32,13 @@ def whole_config(
     templates: Path = _TEMPLATES,
 ) -> str:
     """
-    Return a whole ``alertmanager.yml``.
+    Render a complete ``alertmanager.yml``.
 
     Args:
-        service_url: Where Alertmanager reaches Queenright.
-        deadman_url: Who counts the Watchdog's pings, and raises the alarm when they stop.
-        secrets: The folder with the files ``slack_api_url`` and ``pagerduty_routing_key``.
-        templates: The folder of the notification templates.
+        service_url: URL at which Alertmanager reaches Queenright.
+        deadman_url: Dead man's switch that alerts when the Watchdog's pings stop.
+        secrets: Folder with the files ``slack_api_url`` and ``pagerduty_routing_key``.
+        templates: Folder of the notification templates.
     """
     return render_alertmanager(
         service_url=service_url,
@@ -49,7 +49,7 @@ def whole_config(
         header="\n".join(
             f"# {line}"
             for line in (
-                "Written by `queenright rules export`: an example to take parts from.",
+                "Written by `queenright rules export` as an example to copy parts from.",
                 *about_deadman(deadman_url),
             )
         ),
@@ -57,16 +57,16 @@ def whole_config(
 
 
 def about_deadman(url: str) -> tuple[str, ...]:
-    """Return what has to be said of a dead man's receiver: nothing of one that somebody named."""
+    """Return the warning about a missing dead man's switch; empty if a URL is set."""
     return NO_DEADMAN_SAID if url == NO_DEADMAN else ()
 
 
-def our_part(config: str) -> dict[str, Any]:
+def queenright_section(config: str) -> dict[str, Any]:
     """
-    Return what is to be put into somebody's own configuration: ``route``, ``inhibit_rules``, ``receivers``.
+    Return the section for an existing configuration: ``route``, ``inhibit_rules``, ``receivers``.
 
-    The route takes alerts by their name and none of others; receivers are called ``queenright-…`` and bring
-    their own Slack address, so that nothing global is touched.
+    The route matches only Queenright alerts. Receivers are named ``queenright-…`` and contain their own Slack
+    URL, so that no global setting is needed.
     """
     whole: dict[str, Any] = yaml.safe_load(config)
     root: dict[str, Any] = whole["route"]
@@ -79,17 +79,17 @@ def our_part(config: str) -> dict[str, Any]:
 
 
 def _named(route: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a route whose receivers, and those below it, go by our names."""
-    found = dict(route)
-    if "receiver" in found:
-        found["receiver"] = _PREFIX + found["receiver"]
-    if "routes" in found:
-        found["routes"] = [_named(child) for child in found["routes"]]
-    return found
+    """Return a route with prefixed receivers, including its child routes."""
+    named = dict(route)
+    if "receiver" in named:
+        named["receiver"] = _PREFIX + named["receiver"]
+    if "routes" in named:
+        named["routes"] = [_named(child) for child in named["routes"]]
+    return named
 
 
 def _receiver(receiver: Mapping[str, Any], slack: str) -> dict[str, Any]:
-    found = {**receiver, "name": _PREFIX + receiver["name"]}
-    if "slack_configs" in found:
-        found["slack_configs"] = [{"api_url_file": slack, **one} for one in found["slack_configs"]]
-    return found
+    prefixed = {**receiver, "name": _PREFIX + receiver["name"]}
+    if "slack_configs" in prefixed:
+        prefixed["slack_configs"] = [{"api_url_file": slack, **one} for one in prefixed["slack_configs"]]
+    return prefixed

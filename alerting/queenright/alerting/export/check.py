@@ -1,4 +1,4 @@
-"""What can be said of rules without Prometheus' own tool: names, runbooks, brackets, durations."""
+"""Check rules without promtool: metric names, runbooks, brackets and required annotations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from queenright.alerting.export.loaded import LoadedRule
+from queenright.alerting.export.loaded_rules import LoadedRule
 from queenright.alerting.files import runbook
 from queenright.instrumentation import names
 
@@ -17,29 +17,29 @@ _PAIRS: Final = {")": "(", "]": "[", "}": "{"}
 
 def check_rules(rules: Iterable[LoadedRule]) -> list[str]:
     """
-    Return every fault, as a sentence that names its rule.
+    Return all faults, as sentences that name the rule.
 
-    A metric that nothing exposes or records, a runbook that is not there, brackets and quotes that do not
-    close, an alert that says not what it is about, and two that would be one.
+    Reports unknown metrics, missing runbooks, unbalanced brackets and quotes, missing annotations and labels,
+    and duplicate rules.
     """
     listed = list(rules)
     recorded = {rule.name for rule in listed if not rule.alert}
-    found = [f"{rule.name}: {fault}" for rule in listed for fault in _faults(rule, recorded)]
-    seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
+    faults = [f"{rule.name}: {fault}" for rule in listed for fault in _faults(rule, recorded)]
+    keys: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
     for rule in listed:
         key = (rule.name, tuple(sorted(rule.labels.items())))
-        if key in seen:
-            found.append(f"{rule.name}: there are two with the same labels")
-        seen.add(key)
-    return found
+        if key in keys:
+            faults.append(f"{rule.name}: there are two with the same labels")
+        keys.add(key)
+    return faults
 
 
 def _faults(rule: LoadedRule, recorded: set[str]) -> Iterator[str]:
     bare = _TEXT.sub('""', rule.expr)
-    if not _closes(bare) or bare.replace('""', "").count('"'):
+    if not _is_balanced(bare) or bare.replace('""', "").count('"'):
         yield f"brackets or quotes do not close in {rule.expr!r}"
     for metric in sorted(set(_METRIC.findall(bare))):
-        if metric not in recorded and not _exposed(metric):
+        if metric not in recorded and not _is_exposed(metric):
             yield f"nothing exposes or records {metric}"
     if not rule.alert:
         return
@@ -53,17 +53,17 @@ def _faults(rule: LoadedRule, recorded: set[str]) -> Iterator[str]:
         yield f"there is no runbook {rule.name}.md"
 
 
-def _closes(text: str) -> bool:
-    opened: list[str] = []
-    for sign in text:
-        if sign in "([{":
-            opened.append(sign)
-        elif sign in _PAIRS and (not opened or opened.pop() != _PAIRS[sign]):
+def _is_balanced(text: str) -> bool:
+    stack: list[str] = []
+    for character in text:
+        if character in "([{":
+            stack.append(character)
+        elif character in _PAIRS and (not stack or stack.pop() != _PAIRS[character]):
             return False
-    return not opened
+    return not stack
 
 
-def _exposed(metric: str) -> bool:
+def _is_exposed(metric: str) -> bool:
     if metric in names.METRICS:
         return True
     base = re.sub(r"_(bucket|sum|count)$", "", metric)

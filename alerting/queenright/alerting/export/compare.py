@@ -1,4 +1,4 @@
-"""What differs between the rules that the settings give and those that something else has."""
+"""Compare the rules generated from the settings with rules from files or Prometheus."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from queenright.alerting.export.loaded import LoadedRule, seconds
+from queenright.alerting.export.loaded_rules import LoadedRule, seconds
 
 _TOKEN: Final = re.compile(
     r"""(?P<text>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')"""
@@ -23,7 +23,7 @@ _TOKEN: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One part of a rule that differs: what is there, and what it should be."""
+    """A difference in one part of a rule: the existing and the wanted value."""
 
     part: str
     there: str
@@ -33,11 +33,10 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class Difference:
     """
-    One rule that differs.
+    A rule that differs.
 
-    ``added``: the settings give it and it is not there; ``removed``: it is there and the settings do not
-    give it; ``changed``: in ``changes``; ``twice``: it is there once more, with the same name and labels, and
-    ``changes`` says in what it is not what the settings give.
+    ``added``: wanted but missing. ``removed``: present but not wanted. ``changed``: differs in ``changes``.
+    ``twice``: a duplicate with the same name and labels, which differs from the wanted rule in ``changes``.
     """
 
     kind: Literal["added", "removed", "changed", "twice"]
@@ -47,9 +46,7 @@ class Difference:
 
 def normal(expr: str) -> str:
     """
-    Return an expression without what a printer of PromQL may change.
-
-    Blanks, how numbers and durations are written, and quotes: Prometheus shows an expression as it prints it.
+    Normalize whitespace, numbers, durations and quotes, because Prometheus reformats expressions.
     """
     return " ".join(filter(None, (_normal(token) for token in _TOKEN.finditer(expr))))
 
@@ -69,46 +66,47 @@ def _normal(token: re.Match[str]) -> str:
 
 def compare(wanted: Iterable[LoadedRule], there: Iterable[LoadedRule]) -> list[Difference]:
     """
-    Return what differs, in the order of ``wanted``, and then what is there besides.
+    Return the differences, in the order of ``wanted``, followed by superfluous rules.
 
     Args:
-        wanted: What the settings give.
-        there: What is loaded or lies in files; rules that go by no name of ours are passed over.
+        wanted: The rules generated from the settings.
+        there: Loaded rules or rules from files; rules that are not Queenright's are ignored.
     """
     rules = list(wanted)
-    left: dict[tuple[bool, str], list[LoadedRule]] = defaultdict(list)
+    remaining: dict[tuple[bool, str], list[LoadedRule]] = defaultdict(list)
     for rule in there:
-        if rule.ours:
-            left[rule.alert, rule.name].append(rule)
-    # First those with the same labels: the bands of one alert differ in nothing else.
-    twins = [_take(left[rule.alert, rule.name], rule) for rule in rules]
+        if rule.is_ours:
+            remaining[rule.alert, rule.name].append(rule)
+    # Match by labels first, because the bands of one alert differ only in them.
+    twins = [_take(remaining[rule.alert, rule.name], rule) for rule in rules]
     alone = Counter((rule.alert, rule.name) for rule, twin in zip(rules, twins, strict=True) if twin is None)
-    found: list[Difference] = []
+    differences: list[Difference] = []
     for rule, twin in zip(rules, twins, strict=True):
-        rest = left[rule.alert, rule.name]
+        rest = remaining[rule.alert, rule.name]
         if twin is None and len(rest) == 1 == alone[rule.alert, rule.name]:
             twin = rest.pop()
         if twin is None:
-            found.append(Difference("added", rule))
+            differences.append(Difference("added", rule))
         elif changes := tuple(_changes(twin, rule)):
-            found.append(Difference("changed", rule, changes))
-    given = {_key(rule): rule for rule in rules}
-    return [*found, *(_left(rule, given.get(_key(rule))) for rest in left.values() for rule in rest)]
+            differences.append(Difference("changed", rule, changes))
+    by_key = {_key(rule): rule for rule in rules}
+    superfluous = (rule for rest in remaining.values() for rule in rest)
+    return [*differences, *(_superfluous(rule, by_key.get(_key(rule))) for rule in superfluous)]
 
 
-def _left(there: LoadedRule, wanted: LoadedRule | None) -> Difference:
+def _superfluous(there: LoadedRule, wanted: LoadedRule | None) -> Difference:
     if wanted is None:
         return Difference("removed", there)
     return Difference("twice", there, tuple(_changes(there, wanted)))
 
 
 def _key(rule: LoadedRule) -> tuple[bool, str, tuple[tuple[str, str], ...]]:
-    """Return by what Prometheus tells a rule's series apart."""
+    """Return the identity of a rule's series in Prometheus."""
     return rule.alert, rule.name, tuple(sorted(rule.labels.items()))
 
 
 def _take(candidates: list[LoadedRule], rule: LoadedRule) -> LoadedRule | None:
-    """Take out the candidate with this rule's labels; if there are several, the one most like it."""
+    """Remove and return the candidate with the same labels; of several, the most similar one."""
     same = [candidate for candidate in candidates if dict(candidate.labels) == dict(rule.labels)]
     if not same:
         return None

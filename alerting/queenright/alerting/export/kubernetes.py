@@ -1,9 +1,9 @@
 """
-For the Prometheus operator: a folder for Kustomize, and values for Helm's kube-prometheus-stack.
+Export for the Prometheus operator: a Kustomize folder, and values for Helm's kube-prometheus-stack.
 
-The objects are those of ``monitoring.coreos.com/v1``. Alertmanager's part is values and a snippet, no
-AlertmanagerConfig: the operator narrows what such an object routes and inhibits to alerts with its own
-label ``namespace``, which neither the queen's alerts nor those over the whole fleet have.
+The objects belong to ``monitoring.coreos.com/v1``. Alertmanager's configuration is exported as values and a
+snippet instead of an AlertmanagerConfig, because the operator limits such an object to alerts with its own
+``namespace`` label, which the queen's alerts and fleet-wide alerts do not have.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from queenright.alerting.export.alertmanager import NO_DEADMAN, about_deadman, our_part, whole_config
+from queenright.alerting.export.alertmanager import (
+    NO_DEADMAN,
+    about_deadman,
+    queenright_section,
+    whole_config,
+)
 from queenright.alerting.export.taken import Extras
 from queenright.alerting.export.yaml_text import yaml_text
 from queenright.alerting.rules import Group, Selectors
@@ -26,22 +31,22 @@ _WRITTEN: Final = "Written by `queenright rules export --format kubernetes`."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where the objects live: their namespace, empty for kubectl's own, and labels that all of them get."""
+    """Namespace of the objects (empty for kubectl's current one) and labels for all of them."""
 
     namespace: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def metadata(self, name: str, **labels: str) -> dict[str, Any]:
-        """Return the metadata of an object of ours."""
-        found: dict[str, Any] = {"name": name}
+        """Return the metadata of an object."""
+        metadata: dict[str, Any] = {"name": name}
         if self.namespace:
-            found["namespace"] = self.namespace
-        found["labels"] = {"app.kubernetes.io/part-of": "queenright", **self.labels, **labels}
-        return found
+            metadata["namespace"] = self.namespace
+        metadata["labels"] = {"app.kubernetes.io/part-of": "queenright", **self.labels, **labels}
+        return metadata
 
 
 def prometheus_rule(groups: Sequence[Group], place: Place) -> dict[str, Any]:
-    """Return the object that gives the rules to every Prometheus that selects it."""
+    """Return a PrometheusRule object with all rule groups."""
     return {
         "apiVersion": _MONITORING,
         "kind": "PrometheusRule",
@@ -60,15 +65,15 @@ def kubernetes_files(
     deadman_url: str = NO_DEADMAN,
 ) -> dict[str, str]:
     """
-    Return every file of the folder by its path.
+    Return the files of the export folder, by path.
 
     Args:
         groups: The rules.
         extras: Dashboards and templates.
-        place: Where the objects live.
-        selectors: What the rules are narrowed to: the jobs get the names that it asks for.
-        service_url: Where Alertmanager reaches Queenright within the cluster.
-        deadman_url: Who counts the Watchdog's pings, outside of it.
+        place: Namespace and labels of the objects.
+        selectors: Matchers of the rules; the jobs are named accordingly.
+        service_url: URL at which Alertmanager reaches Queenright in the cluster.
+        deadman_url: Dead man's switch outside the cluster.
     """
     objects = {
         "prometheusrule.yaml": prometheus_rule(groups, place),
@@ -80,7 +85,7 @@ def kubernetes_files(
         objects[f"dashboards/{stem}.yaml"] = _dashboard(stem, text, place)
     config = whole_config(service_url, deadman_url=deadman_url)
     deadman = about_deadman(deadman_url)
-    part = our_part(config)
+    part = queenright_section(config)
     return {
         "kustomization.yaml": yaml_text(_kustomization(sorted(objects)), comments=[_WRITTEN]),
         **{path: yaml_text(one, comments=[_WRITTEN]) for path, one in objects.items()},
@@ -102,7 +107,7 @@ def kubernetes_files(
 
 
 _SNIPPET: Final = (
-    "For an Alertmanager of your own: put the route above yours, and add the rest to your lists.",
+    "For your own Alertmanager: put the route before yours, and add the rest to your lists.",
     "Secrets: a folder with the files slack_api_url and pagerduty_routing_key. Templates: templates/.",
 )
 _VALUES: Final = (
@@ -145,13 +150,13 @@ def _pod_monitor(place: Place, job: str) -> dict[str, Any]:
 
 
 def _called(job: str) -> dict[str, Any]:
-    # The operator names a job after its object; rules and dashboards ask for these names.
+    # The operator names a job after its object, but rules and dashboards need these names.
     return {"relabelings": [{"targetLabel": "job", "replacement": job}]}
 
 
 def _job(matchers: str, otherwise: str) -> str:
-    found = _JOB.search(matchers)
-    return found[1] if found else otherwise
+    match = _JOB.search(matchers)
+    return match[1] if match else otherwise
 
 
 def _dashboard(stem: str, text: str, place: Place) -> dict[str, Any]:
@@ -182,7 +187,7 @@ def _helm_values(groups: Sequence[Group], extras: Extras, selectors: Selectors) 
     return {
         "additionalPrometheusRulesMap": {"queenright": {"groups": [group.to_dict() for group in groups]}},
         "prometheus": {
-            # The same as alerting.cluster of the service, or a page does not inhibit its symptoms.
+            # Must equal alerting.cluster of the service, otherwise a page does not inhibit its symptoms.
             "prometheusSpec": {"externalLabels": {"cluster": "default"}},
             "additionalServiceMonitors": [service],
             "additionalPodMonitors": [workers],

@@ -1,4 +1,4 @@
-"""Where the links of rules lead, from where the links of notifications lead."""
+"""Derive the links of rules from the links of notifications."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from queenright.alerting.rules import Links
 from queenright.alerting.settings import AlertingSettings
 
 
-def links_of(
+def rule_links(
     settings: AlertingSettings, *, runbooks: str | None = None, dashboards: str | None = None
 ) -> Links:
     """
-    Return where the annotations of rules lead.
+    Return the link bases for the annotations of rules.
 
     Args:
-        settings: Runbooks are those of the notifications; dashboards are where ``dashboard_url`` has its own.
-            Without one nobody has said that there is a Grafana, and alerts have no such link.
-        runbooks: In place of what the settings say.
-        dashboards: In place of what the settings say; the part of a dashboard's address before its uid.
+        settings: Settings of notifications. The base of the dashboards comes from ``dashboard_url``; without
+            it, alerts have no dashboard link.
+        runbooks: Base URL of the runbooks, instead of the settings.
+        dashboards: Base URL of the dashboards (before the uid), instead of the settings.
     """
     return Links(
         runbooks=runbooks or settings.runbooks, dashboards=dashboards or _before_uid(settings.dashboard_url)
@@ -26,7 +26,9 @@ def links_of(
 
 
 def _before_uid(template: str) -> str:
-    """Return what comes before a dashboard's uid, ``https://host/d``; empty if it is not told apart."""
+    """Return the part of a dashboard URL before its uid, ``https://host/d``; empty if there is none."""
     parts = urlsplit(template)
-    before, found, _ = parts.path.partition("/d/")
-    return urlunsplit((parts.scheme, parts.netloc, f"{before}/d", "", "")) if found and parts.netloc else ""
+    prefix, separator, _ = parts.path.partition("/d/")
+    if not separator or not parts.netloc:
+        return ""
+    return urlunsplit((parts.scheme, parts.netloc, f"{prefix}/d", "", ""))

@@ -1,4 +1,4 @@
-"""Label matchers as a person writes them, read as Prometheus reads them: what it refuses is refused."""
+"""Parse and validate PromQL label matchers from the command line, as strictly as Prometheus does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ESCAPE: Final = re.compile(
 _ONE: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _ON_EVERY_TARGET: Final = frozenset({"job", "instance"})
 
-# What RE2 has and Python has not, with what may stand in its place when only the form is asked about.
+# Constructs of RE2 that Python lacks; `_stand_in` replaces them to check the syntax.
 _ONLY_RE2: Final = re.compile(
     r"\\Q.*?(?:\\E|$)|\\[pP](?:\{\^?\w+\}|[A-Z])|\\x\{[0-9A-Fa-f]+\}|\\z|\[:\^?[a-z]+:\]|\\."
     r"|\(\?[imsU]*(?:-[imsU]+)?(?P<end>[:)])",
@@ -41,7 +41,7 @@ _REPEATED: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 
 
 class InvalidMatchersError(QueenrightError):
-    """Raised when matchers are none, or could match nothing; says what is wrong with which."""
+    """Raised for matchers that are invalid or cannot match anything; names the problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +56,20 @@ class _Matcher:
 
 def read_matchers(text: str, of: Of) -> str:
     """
-    Return matchers as every rule gets them: in double quotes, ", " between; empty for none.
+    Normalize matchers: double quotes, separated by ", "; empty for none.
 
     Args:
-        text: As in PromQL between braces: ``job="x", cluster=~'a|b'``; a comma at the end is allowed.
-        of: Whose targets they narrow.
+        text: PromQL matchers without braces: ``job="x", cluster=~'a|b'``; a trailing comma is allowed.
+        of: The scope that they select from: service or worker metrics.
 
     Raises:
-        InvalidMatchersError: Prometheus would refuse them, or they could not match a target of ours.
+        InvalidMatchersError: Prometheus would reject them, or they cannot match a Queenright target.
     """
-    found = list(_read(text))
-    for matcher in found:
+    matchers = list(_read(text))
+    for matcher in matchers:
         if fault := _fault(matcher, of):
             raise InvalidMatchersError(f"{matcher} cannot narrow the rules: {fault}.")
-    return ", ".join(map(str, found))
+    return ", ".join(map(str, matchers))
 
 
 def _read(text: str) -> Iterator[_Matcher]:
@@ -78,7 +78,7 @@ def _read(text: str) -> Iterator[_Matcher]:
         read = _MATCHER.match(text, at)
         if read is None:
             raise InvalidMatchersError(
-                f'{text!r} is no list of matchers; write it like \'job="x", cluster="y"\'.'
+                f'{text!r} is not a list of matchers; write it like \'job="x", cluster="y"\'.'
             )
         at = read.end()
         quoted = read["double"] if read["double"] is not None else read["single"]
@@ -86,39 +86,39 @@ def _read(text: str) -> Iterator[_Matcher]:
 
 
 def _unquoted(text: str) -> str:
-    """Return what a quoted text stands for, by the escapes of Go."""
+    """Decode the Go escapes in a quoted string."""
 
-    def meant(escape: re.Match[str]) -> str:
+    def decode(escape: re.Match[str]) -> str:
         if (one := escape["one"]) is not None:
             return _ONE.get(one, one)
         for group, base in (("x", 16), ("octal", 8), ("u", 16), ("long", 16)):
             if (digits := escape[group]) is not None and int(digits, base) <= 0x10FFFF:
                 return chr(int(digits, base))
         raise InvalidMatchersError(
-            f"{escape[0]} in {text!r} is no escape of Prometheus; for a backslash write two, or quote with `."
+            f"{escape[0]} in {text!r} is not a valid escape; write a backslash twice, or quote with `."
         )
 
-    return _ESCAPE.sub(meant, text)
+    return _ESCAPE.sub(decode, text)
 
 
 def _fault(matcher: _Matcher, of: Of) -> str | None:
     label = matcher.label
     if not _LABEL.fullmatch(label):
-        return f"{label!r} is no name of a label; it has letters, digits and _, and begins with no digit"
+        return f"{label!r} is not a label name; use letters, digits and _, not starting with a digit"
     if label.startswith("__"):
-        return "the rules name the metrics themselves, and no other label that begins with __ is kept"
+        return "labels that start with __ cannot be used, because the rules select the metrics themselves"
     if label in _own_labels(of):
         return (
-            f"`{label}` is a label of our own metrics and of no target; narrow by what Prometheus gives "
-            "a target, such as job, instance, namespace or cluster"
+            f"`{label}` is a label of Queenright's metrics and not of a target; use target labels "
+            "such as job, instance, namespace or cluster"
         )
     if label in _ON_EVERY_TARGET and matcher.sign in ("=", "=~") and not matcher.value:
-        return f"all that is scraped has a {label}, so nothing would match"
+        return f"every target has a {label}, so nothing would match"
     return _regex_fault(matcher.value) if matcher.sign in ("=~", "!~") else None
 
 
 def _own_labels(of: Of) -> frozenset[str]:
-    """Return which labels tell series of ours apart; ``agent`` may narrow workers, all of whose have it."""
+    """Return the labels of Queenright's metrics, except those that all worker metrics share."""
     workers = [one for one in names.METRICS.values() if one.name.startswith("queenright_worker_")]
     others = [one for one in names.METRICS.values() if one not in workers]
     listed = {label for one in (workers if of == "worker" else others) for label in one.labels}
@@ -127,33 +127,33 @@ def _own_labels(of: Of) -> frozenset[str]:
 
 
 def _regex_fault(pattern: str) -> str | None:
-    """Return what is wrong with a regular expression of RE2, as far as it can be said without RE2."""
+    """Return what is wrong with an RE2 regular expression, as far as Python can tell."""
     try:
         plain = _ONLY_RE2.sub(_stand_in, pattern)
     except re.error as error:
-        return f"{error.msg}, which Prometheus does not know"
+        return f"it uses {error.msg}, which Prometheus does not support"
     for construct, words in _NOT_RE2:
         if construct.search(plain):
-            return f"{words}, which Prometheus' regular expressions cannot"
-    if any(int(count) > 1000 for found in _REPEATED.findall(plain) for count in found if count):
-        return "it repeats more than 1000 times, which Prometheus' regular expressions cannot"
+            return f"{words}, which Prometheus' regular expressions do not support"
+    if any(int(count) > 1000 for counts in _REPEATED.findall(plain) for count in counts if count):
+        return "it repeats more than 1000 times, which Prometheus' regular expressions do not support"
     try:
         re.compile(plain)
     except re.error as error:
-        return f"it is no regular expression ({error.msg} at character {(error.pos or 0) + 1})"
+        return f"it is not a regular expression ({error.msg} at character {(error.pos or 0) + 1})"
     return None
 
 
-def _stand_in(found: re.Match[str]) -> str:
-    """Return for a construct of RE2 what Python takes in its place; what RE2 has not raises ``re.error``."""
-    text = found[0]
+def _stand_in(match: re.Match[str]) -> str:
+    """Return a Python equivalent of an RE2 construct. Raises ``re.error`` for one that RE2 lacks."""
+    text = match[0]
     if _REFUSED_ESCAPE.match(text):
         raise re.error(text)
     if text.startswith("(?"):
-        return "(?:" if found["end"] == ":" else ""
+        return "(?:" if match["end"] == ":" else ""
     if text.startswith("\\Q"):
         return re.escape(text.removeprefix("\\Q").removesuffix("\\E"))
     if text == "\\z":
         return "$"
-    short = len(text) == 2 and text[0] == "\\"
-    return text if short and text[1] not in "CpP" else "x"
+    is_escape = len(text) == 2 and text[0] == "\\"
+    return text if is_escape and text[1] not in "CpP" else "x"

@@ -1,4 +1,4 @@
-"""One archive with everything that an existing stack takes, the same bytes for the same settings."""
+"""An archive with all files for an existing monitoring stack; deterministic for the same settings."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ NAME: Final = "queenright-mixin"
 _README: Final = """\
 # Queenright for your Prometheus, Alertmanager and Grafana
 
-Written by `queenright rules export --format mixin`; change the settings and write it again, not these files.
+Written by `queenright rules export --format mixin`. Do not edit these files; change the settings and export
+again.
 
-| folder | what it is | where it goes |
+| folder | content | destination |
 | --- | --- | --- |
-| `prometheus/rules/` | recording rules and alerts | a folder that `rule_files` of `prometheus.yml` names |
-| `alertmanager/alertmanager.yml` | an example of a whole one | take its routes, inhibitions, receivers |
-| `alertmanager/templates/` | what people read | a folder that `templates` of `alertmanager.yml` names |
-| `grafana/dashboards/` | the dashboards | import them, or a folder that provisioning reads |
-| `grafana/provisioning/` | data sources and the folder of the dashboards | Grafana's provisioning folder |
-| `runbooks/` | one an alert | anywhere; say where with `--runbooks` |
+| `prometheus/rules/` | recording rules and alerts | a folder in `rule_files` of `prometheus.yml` |
+| `alertmanager/alertmanager.yml` | a complete example | copy its routes, inhibitions and receivers |
+| `alertmanager/templates/` | notification templates | a folder in `templates` of `alertmanager.yml` |
+| `grafana/dashboards/` | dashboards | import them, or a folder that provisioning reads |
+| `grafana/provisioning/` | data sources and dashboard folder | Grafana's provisioning folder |
+| `runbooks/` | one runbook per alert | anywhere; pass its URL with `--runbooks` |
 
-Prometheus has to scrape the service as the job `queenright` (or what `--service-selector` said), and each
-worker's own `/metrics`. Its external label `cluster` is to be the same as `alerting.cluster` of the service.
+Prometheus must scrape the service as the job `queenright` (or the one given with `--service-selector`) and
+each worker's own `/metrics`. Its external label `cluster` must equal `alerting.cluster` of the service.
 
-The receiver `deadman` gets a ping every minute, from the alert QueenrightWatchdog. It has to be a check that
-runs elsewhere and raises the alarm when the pings stop: `queenright rules export --deadman-url URL`.
+The receiver `deadman` gets a ping every minute from the alert QueenrightWatchdog. It must be a check that
+runs elsewhere and alerts when the pings stop: `queenright rules export --deadman-url URL`.
 
 ```sh
 promtool check rules prometheus/rules/*.yml
@@ -46,13 +47,13 @@ def mixin_files(
     rules: Mapping[str, str], extras: Extras, *, service_url: str, deadman_url: str = NO_DEADMAN
 ) -> dict[str, str]:
     """
-    Return every file of the archive by its path.
+    Return the files of the archive, by path.
 
     Args:
         rules: Rule files by name.
         extras: Dashboards, provisioning, runbooks and templates.
-        service_url: Where Alertmanager reaches Queenright.
-        deadman_url: Who counts the Watchdog's pings.
+        service_url: URL at which Alertmanager reaches Queenright.
+        deadman_url: Dead man's switch that alerts when the Watchdog's pings stop.
     """
     config = whole_config(
         service_url,
@@ -72,7 +73,7 @@ def mixin_files(
 
 
 def archive(files: Mapping[str, str]) -> bytes:
-    """Return a ``.tar.gz`` of texts by path; no times, no owners: equal files make equal bytes."""
+    """Return a reproducible ``.tar.gz`` of texts by path, without times and owners."""
     tar = io.BytesIO()
     with tarfile.open(fileobj=tar, mode="w", format=tarfile.USTAR_FORMAT) as writer:
         for path in sorted(files):

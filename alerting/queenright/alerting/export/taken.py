@@ -1,4 +1,4 @@
-"""What an export takes along besides the rules."""
+"""Files that an export contains besides the rules."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Extras:
 
     dashboards: Mapping[str, str]
     dashboards_note: str = ""
-    """What has to be said of the dashboards; one paragraph, empty for nothing."""
+    """A note about the dashboards for the README; one paragraph, may be empty."""
     provisioning: Mapping[str, str] = field(default_factory=dict)
     runbooks: Mapping[str, str] = field(default_factory=lambda: texts_in(runbooks_folder(), "*.md"))
     templates: Mapping[str, str] = field(default_factory=lambda: texts_in(templates_folder(), "*.tmpl"))
 
 
 def texts_in(folder: Path, pattern: str) -> dict[str, str]:
-    """Return the text of every file in a folder, by its path within it."""
+    """Return the text of every matching file in a folder, by relative path."""
     return {
         path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8")
         for path in sorted(folder.rglob(pattern))

@@ -1,4 +1,4 @@
-"""YAML that people read: texts of several lines as blocks, nothing by reference, keys in their order."""
+"""Dump readable YAML: multi-line strings as blocks, no references, keys in insertion order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Dumper.add_representer(str, _text)
 
 
 def yaml_text(*documents: Any, comments: Iterable[str] = ()) -> str:
-    """Return documents as YAML, one after the other, below comments of a line each."""
+    """Dump documents as YAML, after one line per comment."""
     head = "".join(f"# {line}\n" if line else "#\n" for line in comments)
     return head + yaml.dump_all(
         documents, Dumper=_Dumper, sort_keys=False, width=1_000_000, allow_unicode=True, explicit_start=False

@@ -1,12 +1,12 @@
 """
-Recording rules and alerts for Prometheus, made from the settings that the detectors run on.
+Recording rules and alerts for Prometheus, generated from the detectors' settings.
 
 The committed ``alerting/prometheus/rules/*.yml`` are these rules with the default settings.
 """
 
 from __future__ import annotations
 
-from queenright.alerting.rules.everything import rule_files, rule_groups
+from queenright.alerting.rules.catalog import rule_files, rule_groups
 from queenright.alerting.rules.rule import Alert, Group, Links, Record, Selectors
 from queenright.alerting.rules.text import render
 

@@ -1,4 +1,4 @@
-"""Symptoms of single workers, seen from outside: they wake the judge and page nobody."""
+"""Alerts about symptoms of single workers. They trigger the judge and page nobody."""
 
 from __future__ import annotations
 
@@ -47,36 +47,36 @@ def _stalls(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
     longest = settings.stall.unknown_seconds
     yield Alert(
         name="QueenrightWorkerStalled",
-        why="From outside it cannot be seen what a worker is in the middle of, so this is the clock of a "
-        "phase that is not known. A worker that waits is no stall.",
+        why="Prometheus does not know the worker's phase, so this is the threshold of the unknown phase. A "
+        "waiting worker has not stalled.",
         expr=f"time() - {ACTIVITY} >= {longest:g}\n{UNLESS_WAITING}",
         for_="30s",
         severity="critical",
         source=SOURCE_RULES,
         summary=f"{_AGENT} has stalled.",
-        description=f"{_AGENT} has done nothing for {{{{ $value | humanizeDuration }}}}, and is not waiting.",
+        description=f"{_AGENT} has shown no activity for {{{{ $value | humanizeDuration }}}} "
+        "and is not waiting.",
         threshold=f"≥ {longest:g} s without activity (`health_monitoring.stall.unknown_seconds`)",
-        reason="nothing was done at all, for longer than any step or call takes",
+        reason="no activity at all, for longer than any step or call takes",
         dashboard=_DASHBOARD,
     )
     stalls = select(selectors, names.WORKER_STALLS)
     clocks = settings.stall
     yield Alert(
         name="QueenrightWorkerStalledInPhase",
-        why="The worker knows its phase, so its own count applies the right clock.",
+        why="The worker knows its phase, so its own count uses the right threshold.",
         expr=f"sum by (agent, job, instance, phase) (increase({stalls}[10m])) > 0\n"
         f"and {ON_WORKER} {ACTIVITY}\n"
         f"{UNLESS_WAITING}",
         for_="15s",
         severity="critical",
         source=SOURCE_RULES,
-        summary=f"{_AGENT} has seen a stall in itself.",
-        description=f'{_AGENT} counted {{{{ $value | printf "%.0f" }}}} stalls while in phase '
+        summary=f"{_AGENT} reports a stall.",
+        description=f'{_AGENT} counted {{{{ $value | printf "%.0f" }}}} stalls in phase '
         "{{ $labels.phase }}.",
         threshold=f"a stall within 10 min: ≥ {clocks.idle_seconds:g} s idle, {clocks.llm_seconds:g} s in a "
         f"model call, {clocks.tool_seconds:g} s in a tool (`health_monitoring.stall`, counted by the worker)",
-        reason="four minutes inside a tool are nothing, between steps they are much: each phase has its clock"
-        "",
+        reason="four minutes are normal inside a tool and long between steps, so each phase has a threshold",
         dashboard=_DASHBOARD,
     )
 
@@ -98,10 +98,10 @@ def _retry_storms(settings: HealthSettings, selectors: Selectors) -> Iterator[Al
             severity=severity,
             source=SOURCE_RULES,
             labels={"ticket_severity": band},
-            summary=f"{_AGENT} retries without getting anything accepted.",
+            summary=f"{_AGENT} retries without an accepted step.",
             description=f"{_AGENT} has had {{{{ $value | humanize }}}} bad steps since its last ACCEPT.",
             threshold=f"≥ {low} bad steps since the last ACCEPT (`health_monitoring.bands.{band}`)",
-            reason="steps that are rejected again and again cost as much as good ones and bring nothing",
+            reason="rejected steps cost as much as good ones and achieve nothing",
             dashboard=_DASHBOARD,
         )
 
@@ -113,8 +113,8 @@ def _loop(settings: HealthSettings, selectors: Selectors) -> Alert:
     window = duration(max(without, SHORTEST_WINDOW))
     return Alert(
         name="QueenrightLoop",
-        why="Progress is an ACCEPT, a checkpoint, or a tool result not seen before. Many calls and none of "
-        "these is what a loop looks like from outside; which call it is, the judge finds.",
+        why="Progress is an ACCEPT, a checkpoint, or a new tool result. Many calls without progress look "
+        "like a loop; the judge finds out which call repeats.",
         expr=f"sum {BY_WORKER} (increase({calls}[{window}])) >= {settings.bands.warning}\n"
         f"and {ON_WORKER}\n"
         f"time() - max {BY_WORKER} ({progress}) >= {without:g}\n"
@@ -122,12 +122,12 @@ def _loop(settings: HealthSettings, selectors: Selectors) -> Alert:
         for_="30s",
         severity="critical",
         source=SOURCE_RULES,
-        summary=f"{_AGENT} is busy and gets nowhere.",
+        summary=f"{_AGENT} is busy without progress.",
         description=f'{_AGENT} has made {{{{ $value | printf "%.0f" }}}} tool calls in {in_words(without)} '
         "without any progress.",
         threshold=f"≥ {settings.bands.warning} tool calls (`health_monitoring.bands.warning`) and no "
         f"progress for {without:g} s (`health_monitoring.stall.unknown_seconds`)",
-        reason="activity without progress is what a heartbeat never shows",
+        reason="heartbeats do not show activity without progress",
         dashboard=_DASHBOARD,
     )
 
@@ -136,7 +136,7 @@ def _heartbeat(settings: HealthSettings) -> Alert:
     silent = settings.heartbeat.timeout_seconds
     return Alert(
         name="QueenrightHeartbeatMissing",
-        why="A worker that waits still has a heart: no exception for it.",
+        why="A waiting worker still sends heartbeats, so there is no exception for it.",
         expr=f"time() - {HEARTBEAT} >= {silent:g}",
         for_="30s",
         severity="critical",
@@ -145,7 +145,7 @@ def _heartbeat(settings: HealthSettings) -> Alert:
         description="The last heartbeat of agent {{ $labels.agent }} was "
         "{{ $value | humanizeDuration }} ago.",
         threshold=f"≥ {silent:g} s without a heartbeat (`health_monitoring.heartbeat.timeout_seconds`)",
-        reason="two beats were missed: its process is gone, frozen or cut off",
+        reason="two heartbeats are missing: the process is gone, frozen or disconnected",
         dashboard=_DASHBOARD,
     )
 
@@ -157,20 +157,19 @@ def _checkpoints(settings: HealthSettings) -> Iterator[Alert]:
         ("warning", f">= {old:g} < {stale:g}", f"≥ {old:g} s", "checkpoint_degraded_seconds"),
         ("critical", f">= {stale:g}", f"≥ {stale:g} s", "checkpoint_stale_threshold_seconds"),
     )
-    for severity, limit, said, setting in bands:
+    for severity, limit, condition, setting in bands:
         yield Alert(
             name="QueenrightCheckpointStale",
-            why="Only for workers that save their state at all; one that never did has no series, or 0.",
+            why="Only for workers that save checkpoints; others have no series, or 0.",
             expr=f"time() - ({CHECKPOINT} > 0) {limit}\n{UNLESS_WAITING}",
             for_="30s",
             severity=severity,
             source=SOURCE_RULES,
-            summary=f"{_AGENT} has not saved its state for too long.",
-            description=f"{_AGENT} saved its state {{{{ $value | humanizeDuration }}}} ago; if it dies now, "
-            "what it did since is lost.",
-            threshold=f"{said} since the last checkpoint (`health_monitoring.health_check.{setting}`)",
-            reason="what was not saved is done again after a crash, and a worker that stopped saving is "
-            "often stuck",
+            summary=f"{_AGENT} has not saved a checkpoint for too long.",
+            description=f"{_AGENT} saved its state {{{{ $value | humanizeDuration }}}} ago; if it stops now, "
+            "later work is lost.",
+            threshold=f"{condition} since the last checkpoint (`health_monitoring.health_check.{setting}`)",
+            reason="unsaved work is repeated after a crash, and a worker that stops saving is often stuck",
             dashboard=_DASHBOARD,
         )
 
@@ -179,8 +178,8 @@ def _errors(settings: HealthSettings) -> Alert:
     share, minimum = settings.rules.tool_error_share, settings.loops.error_streak
     return Alert(
         name="QueenrightErrorRate",
-        why="One failed call of one is no rate. What a worker left behind when it ended is no rate either: "
-        "its other series must still be there.",
+        why="A minimum of calls, because one failed call of one is not a rate. The activity series excludes "
+        "workers that have ended.",
         expr=f"{TOOL_ERRORS} > {share:g}\n"
         f"and {ON_WORKER}\n"
         f"300 * sum {BY_WORKER} ({TOOL_CALLS}) >= {minimum}\n"
@@ -197,7 +196,7 @@ def _errors(settings: HealthSettings) -> Alert:
         "in the last 5 minutes.",
         threshold=f"> {share:.0%} (`health_monitoring.rules.tool_error_share`) of at least {minimum} calls "
         "(`health_monitoring.loops.error_streak`) in 5 min",
-        reason="tools that fail mostly are down, or the worker uses them wrongly",
+        reason="the tools are down, or the worker uses them incorrectly",
         dashboard=_DASHBOARD,
     )
 
@@ -206,8 +205,8 @@ def _tokens(settings: HealthSettings) -> Alert:
     factor, minimum = settings.loops.token_spike_factor, settings.loops.token_spike_minimum
     return Alert(
         name="QueenrightTokenRate",
-        why="Usual is the average of the last six hours while it used any, and it must have been there an "
-        "hour ago: a worker that has just begun has no usual. A multiple of little is little.",
+        why="The usual rate is the average of the active time in the last six hours. The worker must have "
+        "been active an hour ago, because a new worker has no usual rate, and use a minimum of tokens.",
         expr=f"{TOKENS} >= {factor:g} * {USUAL_TOKENS}\n"
         "and\n"
         f"600 * {TOKENS} >= {minimum}\n"
@@ -223,7 +222,7 @@ def _tokens(settings: HealthSettings) -> Alert:
         "what it used in the last six hours.",
         threshold=f"≥ {factor:g} x the usual (`health_monitoring.loops.token_spike_factor`) and ≥ {minimum} "
         "tokens in 10 min (`.token_spike_minimum`)",
-        reason="a context that grows without end, or a loop, is first seen in what it costs",
+        reason="a growing context or a loop shows first in its cost",
         dashboard=_DASHBOARD,
     )
 
@@ -233,14 +232,14 @@ def _waiting(settings: HealthSettings, selectors: Selectors) -> Alert:
     seconds = settings.rules.waiting_for_user_seconds
     return Alert(
         name="QueenrightWaitingForUser",
-        why="Nothing is wrong with the worker: somebody has not answered. Quiet, and never a stall.",
+        why="Nothing is wrong with the worker: a person has not answered. Informational, and never a stall.",
         expr=f"max by (agent) ({waits}) == 1",
         for_=duration(seconds),
         severity="info",
         source=SOURCE_RULES,
-        summary=f"{_AGENT} waits for an answer.",
+        summary=f"{_AGENT} is waiting for an answer.",
         description=f"{_AGENT} has been waiting for a user for more than {in_words(seconds)}.",
         threshold=f"{in_words(seconds)} of waiting (`health_monitoring.rules.waiting_for_user_seconds`)",
-        reason="a question that nobody saw stops the work as surely as a fault",
+        reason="an unanswered question stops the work as much as a failure",
         dashboard=_DASHBOARD,
     )

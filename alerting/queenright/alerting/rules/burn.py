@@ -1,10 +1,10 @@
 """
-Burn rates: how many times too fast the error budget of a month is being spent.
+Multi-window burn-rate alerts on the monthly error budget.
 
-Two windows a rule, a long one that says that it matters and a short one that says that it goes on (Google's
-"Site Reliability Workbook", chapter 5). What happened is recorded as a rate over five minutes, for which each
-sample is read once; longer windows are averages of that, so that three days of a large fleet are cheap.
-Where the limits lie: ``queenright.health.objectives``.
+Each rule has a long window, which shows that the burn is significant, and a short one, which shows that it
+continues (Google's "Site Reliability Workbook", chapter 5). Rates over five minutes are recorded, and longer
+windows average them, so that three days of a large fleet are cheap. The limits are defined in
+``queenright.health.objectives``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SECONDS: Final = {"5m": 300, "30m": 1800, "1h": 3600, "2h": 7200, "6h": 21_600,
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """One pair of windows, and from which factor on it is told; ``spends`` of the month's budget by then."""
+    """A pair of windows and its burn-rate factor; ``spends`` is the budget share used by then."""
 
     factor: float
     short: str
@@ -48,7 +48,7 @@ SPEEDS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """What may go wrong how often: the parts of its alerts' texts, and the rates behind them."""
+    """A service level objective: its rates, error budget and the texts of its alerts."""
 
     alert: str
     name: str
@@ -66,21 +66,21 @@ class Objective:
 
     @property
     def bad(self) -> str:
-        """The recorded rate of what went wrong, per second."""
+        """The recorded rate of bad events, per second."""
         return f"cluster:{self.name}:rate{_SHORTEST}"
 
     @property
     def all(self) -> str:
-        """The recorded rate of everything, per second."""
+        """The recorded rate of all events, per second."""
         return f"cluster:{self.all_name}:rate{_SHORTEST}"
 
     def ratio(self, window: str) -> str:
-        """The recorded share of what went wrong within ``window``."""
+        """The recorded share of bad events within ``window``."""
         return f"cluster:{self.name}:ratio_rate{window}"
 
 
 def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objective, ...]:
-    """Return what the fleet promises."""
+    """Return the objectives of the fleet."""
     steps, slow = settings.rules.bad_steps, settings.rules.slow_interventions
     bound = f'le="{float(slow.seconds)}"'
     acted = select(selectors, names.TIME_TO_INTERVENTION, suffix="_count")
@@ -96,9 +96,9 @@ def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objectiv
             minimum=steps.minimum,
             unit="steps",
             setting="bad_steps",
-            summary="The fleet's steps are judged bad too often.",
-            description="of all steps were judged bad (retry, escalate, error)",
-            reason="single workers may each be within their bands while the fleet as a whole does poor work",
+            summary="Too many steps of the fleet are bad.",
+            description="of all steps were bad (retry, escalate, error)",
+            reason="each worker may be within its limits while the fleet as a whole does poor work",
             dashboard="queenright-fleet",
         ),
         Objective(
@@ -109,12 +109,12 @@ def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objectiv
             bad_rate=f"sum(rate({acted}[5m])) - sum(rate({in_time}[5m]))",
             budget=slow.error_budget,
             minimum=slow.minimum,
-            unit="troubles",
+            unit="problems",
             setting="slow_interventions",
-            summary="Too often nothing is done about a worker in trouble for too long.",
-            description=f"of the troubles had to wait longer than {in_words(slow.seconds)} "
-            "for the first thing done about them",
-            reason="a worker that is stuck costs money until somebody acts",
+            summary="Too many interventions start too late.",
+            description=f"of the problems waited longer than {in_words(slow.seconds)} "
+            "for the first intervention",
+            reason="a stuck worker costs money until someone intervenes",
             dashboard="queenright-interventions",
         ),
     )
@@ -130,7 +130,7 @@ def _recorded(one: Objective) -> Iterator[Record]:
     yield Record(
         name=one.bad,
         expr=f"{one.bad_rate}\nor\n0 * {one.all_rate}",
-        why="Where nothing ever went wrong there is no series of it, and that is none, not unknown.",
+        why="Without any bad event there is no series, which means 0 and not unknown.",
     )
     for window in _SECONDS:
         parts = (f"avg_over_time({part}[{window}])" for part in (one.bad, one.all))
@@ -155,7 +155,7 @@ def _alert(one: Objective, speed: Speed) -> Alert:
         why = f"{speed.spends} of a month's budget: {one.reason}"
     else:
         how_fast = f"allows {budget}"
-        threshold, why = f"far past {setting}", f"{one.reason}, and here nearly everything goes wrong"
+        threshold, why = f"far above {setting}", f"{one.reason}, and here nearly everything fails"
     return Alert(
         name=one.alert,
         expr=f"{one.ratio(speed.long)} > {limit}\nand\n{one.ratio(speed.short)} > {limit}\nand\n{traffic}",
@@ -175,7 +175,7 @@ def _alert(one: Objective, speed: Speed) -> Alert:
 
 
 def _limit(budget: float, factor: float) -> str:
-    """Return ``burning_share`` so that a reader of the rule sees where it comes from."""
+    """Return ``burning_share`` as an expression that shows how it is computed."""
     if can_burn(budget, factor):
         return f"{factor:g} * {budget:g}"
     return f"1 - {1 - budget:g} ^ {factor:g}"

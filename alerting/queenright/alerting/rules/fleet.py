@@ -1,4 +1,4 @@
-"""What concerns many workers at once, and what was done to them: for whoever is on call."""
+"""Alerts about the fleet and about interventions, for on-call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE: Final = "fleet.yml"
 
 
 def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tuple[Group, ...]:
-    """Return the alerts about the fleet, its objectives, and what was done to workers."""
+    """Return the alerts about the fleet, its objectives, and interventions."""
     fleet = (_degraded(settings, selectors),)
     acting = (_breaker(settings, selectors), _given_up(selectors), _from_start(selectors))
     return (
@@ -31,20 +31,19 @@ def _degraded(settings: HealthSettings, selectors: Selectors) -> Alert:
     unpaged = select(selectors, names.UNPAGED_AGENTS)
     return Alert(
         name="QueenrightFleetDegraded",
-        why="What a ticket has paged somebody about is left out: one trouble of many is one page. This is "
-        "for what no ticket was critical enough for, or came too late for. Below "
-        f"{minimum} agents they speak for themselves.",
+        why="Agents that a ticket has paged about are not counted: one problem is one page. This covers "
+        f"problems without a critical ticket. Fleets below {minimum} agents are excluded.",
         expr=f"sum({unpaged}) / {AGENTS} >= {share:g}\nand\n{AGENTS} >= {minimum}",
         for_="5m",
         keep_firing_for="5m",
         severity="critical",
         source=SOURCE_MONITOR,
-        summary=f"{'Most' if share >= 0.5 else 'Much'} of the fleet is in trouble, and nobody was paged.",
+        summary=f"{'Most' if share >= 0.5 else 'Much'} of the fleet is unhealthy, and nobody was paged.",
         description="{{ $value | humanizePercentage }} of the agents are degraded, stuck or failing, and no "
-        "ticket has paged anybody about them: look for one cause first.",
+        "ticket has paged anybody about them: look for a shared cause first.",
         threshold=f"≥ {share:.0%} of at least {minimum} agents (`health_monitoring.rules.degraded_share`, "
         "`.degraded_minimum_agents`) that no ticket has paged anybody about",
-        reason="when many fail at once they share a cause: a provider, a tool, a network, a release",
+        reason="agents that fail at once share a cause: a provider, a tool, a network, a release",
         dashboard="queenright-fleet",
     )
 
@@ -57,10 +56,9 @@ def _breaker(settings: HealthSettings, selectors: Selectors) -> Alert:
     any_state = select(selectors, names.CIRCUIT_BREAKER_STATE)
     return Alert(
         name="QueenrightCircuitBreakerOpen",
-        why="It goes between open and half open meanwhile, and one that closes for a moment between failures "
-        "counts too. One that nobody calls any more stays half open, which after an hour is no news. The "
-        "last line: one that is gone leaves samples behind; a restart of the service within a minute ends "
-        "nothing.",
+        why="A failing breaker alternates between open and half open, and may close briefly between "
+        "failures. An unused one stays half open, which is ignored after an hour. The last line excludes "
+        "breakers that no longer exist; a restart of the service within a minute does not resolve the alert.",
         expr=f"max by (breaker) (avg_over_time({closed}[{window}])) <= 0.5\n"
         "and\n"
         f"max by (breaker) (max_over_time({opened}[1h])) == 1\n"
@@ -71,11 +69,11 @@ def _breaker(settings: HealthSettings, selectors: Selectors) -> Alert:
         source=SOURCE_MONITOR,
         summary="A circuit breaker stays open.",
         description=f"Breaker {{{{ $labels.breaker }}}} was closed for {{{{ $value | humanizePercentage }}}} "
-        f"of the last {_minutes(5 * timeout)}: what is behind it fails, and calls are refused. Why: "
-        "queenright breakers list --open.",
+        f"of the last {_minutes(5 * timeout)}: what it protects fails, and calls are rejected. For the "
+        "reason, run queenright breakers list --open.",
         threshold=f"not closed for half of {window}, and for {duration(3 * timeout)} more: five and three "
         "times `health_monitoring.circuit_breaker.default.recovery_timeout_seconds`",
-        reason="what heals at its first probes is nobody's business; this did not",
+        reason="a breaker that recovers at its first probes needs no attention; this one did not",
         dashboard="queenright-breakers",
     )
 
@@ -88,17 +86,17 @@ def _given_up(selectors: Selectors) -> Alert:
     given_up = select(selectors, names.RECOVERIES, 'outcome="exhausted"')
     return Alert(
         name="QueenrightRecoveryFailed",
-        why="A warning: the agent's own ticket (cause recovery_failed, critical) is what pages.",
+        why="Only a warning: the agent's ticket (cause recovery_failed, critical) pages.",
         expr=f"sum(increase({given_up}[1h])) > 0",
         for_="15s",
         severity="warning",
         source=SOURCE_MONITOR,
-        summary="Work was given up: it could not be brought back.",
-        description='Tasks given up in the last hour: {{ $value | printf "%.0f" }}. Which, and why: '
-        "queenright recoveries --json, where exhausted is true, or the status page. Each agent has a "
-        "critical ticket about it: queenright tickets.",
+        summary="A task was given up: its recovery failed.",
+        description='Tasks given up in the last hour: {{ $value | printf "%.0f" }}. For the reasons, see '
+        "entries with exhausted true in queenright recoveries --json, or the status page. Each agent has a "
+        "critical ticket: queenright tickets.",
         threshold="1 task within an hour, after `health_monitoring.recovery.max_attempts_per_task` attempts",
-        reason="nothing more is tried by itself: somebody has to finish the work or let it go",
+        reason="nothing more is tried automatically: somebody has to finish the work or drop it",
         dashboard="queenright-interventions",
     )
 
@@ -107,16 +105,16 @@ def _from_start(selectors: Selectors) -> Alert:
     again = select(selectors, names.RECOVERIES, 'outcome="from_start"')
     return Alert(
         name="QueenrightTaskRestartedFromStart",
-        why="The work goes on, so it has no ticket: this is how a human hears of it.",
+        why="The task continues, so there is no ticket; this alert informs people.",
         expr=f"sum(increase({again}[1h])) > 0",
         for_="15s",
         severity="warning",
         source=SOURCE_MONITOR,
-        summary="Work began again from its start: it had no valid checkpoint.",
-        description='Tasks begun again in the last hour: {{ $value | printf "%.0f" }}. What they had done '
-        "may be done twice. Which: queenright recoveries --json, where from_start is true, or the status "
-        "page; what led there: queenright interventions.",
+        summary="A task restarted from the beginning: it had no valid checkpoint.",
+        description='Tasks restarted in the last hour: {{ $value | printf "%.0f" }}. Their earlier work may '
+        "be repeated. See entries with from_start true in queenright recoveries --json, or the status page; "
+        "for the cause, run queenright interventions.",
         threshold="1 task within an hour",
-        reason="what a task did outside (mails, tickets, payments) may happen twice",
+        reason="external effects of a task (mails, tickets, payments) may happen twice",
         dashboard="queenright-interventions",
     )

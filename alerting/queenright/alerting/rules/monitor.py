@@ -1,4 +1,4 @@
-"""About Queenright itself, for whoever is on call."""
+"""Alerts about Queenright itself, for on-call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queenright.instrumentation.names import SOURCE_MONITOR
 
 FILE: Final = "monitor.yml"
 _BY_SERVICE: Final = "by (job, instance)"
-"""Where several services are scraped, one that fails is not hidden by the others."""
+"""Per service instance, so that healthy instances do not hide a failing one."""
 
 
 def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tuple[Group, ...]:
@@ -35,17 +35,16 @@ def _down(selectors: Selectors) -> Alert:
     up = f"up{{{selectors.up}}}"
     return Alert(
         name="QueenrightMonitorDown",
-        why="absent(): a target that is gone from the configuration is no better than one that does not "
-        "answer.",
+        why="absent(): also fires if the target is missing from the scrape configuration.",
         expr=f"{up} == 0 or absent({up})",
         for_="1m",
         keep_firing_for="1m",
         severity="critical",
         source=SOURCE_MONITOR,
-        summary="Queenright is down: nobody watches the agents.",
+        summary="Queenright is down: agents are not monitored.",
         description="Prometheus has not been able to scrape {{ $labels.job }} for a minute.",
         threshold="one minute without a scrape",
-        reason="nobody is told of a worker in trouble while this lasts",
+        reason="nobody is notified about agents while this lasts",
         dashboard="queenright-monitor",
     )
 
@@ -59,20 +58,20 @@ def _blind(settings: HealthSettings, selectors: Selectors) -> Alert:
     window = max(5 * interval, SHORTEST_WINDOW)
     return Alert(
         name="QueenrightMonitorBlind",
-        why="The gauge keeps its value when sweeping stops, so the count of sweeps is asked as well.",
+        why="The gauge keeps its value when sweeps stop, so the number of sweeps is checked as well.",
         expr=f"(sum {_BY_SERVICE} ({evaluated}) == 0 and {alive})\nor\n"
         f"(sum {_BY_SERVICE} (increase({sweeps}[{duration(window)}])) == 0 and {alive})",
         for_=duration(2 * interval),
         keep_firing_for="1m",
         severity="critical",
         source=SOURCE_MONITOR,
-        summary="Queenright is up and looks at no agent.",
-        description="Agents are known, and the last sweep looked at none of them, or there has been no sweep "
+        summary="Queenright is up but evaluates no agents.",
+        description="Agents are known, but the last sweep evaluated none of them, or no sweep has run "
         f"for {in_words(window)} (value {{{{ $value | humanize }}}}).",
-        threshold=f"two sweeps ({duration(2 * interval)}) that looked at nobody, or none for "
+        threshold=f"two sweeps ({duration(2 * interval)}) without an evaluated agent, or no sweep for "
         f"{duration(window)} "
         "(`health_monitoring.health_check.interval_seconds`)",
-        reason="a monitor that is up and sees nothing looks exactly like a healthy fleet",
+        reason="a monitor that is up but evaluates nothing looks like a healthy fleet",
         dashboard="queenright-monitor",
     )
 
@@ -81,17 +80,17 @@ def _judge(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
     interval = settings.judge.interval_seconds
     yield Alert(
         name="QueenrightJudgeSilent",
-        why="The wait lets a service that has just started have its first check.",
+        why="The wait gives a service that has just started time for its first check.",
         expr=f"time() - max {_BY_SERVICE} ({select(selectors, names.JUDGE_LAST_CHECK)}) >= {2 * interval:g}",
         for_=duration(1.5 * interval),
         keep_firing_for="1m",
         severity="critical",
         source=SOURCE_MONITOR,
-        summary="The judge has gone silent.",
+        summary="The judge has stopped.",
         description="The judge last finished a check {{ $value | humanizeDuration }} ago.",
         threshold=f"≥ {2 * interval:g} s since its last check: twice "
         "`health_monitoring.judge.interval_seconds`",
-        reason="detectors go on, but nobody writes tickets but the rules, after their bypass",
+        reason="detectors still run, but tickets come only from the rules, after their bypass delay",
         dashboard="queenright-judge",
     )
     unknown = select(selectors, names.JUDGE_CHECKS, 'outcome="unknown"')
@@ -99,7 +98,7 @@ def _judge(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
     share, minimum = settings.rules.judge_unknown_share, settings.rules.judge_minimum_checks
     yield Alert(
         name="QueenrightJudgeFailing",
-        why="A model that fails is never a verdict about a worker, and is a fault of the monitor.",
+        why="A failing model is a problem of the monitor and never a verdict about a worker.",
         expr=f"sum(increase({unknown}[10m]))\n/\nsum(increase({checks}[10m]))\n> {share:g}\nand\n"
         f"sum(increase({checks}[10m])) >= {minimum}",
         for_="2m",
@@ -108,28 +107,27 @@ def _judge(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
         source=SOURCE_MONITOR,
         summary="The judge cannot reach a verdict.",
         description="{{ $value | humanizePercentage }} of the judge's checks in the last 10 minutes ended "
-        "without a verdict; the rules' answer stands.",
+        "without a verdict; the rules decide instead.",
         threshold=f"> {share:.0%} of at least {minimum} checks in 10 min "
         "(`health_monitoring.rules.judge_unknown_share`, `.judge_minimum_checks`)",
-        reason="the model is down, too slow, or answers in a form that cannot be used",
+        reason="the model is down, too slow, or returns invalid answers",
         dashboard="queenright-judge",
     )
     fallbacks = select(selectors, names.LLM_FALLBACKS, 'reason!="budget"')
     yield Alert(
         name="QueenrightJudgeOnRules",
-        why="The first answers that a model does not give are no verdict (QueenrightJudgeFailing); after "
-        "some of them in a row the rules answer, and checks look well again. A spent budget has an alert of "
-        "its own.",
+        why="The first failures of a model are checks without a verdict (QueenrightJudgeFailing); after "
+        "several in a row the rules answer and checks look healthy again. A spent budget has its own alert.",
         expr=f"sum by (role, reason) (increase({fallbacks}[15m])) > 0",
         for_="15s",
         severity="warning",
         source=SOURCE_MONITOR,
-        summary="The rules judge in place of a model that fails.",
+        summary="The built-in rules replace a failing model.",
         description="The {{ $labels.role }}'s model failed several times in a row (last: {{ $labels.reason "
         "}}); in the "
         'last 15 minutes the rules answered {{ $value | printf "%.0f" }} times in its place.',
         threshold="1 answer of the rules in place of the model within 15 min",
-        reason="you pay for a model's judgement and do not get it",
+        reason="decisions are made without the configured model",
         dashboard="queenright-judge",
     )
 
@@ -140,7 +138,7 @@ def _budget(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
         f"{select(selectors, names.LLM_BUDGET_LIMIT)})"
     )
     low = settings.rules.budget_low_share
-    of_what = (
+    used = (
         "{{ $value | humanizePercentage }} of the {{ $labels.unit }} that judging may cost in any "
         "{{ $labels.window }} are spent"
     )
@@ -152,23 +150,23 @@ def _budget(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
         severity="warning",
         source=SOURCE_MONITOR,
         summary="The budget for judging is nearly spent.",
-        description=f"{of_what}; past 100% the rules judge.",
+        description=f"{used}; above 100% the rules decide.",
         threshold=f"≥ {low:.0%} of `judging.budget` (`health_monitoring.rules.budget_low_share`)",
-        reason="there is still time to raise it, or to see what costs so much",
+        reason="there is still time to raise the budget or find out what costs so much",
         dashboard="queenright-cost",
     )
     yield Alert(
         name="QueenrightJudgingBudgetSpent",
-        why="A warning: detecting, tickets and pages go on by the rules.",
+        why="Only a warning: detection, tickets and pages continue with the rules.",
         expr=f"{spent} >= 1",
         for_="15s",
         keep_firing_for="5m",
         severity="warning",
         source=SOURCE_MONITOR,
         summary="The budget for judging is spent.",
-        description=f"{of_what}; no model is asked, the rules judge.",
+        description=f"{used}; the rules decide, no model is called.",
         threshold="≥ 100% of `judging.budget`",
-        reason="no model is asked until the window has moved on",
+        reason="no model is called until spending in the window is below the limit again",
         dashboard="queenright-cost",
     )
 
@@ -179,20 +177,19 @@ def _deliveries(settings: HealthSettings, selectors: Selectors) -> Iterator[Aler
     stuck = settings.rules.outbox_stuck_seconds
     yield Alert(
         name="QueenrightOutboxStuck",
-        why="The time stamp is 0 while nothing is pending.",
+        why="The timestamp is 0 while nothing is pending.",
         expr=f"max {_BY_SERVICE} ({pending}) > 0\nand\ntime() - min {_BY_SERVICE} ({oldest} > 0) >= {stuck:g}"
         "",
         for_="1m",
         keep_firing_for="1m",
         severity="critical",
         source=SOURCE_MONITOR,
-        summary="Notifications do not leave Queenright.",
-        description='{{ $value | printf "%.0f" }} notifications have not been taken by every Alertmanager '
-        "for "
-        f"more than {in_words(stuck)}.",
+        summary="Notifications do not reach Alertmanager.",
+        description='{{ $value | printf "%.0f" }} notifications have not been accepted by every Alertmanager '
+        f"for more than {in_words(stuck)}.",
         threshold=f"≥ {stuck:g} s since the oldest was written "
         "(`health_monitoring.rules.outbox_stuck_seconds`)",
-        reason="people are not told; nothing is lost, and all is delivered once Alertmanager answers",
+        reason="people are not notified; nothing is lost, and delivery resumes when Alertmanager answers",
         dashboard="queenright-monitor",
     )
     failed = select(selectors, names.NOTIFICATIONS, 'outcome="failed"')
@@ -202,12 +199,11 @@ def _deliveries(settings: HealthSettings, selectors: Selectors) -> Iterator[Aler
         for_="15s",
         severity="critical",
         source=SOURCE_MONITOR,
-        summary="Alertmanager refuses notifications.",
-        description='{{ $value | printf "%.0f" }} notifications were refused in the last 15 minutes; they '
-        "are not "
-        "tried again as they are.",
-        threshold="1 refusal (400, 413, 422) within 15 min",
-        reason="a page that was refused is not sent again as it is: somebody has to look",
+        summary="Alertmanager rejects notifications.",
+        description='{{ $value | printf "%.0f" }} notifications were rejected in the last 15 minutes; they '
+        "are not retried unchanged.",
+        threshold="1 rejection (400, 413, 422) within 15 min",
+        reason="a rejected page is not retried unchanged, so somebody has to look",
         dashboard="queenright-monitor",
     )
 
@@ -224,7 +220,7 @@ def _losses(selectors: Selectors) -> Iterator[Alert]:
         description='{{ $value | printf "%.0f" }} items of {{ $labels.signal }} were dropped in the last 10 '
         "minutes.",
         threshold="any within 10 min, for 5 min",
-        reason="what is not seen is not judged",
+        reason="detectors do not see dropped data",
         dashboard="queenright-monitor",
     )
     rejected = select(selectors, names.TELEMETRY_REJECTED)
@@ -234,11 +230,11 @@ def _losses(selectors: Selectors) -> Iterator[Alert]:
         for_="5m",
         severity="warning",
         source=SOURCE_MONITOR,
-        summary="Telemetry cannot be used.",
+        summary="Telemetry is rejected.",
         description='{{ $value | printf "%.0f" }} records of {{ $labels.dialect }} were rejected in the last '
         "10 minutes: {{ $labels.reason }}.",
         threshold="any within 10 min, for 5 min",
-        reason="an agent that sends it is not seen, or not whole; its sender has to change something",
+        reason="the agents that send it are not visible, or only in part, until the sender is fixed",
         dashboard="queenright-monitor",
     )
     events = select(selectors, names.EVENT_BUS_DROPPED)
@@ -248,12 +244,12 @@ def _losses(selectors: Selectors) -> Iterator[Alert]:
         for_="5m",
         severity="warning",
         source=SOURCE_MONITOR,
-        summary="A part of Queenright is too slow for the events.",
+        summary="A Queenright component is too slow for the event rate.",
         description='Subscriber {{ $labels.subscriber }} missed {{ $value | printf "%.0f" }} events in the '
         "last "
         "10 minutes; alerts are never among them.",
         threshold="any within 10 min, for 5 min",
-        reason="that part's picture of the fleet has gaps",
+        reason="that component has an incomplete view of the fleet",
         dashboard="queenright-monitor",
     )
     series = select(selectors, names.SERIES_LIMITED)
@@ -263,12 +259,12 @@ def _losses(selectors: Selectors) -> Iterator[Alert]:
         for_="5m",
         severity="warning",
         source=SOURCE_MONITOR,
-        summary="Metrics have more label values than are kept.",
+        summary="A metric has reached its limit of label values.",
         description='{{ $value | printf "%.0f" }} label values of {{ $labels.metric }} were folded into '
         "other in "
         "the last hour.",
         threshold="any within an hour",
-        reason="something that should be a name is an id, or the fleet has outgrown its bounds",
+        reason="a name contains ids, or the fleet has outgrown the limits",
         dashboard="queenright-monitor",
     )
 
@@ -279,18 +275,18 @@ def _clocks(settings: HealthSettings, selectors: Selectors) -> Alert:
     check = select(selectors, names.JUDGE_LAST_CHECK)
     return Alert(
         name="QueenrightClockSkew",
-        why="Only a clock that is ahead shows: what one that is behind says looks like silence.",
+        why="Only a clock that is ahead can be detected; one that is behind looks like silence.",
         expr=f"max {BY_WORKER} ({activity}) - time() > {ahead:g}\nor\n"
         f"max {_BY_SERVICE} ({check}) - time() > {ahead:g}",
         for_="2m",
         keep_firing_for="5m",
         severity="warning",
         source=SOURCE_MONITOR,
-        summary="A clock is ahead of Prometheus'.",
-        description="The clock of {{ $labels.instance }} is {{ $value | humanizeDuration }} ahead: ages that "
-        "are counted from its time stamps are too small, so a stall is seen that much later.",
+        summary="A clock is ahead of the clock of Prometheus.",
+        description="The clock of {{ $labels.instance }} is {{ $value | humanizeDuration }} ahead, so ages "
+        "computed from its timestamps are too small and stalls are detected late.",
         threshold=f"> {ahead:g} s (`health_monitoring.clock_tolerance_seconds`)",
-        reason="every age in these rules is a difference of two clocks",
+        reason="every age in these rules is the difference between two clocks",
         dashboard="queenright-monitor",
     )
 
@@ -298,14 +294,14 @@ def _clocks(settings: HealthSettings, selectors: Selectors) -> Alert:
 def _watchdog() -> Alert:
     return Alert(
         name="QueenrightWatchdog",
-        why="No wait: its only use is to be there.",
+        why="No wait: it must always be present.",
         expr="vector(1)",
         severity="none",
         source=SOURCE_MONITOR,
-        summary="The chain from Prometheus to Alertmanager works.",
-        description="Always firing: whoever receives it must raise the alarm when it stops (value "
+        summary="The pipeline from Prometheus to Alertmanager works.",
+        description="Always firing: the receiver must raise an alarm when it stops (value "
         "{{ $value | humanize }}).",
         threshold="always",
-        reason="an alert that is missing is the only sign that alerting itself is dead",
+        reason="a missing alert is the only sign that alerting itself is broken",
         dashboard="queenright-monitor",
     )

@@ -1,4 +1,4 @@
-"""Pieces of PromQL: selectors within a scope, durations, and what is said of a worker in one place only."""
+"""Building blocks of PromQL: scoped selectors, durations and recorded series of workers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ BY_WORKER: Final = f"by ({_WORKER})"
 ON_WORKER: Final = f"on ({_WORKER})"
 
 SHORTEST_WINDOW: Final = 60
-"""Seconds; four scrapes, of which a rate needs some."""
+"""Seconds; four scrapes, because a rate needs several."""
 
 UNLESS_WAITING: Final = f"unless {ON_WORKER} {WAITING} == 1"
-"""A worker that waits is rightly idle."""
+"""Excludes waiting workers."""
 
 
 def select(selectors: Selectors, metric: MetricName, *matchers: str, suffix: str = "") -> str:
@@ -30,30 +30,29 @@ def select(selectors: Selectors, metric: MetricName, *matchers: str, suffix: str
     Return the selector of ``metric``.
 
     Args:
-        selectors: Which of two scopes applies is seen from the metric: a worker's process serves
-            those whose names begin with ``queenright_worker_``.
-        metric: What to read.
-        matchers: More matchers, such as ``'outcome!="ok"'``.
+        selectors: The scopes; metrics named ``queenright_worker_…`` get the worker's, others the service's.
+        metric: The metric.
+        matchers: Further matchers, such as ``'outcome!="ok"'``.
         suffix: ``_bucket`` or ``_count`` of a histogram.
     """
     scope = selectors.worker if metric.name.startswith("queenright_worker_") else selectors.service
     if metric in (names.TELEMETRY_DROPPED, names.SERIES_LIMITED):
         scope = ""  # both sides have it
-    found = ", ".join(filter(None, (scope, *matchers)))
-    return f"{metric}{suffix}{{{found}}}" if found else f"{metric}{suffix}"
+    inside = ", ".join(filter(None, (scope, *matchers)))
+    return f"{metric}{suffix}{{{inside}}}" if inside else f"{metric}{suffix}"
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as Prometheus writes it: ``90`` is ``1m30s``; less than a second is one."""
-    left, text = max(1, round(seconds)), ""
+    """Format a Prometheus duration: ``90`` is ``1m30s``; the minimum is one second."""
+    remaining, text = max(1, round(seconds)), ""
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
-        count, left = divmod(left, size)
+        count, remaining = divmod(remaining, size)
         text += f"{count}{unit}" if count else ""
     return text
 
 
 def in_words(seconds: float) -> str:
-    """Return a time for a sentence: ``10 minutes``, ``90 seconds``, ``1 hour``."""
+    """Format a duration in words: ``10 minutes``, ``90 seconds``, ``1 hour``."""
     for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
         if seconds >= size and seconds % size == 0:
             return _count(seconds / size, unit)

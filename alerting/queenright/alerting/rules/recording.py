@@ -1,4 +1,4 @@
-"""What alerts and dashboards share. Names: ``level:metric:operations``."""
+"""Recording rules shared by alerts and dashboards, named ``level:metric:operations``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tupl
     """Return the recording rules."""
     parts = (
         ("queenright-worker-recording", "", _of_workers(selectors)),
-        # Six hours of every agent: read every two minutes, and of a sample every two minutes.
+        # A longer interval, because it reads six hours of every agent.
         ("queenright-usage-recording", "2m", _usage(selectors)),
         ("queenright-service-recording", "", _of_service(selectors)),
         ("queenright-slo-recording", "", burn.records(settings, selectors)),
@@ -55,13 +55,13 @@ def _of_workers(selectors: Selectors) -> tuple[Record, ...]:
         Record(
             name=HEARTBEAT,
             expr=f"{beats}\nor\n{HEARTBEAT} > time() - 3600\nand on (job, instance) up == 0\n{from_service}",
-            why="The last word of a worker. A process that was killed takes its series with it, and its "
-            "target is down: then what was recorded before is recorded again, for an hour after its last "
-            "heartbeat. A worker that ended well removes its series while its target is up, and is forgotten."
-            " Those of the service are not repeated: when it is down, no worker is dead for that.",
+            why="The last heartbeat of a worker. The series of a killed process end and its target is down; "
+            "the recorded value is then kept for an hour after its last heartbeat. A worker that ended "
+            "normally removes its series while its target is up, and is dropped. Series of the service are "
+            "not kept: if the service is down, its workers are not dead.",
         ),
         *(
-            _last_word(name, select(selectors, metric))
+            _last_value(name, select(selectors, metric))
             for name, metric in (
                 (ACTIVITY, names.WORKER_LAST_ACTIVITY),
                 (CHECKPOINT, names.WORKER_LAST_CHECKPOINT),
@@ -77,7 +77,7 @@ def _of_workers(selectors: Selectors) -> tuple[Record, ...]:
     )
 
 
-def _last_word(name: str, metric: str) -> Record:
+def _last_value(name: str, metric: str) -> Record:
     return Record(
         name=name,
         expr=f"max {BY_WORKER} ({metric})\nor\n{name}\nand on (job, instance) up == 0\n"
@@ -91,7 +91,7 @@ def _usage(selectors: Selectors) -> tuple[Record, ...]:
         Record(
             name=TOKENS,
             expr=f"sum {BY_WORKER} (rate({tokens}[10m])) > 0",
-            why="Only while it uses any: what is usual for a worker is what it uses when it works.",
+            why="Only while the worker uses tokens, so that the usual rate is its rate while active.",
         ),
         Record(name=USUAL_TOKENS, expr=f"avg_over_time({TOKENS}[6h] offset 10m)"),
     )
@@ -100,7 +100,7 @@ def _usage(selectors: Selectors) -> tuple[Record, ...]:
 def _of_service(selectors: Selectors) -> tuple[Record, ...]:
     alive = select(selectors, names.AGENTS, 'state!="terminated"')
     ill = select(selectors, names.AGENTS, 'state=~"degraded|stuck|failing"')
-    # They go on with their other tools, for as long as a session lasts: nothing to page anybody about.
+    # These agents continue with their other tools, so they need no page.
     lack = select(selectors, names.AGENTS_WITH_ONE_KIND, f'kind="{FindingKind.MCP_SERVER_MISSING}"')
     delays = select(selectors, names.DETECTION_DELAY, suffix="_bucket")
     return (

@@ -1,4 +1,4 @@
-"""What a rule is, and where its links and selectors lead."""
+"""Rules, rule groups, and their links and selectors."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 Severity = Literal["critical", "warning", "info", "none"]
-"""``critical`` pages, ``warning`` is looked at today, ``info`` is context, ``none`` is the Watchdog."""
+"""``critical`` pages, ``warning`` needs attention today, ``info`` is context, ``none`` is the Watchdog."""
 
 DEFAULT_SERVICE: Final = 'job="queenright"'
-"""How Prometheus calls the service where nothing else was said."""
+"""Default matcher for the service's target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selectors:
     """
-    Matchers of PromQL, comma-separated, that every selector gets; empty: the metric's name is enough.
+    Comma-separated PromQL matchers that are added to every selector; empty for none.
 
-    ``service`` is about the service's own metrics, ``worker`` about those of agents' processes.
+    ``service`` applies to the service's own metrics, ``worker`` to those of agent processes.
     """
 
     service: str = ""
@@ -26,25 +26,25 @@ class Selectors:
 
     @property
     def up(self) -> str:
-        """The matchers by which the service's target is found, which has no name of ours."""
+        """The matchers for ``up``, which has no ``queenright_`` name to select by."""
         return self.service or DEFAULT_SERVICE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """Where the annotations of alerts lead; an empty one is left out."""
+    """Base URLs for the links in alert annotations; an empty one is left out."""
 
     runbooks: str = "http://127.0.0.1:8420/runbooks"
     dashboards: str = "http://127.0.0.1:3000/d"
 
 
-EVERYTHING: Final = Selectors()
-HERE: Final = Links()
+NO_SELECTORS: Final = Selectors()
+DEFAULT_LINKS: Final = Links()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A recording rule, named ``level:metric:operations``. ``why`` is a comment, one paragraph."""
+    """A recording rule, named ``level:metric:operations``. ``why`` is a comment of one paragraph."""
 
     name: str
     expr: str
@@ -60,9 +60,9 @@ class Alert:
     """
     An alert.
 
-    ``threshold`` says from when on it fires, with the setting behind it; ``reason`` why that is worth an
-    alert, in one sentence. ``for_`` and ``keep_firing_for`` are durations of Prometheus, empty for none.
-    ``dashboard`` is the uid of a dashboard, with its variables.
+    ``threshold`` is the firing condition with its setting; ``reason`` is why that matters, in one sentence.
+    ``for_`` and ``keep_firing_for`` are Prometheus durations, empty for none. ``dashboard`` is the uid of a
+    dashboard with its variables.
     """
 
     name: str
@@ -100,9 +100,9 @@ class Alert:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """
-    Rules that are evaluated one after the other, and the file that they are in.
+    A rule group, evaluated sequentially, and its file.
 
-    ``interval`` is a duration of Prometheus; empty: as often as everything.
+    ``interval`` is a Prometheus duration; empty for the global evaluation interval.
     """
 
     name: str
@@ -118,7 +118,7 @@ class Group:
 
 
 def one_line(expr: str) -> str:
-    """Return an expression as Prometheus keeps one that was folded: lines joined by a space."""
+    """Join the lines of an expression with spaces, as YAML folding does."""
     return " ".join(line.strip() for line in expr.strip().splitlines())
 
 

@@ -1,4 +1,4 @@
-"""The alerts as a page of documentation: what fires when, why, and where to read on."""
+"""Generate ``docs/alerts.md``: when and why each alert fires, with a link to its runbook."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from queenright.alerting.rules.rule import Alert, Group
 
 _INTRODUCTION: Final = """# Alerts
 
-Every alert that Queenright brings for Prometheus, with the default settings. This page is written from the
-rules themselves; `queenright rules export --config queenright.yaml` makes them with your thresholds.
+All Prometheus alerts of Queenright with the default settings. This page is generated from the rules;
+`queenright rules export --config queenright.yaml` writes the rules with your thresholds.
 
-`critical` pages, `warning` is looked at today, `info` is context. Alerts of the first table are symptoms of
-single agents: they wake the judge and page nobody. What people hear of an agent is `QueenrightIntervention`,
-which comes from Queenright itself once the queen has approved it ([alerting](alerting.md),
-[runbook](../alerting/runbooks/QueenrightIntervention.md)).
+`critical` pages, `warning` needs attention the same day, `info` is context. Alerts in the first table are
+symptoms of single agents: they trigger the judge and page nobody. People are notified about an agent by
+`QueenrightIntervention`, which Queenright itself sends when the queen has approved it
+([alerting](alerting.md), [runbook](../alerting/runbooks/QueenrightIntervention.md)).
 """
 
 _TITLES: Final = {
     "queenright-agents": "Symptoms of agents, for the judge",
-    "queenright-fleet": "The fleet, for whoever is on call",
-    "queenright-slo": "Objectives of the fleet, for whoever is on call",
-    "queenright-acting": "What was done to agents, for whoever is on call",
-    "queenright-monitor": "Queenright itself, for whoever is on call",
+    "queenright-fleet": "Fleet, for on-call",
+    "queenright-slo": "Fleet objectives, for on-call",
+    "queenright-acting": "Interventions, for on-call",
+    "queenright-monitor": "Queenright itself, for on-call",
 }
 
 
@@ -45,10 +45,10 @@ def _section(group: Group) -> str:
 def _rows(group: Group) -> Iterator[str]:
     for alert in group.rules:
         if isinstance(alert, Alert):
-            told = alert.labels.get("ticket_severity") or alert.labels.get("window")
-            name = f"`{alert.name}`{f' ({told})' if told else ''}"
-            lasts = f", then {alert.keep_firing_for} more" if alert.keep_firing_for else ""
-            times = f"{alert.for_ or '-'}{lasts}"
+            variant = alert.labels.get("ticket_severity") or alert.labels.get("window")
+            name = f"`{alert.name}`{f' ({variant})' if variant else ''}"
+            keeps = f", keeps firing {alert.keep_firing_for}" if alert.keep_firing_for else ""
+            times = f"{alert.for_ or '-'}{keeps}"
             runbook = f"[{alert.name.removeprefix('Queenright')}](../alerting/runbooks/{alert.name}.md)"
             cells = (name, alert.severity, times, alert.threshold, f"{alert.reason}.", runbook)
             yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

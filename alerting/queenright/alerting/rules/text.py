@@ -1,4 +1,4 @@
-"""Rules as YAML that people read: folded expressions, and the reason above each rule."""
+"""Render rules as readable YAML: folded expressions, and the reason above each rule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WIDTH: Final = 110
 
 
 def render(groups: Iterable[Group], introduction: Sequence[str] = ()) -> str:
-    """Return a rule file; ``introduction`` is a paragraph of comment an item."""
+    """Render a rule file; each item of ``introduction`` becomes a paragraph of comments."""
     lines = [line for paragraph in introduction for line in _comment(paragraph, 0)]
     lines.append("groups:")
     for group in groups:
@@ -30,7 +30,7 @@ def render(groups: Iterable[Group], introduction: Sequence[str] = ()) -> str:
 
 
 def _rule(rule: Record | Alert, group: Group) -> Iterator[str]:
-    said = rule.to_dict(group.links)
+    fields = rule.to_dict(group.links)
     if isinstance(rule, Record):
         yield from _comment(rule.why, 6)
         yield f"      - record: {rule.name}"
@@ -40,11 +40,11 @@ def _rule(rule: Record | Alert, group: Group) -> Iterator[str]:
         yield from _comment(rule.why, 8)
     yield "        expr: >-"
     yield from (f"          {line.strip()}" for line in rule.expr.strip().splitlines())
-    yield from (f"        {key}: {said[key]}" for key in ("for", "keep_firing_for") if key in said)
+    yield from (f"        {key}: {fields[key]}" for key in ("for", "keep_firing_for") if key in fields)
     for block in ("labels", "annotations"):
-        if block in said:
+        if block in fields:
             yield f"        {block}:"
-            yield from (f"          {key}: {_value(block, value)}" for key, value in said[block].items())
+            yield from (f"          {key}: {_value(block, value)}" for key, value in fields[block].items())
 
 
 def _sentence(text: str) -> str:

@@ -1,18 +1,19 @@
 """
-The conventions by which libraries name spans and their attributes: one module each, with its vendor's table.
+Naming conventions of spans and attributes, one module per vendor.
 
-A span is read by all of them at one time (two instrumentations often write on one span), so their tables
-are joined here. A module may have
+All conventions apply to every span, because two instrumentations often write to the same span. Their
+tables are merged here. A module may define
 
-* ``ATTRIBUTES``: our field, and the attributes it is read from, the best first;
-* ``OPERATIONS``: a ``gen_ai.operation.name`` and the kind of work it names;
-* ``MARKERS``: a value of its ``marker`` attribute, in lower case, and the kind of work it names;
-* ``NO_WORK``: values of its ``marker`` attribute, in lower case, that name no work of an agent's;
-* ``CONTENT_EVENTS``: an event of a tool call's span, and the fields it records: each with the event's
-  attributes that it is read from, the best first;
-* ``SPAN_NAMES``: how the name of a span begins whose kind nothing else says; what follows names the thing;
-* ``BARE_SPAN_NAMES``: a span's whole name, likewise;
-* ``SCOPES``: how the scopes begin all of whose spans are an agent's work.
+* ``ATTRIBUTES``: our field -> attribute names to read it from, in order of preference;
+* ``OPERATIONS``: ``gen_ai.operation.name`` -> kind;
+* ``MARKERS``: value of the ``marker`` attribute, in lower case -> kind;
+* ``NO_WORK``: values of the ``marker`` attribute, in lower case, that are not an agent's work;
+* ``CONTENT_EVENTS``: event of a tool call's span -> its fields, each with the event attributes to read it
+  from, in order of preference;
+* ``SPAN_NAMES``: prefix of a span's name -> kind, used if nothing else gives the kind; the rest of the name
+  is the subject;
+* ``BARE_SPAN_NAMES``: whole name of a span -> kind;
+* ``SCOPES``: prefixes of instrumentation scopes whose spans are all an agent's work.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ CONVENTIONS: Final[tuple[ModuleType, ...]] = (
     observability,
     partial_spans,
 )
-"""In the order in which their spellings of one field count."""
+"""In order of precedence."""
 
 
 def _attributes() -> dict[str, tuple[str, ...]]:
@@ -69,9 +70,9 @@ def _joined(table: str) -> dict[str, Kind]:
 
 
 ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = _attributes()
-"""Our field -> the attribute names it is read from, the best first."""
+"""Our field -> attribute names to read it from, in order of preference."""
 OPERATIONS: Final[Mapping[str, Kind]] = _joined("OPERATIONS")
-"""``gen_ai.operation.name``; one that is not here (embeddings, create_agent, …) is nothing an agent did."""
+"""``gen_ai.operation.name`` -> kind. Other operations (embeddings, create_agent, …) are not agent work."""
 MARKERS: Final[Mapping[str, Kind]] = _joined("MARKERS")
 SPAN_NAMES: Final[tuple[tuple[str, Kind], ...]] = tuple(
     row for one in CONVENTIONS for row in getattr(one, "SPAN_NAMES", ())
@@ -114,12 +115,12 @@ _LONGEST_WORDS: Final = 40
 
 def kind_of(operation: str, marker: str, name: str) -> Kind | None:
     """
-    Say what a span is, or None if it is nothing an agent did.
+    Return the kind of a span, or None if it is not an agent's work.
 
     Args:
         operation: Its ``gen_ai.operation.name``, or "".
-        marker: What another convention marks it with, or "".
-        name: The span's name, asked only if neither of the others is there.
+        marker: The marker attribute of another convention, or "".
+        name: The span's name, used only if neither of the others gives a kind.
     """
     if operation:
         return OPERATIONS.get(operation) or _kind_in_words(operation)
@@ -137,10 +138,10 @@ def kind_of(operation: str, marker: str, name: str) -> Kind | None:
 @lru_cache(maxsize=4_096)
 def _kind_in_words(text: str, *, is_name: bool = False) -> Kind | None:
     """
-    Return the kind that words of no known convention name: ``llm_call``, ``tool.execution``, ``CHAT_MODEL``.
+    Guess the kind from words outside any known convention: ``llm_call``, ``tool.execution``, ``CHAT_MODEL``.
 
-    They are words for one kind and for doing it, and no others. Of a span's name, one of each: other
-    things are named "model" or "agent", too.
+    All words must be nouns of one kind or verbs for running it. A span's name needs both, because "model"
+    or "agent" alone may mean something else.
     """
     if len(text) > _LONGEST_WORDS:
         return None
@@ -153,21 +154,21 @@ def _kind_in_words(text: str, *, is_name: bool = False) -> Kind | None:
 
 
 def named_in(name: str) -> str:
-    """Return the thing a span's name names (``execute_tool search`` -> ``search``), or ""."""
+    """Return the subject of a span's name (``execute_tool search`` -> ``search``), or ""."""
     for prefix, _ in SPAN_NAMES:
         if name.startswith(prefix):
-            thing = name[len(prefix) :].strip(" '\"")
-            return "" if _FIELD.fullmatch(thing) else thing
-    head, _, thing = name.partition(" ")
-    return thing.strip(" '\"") if _kind_in_words(head, is_name=True) else ""
+            subject = name[len(prefix) :].strip(" '\"")
+            return "" if _FIELD.fullmatch(subject) else subject
+    head, _, subject = name.partition(" ")
+    return subject.strip(" '\"") if _kind_in_words(head, is_name=True) else ""
 
 
 def fill_template(name: str, attribute: Callable[[str], str]) -> str:
     """
-    Return the name of a span with the fields of a template filled: ``Agent run: {name!r}``.
+    Fill the template fields in a span's name, such as ``Agent run: {name!r}``.
 
     Args:
         name: The span's name.
-        attribute: Returns the span's attribute of a name, or "": the field is left as it is.
+        attribute: Returns the span's attribute with a name, or "" to keep the field unchanged.
     """
     return _FIELD.sub(lambda field: attribute(field[1]) or field[0], name)

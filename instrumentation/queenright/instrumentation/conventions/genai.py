@@ -1,8 +1,8 @@
 """
-The GenAI semantic conventions of OpenTelemetry, in every generation of their names.
+The GenAI semantic conventions of OpenTelemetry, with all earlier names.
 
-They have been renamed several times and none of them is stable. What
-pydantic-ai, Strands and the GenAI instrumentations send is this.
+The names are not stable and have changed several times. pydantic-ai, Strands and the GenAI
+instrumentations use them.
 https://opentelemetry.io/docs/specs/semconv/gen-ai/
 """
 

@@ -1,4 +1,4 @@
-"""Google's Agent Development Kit, beside the GenAI conventions. https://google.github.io/adk-docs/"""
+"""Google's Agent Development Kit, in addition to the GenAI conventions. https://google.github.io/adk-docs/"""
 
 from __future__ import annotations
 

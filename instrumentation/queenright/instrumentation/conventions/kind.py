@@ -1,4 +1,4 @@
-"""What a span is a record of."""
+"""Kinds of spans."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What a span is a record of."""
+    """The kind of work that a span records."""
 
     AGENT = "agent"
     STEP = "step"

@@ -7,4 +7,4 @@ ATTRIBUTES = {
     "session": ("langsmith.metadata.thread_id", "langsmith.metadata.session_id"),
     "usage": ("langsmith.metadata.usage_metadata",),
 }
-"""``usage`` is an object in JSON: it is there where the counts are hidden with the content."""
+"""``usage`` is a JSON object; it is present even if the token counts are hidden with the content."""

@@ -1,5 +1,5 @@
 """
-Logfire: names of spans that are templates (``Agent run: {name!r}``), and pending spans.
+Logfire: span names that are templates (``Agent run: {name!r}``), and pending spans.
 
 https://logfire.pydantic.dev/docs/
 """
@@ -11,7 +11,7 @@ from queenright.instrumentation.conventions.kind import Kind
 ATTRIBUTES = {
     "arguments": ("input",),
     "result": ("output",),
-    # Only pending spans have it: one is sent when a span begins, as its child, and names that span's parent.
+    # Only on pending spans. One is sent as a child when a span starts, and names that span's parent.
     "pending_parent": ("logfire.pending_parent_id",),
 }
 

@@ -1,5 +1,5 @@
 """
-The Model Context Protocol: a client's span of a tool call, inside the framework's or instead of it.
+The Model Context Protocol: a client's span for a tool call, inside or instead of the framework's span.
 
 https://opentelemetry.io/docs/specs/semconv/gen-ai/mcp/
 """

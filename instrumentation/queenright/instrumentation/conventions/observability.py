@@ -1,4 +1,4 @@
-"""What tracing products mark spans with: Langfuse, LangSmith, MLflow, and libraries without a convention."""
+"""Attributes of tracing products (Langfuse, LangSmith, MLflow) and of libraries without a convention."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ CONTENT_EVENTS = {
     "tool.input": (("arguments", ("input", "content", "value")),),
     "tool.output": (("result", ("output", "content", "result", "value")),),
 }
-"""Events of tool calls: our field, and the attributes it is read from, the best first."""
+"""Events of tool calls: our field, and the event attributes to read it from, in order of preference."""

@@ -1,4 +1,4 @@
-"""OpenInference, of Arize Phoenix. https://arize-ai.github.io/openinference/spec/semantic_conventions.html"""
+"""OpenInference (Arize Phoenix). https://arize-ai.github.io/openinference/spec/semantic_conventions.html"""
 
 from __future__ import annotations
 
@@ -26,4 +26,4 @@ MARKERS = {"agent": Kind.AGENT, "llm": Kind.LLM, "tool": Kind.TOOL}
 NO_WORK = ("chain", "embedding", "evaluator", "guardrail", "prompt", "reranker", "retriever", "unknown")
 
 SCOPES = ("openinference.instrumentation.",)
-"""Some of these say what a span is only when it ends: while it is open, its scope is all there is."""
+"""Some of these set a span's kind only at its end; while it is open, only the scope is known."""

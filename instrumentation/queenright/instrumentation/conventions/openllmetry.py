@@ -1,4 +1,4 @@
-"""OpenLLMetry, of Traceloop. https://www.traceloop.com/docs/openllmetry/contributing/semantic-conventions"""
+"""OpenLLMetry (Traceloop). https://www.traceloop.com/docs/openllmetry/contributing/semantic-conventions"""
 
 from __future__ import annotations
 

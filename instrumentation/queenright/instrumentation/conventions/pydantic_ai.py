@@ -1,4 +1,4 @@
-"""pydantic-ai before its spans named their operation. https://ai.pydantic.dev/logfire/"""
+"""pydantic-ai versions without ``gen_ai.operation.name``. https://ai.pydantic.dev/logfire/"""
 
 from __future__ import annotations
 

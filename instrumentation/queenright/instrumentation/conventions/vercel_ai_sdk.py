@@ -1,4 +1,4 @@
-"""The AI SDK of Vercel. https://ai-sdk.dev/docs/ai-sdk-core/telemetry"""
+"""Vercel's AI SDK. https://ai-sdk.dev/docs/ai-sdk-core/telemetry"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from markdown_it import MarkdownIt
 from queenright.alerting.alert import annotations_for
 from queenright.alerting.files import runbook
 from queenright.health import event_log
-from queenright.instrumentation.money import spent
+from queenright.instrumentation.money import format_spend
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
 from queenright.server.access.caller import caller_of
 from queenright.server.console import forms
@@ -77,7 +77,7 @@ class _Console:
         self._templates = Environment(
             loader=FileSystemLoader(_PAGES), autoescape=select_autoescape(default=True)
         )
-        self._templates.globals |= {"agent_page": forms.agent_page, "spent": spent}
+        self._templates.globals |= {"agent_page": forms.agent_page, "spent": format_spend}
         self._templates.filters |= {"part": forms.part, "moment": moment}
         self._markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
         self._shown = (0.0, "")

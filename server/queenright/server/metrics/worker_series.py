@@ -51,7 +51,7 @@ class _Agent:
     def fail(self, session: str, error_type: str) -> None:
         if self.failures.get(session) != error_type:
             self.failures[session] = error_type
-            self.series.failed(error_type)
+            self.series.count_error(error_type)
 
 
 class WorkerSeries(Collector):
@@ -116,7 +116,7 @@ class WorkerSeries(Collector):
             if beyond:
                 _show(self._other, beyond)
             else:
-                self._other.series.rest()
+                self._other.series.remove_gauges()
         return ()
 
     def _agent(self, agent_id: str) -> _Agent:
@@ -151,7 +151,7 @@ class WorkerSeries(Collector):
             agent.resting_since = now
             agent.waiting = frozenset()
             agent.failures.clear()
-            agent.series.rest()
+            agent.series.remove_gauges()
         elif now - agent.resting_since >= KEPT_SECONDS:
             del self._agents[agent_id]
             self._families.release(agent.series)
@@ -174,13 +174,13 @@ def _show(agent: _Agent, runs: list[VitalSigns]) -> None:
         series.heartbeat(beat)
     saved = max((v.last_checkpoint for v in runs if v.last_checkpoint is not None), default=None)
     if saved is not None:
-        series.checkpoint(saved)
-    series.bad_steps(0, max(v.steps_since_last_accept for v in runs))
+        series.set_checkpoint(saved)
+    series.set_bad_steps(0, max(v.steps_since_last_accept for v in runs))
     waiting = frozenset(v.waiting.value for v in runs if v.waiting is not None)
     for reason in agent.waiting | waiting:
-        series.waiting(reason, reason in waiting)
+        series.set_waiting(reason, reason in waiting)
     agent.waiting = waiting
-    series.info(agent.framework or _label(runs[-1].framework), agent.version)
+    series.set_info(agent.framework or _label(runs[-1].framework), agent.version)
 
 
 # -- what an event counts ---------------------------------------------------------------------------
@@ -191,7 +191,8 @@ def _on_started(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vital
     about = _label(data.get("framework") or ""), _label(data.get("version") or "")
     if about != (agent.framework, agent.version) and any(about):
         agent.framework, agent.version = about
-        agent.series.rest()  # one row says what the agent is; the gauges are set again at the next scrape
+        # One row says what the agent is; the gauges are set again at the next scrape.
+        agent.series.remove_gauges()
 
 
 def _on_step(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:
@@ -204,7 +205,7 @@ def _on_step(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: 
         del agent.failures[event.session_id]
     if verdict not in VERDICTS:
         verdict = "continue"
-    agent.series.step_ended(_label(event.node_id), verdict, _duration(data), _exemplar(event))
+    agent.series.count_step(_label(event.node_id), verdict, _duration(data), _exemplar(event))
 
 
 def _on_tool(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:
@@ -217,7 +218,7 @@ def _on_tool(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: 
         agent.fail(event.session_id, _label(data.get("error_type") or outcome))
     if data.get("amends"):
         return  # the call was counted when it ended
-    agent.series.tool_ended(_label(data.get("tool") or ""), outcome, _duration(data), _exemplar(event))
+    agent.series.count_tool_call(_label(data.get("tool") or ""), outcome, _duration(data), _exemplar(event))
 
 
 def _on_llm(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:
@@ -226,9 +227,9 @@ def _on_llm(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: V
         agent.fail(event.session_id, _label(data.get("error_type") or "error"))
     read, written = count(data.get("input_tokens")), count(data.get("output_tokens"))
     if read or written:
-        agent.series.used(_label(data.get("model") or ""), read, written)
+        agent.series.count_tokens(_label(data.get("model") or ""), read, written)
     if cost := dollars(data.get("cost_usd")):
-        agent.series.spent(cost)
+        agent.series.count_cost(cost)
 
 
 def _on_failed(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:
@@ -242,7 +243,7 @@ def _on_completed(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vit
 
 def _on_finding(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:
     if data.get("kind") in (FindingKind.STALL, FindingKind.TOOL_TIMEOUT):
-        agent.series.stalled(vitals.phase.value)
+        agent.series.count_stall(vitals.phase.value)
 
 
 _Handler = Callable[[_Agent, AgentEvent, Mapping[str, Any], VitalSigns], None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from queenright.alerting.notification import HandedOver, handed_over
+from queenright.alerting.notification import HandedOver, list_notifications
 from queenright.health.store import Store
 from queenright.runtime.events import Clock, EventType
 from queenright.server.views.latest import Latest
@@ -35,5 +35,6 @@ class LatestNotifications(Latest[HandedOver]):
 
     def __init__(self, store: Store, *, clock: Clock, limit: int = 50) -> None:
         super().__init__(
-            lambda: store.read(lambda conn: handed_over(conn, limit, now=clock())), what="notifications"
+            lambda: store.read(lambda conn: list_notifications(conn, limit, now=clock())),
+            what="notifications",
         )

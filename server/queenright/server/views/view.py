@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from queenright.alerting.notification import HandedOver
 from queenright.alerting.notification_ledger import DeliveredNotification
-from queenright.alerting.silences import Silenced
+from queenright.alerting.silences import ActiveSilence
 from queenright.health.findings import Finding, HealthState, worst
 from queenright.health.incidents import Incident, incidents_of
 from queenright.health.interventions.ladder import Ladder, Standing, Step, next_step
@@ -118,7 +118,7 @@ def ticket_row(
     ticket: EscalationTicket,
     now: float,
     *,
-    silenced: Silenced | None = None,
+    silenced: ActiveSilence | None = None,
     told: Iterable[DeliveredNotification] = (),
 ) -> dict[str, Any]:
     """

@@ -18,8 +18,8 @@ from pydantic import SecretStr
 
 from queenright.alerting import notification_ledger
 from queenright.alerting.callbacks.alertmanager import parse_notification
-from queenright.alerting.callbacks.deduplication import answered, remember
-from queenright.alerting.callbacks.pagerduty import OLDEST, SOONEST, Happened, IncidentEvent, read_event
+from queenright.alerting.callbacks.deduplication import find_answer, save_answer
+from queenright.alerting.callbacks.pagerduty import OLDEST, SOONEST, IncidentChange, IncidentEvent, read_event
 from queenright.alerting.callbacks.signatures import check_pagerduty, check_slack
 from queenright.alerting.callbacks.slack import ACKNOWLEDGE, Click, read_click, reply
 from queenright.alerting.notification import read_held
@@ -110,7 +110,9 @@ class Callbacks:
         if not alerts:
             return 0
         return await self._store.transact(
-            lambda conn: notification_ledger.note(conn, said.receiver, said.dedup_key, alerts, now)
+            lambda conn: notification_ledger.record_deliveries(
+                conn, said.receiver, said.dedup_key, alerts, now
+            )
         )
 
     # -- Slack --------------------------------------------------------------------------------------
@@ -175,7 +177,7 @@ class Callbacks:
         return await self._once(f"pagerduty {event.event_id}", lambda: self._happened(event))
 
     async def _happened(self, event: IncidentEvent) -> dict[str, Any]:
-        if event.happened is None:
+        if event.change is None:
             return _did(f"nothing: {event.event_type} changes no ticket")
         if self._clock() - event.at > OLDEST:
             return _did("nothing: it happened more than a day ago")
@@ -184,11 +186,13 @@ class Callbacks:
                 f"nothing: it is dated {ahead:.0f} s ahead of this machine's clock; {SOONEST:.0f} are "
                 "allowed. Set the clock, if the event is new"
             )
-        if event.happened is Happened.RESOLVED and not event.by_person:
+        if event.change is IncidentChange.RESOLVED and not event.by_person:
             return _did("nothing: no person resolved it")
         told: set[str] = set()
         if _DEDUP_KEY.fullmatch(event.dedup_key):
-            told = await self._store.read(lambda conn: notification_ledger.tickets_of(conn, event.dedup_key))
+            told = await self._store.read(
+                lambda conn: notification_ledger.ticket_ids_of_group(conn, event.dedup_key)
+            )
         if not told:
             return _did(
                 "nothing: the incident is of no ticket that is known here. Alertmanager must post what it "
@@ -196,13 +200,13 @@ class Callbacks:
             )
         live = await self._store.read(lambda conn: live_tickets_of_incidents(conn, told))
         outcomes = {one.ticket_id: await self._answered(one.ticket_id, event) for one in live}
-        if not live and event.happened in (Happened.ACKNOWLEDGED, Happened.RESOLVED):
+        if not live and event.change in (IncidentChange.ACKNOWLEDGED, IncidentChange.RESOLVED):
             outcomes = await self._between_lives(told, event)
         return _did("see tickets" if outcomes else "nothing: its tickets are closed") | {"tickets": outcomes}
 
     async def _between_lives(self, told: set[str], event: IncidentEvent) -> dict[str, str]:
         """Keep what was said of an incident whose last ticket has ended, and whose next would join it."""
-        now, resolved = self._clock(), event.happened is Happened.RESOLVED
+        now, resolved = self._clock(), event.change is IncidentChange.RESOLVED
         ended = await self._store.read(
             lambda conn: ended_tickets_of_incidents(conn, told, read_held(conn, now))
         )
@@ -223,9 +227,9 @@ class Callbacks:
         return outcomes
 
     async def _answered(self, ticket_id: str, event: IncidentEvent) -> str:
-        if event.happened is Happened.ACKNOWLEDGED:
+        if event.change is IncidentChange.ACKNOWLEDGED:
             return (await self._acknowledge(ticket_id, event.by, Way.PAGERDUTY))[1]
-        if event.happened is Happened.RESOLVED:
+        if event.change is IncidentChange.RESOLVED:
             return await self._resolved(ticket_id, event.by)
         try:
             await self._tickets.unacknowledge(
@@ -275,10 +279,10 @@ class Callbacks:
         It is done first and noted then: done again after a crash between the two, it changes nothing.
         """
         key = hashlib.sha256(callback_id.encode("utf-8", "replace")).hexdigest()
-        if (before := await self._store.read(lambda conn: answered(conn, key))) is not None:
+        if (before := await self._store.read(lambda conn: find_answer(conn, key))) is not None:
             return before
         answer = await act()
-        await self._store.transact(lambda conn: remember(conn, key, answer, self._clock()))
+        await self._store.transact(lambda conn: save_answer(conn, key, answer, self._clock()))
         return answer
 
 

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Static
 
-from queenright.instrumentation.money import money
+from queenright.instrumentation.money import format_dollars
 from queenright.tui import styles
 from queenright.tui.screens import actions
 from queenright.tui.screens.base import OpenTalk
@@ -155,7 +155,7 @@ def _since(now: float, at: float | None) -> str:
 
 def _used(one: Worker) -> str:
     """Return what a worker used; without a known price the tokens alone."""
-    cost = "" if one.cost_usd is None else f", {money(one.cost_usd)}"
+    cost = "" if one.cost_usd is None else f", {format_dollars(one.cost_usd)}"
     return f"{amount(one.tokens)}{cost}"
 
 

@@ -1,4 +1,4 @@
-"""The line to one Alertmanager peer: sends what is due, backs off by itself, knows what it has said."""
+"""Delivery to one Alertmanager peer: sends due alerts, retries with backoff, remembers what was sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from queenright.alerting.alertmanager import (
     AlertsRejectedError,
     PeerUnavailableError,
 )
-from queenright.alerting.delivery_plan import Plan, Post, Said, is_end_repeated, plan
+from queenright.alerting.delivery_plan import Plan, Post, SentAlert, is_end_repeated, plan
 from queenright.alerting.notification import Notification, Receipt
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.settings import AlertingSettings
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 _BATCH: Final = 100
 _FIRST_BACKOFF: Final = 1.0
 _BACKOFF: Final = 30.0
-# A refused connection costs neither side anything, and a peer that has just come up should hear at once.
+# Shorter for a refused connection, which is cheap, so that a peer that has just started is reached quickly.
 _BACKOFF_UNREACHED: Final = 5.0
 
 Outcome = Literal["delivered", "retried", "failed"]
@@ -34,43 +34,43 @@ Outcome = Literal["delivered", "retried", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What could not be handed over: ``final`` if it will not be tried again as it is."""
+    """A notification that was not delivered; ``is_final`` if it is not retried unchanged."""
 
     post: Post
     notification: Notification
     error: str
     attempts: int
-    final: bool
+    is_final: bool
 
 
 @dataclass(slots=True)
-class Round:
-    """What one look at the outbox led to."""
+class Deliveries:
+    """The result of one delivery round."""
 
     receipts: list[Receipt] = field(default_factory=list)
     delivered: list[tuple[Notification, Receipt]] = field(default_factory=list)
-    """Told for the first time."""
+    """Delivered for the first time."""
     failures: list[Failure] = field(default_factory=list)
-    """At most one for each outage, and one for each alert that was refused."""
+    """At most one per outage, and one per rejected alert."""
 
 
 class Count(Protocol):
-    """Counts notifications by what became of them."""
+    """Counts notifications by outcome."""
 
     def __call__(self, outcome: Outcome, amount: int) -> None:
-        """Count ``amount`` more."""
+        """Add ``amount``."""
 
 
-class PeerLine:
+class PeerDelivery:
     """
-    Tells one peer what is due.
+    Delivers due alerts to one peer.
 
     Args:
         peer: The peer.
-        settings: How often to repeat.
-        client: How it is spoken to.
-        count: Told what became of each notification.
-        jitter: Gives a factor for each pause, so that peers and services do not retry in step.
+        settings: Resend intervals and timeouts.
+        client: The Alertmanager client.
+        count: Counts the outcome of each notification.
+        jitter: Returns a factor for each pause, so that peers and services do not retry in step.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class PeerLine:
     ) -> None:
         self.peer = peer
         self.pending: dict[int, float] = {}
-        """Notifications the peer should have been told of already, and since when."""
+        """Overdue notifications, by id, and since when they are due."""
         self.refused: dict[str, tuple[float, dict[str, Any]]] = {}
-        """Alerts it refused: the state of their text, and what to show of it."""
+        """Alerts that it rejected: the version of their text, and the details to display."""
         self.failing_since: float | None = None
         self.error = ""
         self.next_attempt_at = 0.0
@@ -94,75 +94,75 @@ class PeerLine:
         self._client = client
         self._count = count
         self._jitter = jitter
-        self._said: dict[str, Said] = {}
+        self._sent: dict[str, SentAlert] = {}
         self._ends: set[str] = set()
-        """Alerts whose end this process told the peer since it was last restarted."""
+        """Alerts whose end this process sent since the peer's last restart."""
         self._peer_starts: set[str] = set()
-        """When the peer says that it was started: several times if a load balancer stands before several."""
+        """Start times that the peer reported; several if a load balancer is in front of several peers."""
         self._start_read_at: float | None = None
         self._restart_check: asyncio.Task[None] | None = None
         self._attempts: dict[tuple[int, str], int] = {}
         self._failed_in_row = 0
 
     def __repr__(self) -> str:
-        return f"PeerLine({self.peer.name!r}, pending={len(self.pending)}, error={self.error!r})"
+        return f"PeerDelivery({self.peer.name!r}, pending={len(self.pending)}, error={self.error!r})"
 
-    def resting(self, now: float) -> bool:
-        """Return whether the peer failed so lately that it is left alone."""
-        # The second bound is for a clock that was set back.
+    def is_backing_off(self, now: float) -> bool:
+        """Return whether the backoff after a failure is still running."""
+        # The upper bound covers a clock that was set back.
         return now < self.next_attempt_at <= now + 2 * _BACKOFF
 
-    def note_pending(self, notifications: Sequence[Notification], now: float) -> None:
-        """Note what the peer should have been told already, and send nothing."""
+    def update_pending(self, notifications: Sequence[Notification], now: float) -> None:
+        """Update the overdue notifications without sending anything."""
         self.pending = self._plan(notifications, now).pending
 
-    def is_done_with(self, notification: Notification, now: float) -> bool:
-        """Return whether the peer took a notification's end so long ago that it surely told people."""
-        is_told = any(notification.key in keys for keys in (self._ends, self._said, self.refused))
-        if not is_told and not notification.is_replaced:
+    def has_confirmed_end(self, notification: Notification, now: float) -> bool:
+        """Return whether the peer accepted a notification's end so long ago that it is not repeated."""
+        is_known = any(notification.key in keys for keys in (self._ends, self._sent, self.refused))
+        if not is_known and not notification.is_replaced:
             return False
         return is_end_repeated(notification, self.peer.name, now)
 
-    async def tell(self, notifications: Sequence[Notification], now: float) -> tuple[Round, float]:
-        """Send what is due; return what came of it, and when to look again."""
+    async def deliver(self, notifications: Sequence[Notification], now: float) -> tuple[Deliveries, float]:
+        """Send due alerts; return the result and the time of the next delivery."""
         self._begin_restart_check(notifications, now)
         todo = self._plan(notifications, now)
         self.pending = todo.pending
-        told = Round()
-        told.receipts += [self._receipt(n, "resolved", now) for n in todo.silent]
+        result = Deliveries()
+        result.receipts += [self._receipt(n, "resolved", now) for n in todo.silent]
         for batch in _batches(todo.posts):
-            if not await self._send(batch, told, now):
-                return told, self.next_attempt_at
+            if not await self._send(batch, result, now):
+                return result, self.next_attempt_at
         self._forget(notifications)
         if not todo.posts:
-            return told, todo.next_due
-        # What was sent has set new times.
-        again = self._plan(_as_told(notifications, told), now)
+            return result, todo.next_due
+        # Sending has changed the due times.
+        again = self._plan(_with_receipts(notifications, result), now)
         self.pending = again.pending
-        return told, now if again.posts or again.silent else again.next_due
+        return result, now if again.posts or again.silent else again.next_due
 
     async def finish_restart_check(self) -> None:
-        """Wait until the peer has said when it was started, if it is being asked."""
+        """Wait for a running restart check."""
         if self._restart_check is not None:
             await self._restart_check
 
     async def aclose(self) -> None:
-        """Stop asking the peer when it was started."""
+        """Cancel a running restart check."""
         if self._restart_check is not None:
             self._restart_check.cancel()
             await asyncio.wait([self._restart_check])
 
     def _begin_restart_check(self, notifications: Sequence[Notification], now: float) -> None:
         """
-        Ask the peer when it was started, if an end may have to be repeated and it was not asked lately.
+        Ask the peer for its start time, if an end may need repeating and the last check is old enough.
 
-        It is asked in a task of its own: no notification waits for the answer, which counts from the next
-        look at the outbox on.
+        The check runs in a separate task, so that no notification waits for it. Its result applies from the
+        next round on.
         """
         if self._restart_check is not None and not self._restart_check.done():
             return
         read_at = self._start_read_at
-        # A clock that was set back must not silence this.
+        # The lower bound covers a clock that was set back.
         if read_at is not None and read_at <= now < read_at + self._settings.resend_seconds:
             return
         if all(notification.ends_at is None for notification in notifications):
@@ -172,15 +172,15 @@ class PeerLine:
 
     async def _check_restart(self) -> None:
         """
-        Forget which ends the peer took if it was restarted since, or may have been.
+        Forget which ends the peer accepted if it may have restarted since.
 
-        A new connection is opened without a word, so a restart between two requests makes none fail.
+        A restart between two requests makes no request fail, because the client reconnects silently.
         """
         started = ""
         with contextlib.suppress(AlertmanagerError, TimeoutError):
             async with asyncio.timeout(self._settings.timeout_seconds):
                 started = str((await self._client.status(self.peer)).get("uptime") or "")
-        # One that never says it, as behind a proxy that lets alerts through alone, is not asked in vain.
+        # A peer that never reports it, as behind a proxy for alerts only, counts as not restarted.
         if self._peer_starts and started not in self._peer_starts:
             self._ends.clear()
         if started:
@@ -191,15 +191,15 @@ class PeerLine:
         return plan(
             notifications,
             self.peer.name,
-            said=self._said,
+            sent=self._sent,
             ends=self._ends,
             refused=refused,
             settings=self._settings,
             now=now,
         )
 
-    async def _send(self, batch: Sequence[Post], told: Round, now: float) -> bool:
-        """Send one batch; False if the peer cannot take anything now."""
+    async def _send(self, batch: Sequence[Post], result: Deliveries, now: float) -> bool:
+        """Send one batch; return False if the peer is unavailable."""
         for post in batch:
             for notification in post.about:
                 at = (notification.id, post.status)
@@ -207,21 +207,21 @@ class PeerLine:
         try:
             await self._post(batch)
         except PeerUnavailableError as error:
-            self._fail(batch, error, told, now)
+            self._fail(batch, error, result, now)
             return False
         except AlertsRejectedError as error:
             if len(batch) > 1:
-                # The peer does not say which: one by one, so that the others are known to have arrived.
+                # The peer does not say which alert it rejects, so send them one by one.
                 for post in batch:
-                    if not await self._send([post], told, now):
+                    if not await self._send([post], result, now):
                         return False
                 return True
-            self._refuse(batch[0], error, told, now)
+            self._refuse(batch[0], error, result, now)
         else:
             for post in batch:
-                self._accept(post, told, now)
+                self._accept(post, result, now)
         if self.failing_since is not None:
-            _log.info("Alertmanager %s takes notifications again", self.peer.name)
+            _log.info("Alertmanager %s accepts notifications again", self.peer.name)
         self.failing_since, self.error, self._failed_in_row, self.next_attempt_at = None, "", 0, 0.0
         return True
 
@@ -233,48 +233,50 @@ class PeerLine:
         except TimeoutError:
             raise PeerUnavailableError(self.peer.name, f"did not answer in {limit:g} s") from None
 
-    def _accept(self, post: Post, told: Round, now: float) -> None:
+    def _accept(self, post: Post, result: Deliveries, now: float) -> None:
         self.refused.pop(post.key, None)
         if post.status == "firing":
-            self._said[post.key] = Said(now, post.content)
+            self._sent[post.key] = SentAlert(now, post.content)
             self._ends.discard(post.key)
         else:
-            self._said.pop(post.key, None)
+            self._sent.pop(post.key, None)
             self._ends.add(post.key)
         for notification in post.about:
             receipt = self._receipt(notification, post.status, now)
-            told.receipts.append(receipt)
-            told.delivered.append((notification, receipt))
+            result.receipts.append(receipt)
+            result.delivered.append((notification, receipt))
         self._count("delivered", len(post.about))
 
-    def _refuse(self, post: Post, error: AlertsRejectedError, told: Round, now: float) -> None:
-        _log.error("%s; it is not sent again as it is", error)
-        shown = {
+    def _refuse(self, post: Post, error: AlertsRejectedError, result: Deliveries, now: float) -> None:
+        _log.error("%s; the rejected notification is not retried until its content changes", error)
+        details = {
             "ticket_ids": [n.ticket_id for n in post.about],
             "peer": self.peer.name,
             "status": post.status,
             "error": error.reason,
         }
-        self.refused[post.key] = (post.content, shown)
+        self.refused[post.key] = (post.content, details)
         for notification in post.about:
             receipt = self._receipt(notification, post.status, now, error.reason)
-            told.receipts.append(receipt)
-            told.failures.append(Failure(post, notification, error.reason, receipt.attempts, final=True))
+            result.receipts.append(receipt)
+            result.failures.append(Failure(post, notification, error.reason, receipt.attempts, is_final=True))
         self._count("failed", max(1, len(post.about)))
 
-    def _fail(self, batch: Sequence[Post], error: PeerUnavailableError, told: Round, now: float) -> None:
+    def _fail(
+        self, batch: Sequence[Post], error: PeerUnavailableError, result: Deliveries, now: float
+    ) -> None:
         about = [(post, notification) for post in batch for notification in post.about]
         self._count("retried", max(1, len(about)))
-        # It may have been restarted, and have lost ends that it took.
+        # It may have restarted and lost the ends that it accepted.
         self._ends.clear()
         if self.failing_since is None:
             self.failing_since = now
-            _log.warning("%s; trying again until it takes them", error)
+            _log.warning("%s; delivery is retried until it succeeds", error)
             for post, notification in about[:1]:
                 attempts = self._attempts[(notification.id, post.status)]
-                told.failures.append(Failure(post, notification, error.reason, attempts, final=False))
+                result.failures.append(Failure(post, notification, error.reason, attempts, is_final=False))
         self.error = error.reason
-        limit = _BACKOFF if error.reached else _BACKOFF_UNREACHED
+        limit = _BACKOFF if error.was_reached else _BACKOFF_UNREACHED
         pause = min(_FIRST_BACKOFF * 2 ** min(self._failed_in_row, 10), limit)
         self._failed_in_row += 1
         self.next_attempt_at = now + pause * self._jitter()
@@ -290,12 +292,12 @@ class PeerLine:
         )
 
     def _forget(self, notifications: Sequence[Notification]) -> None:
-        """Keep no memory of what is over."""
+        """Drop state of notifications that are no longer active."""
         ids, keys = {n.id for n in notifications}, {n.key for n in notifications}
         self._attempts = {at: count for at, count in self._attempts.items() if at[0] in ids}
-        self._said = {key: said for key, said in self._said.items() if key in keys}
+        self._sent = {key: sent for key, sent in self._sent.items() if key in keys}
         self._ends &= keys
-        self.refused = {key: shown for key, shown in self.refused.items() if key in keys}
+        self.refused = {key: details for key, details in self.refused.items() if key in keys}
 
 
 def _batches(posts: Sequence[Post]) -> Iterator[Sequence[Post]]:
@@ -303,12 +305,12 @@ def _batches(posts: Sequence[Post]) -> Iterator[Sequence[Post]]:
         yield posts[start : start + _BATCH]
 
 
-def _as_told(notifications: Sequence[Notification], told: Round) -> list[Notification]:
-    """Return the notifications as the store will know them once the receipts are written."""
-    known = {n.id: n for n in notifications}
-    for receipt in told.receipts:
+def _with_receipts(notifications: Sequence[Notification], result: Deliveries) -> list[Notification]:
+    """Return the notifications with the receipts applied, as the store will have them."""
+    by_id = {n.id: n for n in notifications}
+    for receipt in result.receipts:
         if receipt.error is None:
-            about = known[receipt.notification_id]
-            taken = about.fired if receipt.status == "firing" else about.resolved
-            taken.setdefault(receipt.peer, receipt.at)
-    return list(known.values())
+            about = by_id[receipt.notification_id]
+            accepted = about.fired if receipt.status == "firing" else about.resolved
+            accepted.setdefault(receipt.peer, receipt.at)
+    return list(by_id.values())

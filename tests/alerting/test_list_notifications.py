@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from queenright.alerting.notification import HandedOver, Handover, handed_over
+from queenright.alerting.notification import HandedOver, PeerDeliveryState, list_notifications
 from queenright.health.findings import Severity
 from queenright.health.store import Store
 from queenright.health.tickets import TicketStatus
@@ -21,14 +21,14 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 
 async def read(store: Store, limit: int = 50) -> list[HandedOver]:
-    return await store.read(lambda conn: handed_over(conn, limit, now=T0 + 3600))
+    return await store.read(lambda conn: list_notifications(conn, limit, now=T0 + 3600))
 
 
 async def test_nothing_written_is_an_empty_list(store: Store) -> None:
     assert await read(store) == []
 
 
-async def test_what_was_written_is_told_with_whose_it_is_and_who_took_it(
+async def test_notification_is_listed_with_its_deliveries(
     make_post: MakePost, start_peer: StartPeer, store: Store
 ) -> None:
     one, other = await start_peer(), await start_peer()
@@ -44,7 +44,7 @@ async def test_what_was_written_is_told_with_whose_it_is_and_who_took_it(
     assert found.title == "researcher is in a loop (high)."
     assert (found.status, found.written_at, found.ended_at, found.active) == ("firing", T0, None, True)
     assert found.peers == (
-        Handover(peer=one.url, status="firing", delivered_at=T0 + 2, attempts=1, last_error=None),
+        PeerDeliveryState(peer=one.url, status="firing", delivered_at=T0 + 2, attempts=1, last_error=None),
     )
 
 

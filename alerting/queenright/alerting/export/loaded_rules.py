@@ -1,4 +1,4 @@
-"""Rules as something else has them: a rule file, a PrometheusRule, or what Prometheus has loaded."""
+"""Read rules from rule files, PrometheusRule objects or Prometheus' API."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 60
 
 
 class UnreadableRulesError(QueenrightError):
-    """Raised when a file or an answer holds no rules; says which, and what is wrong with it."""
+    """Raised for a file or response without rules; names it and the problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedRule:
-    """A rule, whoever has it. Times are in seconds; ``group`` is the group's name."""
+    """A rule from any source. Times are in seconds; ``group`` is the group's name."""
 
     group: str
     name: str
@@ -36,29 +36,29 @@ class LoadedRule:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     file: str = field(default="", compare=False)
-    """Where it was read; empty if nobody said."""
+    """The file that it was read from; empty if unknown."""
 
     @property
-    def ours(self) -> bool:
-        """Whether it goes by a name of ours; rules of others are nobody's business here."""
+    def is_ours(self) -> bool:
+        """Whether it is a Queenright rule, by its group or alert name."""
         return self.group.startswith(_GROUP) or (self.alert and self.name.startswith(_ALERT))
 
 
 def seconds(duration: str) -> float:
-    """Return how long a duration of Prometheus is, ``1m30s`` for one; 0 for none."""
+    """Parse a Prometheus duration, such as ``1m30s``; return 0 for an empty one."""
     return float(sum(int(count) * _SECONDS[unit] for count, unit in _DURATION.findall(duration)))
 
 
 def in_groups(groups: Iterable[Group]) -> list[LoadedRule]:
-    """Return the rules that we made."""
+    """Return the rules of rule groups."""
     return list(_rules_in({"groups": [group.to_dict() for group in groups]}))
 
 
 def in_files(paths: Sequence[Path]) -> list[LoadedRule]:
     """
-    Return the rules in files; of a folder those in every ``*.yml`` and ``*.yaml``.
+    Return the rules in files; in folders, those in every ``*.yml`` and ``*.yaml``.
 
-    A file is Prometheus' own or holds objects of the kind PrometheusRule; other objects are passed over.
+    A file is a Prometheus rule file or contains PrometheusRule objects; other objects are ignored.
 
     Raises:
         UnreadableRulesError: A file cannot be read, or is neither.
@@ -71,10 +71,10 @@ def in_answer(answer: Any) -> list[LoadedRule]:
     Return the rules that Prometheus has loaded.
 
     Args:
-        answer: What ``/api/v1/rules`` says, parsed.
+        answer: The parsed response of ``/api/v1/rules``.
 
     Raises:
-        UnreadableRulesError: It is no such answer.
+        UnreadableRulesError: It is not such a response.
     """
     try:
         return [
@@ -94,53 +94,55 @@ def in_answer(answer: Any) -> list[LoadedRule]:
         ]
     except (KeyError, TypeError, ValueError):
         raise UnreadableRulesError(
-            "what answers has no groups of rules at /api/v1/rules; name Prometheus' base URL"
+            "the server has no groups of rules at /api/v1/rules; pass Prometheus' base URL"
         ) from None
 
 
 def _in_folder(folder: Path) -> list[LoadedRule]:
-    """Return the rules of those files that have any: beside them may lie what else a stack is made of."""
+    """Return the rules of all files in a folder, which may also contain other files."""
     try:
         files = sorted(file for file in folder.iterdir() if file.suffix in (".yml", ".yaml"))
     except OSError as error:
         raise UnreadableRulesError(
-            f"cannot read {folder}: {error.strerror}; name a rule file or a folder of them"
+            f"cannot read {folder}: {error.strerror}; pass a rule file or a folder of rule files"
         ) from None
-    found = [
+    rules = [
         replace(rule, file=str(file))
         for file in files
         for document in _documents(file)
         for rule in _rules_of(document) or ()
     ]
-    if not found:
-        raise UnreadableRulesError(f"no file in {folder} holds rules; name a rule file or a folder of them")
-    return found
+    if not rules:
+        raise UnreadableRulesError(
+            f"no file in {folder} holds rules; pass a rule file or a folder of rule files"
+        )
+    return rules
 
 
 def _in_file(path: Path) -> list[LoadedRule]:
-    found: list[LoadedRule] = []
+    loaded: list[LoadedRule] = []
     for document in _documents(path):
         rules = _rules_of(document)
         if rules is None:
             raise UnreadableRulesError(
-                f"{path} is no rule file: it needs `groups`, each with `name` and `rules`"
+                f"{path} is not a rule file: it needs `groups`, each with `name` and `rules`"
             )
-        found += [replace(rule, file=str(path)) for rule in rules]
-    return found
+        loaded += [replace(rule, file=str(path)) for rule in rules]
+    return loaded
 
 
 def _documents(path: Path) -> list[Any]:
     try:
         return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     except OSError as error:
-        why = error.strerror
+        reason = error.strerror
     except (yaml.YAMLError, UnicodeDecodeError):
-        why = "it is no YAML"
-    raise UnreadableRulesError(f"cannot read {path}: {why}; name a rule file or a folder of them")
+        reason = "it is not YAML"
+    raise UnreadableRulesError(f"cannot read {path}: {reason}; pass a rule file or a folder of rule files")
 
 
 def _rules_of(document: Any) -> list[LoadedRule] | None:
-    """Return a document's rules; none of another object of Kubernetes, None if it is no rule file."""
+    """Return a document's rules; [] for another Kubernetes object, None if it is not a rule file."""
     if isinstance(document, Mapping) and "kind" in document:
         if document["kind"] != "PrometheusRule":
             return []

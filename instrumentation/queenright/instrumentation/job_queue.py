@@ -1,4 +1,4 @@
-"""A lane: a thread that does one thing after the other, off the agent's own threads."""
+"""Run jobs one after the other, off the agent's threads."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from queenright.instrumentation.error_guard import suppress_errors
 from queenright.instrumentation.forks import after_fork_in_child
-from queenright.instrumentation.harmless import harmless
 
 
-class Lane:
+class JobQueue:
     """
-    Does what it is given, in order, in a daemon thread that is there while there is something to do.
+    A job queue with one daemon thread, which exists only while there are jobs.
 
-    In a forked child it is empty: what was given before is its parent's.
+    A forked child starts with an empty queue: queued jobs belong to its parent.
     """
 
     def __init__(self, name: str) -> None:
@@ -30,21 +30,21 @@ class Lane:
         self._running = False
 
     def put(self, job: Callable[[], None]) -> None:
-        """Have ``job`` done; what it raises is reported and goes no further."""
+        """Queue ``job``; its exceptions are logged and suppressed."""
         with self._lock:
             self._jobs.append(job)
             if self._running:
                 return
-            # Raises at the end of the process, when threads cannot begin any more.
+            # Raises at interpreter shutdown, when no thread can start.
             threading.Thread(target=self._run, name=self._name, daemon=True).start()
             self._running = True
 
     def wait(self, seconds: float) -> bool:
-        """Wait until nothing is left to do, for at most ``seconds``; return whether that came about."""
-        until = time.monotonic() + seconds
+        """Wait until the queue is empty, for at most ``seconds``; return whether it is."""
+        deadline = time.monotonic() + seconds
         with self._done:
             while self._running:
-                if not self._done.wait(max(0.0, until - time.monotonic())):
+                if not self._done.wait(max(0.0, deadline - time.monotonic())):
                     return False
         return True
 
@@ -56,5 +56,5 @@ class Lane:
                     self._done.notify_all()
                     return
                 job = self._jobs.popleft()
-            with harmless:
+            with suppress_errors:
                 job()

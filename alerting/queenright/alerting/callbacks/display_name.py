@@ -1,0 +1,24 @@
+"""Clean names of people from external services."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from queenright.instrumentation.redaction import redact
+
+_LENGTH_LIMIT: Final = 100
+
+
+def display_name(*names: str, otherwise: str) -> str:
+    """
+    Return the first non-blank name, without control characters and line breaks, with secrets masked.
+
+    Args:
+        names: Candidate names, in order of preference.
+        otherwise: The fallback if all are blank.
+    """
+    for name in names:
+        cleaned = " ".join("".join(c if c.isprintable() else " " for c in name).split())
+        if cleaned:
+            return redact(cleaned, _LENGTH_LIMIT)
+    return otherwise
