@@ -24,8 +24,6 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
-from prometheus_client.utils import floatToGoString
 
 from queenright.health.findings import Finding, FindingKind, HealthState, Severity
 from queenright.health.monitor import WorkerHealth
@@ -153,7 +151,7 @@ class ServiceMetrics:
                 for family in self.registry.collect():
                     families.append(family)
                     await asyncio.sleep(0)
-                page = await asyncio.to_thread(written, families, content_type)
+                page = await asyncio.to_thread(render_families, families, content_type)
                 self._pages[content_type] = (moment, page)
             return page
 
@@ -243,112 +241,34 @@ class _Fleet(Collector):
         if len(worst) > self._limit:
             shown = [(agent, found) for agent, found in shown if found[0].rank > 0][: self._limit]
         self._left_out.set(len(worst) - len(shown))
-        yield _EachState(shown)
-        yield _EachSince(shown)
+        states, since = _gauge(names.AGENT_STATE), _gauge(names.AGENT_STATE_SINCE)
+        for agent, (current, entered) in shown:
+            for state in HealthState:
+                states.add_metric([agent, state.value], float(state is current))
+            since.add_metric([agent], entered)
+        yield states
+        yield since
 
         evaluated = _gauge(names.WORKERS_EVALUATED)
         evaluated.add_metric([], self._metrics.evaluated)
         yield evaluated
 
 
-_Shown = list[tuple[str, tuple[HealthState, float]]]
-
-
-class _EachAgent(GaugeMetricFamily):
-    """A gauge with a line for every agent: of a thousand agents the library takes a tenth of a second."""
-
-    def __init__(self, metric: names.MetricName, shown: _Shown) -> None:
-        self._shown = shown
-        super().__init__(metric.name, metric.help, labels=metric.labels)
-
-    @property
-    def samples(self) -> list[Sample]:
-        """The lines as the library has them, for whoever reads the registry."""
-        return [Sample(self.name, labels, value) for labels, value in self.values()]
-
-    @samples.setter
-    def samples(self, none: list[Sample]) -> None:
-        """Begin with none, as the library does."""
-
-    def values(self) -> Iterator[tuple[dict[str, str], float]]:
-        """Yield labels and value of each line."""
-        raise NotImplementedError
-
-    def lines(self) -> str:
-        """Return the lines of the page: the same in both formats."""
-        raise NotImplementedError
-
-
-class _EachState(_EachAgent):
-    def __init__(self, shown: _Shown) -> None:
-        super().__init__(names.AGENT_STATE, shown)
-
-    def values(self) -> Iterator[tuple[dict[str, str], float]]:
-        for agent, (current, _) in self._shown:
-            for state in HealthState:
-                yield {"agent": agent, "state": state.value}, float(state is current)
-
-    def lines(self) -> str:
-        # A template for each state that an agent may be in: all lines of the agent, but for its name.
-        blocks = {
-            current: [f'",state="{state.value}"}} {float(state is current)}\n' for state in HealthState]
-            for current in HealthState
-        }
-        parts = []
-        for agent, (current, _) in self._shown:
-            begin = f'{self.name}{{agent="{_escaped(agent)}'
-            parts += [begin + end for end in blocks[current]]
-        return "".join(parts)
-
-
-class _EachSince(_EachAgent):
-    def __init__(self, shown: _Shown) -> None:
-        super().__init__(names.AGENT_STATE_SINCE, shown)
-
-    def values(self) -> Iterator[tuple[dict[str, str], float]]:
-        for agent, (_, entered) in self._shown:
-            yield {"agent": agent}, entered
-
-    def lines(self) -> str:
-        return "".join(
-            f'{self.name}{{agent="{_escaped(agent)}"}} {_number(entered)}\n'
-            for agent, (_, entered) in self._shown
-        )
-
-
-def written(families: Iterable[Metric], content_type: str) -> bytes:
-    """Return the page of what a registry has collected, as the library writes it, but for order; faster."""
+def render_families(families: Iterable[Metric], content_type: str) -> bytes:
+    """Return the exposition of collected families, as the client library writes it."""
     generate = generate_openmetrics if content_type == OPENMETRICS else generate_latest
-    each: list[_EachAgent] = []
-    rest: list[Metric] = []
-    for family in families:
-        (each if isinstance(family, _EachAgent) else rest).append(family)  # type: ignore[arg-type]
-    page: bytes = generate(_Given(rest))
-    end = b"# EOF\n" if content_type == OPENMETRICS else b""
-    parts = [page.removesuffix(end)]
-    for family in each:
-        parts.append(f"# HELP {family.name} {_escaped(family.documentation)}\n".encode())
-        parts.append(f"# TYPE {family.name} gauge\n{family.lines()}".encode())
-    return b"".join((*parts, end))
+    page: bytes = generate(_Collected(families))
+    return page
 
 
-class _Given(Collector):
-    """Families that were collected already."""
+class _Collected(Collector):
+    """Families that are already collected."""
 
-    def __init__(self, families: list[Metric]) -> None:
+    def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        """Return them."""
         return self._families
-
-
-def _number(value: float) -> str:
-    return str(floatToGoString(value))  # type: ignore[no-untyped-call]  # the library leaves it untyped
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
 def _counter(metric: names.MetricName, registry: CollectorRegistry) -> Counter:
