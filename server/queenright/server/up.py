@@ -13,6 +13,7 @@ import fcntl
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -40,6 +41,7 @@ from queenright.server.ops.programs import ProgramNotFoundError, find_program
 from queenright.server.ops.secret_files import InvalidSecretError
 from queenright.server.ops.sockets import free_port, listen, listening, url_of
 from queenright.server.otlp.forward import Forwarder
+from queenright.server.otlp.grpc_refusal import OtlpProtocol
 from queenright.server.otlp.receiver import otlp_app
 from queenright.server.service import Service, usable
 from queenright.server.settings import AgentsSettings, Settings
@@ -200,7 +202,9 @@ async def serving(
             bound=otlp_socket.getsockname()[0],
             denied=hooks.denied,
         )
-        await stack.enter_async_context(listening(guarded, otlp_socket))
+        await stack.enter_async_context(
+            listening(guarded, otlp_socket, protocol=partial(OtlpProtocol, receiver.refuse_grpc))
+        )
         app = create_app(service, bound=api_socket.getsockname()[0], access=access)
         await stack.enter_async_context(listening(app, api_socket))
         watch = TokenWatch(access.file, service.store, service.bus.publish, clock=service.clock)

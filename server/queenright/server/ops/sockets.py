@@ -7,7 +7,7 @@ import contextlib
 import errno
 import random
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any, Final, cast
 
@@ -106,8 +106,17 @@ def url_of(sock: socket.socket) -> str:
 
 
 @contextlib.asynccontextmanager
-async def listening(app: Any, sock: socket.socket) -> AsyncIterator[None]:
-    """Serve an ASGI app on a listening socket, from when it answers until the block is left."""
+async def listening(
+    app: Any, sock: socket.socket, *, protocol: Callable[..., GuardedProtocol] = GuardedProtocol
+) -> AsyncIterator[None]:
+    """
+    Serve an ASGI app on a listening socket until the block ends.
+
+    Args:
+        app: The ASGI app.
+        sock: A socket that listens; see `listen`.
+        protocol: Makes the protocol of a connection, of the port's `Connections` and uvicorn's arguments.
+    """
     connections = Connections(connection_limit())
     http = Server(
         uvicorn.Config(
@@ -121,7 +130,7 @@ async def listening(app: Any, sock: socket.socket) -> AsyncIterator[None]:
             proxy_headers=False,  # else a header that anybody may send would say where a request is from
             ws="none",
             # uvicorn calls it like a class, with what it has itself.
-            http=cast("type[GuardedProtocol]", partial(GuardedProtocol, connections)),
+            http=cast("type[GuardedProtocol]", partial(protocol, connections)),
         )
     )
     task = asyncio.create_task(http.serve(sockets=[sock]))

@@ -52,12 +52,13 @@ from queenright.server.otlp.errors import (
     unavailable,
 )
 from queenright.server.otlp.forward import Forwarder
+from queenright.server.otlp.grpc_refusal import GRPC_REASON
 from queenright.server.otlp.loop_share import LoopShare, Room
 from queenright.server.otlp.wire import MAX_GROUPS, PIECE, pieces_of
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import MAX_EVENTS, Batch
 from queenright.server.telemetry.duplicates import StillStoringError
-from queenright.server.telemetry.intake import Intake
+from queenright.server.telemetry.intake import GRPC_PATH, TELL_AGAIN, Intake
 from queenright.server.telemetry.process import Process
 
 T = TypeVar("T")
@@ -163,6 +164,7 @@ class OtlpReceiver:
         self._body_timeout = body_timeout
         self._clock = clock
         self._assembler = assembler or Assembler()
+        self._grpc_logged_at = -TELL_AGAIN
         name = names.INGEST_SPANS
         spans = Counter(name.name, name.help, name.labels, registry=registry)
         self._accepted, self._ignored, self._rejected = (
@@ -177,6 +179,18 @@ class OtlpReceiver:
             await _lifespan(receive, send)
         else:
             raise ValueError(f"the OTLP receiver speaks HTTP, not {scope['type']}")
+
+    def refuse_grpc(self, address: str) -> None:
+        """Count the connection of a gRPC client, and log it at most once an hour."""
+        now = self._clock()
+        self.counts.requests += 1
+        self.counts.refused += 1
+        self._intake.refuse(GRPC_PATH, 505, GRPC_REASON, now)
+        if now - self._grpc_logged_at >= TELL_AGAIN:
+            self._grpc_logged_at = now
+            logger.warning(
+                "A gRPC client at %s was refused: %s.", address or "an unknown address", GRPC_REASON
+            )
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.lower(): value for name, value in scope["headers"]}

@@ -21,9 +21,11 @@ MAX_SOURCES: Final = 100
 """More than these are forgotten, those that sent last stay."""
 MAX_REFUSALS: Final = 50
 OTHER_PATH: Final = "another path"
-_PATHS: Final[Mapping[str, str]] = dict.fromkeys(("/v1/traces", "/v1/logs", "/v1/metrics"), OTHER) | {
-    f"/hooks/{client.name}": client.name for client in CLIENTS
-}
+GRPC_PATH: Final = "gRPC"
+"""The path under which connections of gRPC clients are counted."""
+_PATHS: Final[Mapping[str, str]] = dict.fromkeys(
+    ("/v1/traces", "/v1/logs", "/v1/metrics", GRPC_PATH), OTHER
+) | {f"/hooks/{client.name}": client.name for client in CLIENTS}
 """What is received where, and the dialect of a request that cannot be read."""
 _FAULTS: Final[Mapping[int, Fault]] = {
     400: Fault.UNREADABLE,
@@ -34,6 +36,7 @@ _FAULTS: Final[Mapping[int, Fault]] = {
     408: Fault.TIMEOUT,
     413: Fault.TOO_LARGE,
     415: Fault.UNSUPPORTED,
+    505: Fault.UNSUPPORTED,
 }
 """Why a request is refused, by its status; others are sent again, and nothing of them is lost."""
 TELL_AGAIN: Final = 3_600.0
