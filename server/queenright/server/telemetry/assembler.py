@@ -143,112 +143,112 @@ class _Assembly:
 
     def tell_held(self) -> None:
         """End the runs of which nothing more has come, and tell what was held of them."""
-        for run, one in self._answers.due(self._now):
-            self._batch.on_undo(partial(self._answers.hold, run, one, self._now))
-            self._tell_answered(run, one)
-        for run, one in self._ends.due(self._now):
-            if run.open and run.last_at <= one.end:
-                self._batch.on_undo(partial(self._ends.hold, run, one, self._now))
-                self._end(run, one)
+        for run, observation in self._answers.due(self._now):
+            self._batch.on_undo(partial(self._answers.hold, run, observation, self._now))
+            self._tell_answered(run, observation)
+        for run, observation in self._ends.due(self._now):
+            if run.open and run.last_at <= observation.end:
+                self._batch.on_undo(partial(self._ends.hold, run, observation, self._now))
+                self._end(run, observation)
 
-    def add(self, one: Observation) -> Run | None:
+    def add(self, observation: Observation) -> Run | None:
         """Take in one observation; return the run that it is of, None if it is not used."""
         batch = self._batch
-        if one.kind is None:
-            batch.ignore(one.process, one.library, Unused.NO_AGENT_WORK)
-            self._end_of_trace(one)
+        if observation.kind is None:
+            batch.ignore(observation.process, observation.library, Unused.NO_AGENT_WORK)
+            self._end_of_trace(observation)
             return None
-        if one.interval is not None:
-            batch.signs[one.process.incarnation_id] = one.interval
-        if self._is_known(one):
-            batch.ignore(one.process, one.library, Unused.REPEATED)
+        if observation.interval is not None:
+            batch.signs[observation.process.incarnation_id] = observation.interval
+        if self._is_known(observation):
+            batch.ignore(observation.process, observation.library, Unused.REPEATED)
             return None
-        if one.awaits_span:
-            self._lost.hold(one, self._now)
-            trace = self._traces.known(one.trace_id, one.process)
-            run = None if trace is None else trace.find(one)
-            if run is not None and one.span_id in run.begun:
-                run.begun[one.span_id].end = one.end
+        if observation.awaits_span:
+            self._lost.hold(observation, self._now)
+            trace = self._traces.known(observation.trace_id, observation.process)
+            run = None if trace is None else trace.find(observation)
+            if run is not None and observation.span_id in run.begun:
+                run.begun[observation.span_id].end = observation.end
             batch.ignored += 1
             return None
-        if one.client:
-            batch.identities.add(one.identity)
+        if observation.client:
+            batch.identities.add(observation.identity)
             batch.accepted += 1
-            session = self._sessions.get(one.client, one.session)
+            session = self._sessions.get(observation.client, observation.session)
             run = session.run
             # What it has noted would keep the same records from counting when they come again.
             ended_at = None if run.open else run.ended_at
-            forget = partial(self._sessions.note_known, one.client, one.session, run.agent_id)
+            forget = partial(self._sessions.note_known, observation.client, observation.session, run.agent_id)
             batch.on_undo(partial(forget, ended_at=ended_at, has_failed=run.has_failed))
-            self._rename(session.run, one, session.name_by(one), one.session)
-            for event in session.take(one, int(self._now * 1e9)):
-                self._emit(event.type, session.run, one, event.data, at=event.at)
+            self._rename(session.run, observation, session.name_by(observation), observation.session)
+            for event in session.take(observation, int(self._now * 1e9)):
+                self._emit(event.type, session.run, observation, event.data, at=event.at)
             return session.run
-        is_named = one.is_own and one.agent and one.session
-        run = self._own_run(one) if is_named else self._foreign_run(one)
+        is_named = observation.is_own and observation.agent and observation.session
+        run = self._own_run(observation) if is_named else self._foreign_run(observation)
         if not run.own:
-            if not self._counts(run, one):
-                batch.ignore(one.process, one.library, Unused.SAME_WORK)
-                batch.identities.add(one.identity)
-                if one.kind is Kind.LLM:
-                    self._calls_in_messages(run, one)  # the other library may have recorded none
+            if not self._counts(run, observation):
+                batch.ignore(observation.process, observation.library, Unused.SAME_WORK)
+                batch.identities.add(observation.identity)
+                if observation.kind is Kind.LLM:
+                    self._calls_in_messages(run, observation)  # the other library may have recorded none
                 return None
-            self._begin(run, one)
-            run.last_at = max(run.last_at, one.end or one.start)
-        elif one.kind is Kind.AGENT and not one.is_own:
+            self._begin(run, observation)
+            run.last_at = max(run.last_at, observation.end or observation.start)
+        elif observation.kind is Kind.AGENT and not observation.is_own:
             # Another framework's agent inside one of ours is a part of its work.
-            batch.ignore(one.process, one.library, Unused.SAME_WORK)
+            batch.ignore(observation.process, observation.library, Unused.SAME_WORK)
             return None
-        batch.identities.add(one.identity)
+        batch.identities.add(observation.identity)
         batch.accepted += 1
-        if one.end:
-            _ENDED[one.kind](self, run, one)
-        elif run.own or one.kind is not Kind.AGENT:
-            self._emit(_STARTED[one.kind], run, one, one.data, at=one.start)
+        if observation.end:
+            _ENDED[observation.kind](self, run, observation)
+        elif run.own or observation.kind is not Kind.AGENT:
+            self._emit(_STARTED[observation.kind], run, observation, observation.data, at=observation.start)
         if not run.own:
-            self._end_of_trace(one)
+            self._end_of_trace(observation)
             if id(run) in self._roots:
                 at, failure = self._roots.pop(id(run))
                 if run.open and run.began_at <= at:
-                    self._end(run, one, at, failure)
+                    self._end(run, observation, at, failure)
             if not run.open and run.ended_at:
-                self._correct_end(run, one)
+                self._correct_end(run, observation)
         return run
 
-    def _is_known(self, one: Observation) -> bool:
+    def _is_known(self, observation: Observation) -> bool:
         """Say whether a record came before, or says that something begins that is known to be over."""
         known, seen = self._batch.identities, self._duplicates.seen
-        if one.identity in known or seen(one.identity):
+        if observation.identity in known or seen(observation.identity):
             return True
-        if one.end or one.is_own or one.client or not one.span_id:
+        if observation.end or observation.is_own or observation.client or not observation.span_id:
             return False
-        ended = one.trace_id + one.span_id
+        ended = observation.trace_id + observation.span_id
         return ended in known or seen(ended)
 
     # -- who ------------------------------------------------------------------------------------
 
-    def _foreign_run(self, one: Observation) -> Run:
-        trace = self._traces.get(one.trace_id, one.process)
-        run = trace.find(one)
+    def _foreign_run(self, observation: Observation) -> Run:
+        trace = self._traces.get(observation.trace_id, observation.process)
+        run = trace.find(observation)
         if run is None:
-            run = self._new_run(one, trace)
+            run = self._new_run(observation, trace)
         if not run.own:
-            self._name(run, trace, one)
-        trace.note(one, run)
+            self._name(run, trace, observation)
+        trace.note(observation, run)
         return run
 
-    def _new_run(self, one: Observation, trace: Trace) -> Run:
+    def _new_run(self, observation: Observation, trace: Trace) -> Run:
         """Return the run of a trace, or of a session in it, of which nothing is known."""
-        root = self._traces.take_root(one)
-        outer = self._outermost(one)
+        root = self._traces.take_root(observation)
+        outer = self._outermost(observation)
         is_loose = not outer.parent_id and outer.kind in (Kind.LLM, Kind.TOOL)
         run = self._loose.find(outer, _as_call(outer)) if is_loose else None
         if run is None:
-            session, incarnation = one.session or trace.id, one.process.incarnation_id
-            run = Run("", session, incarnation, has_own_session=bool(one.session))
+            session, incarnation = observation.session or trace.id, observation.process.incarnation_id
+            run = Run("", session, incarnation, has_own_session=bool(observation.session))
             if (known := self._traces.take_known(incarnation, session)) is not None:
                 run.agent_id, run.session_id = known
-                run.began_as, run.name = run.agent_id, name_known(run.agent_id, one.process)
+                run.began_as, run.name = run.agent_id, name_known(run.agent_id, observation.process)
                 run.has_own_session = run.session_id != trace.id
             if is_loose:
                 run.is_loose = True
@@ -258,25 +258,25 @@ class _Assembly:
         trace.add(run)
         return run
 
-    def _outermost(self, one: Observation) -> Observation:
+    def _outermost(self, observation: Observation) -> Observation:
         """Return the outermost span around one that is in the same request, or itself."""
         if self._by_span is None:
             self._by_span = {each.span_id: each for each in self._observations}
         for _ in range(_DEPTH):
-            outer = self._by_span.get(one.parent_id)
-            if outer is None or outer.trace_id != one.trace_id:
+            outer = self._by_span.get(observation.parent_id)
+            if outer is None or outer.trace_id != observation.trace_id:
                 break
-            one = outer
-        return one
+            observation = outer
+        return observation
 
-    def _name(self, run: Run, trace: Trace, one: Observation) -> None:
+    def _name(self, run: Run, trace: Trace, observation: Observation) -> None:
         """Give a run and its session the best names that are known by now."""
-        key = id(run), one.trace_id
+        key = id(run), observation.trace_id
         if key in self._named:
             return
         self._named.add(key)
-        name, session = name_in(one), one.session
-        for other in self._spans_of_trace(one):
+        name, session = name_in(observation), observation.session
+        for other in self._spans_of_trace(observation):
             if other.kind is None or other.is_own or not _is_of_session(other, run, session):
                 continue
             name = max(name, name_in(other))
@@ -291,182 +291,186 @@ class _Assembly:
         named_session = not run.has_own_session and bool(session)
         if named_session:
             trace.runs.pop(run.session_id, None)
-        self._rename(run, one, agent, session if named_session else run.session_id)
+        self._rename(run, observation, agent, session if named_session else run.session_id)
         run.name = max(name, run.name)
         run.has_own_session |= named_session
         trace.add(run)
 
-    def _rename(self, run: Run, one: Observation, agent: str, session: str) -> None:
+    def _rename(self, run: Run, observation: Observation, agent: str, session: str) -> None:
         """Give a run and its session other names, and say so if they had names before."""
         if run.agent_id and (agent, session) != (run.agent_id, run.session_id):
             self._batch.on_undo(run.names_kept())
-            self._emit(EventType.AGENT_RENAMED, run, one, {"agent_id": agent, "session_id": session})
+            self._emit(EventType.AGENT_RENAMED, run, observation, {"agent_id": agent, "session_id": session})
         run.agent_id, run.session_id = agent, session
 
-    def _spans_of_trace(self, one: Observation) -> Sequence[Observation]:
+    def _spans_of_trace(self, observation: Observation) -> Sequence[Observation]:
         """Return what the request holds of the trace of a span, in its process."""
         if self._by_trace is None:
             self._by_trace = {}
             for each in self._observations:
                 key = each.trace_id, each.process.incarnation_id
                 self._by_trace.setdefault(key, []).append(each)
-        return self._by_trace.get((one.trace_id, one.process.incarnation_id), ())
+        return self._by_trace.get((observation.trace_id, observation.process.incarnation_id), ())
 
-    def _own_run(self, one: Observation) -> Run:
-        incarnation = one.incarnation or one.process.incarnation_id
-        key = (one.trace_id, one.agent, one.session, incarnation)
+    def _own_run(self, observation: Observation) -> Run:
+        incarnation = observation.incarnation or observation.process.incarnation_id
+        key = (observation.trace_id, observation.agent, observation.session, incarnation)
         run = self._own_runs.get(key)
         if run is None:
-            if one.trace_id:
+            if observation.trace_id:
                 # Spans without a name in this trace (a model client's, say) are this agent's.
-                trace = self._traces.get(one.trace_id, one.process)
-                run = trace.own(one.agent, one.session, incarnation)
+                trace = self._traces.get(observation.trace_id, observation.process)
+                run = trace.own(observation.agent, observation.session, incarnation)
             else:
-                run = Run(one.agent, one.session, incarnation, own=True)
+                run = Run(observation.agent, observation.session, incarnation, own=True)
             self._own_runs[key] = run
         return run
 
-    def _counts(self, run: Run, one: Observation) -> bool:
+    def _counts(self, run: Run, observation: Observation) -> bool:
         """
         Say whether a piece of work of another framework is none that has been counted, and note its id.
 
         Two instrumentations on one call (the framework's and the model client's) make two spans of it, one
         around the other or both beside each other. The first of them to begin and the first to end count.
         """
-        if not one.end and not run.open and run.ended_at and one.start <= run.ended_at:
+        if not observation.end and not run.open and run.ended_at and observation.start <= run.ended_at:
             return False
-        if one.kind is Kind.AGENT:
+        if observation.kind is Kind.AGENT:
             return True
-        what = _work_of(one)
-        run.has_tools |= one.kind is Kind.TOOL
-        around = run.begun.get(one.parent_id)
+        what = _work_of(observation)
+        run.has_tools |= observation.kind is Kind.TOOL
+        around = run.begun.get(observation.parent_id)
         is_inside = around is not None and around.what == what
-        if not one.end:
+        if not observation.end:
             if is_inside:
                 return False
-            elsewhere = run.begun_elsewhere(what, one.library)
-            call_id = elsewhere or one.data.get("call_id") or one.span_id.hex()
-            run.note_begun(one.span_id, what, call_id, one.library)
+            elsewhere = run.begun_elsewhere(what, observation.library)
+            call_id = elsewhere or observation.data.get("call_id") or observation.span_id.hex()
+            run.note_begun(observation.span_id, what, call_id, observation.library)
             if elsewhere is not None:
                 return False
-        elif one.kind is Kind.TOOL and run.is_told(str(one.data.get("call_id", ""))):
+        elif observation.kind is Kind.TOOL and run.is_told(str(observation.data.get("call_id", ""))):
             return False
-        elif self._traces.get(one.trace_id, one.process).wraps(
-            one.span_id, one.parent_id, what
-        ) or run.is_repeat(_as_call(one)):
-            run.begun.pop(one.span_id, None)
+        elif self._traces.get(observation.trace_id, observation.process).wraps(
+            observation.span_id, observation.parent_id, what
+        ) or run.is_repeat(_as_call(observation)):
+            run.begun.pop(observation.span_id, None)
             return False
-        begun = run.begun.get(one.span_id) or (around if is_inside else None)
-        if begun is not None and one.kind is Kind.TOOL:
-            one.data["call_id"] = begun.call_id
-        if one.end:
-            run.begun.pop(one.span_id, None)
+        begun = run.begun.get(observation.span_id) or (around if is_inside else None)
+        if begun is not None and observation.kind is Kind.TOOL:
+            observation.data["call_id"] = begun.call_id
+        if observation.end:
+            run.begun.pop(observation.span_id, None)
         return True
 
     # -- when it began and ended ----------------------------------------------------------------
 
-    def _begin(self, run: Run, one: Observation) -> None:
+    def _begin(self, run: Run, observation: Observation) -> None:
         """Say that a run of another framework has begun, when the first that is heard of it arrives."""
-        spread = CLOCK_SPREAD if one.start <= run.ended_at else 0
-        if run.open or (run.ended_at and (one.end or one.start) <= run.ended_at + spread):
+        spread = CLOCK_SPREAD if observation.start <= run.ended_at else 0
+        if run.open or (run.ended_at and (observation.end or observation.start) <= run.ended_at + spread):
             return
         self._batch.set_open(run, True, run.ended_at)
-        run.began_at = one.start or one.end
+        run.began_at = observation.start or observation.end
         run.failure, run.judged_at = {}, 0
         data: dict[str, Any] = {"start_records": False}
-        if one.library:
-            data["framework"] = clean_name(one.library)
-        if one.version:
-            data["version"] = clean_name(one.version)
-        self._emit(EventType.EXECUTION_STARTED, run, one, data, at=one.start or one.end)
+        if observation.library:
+            data["framework"] = clean_name(observation.library)
+        if observation.version:
+            data["version"] = clean_name(observation.version)
+        self._emit(
+            EventType.EXECUTION_STARTED, run, observation, data, at=observation.start or observation.end
+        )
 
-    def _end_of_trace(self, one: Observation) -> None:
+    def _end_of_trace(self, observation: Observation) -> None:
         """End what is open in a trace whose outermost span in this process has ended."""
-        if not one.is_outermost or not one.end:
+        if not observation.is_outermost or not observation.end:
             return
-        trace = self._traces.known(one.trace_id, one.process)
+        trace = self._traces.known(observation.trace_id, observation.process)
         if trace is None:
-            self._traces.note_root(one, _failure_of(one))
+            self._traces.note_root(observation, _failure_of(observation))
             return
         for run in list(trace.open_runs()):
             if run.is_loose:
-                self._hold(run, one)
-            elif run.began_at <= one.end:  # else it ended before there was an agent: it made one
-                self._end(run, one)
+                self._hold(run, observation)
+            elif run.began_at <= observation.end:  # else it ended before there was an agent: it made one
+                self._end(run, observation)
 
-    def _hold(self, run: Run, one: Observation) -> None:
+    def _hold(self, run: Run, observation: Observation) -> None:
         """End a run unless more of it arrives."""
         known = self._ends.get(run)
-        self._ends.hold(run, one if known is None or known.end < one.end else known, self._now + HOLD)
+        self._ends.hold(
+            run, observation if known is None or known.end < observation.end else known, self._now + HOLD
+        )
 
     def _end(
-        self, run: Run, one: Observation, at: int | None = None, failure: dict[str, Any] | None = None
+        self, run: Run, observation: Observation, at: int | None = None, failure: dict[str, Any] | None = None
     ) -> None:
-        at = one.end if at is None else at
+        at = observation.end if at is None else at
         self._batch.set_open(run, False, at)
         self._ends.drop(run)
-        own = _failure_of(one) if failure is None else failure
+        own = _failure_of(observation) if failure is None else failure
         failure = own or run.failure
         run.own_failure, run.has_failed = own, bool(failure)
         if run.agent_id not in (run.began_as, run.name[3]):
             # It was called after runs that began like it, and nothing has said so since.
             self._traces.note_name(run.incarnation_id, run.began_as, run.began_as)
         kind = EventType.EXECUTION_FAILED if failure else EventType.EXECUTION_COMPLETED
-        if one.data.get("waiting_reason") == WaitingReason.PAUSED:
+        if observation.data.get("waiting_reason") == WaitingReason.PAUSED:
             kind = EventType.EXECUTION_PAUSED
-        self._emit(kind, run, one, failure, at=at)
+        self._emit(kind, run, observation, failure, at=at)
 
-    def _correct_end(self, run: Run, one: Observation) -> None:
+    def _correct_end(self, run: Run, observation: Observation) -> None:
         """Say how a run ended if what arrived after its end says otherwise."""
         failure = run.own_failure or run.failure
         if bool(failure) != run.has_failed:
             run.has_failed = bool(failure)
             kind = EventType.EXECUTION_FAILED if failure else EventType.EXECUTION_COMPLETED
-            self._emit(kind, run, one, failure, at=run.ended_at)
+            self._emit(kind, run, observation, failure, at=run.ended_at)
 
     # -- what -----------------------------------------------------------------------------------
 
-    def _agent(self, run: Run, one: Observation) -> None:
+    def _agent(self, run: Run, observation: Observation) -> None:
         if run.own:
-            self._end(run, one)
+            self._end(run, observation)
             return
-        if failure := _failure_of(one):
-            run.note_outcome(failure, one.end)
-        trace = self._traces.get(one.trace_id, one.process)
-        if one.agent and not one.is_outermost and not trace.open_agents:
+        if failure := _failure_of(observation):
+            run.note_outcome(failure, observation.end)
+        trace = self._traces.get(observation.trace_id, observation.process)
+        if observation.agent and not observation.is_outermost and not trace.open_agents:
             # An agent inside another one, or inside a workflow: what is around it may go on.
-            self._hold(run, one)
+            self._hold(run, observation)
 
-    def _step(self, run: Run, one: Observation) -> None:
-        self._emit(EventType.STEP_COMPLETED, run, one, one.data)
+    def _step(self, run: Run, observation: Observation) -> None:
+        self._emit(EventType.STEP_COMPLETED, run, observation, observation.data)
         run.end_step()
 
-    def _llm(self, run: Run, one: Observation) -> None:
+    def _llm(self, run: Run, observation: Observation) -> None:
         if not run.own:
-            self._calls_in_messages(run, one)
+            self._calls_in_messages(run, observation)
         run.end_step()
-        run.last_llm = one.span_id.hex()
-        self._emit(EventType.LLM_CALL_COMPLETED, run, one, one.data)
+        run.last_llm = observation.span_id.hex()
+        self._emit(EventType.LLM_CALL_COMPLETED, run, observation, observation.data)
         if not run.own:
-            run.note_outcome(_failure_of(one), one.end)
+            run.note_outcome(_failure_of(observation), observation.end)
             # Frameworks know no steps: a turn of the model is one.
-            step: dict[str, Any] = {key: one.data[key] for key in _OF_STEP if key in one.data}
+            step: dict[str, Any] = {key: observation.data[key] for key in _OF_STEP if key in observation.data}
             step["is_model_turn"] = True
-            self._emit(EventType.STEP_COMPLETED, run, one, step)
+            self._emit(EventType.STEP_COMPLETED, run, observation, step)
 
-    def _calls_in_messages(self, run: Run, one: Observation) -> None:
+    def _calls_in_messages(self, run: Run, observation: Observation) -> None:
         """Note tool calls that only messages tell of: those of an answer, and of the next question."""
-        if run.has_tools or not one.end or not (one.question or one.answer):
+        if run.has_tools or not observation.end or not (observation.question or observation.answer):
             return
-        asked, results = tool_calls_in(one.question)
-        for call in asked + tool_calls_in(one.answer)[0]:
+        asked, results = tool_calls_in(observation.question)
+        for call in asked + tool_calls_in(observation.answer)[0]:
             run.note_asked(call)
         for result in results:
-            run.note_result(result, one.start, one.span_id.hex())
+            run.note_result(result, observation.start, observation.span_id.hex())
         if self._answers.get(run) is None:
-            self._answers.hold(run, one, self._now + ANSWER_HOLD)
+            self._answers.hold(run, observation, self._now + ANSWER_HOLD)
 
-    def _tell_answered(self, run: Run, one: Observation) -> None:
+    def _tell_answered(self, run: Run, observation: Observation) -> None:
         """Tell of the tool calls of which only messages have told."""
         if run.has_tools:
             return
@@ -476,19 +480,25 @@ class _Assembly:
             data["result_hash"] = result.result_hash
             data["outcome"] = (ToolOutcome.ERROR if result.has_failed else ToolOutcome.OK).value
             data["turn"] = turn
-            self._emit(EventType.TOOL_CALL_COMPLETED, run, one, data, at=at)
+            self._emit(EventType.TOOL_CALL_COMPLETED, run, observation, data, at=at)
 
-    def _tool(self, run: Run, one: Observation) -> None:
-        one.data["turn"] = run.turn_of(one.span_id.hex(), one.start, one.end)
-        self._emit(EventType.TOOL_CALL_COMPLETED, run, one, one.data)
+    def _tool(self, run: Run, observation: Observation) -> None:
+        observation.data["turn"] = run.turn_of(observation.span_id.hex(), observation.start, observation.end)
+        self._emit(EventType.TOOL_CALL_COMPLETED, run, observation, observation.data)
 
     def _emit(
-        self, type_: EventType, run: Run, one: Observation, data: dict[str, Any], *, at: int | None = None
+        self,
+        type_: EventType,
+        run: Run,
+        observation: Observation,
+        data: dict[str, Any],
+        *,
+        at: int | None = None,
     ) -> None:
         events = self._batch.renames if type_ is EventType.AGENT_RENAMED else self._batch.events
         if type_ is EventType.LLM_CALL_COMPLETED:
-            data = self._with_cost(one, data)
-        at = one.end if at is None else at
+            data = self._with_cost(observation, data)
+        at = observation.end if at is None else at
         if run.ended_at and not run.open and not run.own:
             at = min(at, run.ended_at)  # work of a run that is over does not make it active again
         events.append(
@@ -498,48 +508,59 @@ class _Assembly:
                 agent_id=run.agent_id,
                 session_id=run.session_id,
                 incarnation_id=run.incarnation_id,
-                graph_id=one.graph,
-                node_id=one.node,
-                trace_id=one.trace_id.hex(),
-                span_id=one.span_id.hex(),
+                graph_id=observation.graph,
+                node_id=observation.node,
+                trace_id=observation.trace_id.hex(),
+                span_id=observation.span_id.hex(),
                 data=data,
                 id="",
             )
         )
 
-    def _with_cost(self, one: Observation, data: dict[str, Any]) -> dict[str, Any]:
+    def _with_cost(self, observation: Observation, data: dict[str, Any]) -> dict[str, Any]:
         """
         Return what is said of a model call with its price, if the table knows one.
 
         A client that tells costs may do so later in another record: nothing is priced beside that.
         """
-        if "cost_usd" in data or one.client in TELL_COST or not self._prices:
+        if "cost_usd" in data or observation.client in TELL_COST or not self._prices:
             return data
         used = (data.get(key) or 0 for key in _PRICED)
         cost = price_call(data.get("model") or "", Tokens(*used), self._prices)
         return data if cost is None else data | {"cost_usd": float(cost)}
 
 
-def _failure_of(one: Observation) -> dict[str, Any]:
-    return {key: one.data[key] for key in ("error_type", "error") if key in one.data}
+def _failure_of(observation: Observation) -> dict[str, Any]:
+    return {key: observation.data[key] for key in ("error_type", "error") if key in observation.data}
 
 
-def _work_of(one: Observation) -> str:
+def _work_of(observation: Observation) -> str:
     """Return what kind of work an observation is of; calls of two tools are of two kinds."""
-    return f"{one.kind} {one.data['tool']}" if one.kind is Kind.TOOL else str(one.kind)
+    return (
+        f"{observation.kind} {observation.data['tool']}"
+        if observation.kind is Kind.TOOL
+        else str(observation.kind)
+    )
 
 
-def _as_call(one: Observation) -> EndedCall:
-    mark = one.data.get("args_hash" if one.kind is Kind.TOOL else "output_tokens")
-    id_ = one.data.get("call_id", "") if one.kind is Kind.TOOL else one.call
-    return EndedCall(_work_of(one), (one.library,), one.start, one.end or one.start, id_, mark)
+def _as_call(observation: Observation) -> EndedCall:
+    mark = observation.data.get("args_hash" if observation.kind is Kind.TOOL else "output_tokens")
+    id_ = observation.data.get("call_id", "") if observation.kind is Kind.TOOL else observation.call
+    return EndedCall(
+        _work_of(observation),
+        (observation.library,),
+        observation.start,
+        observation.end or observation.start,
+        id_,
+        mark,
+    )
 
 
-def _is_of_session(one: Observation, run: Run, session: str) -> bool:
+def _is_of_session(observation: Observation, run: Run, session: str) -> bool:
     """Say whether a span of a run's trace may be of its session."""
-    if not one.session or one.session == run.session_id:
+    if not observation.session or observation.session == run.session_id:
         return True
-    return not run.has_own_session and session in ("", one.session)
+    return not run.has_own_session and session in ("", observation.session)
 
 
 _ENDED: Final = {

@@ -62,21 +62,21 @@ class Calls:
         self._sources: set[str] = set()
         self._noted = 0
 
-    def note(self, one: Observation, kind: Kind) -> tuple[Call, bool]:
+    def note(self, observation: Observation, kind: Kind) -> tuple[Call, bool]:
         """Return the call of a kind that an observation is of, and whether it is new."""
-        self._sources.add(one.source)
-        call = self._find(one, kind)
+        self._sources.add(observation.source)
+        call = self._find(observation, kind)
         is_new = call is None
         if call is None:
-            tool = str(one.data.get("tool", ""))
+            tool = str(observation.data.get("tool", ""))
             self._noted += 1
-            name = one.call or f"{tool}-{one.start}-{self._noted}"
-            call = Call(kind, name, one.start, tool=tool, shifted=one.shifted)
+            name = observation.call or f"{tool}-{observation.start}-{self._noted}"
+            call = Call(kind, name, observation.start, tool=tool, shifted=observation.shifted)
             self._add(call)
-        call.arguments = call.arguments or one.data.get("args_hash")
-        call.effect = call.effect or one.data.get("effect")
-        call.is_subagent |= one.is_subagent
-        call.sources.add((one.source, one.end > 0))
+        call.arguments = call.arguments or observation.data.get("args_hash")
+        call.effect = call.effect or observation.data.get("effect")
+        call.is_subagent |= observation.is_subagent
+        call.sources.add((observation.source, observation.end > 0))
         return call, is_new
 
     def recall(self, kind: Kind, id_: str, tool: str, start: int, end: int) -> Call:
@@ -117,49 +117,49 @@ class Calls:
         calls[call.id] = call
         self._open[call.kind] += 1
 
-    def _find(self, one: Observation, kind: Kind) -> Call | None:
-        if one.call:
-            return self._calls[kind].get(one.call)
+    def _find(self, observation: Observation, kind: Kind) -> Call | None:
+        if observation.call:
+            return self._calls[kind].get(observation.call)
         if len(self._sources) == 1 and not self._open[kind]:
             return None  # whoever tells this has told the ends of all
         alike = reversed(self._calls[kind].values())
-        told = (one.source, True)
+        told = (observation.source, True)
         if kind is Kind.TOOL:
-            same = [call for call in alike if _is_same_work(call, one)]
-            begun = [call for call in same if (one.source, False) in call.sources]
-            if one.end and begun:
+            same = [call for call in alike if _is_same_work(call, observation)]
+            begun = [call for call in same if (observation.source, False) in call.sources]
+            if observation.end and begun:
                 return next((call for call in reversed(begun) if not call.end), begun[-1])
             alike = iter([call for call in same if call not in begun])
         return max(
-            (call for call in alike if told not in call.sources and _is_same_time(call, one)),
-            key=lambda call: _shared(call, one),
+            (call for call in alike if told not in call.sources and _is_same_time(call, observation)),
+            key=lambda call: _shared(call, observation),
             default=None,
         )
 
 
-def _is_same_work(call: Call, one: Observation) -> bool:
+def _is_same_work(call: Call, observation: Observation) -> bool:
     """Say whether a call is of the same tool and arguments, and its source has not told this of it."""
-    arguments = one.data.get("args_hash")
+    arguments = observation.data.get("args_hash")
     return (
-        call.tool == one.data.get("tool")
+        call.tool == observation.data.get("tool")
         and (call.arguments is None or arguments is None or call.arguments == arguments)
-        and (one.source, one.end > 0) not in call.sources
+        and (observation.source, observation.end > 0) not in call.sources
     )
 
 
-def _span(call: Call, one: Observation) -> tuple[int, int, int, int]:
+def _span(call: Call, observation: Observation) -> tuple[int, int, int, int]:
     """Return when both began and ended, by one clock; a call that goes on lasts as long as it must."""
-    moved = 0 if one.shifted is None or call.shifted is None else one.shifted - call.shifted
-    start, end = one.start + moved, (one.end or one.start) + moved
+    moved = 0 if observation.shifted is None or call.shifted is None else observation.shifted - call.shifted
+    start, end = observation.start + moved, (observation.end or observation.start) + moved
     return call.start, call.end or max(call.start, end), start, end
 
 
-def _shared(call: Call, one: Observation) -> int:
-    call_start, call_end, start, end = _span(call, one)
+def _shared(call: Call, observation: Observation) -> int:
+    call_start, call_end, start, end = _span(call, observation)
     return min(call_end, end) - max(call_start, start)
 
 
-def _is_same_time(call: Call, one: Observation) -> bool:
-    call_start, call_end, start, end = _span(call, one)
-    shared, shorter = _shared(call, one), min(call_end - call_start, end - start)
+def _is_same_time(call: Call, observation: Observation) -> bool:
+    call_start, call_end, start, end = _span(call, observation)
+    shared, shorter = _shared(call, observation), min(call_end - call_start, end - start)
     return 2 * shared >= shorter if shorter else shared >= -_SLACK

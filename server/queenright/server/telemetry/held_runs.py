@@ -21,12 +21,12 @@ class HeldRuns:
         held = self._held.get(id(run))
         return None if held is None else held[2]
 
-    def hold(self, run: Run, one: Observation, until: float) -> None:
+    def hold(self, run: Run, observation: Observation, until: float) -> None:
         """Hold a run, in place of what it was held for before."""
         self.drop(run)
         while len(self._held) >= MAX_HELD:
             del self._held[next(iter(self._held))]
-        self._held[id(run)] = until, run, one
+        self._held[id(run)] = until, run, observation
 
     def drop(self, run: Run) -> None:
         """Hold a run no longer."""
@@ -35,10 +35,10 @@ class HeldRuns:
     def due(self, now: float) -> list[tuple[Run, Observation]]:
         """Return the runs that are due, each with what it was held for, and hold them no longer."""
         found = []
-        for until, run, one in self._held.values():
+        for until, run, observation in self._held.values():
             if until > now:
                 break
-            found.append((run, one))
+            found.append((run, observation))
         for run, _ in found:
             self.drop(run)
         return found

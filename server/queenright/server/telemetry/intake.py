@@ -70,8 +70,8 @@ class Intake:
         self.unused: Counter[tuple[str, Unused]] = Counter()
         self._refusals: dict[tuple[str, int], Refusal] = {}
         self._rejected_total, self._unused_total = (
-            Metric(one.name.removesuffix("_total"), one.help, one.labels, registry=registry)
-            for one in (names.TELEMETRY_REJECTED, names.TELEMETRY_UNUSED)
+            Metric(metric.name.removesuffix("_total"), metric.help, metric.labels, registry=registry)
+            for metric in (names.TELEMETRY_REJECTED, names.TELEMETRY_UNUSED)
         )
         for dialect, fault in product(DIALECTS, Fault):
             self._rejected_total.labels(dialect, fault)
@@ -115,10 +115,10 @@ class Intake:
         key = path if path in _PATHS else OTHER_PATH, status
         while key not in self._refusals and len(self._refusals) >= MAX_REFUSALS:
             del self._refusals[next(iter(self._refusals))]
-        one = self._refusals.pop(key, None) or Refusal(*key)
-        one.count += 1
-        one.reason, one.last_seen = redact(reason, 300), now
-        self._refusals[key] = one
+        refusal = self._refusals.pop(key, None) or Refusal(*key)
+        refusal.count += 1
+        refusal.reason, refusal.last_seen = redact(reason, 300), now
+        self._refusals[key] = refusal
 
     def refusals(self) -> list[Refusal]:
         """Return the requests that were refused, by path and status, the newest first."""

@@ -48,13 +48,13 @@ def read_log(
         return observation_of(span, process)
     client = CLIENT_OF_LOGS.get(scope.name)
     if client is not None:
-        said = {
+        attributes = {
             # Nearly all are texts.
             each.key: each.value.string_value or plain_of(each.value)
             for each in record.attributes
         }
         time = record.time_unix_nano or record.observed_time_unix_nano or int(now * 1e9)
-        return client.read_log(said, process, time)
+        return client.read_log(attributes, process, time)
     found = fields_of(record.attributes)
     if "partial_event" in found:
         return read_partial_span(text_of(found["partial_event"]), record.body, now)

@@ -25,15 +25,15 @@ class LooseRuns:
     def __init__(self) -> None:
         self._runs: dict[str, list[Run]] = {}
 
-    def find(self, one: Observation, call: EndedCall) -> Run | None:
+    def find(self, observation: Observation, call: EndedCall) -> Run | None:
         """Return the run of a call's session, or whose calls it lies next to; None if there is none."""
         found: tuple[int, Run] | None = None
-        for run in reversed(self._runs.get(one.process.incarnation_id, ())):
-            if one.session and run.has_own_session:
-                if one.session == run.session_id:
+        for run in reversed(self._runs.get(observation.process.incarnation_id, ())):
+            if observation.session and run.has_own_session:
+                if observation.session == run.session_id:
                     return run
                 continue
-            gap = _gap(run, one, call)
+            gap = _gap(run, observation, call)
             if gap is not None and gap <= GAP and (found is None or gap < found[0]):
                 found = gap, run
         return None if found is None else found[1]
@@ -46,15 +46,15 @@ class LooseRuns:
         self._runs[run.incarnation_id] = [*runs[1 - MAX_RUNS :], run]
 
 
-def _gap(run: Run, one: Observation, call: EndedCall) -> int | None:
+def _gap(run: Run, observation: Observation, call: EndedCall) -> int | None:
     """Return the time between a call and the nearest one of a run; None if it is not of the run."""
     gaps = []
     for begun in run.begun.values():
-        if not begun.end and begun.library == one.library:
+        if not begun.end and begun.library == observation.library:
             return None
         gaps.append(max(0, call.start - begun.end) if begun.end else 0)
     for known in run.ended or ():
-        if one.library not in known.libraries and known.is_same(call):
+        if observation.library not in known.libraries and known.is_same(call):
             return 0
         gap = max(known.start, call.start) - min(known.end, call.end)
         if gap < 0:

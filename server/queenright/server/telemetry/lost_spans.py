@@ -21,11 +21,11 @@ class LostSpans:
     def __init__(self) -> None:
         self._held: dict[bytes, tuple[float, Observation]] = {}
 
-    def hold(self, one: Observation, now: float) -> None:
+    def hold(self, observation: Observation, now: float) -> None:
         """Keep the end of a span until the span must have arrived."""
         while len(self._held) >= MAX_HELD:
             del self._held[next(iter(self._held))]
-        self._held.setdefault(one.identity, (now + SPAN_GRACE, one))
+        self._held.setdefault(observation.identity, (now + SPAN_GRACE, observation))
 
     def due(self, now: float, duplicates: Duplicates, batch: Batch) -> list[Observation]:
         """
@@ -41,9 +41,9 @@ class LostSpans:
             ended.append((identity, duplicates.seen(identity)))
         found: list[Observation] = []
         for identity, has_span in ended:
-            _, one = self._held.pop(identity)
+            _, observation = self._held.pop(identity)
             if not has_span:
-                one.awaits_span = False
-                found.append(one)
-                batch.on_undo(partial(self.hold, one, now - SPAN_GRACE))
+                observation.awaits_span = False
+                found.append(observation)
+                batch.on_undo(partial(self.hold, observation, now - SPAN_GRACE))
         return found

@@ -69,14 +69,14 @@ def tool_calls_in(text: str) -> tuple[list[AskedCall], list[CallResult]]:
     if not text or len(text) > LONGEST:
         return asked, results
     try:
-        said = orjson.loads(text)
+        messages = orjson.loads(text)
     except orjson.JSONDecodeError:
         return asked, results
-    for role, one in _within(said, "", _DEPTH):
-        if isinstance(one, AskedCall):
-            asked.append(one)
-        elif isinstance(one, CallResult):
-            results.append(one)
+    for role, observation in _within(messages, "", _DEPTH):
+        if isinstance(observation, AskedCall):
+            asked.append(observation)
+        elif isinstance(observation, CallResult):
+            results.append(observation)
         elif role in ("assistant", "model"):
             results.clear()
     return asked[-MAX_CALLS:], results[-MAX_CALLS:]

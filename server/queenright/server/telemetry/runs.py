@@ -47,14 +47,14 @@ _OF_TEXT: Final = 2
 _OF_WORK: Final = 3
 
 
-def name_in(one: Observation) -> Name:
+def name_in(observation: Observation) -> Name:
     """Return the name that an observation gives its agent."""
-    is_agent = one.kind is Kind.AGENT
-    if one.agent:
-        return _OF_WORK, -one.start, is_agent, one.agent
-    if is_agent and one.name:
-        return _OF_TEXT, -one.start, True, one.name
-    process = one.process
+    is_agent = observation.kind is Kind.AGENT
+    if observation.agent:
+        return _OF_WORK, -observation.start, is_agent, observation.agent
+    if is_agent and observation.name:
+        return _OF_TEXT, -observation.start, True, observation.name
+    process = observation.process
     if process.agent:
         return _OF_RESOURCE, 0, False, process.agent
     return _OF_SERVICE, 0, False, process.service
@@ -206,9 +206,9 @@ class Run:
 
     def begun_elsewhere(self, what: str, library: str) -> str | None:
         """Return the id of a call that another library said has begun, and this one has not; None if none."""
-        alike = [one for one in self.begun.values() if one.what == what and not one.end]
-        here = {one.call_id for one in alike if one.library == library}
-        return next((one.call_id for one in alike if one.call_id not in here), None)
+        same = [work for work in self.begun.values() if work.what == what and not work.end]
+        here = {work.call_id for work in same if work.library == library}
+        return next((work.call_id for work in same if work.call_id not in here), None)
 
     def is_repeat(self, call: EndedCall) -> bool:
         """Say whether another library has told of a call, and note it."""
@@ -266,12 +266,12 @@ class Trace:
         self.last = run
         return run
 
-    def find(self, one: Observation) -> Run | None:
+    def find(self, observation: Observation) -> Run | None:
         """Return the run that an observation is of: that of its session, else that of what is around it."""
-        near = self.parents.get(one.span_id) or self.parents.get(one.parent_id) or self.last
-        if near is None or not one.session or one.session == near.session_id or near.own:
+        near = self.parents.get(observation.span_id) or self.parents.get(observation.parent_id) or self.last
+        if near is None or not observation.session or observation.session == near.session_id or near.own:
             return near
-        named = self.runs.get(one.session)
+        named = self.runs.get(observation.session)
         return near if named is None and not near.has_own_session else named
 
     def add(self, run: Run) -> None:
@@ -279,18 +279,18 @@ class Trace:
         _bound(self.runs, MAX_RUNS)
         self.runs[run.session_id] = run
 
-    def note(self, one: Observation, run: Run) -> None:
+    def note(self, observation: Observation, run: Run) -> None:
         """Note that a span is of a run: what lies beside it or below it is likely to be, too."""
         self.last = run
-        if one.parent_id:
-            self.note_child(one.parent_id, run)
-        if one.kind is Kind.AGENT:
-            if one.end:
-                self.open_agents.pop(one.span_id, None)
+        if observation.parent_id:
+            self.note_child(observation.parent_id, run)
+        if observation.kind is Kind.AGENT:
+            if observation.end:
+                self.open_agents.pop(observation.span_id, None)
             else:
-                self.note_child(one.span_id, run)  # what begins below it is its work
+                self.note_child(observation.span_id, run)  # what begins below it is its work
                 _bound(self.open_agents, MAX_PARENTS)
-                self.open_agents[one.span_id] = None
+                self.open_agents[observation.span_id] = None
 
     def note_child(self, parent: bytes, run: Run) -> None:
         """Note whose work lies below a span."""
@@ -349,14 +349,14 @@ class Traces:
         """Return what a run that was known before is called, and its session; once."""
         return self._known.pop((incarnation_id, session), None)
 
-    def note_root(self, one: Observation, failure: dict[str, Any]) -> None:
+    def note_root(self, observation: Observation, failure: dict[str, Any]) -> None:
         """Note the end of an outermost span that arrived before anything inside it."""
         _bound(self._roots, MAX_ROOTS)
-        self._roots[one.trace_id, one.process.incarnation_id] = one.end, failure
+        self._roots[observation.trace_id, observation.process.incarnation_id] = observation.end, failure
 
-    def take_root(self, one: Observation) -> tuple[int, dict[str, Any]] | None:
+    def take_root(self, observation: Observation) -> tuple[int, dict[str, Any]] | None:
         """Return when and how the outermost span around an observation ended, if that was known before."""
-        return self._roots.pop((one.trace_id, one.process.incarnation_id), None)
+        return self._roots.pop((observation.trace_id, observation.process.incarnation_id), None)
 
     def note_name(self, incarnation_id: str, old: str, new: str) -> None:
         """Note that a run of a process was renamed: the next that begins under the old name may be alike."""

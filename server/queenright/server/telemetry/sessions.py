@@ -85,18 +85,18 @@ class Session:
         self._mcp_changes: list[Change] = []
         """What was reported of MCP servers before the session is known to have begun."""
 
-    def name_by(self, one: Observation) -> str:
+    def name_by(self, observation: Observation) -> str:
         """
         Return what its agent is called, by all that its records have said until this one.
 
         Sources know different parts of it. The first to know a part names it: an agent that goes to another
         folder goes by the same name.
         """
-        if not self._owner or one.process.owner.count("@") > self._owner.count("@"):
-            self._owner = one.process.owner
-        self._repository = self._repository or one.process.repository
-        self._folder = self._folder or one.folder
-        name = client_name(one.client, self._owner, self._repository or self._folder)
+        if not self._owner or observation.process.owner.count("@") > self._owner.count("@"):
+            self._owner = observation.process.owner
+        self._repository = self._repository or observation.process.repository
+        self._folder = self._folder or observation.folder
+        name = client_name(observation.client, self._owner, self._repository or self._folder)
         is_better = name.count("/") > self._known_as.count("/")
         return name if is_better or not self._known_as else self._known_as
 
@@ -118,7 +118,7 @@ class Session:
             self._asked.clear()
             self._is_turn_over = data.get("reason") == WaitingReason.USER_INPUT
             return
-        call = self._calls.find_open(data["tool"], None, {one.call for one in self._asked.values()})
+        call = self._calls.find_open(data["tool"], None, {request.call for request in self._asked.values()})
         identity = f"{data['tool']}\n{data.get('question')}".encode()
         self._asked[identity] = _Request("" if call is None else call.id, at, dict(data))
 
@@ -138,75 +138,77 @@ class Session:
         if kind is Kind.LLM and at >= self._answered_at:
             self._failure, self._answered_at = {k: data[k] for k in _FAILURE if k in data}, at
 
-    def _set_by_our_clock(self, one: Observation, now: int) -> None:
+    def _set_by_our_clock(self, observation: Observation, now: int) -> None:
         """
         Move the times of a record by what its client's clock is ahead of ours.
 
         Nothing arrives before it happens, so the fastest record says by how much. A clock that is behind
         looks like records that took long, and is left alone.
         """
-        at = one.end or one.start
+        at = observation.end or observation.start
         if at == now:
             return  # a hook call that says no time: it has ours
         if self._ahead > 2 * _UNSURE and 0 <= now - at < _UNSURE:
             self._ahead = 0  # by such a clock this would have taken long to arrive: it was set right
         self._ahead = max(self._ahead, at - now)
-        one.shifted = self._ahead
+        observation.shifted = self._ahead
         if self._ahead:
-            one.start -= self._ahead
-            one.end -= self._ahead if one.end else 0
+            observation.start -= self._ahead
+            observation.end -= self._ahead if observation.end else 0
             ended_at = self.run.ended_at
-            if one.end and not self.run.open and 0 < one.end - ended_at < _UNSURE:
+            if observation.end and not self.run.open and 0 < observation.end - ended_at < _UNSURE:
                 # Told by a hook, the end has our time; this one has at most what it took to arrive too much.
-                one.start, one.end = min(one.start, ended_at), ended_at
+                observation.start, observation.end = min(observation.start, ended_at), ended_at
 
-    def take(self, one: Observation, now: int) -> Iterator[Change]:
+    def take(self, observation: Observation, now: int) -> Iterator[Change]:
         """Take in what one record says; ``now`` in nanoseconds since the epoch."""
-        self._set_by_our_clock(one, now)
-        at = one.end or one.start
-        if one.kind is Kind.MCP_SERVER:
-            yield from self._mcp_server(one, at)
+        self._set_by_our_clock(observation, now)
+        at = observation.end or observation.start
+        if observation.kind is Kind.MCP_SERVER:
+            yield from self._mcp_server(observation, at)
             return
-        if one.kind is Kind.AGENT and one.end:
+        if observation.kind is Kind.AGENT and observation.end:
             yield from self._end(at)
             return
         if not self.run.open:
-            if self.run.ended_at and one.start <= self.run.ended_at:
+            if self.run.ended_at and observation.start <= self.run.ended_at:
                 # Late: what was done counts, and the session stays over.
-                yield from self._work(one, at)
+                yield from self._work(observation, at)
                 if bool(self._failure) != self.run.has_failed:
                     yield self._ended()
                 return
             self.run.open = True
-            start = {"framework": one.library, "version": one.version, "start_records": True}
-            yield Change(EventType.EXECUTION_STARTED, one.start, {k: v for k, v in start.items() if v != ""})
+            start = {"framework": observation.library, "version": observation.version, "start_records": True}
+            yield Change(
+                EventType.EXECUTION_STARTED, observation.start, {k: v for k, v in start.items() if v != ""}
+            )
             changes, self._mcp_changes = self._mcp_changes, []
             yield from changes
         goes_on = False
-        for change in self._work(one, at):
+        for change in self._work(observation, at):
             goes_on |= change.type in _ENDS_WAIT
             yield change
         if goes_on and self._asked:
             yield self._waits(at)  # another of its calls, or a sub-agent, works on meanwhile
 
-    def _work(self, one: Observation, at: int) -> Iterator[Change]:
+    def _work(self, observation: Observation, at: int) -> Iterator[Change]:
         is_news = self.run.open and at >= self._last
         self._last = max(self._last, at)
-        match one.kind:
+        match observation.kind:
             case Kind.TURN:
-                yield from self._turn(one, at, is_news)
+                yield from self._turn(observation, at, is_news)
             case Kind.LLM:
-                yield from self._model(one, at, is_news)
+                yield from self._model(observation, at, is_news)
             case Kind.TOOL:
-                yield from self._tool(one, at, is_news)
+                yield from self._tool(observation, at, is_news)
             case Kind.WAIT:
-                yield from self._wait(one, at, is_news)
+                yield from self._wait(observation, at, is_news)
             case Kind.NOTE:
                 while len(self._notes) >= MAX_CALLS:
                     del self._notes[next(iter(self._notes))]
-                self._notes[str(one.data.get("call_id"))] = _failure_of(one)
+                self._notes[str(observation.data.get("call_id"))] = _failure_of(observation)
 
-    def _mcp_server(self, one: Observation, at: int) -> Iterator[Change]:
+    def _mcp_server(self, observation: Observation, at: int) -> Iterator[Change]:
         """
         Report what became of an MCP server. It is no work: it neither begins a session nor ends a wait.
 
@@ -214,25 +216,25 @@ class Session:
         """
         if self.run.open and at <= self.run.ended_at:
             return  # late, and of the run before
-        change = Change(EventType.MCP_SERVER_CHANGED, at, one.data)
+        change = Change(EventType.MCP_SERVER_CHANGED, at, observation.data)
         if self.run.open or self.run.ended_at:
             yield change
         elif len(self._mcp_changes) < MAX_MCP_CHANGES:
             self._mcp_changes.append(change)
 
-    def _wait(self, one: Observation, at: int, is_news: bool) -> Iterator[Change]:
-        if one.end:
-            asked = one.identity.removesuffix(ANSWERED)
+    def _wait(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
+        if observation.end:
+            asked = observation.identity.removesuffix(ANSWERED)
             yield from self._end_wait([asked] if asked in self._asked else [], at)
         elif is_news:
             self._asks_model = False
-            data = {key: value for key, value in one.data.items() if key != "args_hash"}
+            data = {key: value for key, value in observation.data.items() if key != "args_hash"}
             if "tool" in data:
                 while len(self._asked) >= MAX_CALLS:
                     del self._asked[next(iter(self._asked))]
                 asked_calls = {request.call for request in self._asked.values()}
-                call = self._calls.find_open(data["tool"], one.data.get("args_hash"), asked_calls)
-                self._asked[one.identity] = _Request("" if call is None else call.id, at, data)
+                call = self._calls.find_open(data["tool"], observation.data.get("args_hash"), asked_calls)
+                self._asked[observation.identity] = _Request("" if call is None else call.id, at, data)
             yield Change(EventType.WORKER_WAITING, at, data)
 
     def _waits(self, at: int) -> Change:
@@ -269,17 +271,17 @@ class Session:
         """Return whether a permission request waits for its person, as far as is known."""
         return identity in self._asked
 
-    def _turn(self, one: Observation, at: int, is_news: bool) -> Iterator[Change]:
-        is_over = self._turns.get(one.call) if one.call else None
-        if one.end:
-            self._note_turn(one.call, True)
+    def _turn(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
+        is_over = self._turns.get(observation.call) if observation.call else None
+        if observation.end:
+            self._note_turn(observation.call, True)
             self._asked.clear()
-            self._failure = _failure_of(one) or self._failure
+            self._failure = _failure_of(observation) or self._failure
             if is_news:
                 self._asks_model, self._is_turn_over = False, True
                 yield Change(EventType.WORKER_WAITING, at, {"reason": WaitingReason.USER_INPUT.value})
         elif is_over is None:
-            self._note_turn(one.call, False)
+            self._note_turn(observation.call, False)
             if is_news:
                 self._is_turn_over = False
                 yield from self._ask_model(at)
@@ -291,14 +293,14 @@ class Session:
             del self._turns[next(iter(self._turns))]
         self._turns[prompt] = is_over
 
-    def _model(self, one: Observation, at: int, is_news: bool) -> Iterator[Change]:
-        if not one.end:
+    def _model(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
+        if not observation.end:
             if is_news:
                 yield from self._ask_model(at)
                 self._asked_at = at
             return
-        call, is_new = self._calls.note(one, Kind.LLM)
-        cost = one.data.get("cost_usd")
+        call, is_new = self._calls.note(observation, Kind.LLM)
+        cost = observation.data.get("cost_usd")
         if not is_new:
             if cost is not None and not call.has_cost:
                 # The source that told of the call first does not say what it cost.
@@ -307,97 +309,105 @@ class Session:
                 yield Change(EventType.LLM_CALL_COMPLETED, call.end, data)
             return
         call.has_cost = cost is not None
-        call.unpriced_tokens = 0 if call.has_cost else _tokens_of(one.data)
-        self._calls.end(call, one.end)
-        failure = _failure_of(one)
-        if one.end >= self._answered_at:
-            self._failure, self._answered_at = failure, one.end
-        step = failure | {key: one.data[key] for key in ("duration",) if key in one.data}
-        yield Change(EventType.LLM_CALL_COMPLETED, one.end, one.data)
-        if one.is_step:
+        call.unpriced_tokens = 0 if call.has_cost else _tokens_of(observation.data)
+        self._calls.end(call, observation.end)
+        failure = _failure_of(observation)
+        if observation.end >= self._answered_at:
+            self._failure, self._answered_at = failure, observation.end
+        step = failure | {key: observation.data[key] for key in ("duration",) if key in observation.data}
+        yield Change(EventType.LLM_CALL_COMPLETED, observation.end, observation.data)
+        if observation.is_step:
             # A turn of the model is a step; its tool calls come after it.
-            yield Change(EventType.STEP_COMPLETED, one.end, step | {"is_model_turn": True})
-            self.run.last_llm = str(one.end)
-        if one.end >= self._asked_at:
+            yield Change(EventType.STEP_COMPLETED, observation.end, step | {"is_model_turn": True})
+            self.run.last_llm = str(observation.end)
+        if observation.end >= self._asked_at:
             self._asks_model = False
         elif self._asks_model:
             # Told late, of a call before the one that goes on.
             yield Change(EventType.LLM_CALL_STARTED, self._asked_at, {})
-        if is_news and one.asks is not None:
-            yield from self._answer(one, one.asks)
+        if is_news and observation.asks is not None:
+            yield from self._answer(observation, observation.asks)
 
-    def _answer(self, one: Observation, tools: tuple[str, ...]) -> Iterator[Change]:
+    def _answer(self, observation: Observation, tools: tuple[str, ...]) -> Iterator[Change]:
         """Begin the tools that an answer of the model calls; one that calls none ends the turn."""
         if not tools:
-            yield Change(EventType.WORKER_WAITING, one.end, {"reason": WaitingReason.USER_INPUT.value})
+            yield Change(
+                EventType.WORKER_WAITING, observation.end, {"reason": WaitingReason.USER_INPUT.value}
+            )
         for index, tool in enumerate(tools):
-            begun = replace(one, kind=Kind.TOOL, start=one.end + index, end=0, data={"tool": tool})
+            begun = replace(
+                observation, kind=Kind.TOOL, start=observation.end + index, end=0, data={"tool": tool}
+            )
             yield from self._tool(begun, begun.start, True)
 
-    def _tool(self, one: Observation, at: int, is_news: bool) -> Iterator[Change]:
-        if one.continuation and one.end:
-            begun = self._continued.pop(one.continuation, None)
+    def _tool(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
+        if observation.continuation and observation.end:
+            begun = self._continued.pop(observation.continuation, None)
             if not isinstance(begun, Call):
-                self._continue(one.continuation, one)
+                self._continue(observation.continuation, observation)
                 return
             known = {"tool": begun.tool} | ({"args_hash": begun.arguments} if begun.arguments else {})
-            one = replace(one, call=begun.id, continuation="", data=one.data | known)
-        call, is_new = self._calls.note(one, Kind.TOOL)
-        if one.continuation:
-            ended = self._continued.pop(one.continuation, None)
-            self._continue(one.continuation, call)
+            observation = replace(observation, call=begun.id, continuation="", data=observation.data | known)
+        call, is_new = self._calls.note(observation, Kind.TOOL)
+        if observation.continuation:
+            ended = self._continued.pop(observation.continuation, None)
+            self._continue(observation.continuation, call)
             if isinstance(ended, Observation):
                 if is_new:
-                    yield Change(EventType.TOOL_CALL_STARTED, one.start, one.data | {"call_id": call.id})
+                    yield Change(
+                        EventType.TOOL_CALL_STARTED,
+                        observation.start,
+                        observation.data | {"call_id": call.id},
+                    )
                 yield from self._tool(ended, ended.end, is_news)
                 return
         if call.end:
-            yield from self._amend(call, one)
+            yield from self._amend(call, observation)
             return
         if not is_new:
             # It began before its client asked: the client decided, or the tool ended.
-            is_decision = one.source != "hook"
+            is_decision = observation.source != "hook"
             answered = self._requests_about(call, at, is_decision=is_decision, is_news=is_news)
             yield from self._end_wait(answered, at)
         # The begin of a call without an id of its own was told to an earlier service: its end closes any of
         # the same tool.
-        is_begin_unknown = is_new and is_news and not one.call and one.end > 0
-        data = one.data | {"call_id": "" if is_begin_unknown else call.id}
-        if not one.end:
+        is_begin_unknown = is_new and is_news and not observation.call and observation.end > 0
+        data = observation.data | {"call_id": "" if is_begin_unknown else call.id}
+        if not observation.end:
             if is_new:
                 self._asks_model = False
-                self._is_turn_over = self._is_turn_over and one.is_subagent
+                self._is_turn_over = self._is_turn_over and observation.is_subagent
                 data.pop("args_hash", None)
                 data.pop("effect", None)
-                yield Change(EventType.TOOL_CALL_STARTED, one.start, data)
+                yield Change(EventType.TOOL_CALL_STARTED, observation.start, data)
             return
-        self._calls.end(call, one.end)
+        self._calls.end(call, observation.end)
         if call.effect:
             data.setdefault("effect", call.effect)
         data |= self._notes.pop(call.id, {})
-        if "duration" not in data and one.end > call.start:
-            data["duration"] = (one.end - call.start) / 1e9
+        if "duration" not in data and observation.end > call.start:
+            data["duration"] = (observation.end - call.start) / 1e9
         if "error_type" in data and data.get("outcome") == ToolOutcome.OK:
             data["outcome"] = ToolOutcome.ERROR.value
         call.has_failed = "error_type" in data
         data["turn"] = self.run.last_llm or call.id
-        yield Change(EventType.TOOL_CALL_COMPLETED, one.end, data)
+        yield Change(EventType.TOOL_CALL_COMPLETED, observation.end, data)
         if is_news and not self._calls.is_open(Kind.TOOL):
-            if self._is_turn_over and (one.is_subagent or call.is_subagent):
+            if self._is_turn_over and (observation.is_subagent or call.is_subagent):
                 # Whether it asks its model again or has ended is not known; its parent waits for a prompt.
                 yield Change(EventType.WORKER_WAITING, at, {"reason": WaitingReason.USER_INPUT.value})
             else:
                 yield from self._ask_model(at)
 
-    def _continue(self, continuation: str, one: Call | Observation) -> None:
+    def _continue(self, continuation: str, observation: Call | Observation) -> None:
         while len(self._continued) >= MAX_CONTINUED:
             del self._continued[next(iter(self._continued))]
-        self._continued[continuation] = one
+        self._continued[continuation] = observation
 
-    def _amend(self, call: Call, one: Observation) -> Iterator[Change]:
+    def _amend(self, call: Call, observation: Observation) -> Iterator[Change]:
         """Tell that a call has failed, where the source that told its end did not know."""
-        failure = _failure_of(one)
-        if not one.end or not failure or call.has_failed:
+        failure = _failure_of(observation)
+        if not observation.end or not failure or call.has_failed:
             return
         call.has_failed = True
         data = {"tool": call.tool, "call_id": call.id, "outcome": ToolOutcome.ERROR.value, "amends": True}
@@ -427,8 +437,8 @@ def _tokens_of(data: Mapping[str, Any]) -> int:
     return (data.get("input_tokens") or 0) + (data.get("output_tokens") or 0)
 
 
-def _failure_of(one: Observation) -> dict[str, Any]:
-    return {key: one.data[key] for key in _FAILURE if key in one.data}
+def _failure_of(observation: Observation) -> dict[str, Any]:
+    return {key: observation.data[key] for key in _FAILURE if key in observation.data}
 
 
 class Sessions:

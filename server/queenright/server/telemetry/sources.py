@@ -97,16 +97,20 @@ class Source:
         if scope:
             _keep(self.libraries, (scope,))
 
-    def note(self, run: Run, one: Observation) -> None:
+    def note(self, run: Run, observation: Observation) -> None:
         """Note what an observation shows of an agent."""
         _keep(self.agents, (run.agent_id,))
         self.session = run.agent_id, run.session_id
-        add, kind, data = self.parts.add, one.kind, one.data
-        if one.agent or one.process.agent or one.process.service not in ("", UNKNOWN_SERVICE):
+        add, kind, data = self.parts.add, observation.kind, observation.data
+        if (
+            observation.agent
+            or observation.process.agent
+            or observation.process.service not in ("", UNKNOWN_SERVICE)
+        ):
             add(Part.NAME)
-        if one.session:
+        if observation.session:
             add(Part.SESSION)
-        if not one.end and kind in _WORK:
+        if not observation.end and kind in _WORK:
             add(Part.OPEN_WORK)
         if kind is Kind.LLM:
             add(Part.MODEL_CALLS)
@@ -166,9 +170,9 @@ class Sources:
         """
         if new.dialect not in CLIENT_NAMES:
             return self.get(new.service, new.dialect)
-        same = [one for one in self if one.dialect == new.dialect and _is_same_client(one, new)]
+        same = [source for source in self if source.dialect == new.dialect and _is_same_client(source, new)]
         # The longest name says the most about whose it is.
-        name = max((new.service, *(one.service for one in same)), key=len)
+        name = max((new.service, *(source.service for source in same)), key=len)
         source = self.get(name, new.dialect)
         for other in same:
             if other is not source:
@@ -182,10 +186,10 @@ class Sources:
         self._sources.clear()
 
 
-def _is_same_client(one: Source, other: Source) -> bool:
-    if one.agents and other.agents:
-        return one.service == other.service or not one.agents.keys().isdisjoint(other.agents)
-    shorter, longer = sorted((one.service, other.service), key=len)
+def _is_same_client(source: Source, other: Source) -> bool:
+    if source.agents and other.agents:
+        return source.service == other.service or not source.agents.keys().isdisjoint(other.agents)
+    shorter, longer = sorted((source.service, other.service), key=len)
     return f"{longer}/".startswith(f"{shorter}/")
 
 

@@ -89,7 +89,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     kind, is_end = _LOGS[name]
     call = process.id_in(record.get("call_id"))
     took = count_in(record.get("duration_ms")) * _MILLI if name in ("api_request", "tool_result") else 0
-    one = Observation(
+    observation = Observation(
         identity=f"{NAME}\n{session}\n{name}\n{time}\n{call}\n{record.get('attempt')}".encode(),
         process=process,
         kind=kind,
@@ -104,37 +104,39 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         version=clean_name(plain_text(record.get("app.version") or "")),
     )
     if kind is Kind.LLM:
-        one.data["model"] = clean_name(plain_text(record.get("model") or ""))
+        observation.data["model"] = clean_name(plain_text(record.get("model") or ""))
         if name == "sse_event":
-            one.data["input_tokens"] = count_in(record.get("input_token_count"))
-            one.data["output_tokens"] = count_in(record.get("output_token_count"))
-            one.data["cache_read_tokens"] = count_in(record.get("cached_token_count"))
+            observation.data["input_tokens"] = count_in(record.get("input_token_count"))
+            observation.data["output_tokens"] = count_in(record.get("output_token_count"))
+            observation.data["cache_read_tokens"] = count_in(record.get("cached_token_count"))
             # Nothing says what the answer asks for: until a tool begins, it waits for its person, be it
             # for an approval or for the next prompt.
-            one.asks = ()
+            observation.asks = ()
         else:
-            one.data["error_type"] = clean_name(status or "api_error")
-            one.data["duration"] = took / 1e9
+            observation.data["error_type"] = clean_name(status or "api_error")
+            observation.data["duration"] = took / 1e9
             if record.get("error.message"):
-                one.data["error"] = redact(plain_text(record["error.message"]))
+                observation.data["error"] = redact(plain_text(record["error.message"]))
     elif kind is Kind.TOOL:
-        one.data["tool"] = tool
+        observation.data["tool"] = tool
         if name == "tool_decision" and str(record.get("decision")).lower() in ("denied", "abort"):
             # A person, or a rule of theirs, said no: it ended, and that is no failure of the tool.
-            one.end = time
-            one.data["outcome"] = ToolOutcome.OK.value
+            observation.end = time
+            observation.data["outcome"] = ToolOutcome.OK.value
         elif is_exit:
-            _add_result(one.data, output, True)
+            _add_result(observation.data, output, True)
         elif name == "tool_result":
-            if one.end:
-                one.data["duration"] = took / 1e9
+            if observation.end:
+                observation.data["duration"] = took / 1e9
             arguments = _arguments(record.get("arguments"))
             if arguments:
-                one.data["args_hash"] = fingerprint(arguments)
-                one.data |= effect_facts(tool, arguments)
-            if one.end:
-                _add_result(one.data, output, str(record.get("success")).lower() != "false", arguments)
-    return one
+                observation.data["args_hash"] = fingerprint(arguments)
+                observation.data |= effect_facts(tool, arguments)
+            if observation.end:
+                _add_result(
+                    observation.data, output, str(record.get("success")).lower() != "false", arguments
+                )
+    return observation
 
 
 def _polled(arguments: Any) -> str:
@@ -173,7 +175,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     if kind is Kind.TOOL and tool == _POLL:
         return None
     work, turn = process.id_in(call.get("tool_use_id")), process.id_in(call.get("turn_id"))
-    one = Observation(
+    observation = Observation(
         identity=f"{NAME}\nhook\n{session}\n{name}\n{work}\n{turn}\n{now}".encode(),
         process=process,
         kind=kind,
@@ -187,19 +189,19 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         library=NAME,
     )
     if kind is Kind.TOOL:
-        one.data["tool"] = tool
+        observation.data["tool"] = tool
         if is_end:
             arguments = None
             if call.get("tool_input") is not None:
                 arguments = _arguments(call["tool_input"])
-                one.data["args_hash"] = fingerprint(arguments)
-                one.data |= effect_facts(tool, arguments)
+                observation.data["args_hash"] = fingerprint(arguments)
+                observation.data |= effect_facts(tool, arguments)
             response = call.get("tool_response")
             text = response if isinstance(response, str) else json.dumps(response, default=str)
-            _add_result(one.data, plain_text(text), True, arguments)
+            _add_result(observation.data, plain_text(text), True, arguments)
     elif kind is Kind.WAIT:
-        one.data["reason"] = WaitingReason.USER_INPUT.value
-    return one
+        observation.data["reason"] = WaitingReason.USER_INPUT.value
+    return observation
 
 
 def _arguments(arguments: Any) -> Any:

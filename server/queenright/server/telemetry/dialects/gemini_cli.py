@@ -87,7 +87,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     took = count_in(record.get("duration_ms")) if is_end else 0
     tool, arguments = record.get("function_name"), record.get("function_args")
     detail = f"{record.get('role')}\n{record.get('model')}\n{tool}\n{fingerprint(arguments)}\n{took}"
-    one = Observation(
+    observation = Observation(
         identity=f"{NAME}\n{session}\n{name}\n{time}\n{detail}".encode(),
         process=process,
         kind=kind,
@@ -99,38 +99,38 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         library=NAME,
     )
     if kind is Kind.LLM and is_end:
-        one.data |= {
+        observation.data |= {
             "model": clean_name(plain_text(record.get("model") or "")),
             "provider": "google",
             "duration": took / 1000,
         }
-        one.is_step = record.get("role") != _ROUTER_ROLE
+        observation.is_step = record.get("role") != _ROUTER_ROLE
         if name == "api_error":
-            _add_error(one.data, record)
+            _add_error(observation.data, record)
         else:
-            _add_tokens(one.data, record)
+            _add_tokens(observation.data, record)
             if record.get("role") == _MAIN_ROLE:
-                one.asks = _tools_in(record.get("response_text"))
+                observation.asks = _tools_in(record.get("response_text"))
     elif kind is Kind.TOOL:
-        one.data |= {
+        observation.data |= {
             "tool": clean_name(plain_text(tool or "unknown")),
             "duration": took / 1000,
             "outcome": ToolOutcome.OK.value,
         }
         arguments = _arguments(arguments)
         if arguments:
-            one.data["args_hash"] = fingerprint(arguments)
-            one.data |= effect_facts(one.data["tool"], arguments)
+            observation.data["args_hash"] = fingerprint(arguments)
+            observation.data |= effect_facts(observation.data["tool"], arguments)
         # A person, or a rule of theirs, said no: it ended, and that is no failure of the tool.
         is_refused = record.get("decision") == "reject"
         if str(record.get("success")).lower() == "false" and not is_refused:
-            one.data["outcome"] = ToolOutcome.ERROR.value
-            one.data["error_type"] = clean_name(plain_text(record.get("error_type") or "error"))
+            observation.data["outcome"] = ToolOutcome.ERROR.value
+            observation.data["error_type"] = clean_name(plain_text(record.get("error_type") or "error"))
             if record.get("error"):
-                one.data["error"] = redact(plain_text(record["error"]))
-            text = f"{one.data['error_type']}: {one.data.get('error', '')}"
-            one.data["result_hash"] = result_fingerprint(text, arguments, failed=True)
-    return one
+                observation.data["error"] = redact(plain_text(record["error"]))
+            text = f"{observation.data['error_type']}: {observation.data.get('error', '')}"
+            observation.data["result_hash"] = result_fingerprint(text, arguments, failed=True)
+    return observation
 
 
 def _add_error(data: dict[str, Any], record: Mapping[str, Any]) -> None:
@@ -197,7 +197,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         return None
     time = _time_of(call.get("timestamp"), now)
     tool, arguments = call.get("tool_name"), call.get("tool_input")
-    one = Observation(
+    observation = Observation(
         identity=f"{NAME}\nhook\n{session}\n{name}\n{time}\n{tool}\n{fingerprint(arguments)}".encode(),
         process=process,
         kind=kind,
@@ -210,29 +210,29 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         library=NAME,
     )
     if kind is Kind.TOOL:
-        one.data["tool"] = tool_in(tool)
+        observation.data["tool"] = tool_in(tool)
         arguments = _arguments(arguments)
         if arguments:
-            one.data["args_hash"] = fingerprint(arguments)
-            one.data |= effect_facts(one.data["tool"], arguments)
+            observation.data["args_hash"] = fingerprint(arguments)
+            observation.data |= effect_facts(observation.data["tool"], arguments)
         if is_end:
-            _add_result(one.data, call.get("tool_response"), arguments)
+            _add_result(observation.data, call.get("tool_response"), arguments)
     elif kind is Kind.LLM and is_end:
         request = call.get("llm_request")
         model = request.get("model") if isinstance(request, dict) else None
-        one.data |= {"model": clean_name(plain_text(model or "")), "provider": "google"}
+        observation.data |= {"model": clean_name(plain_text(model or "")), "provider": "google"}
         usage = response.get("usageMetadata") if isinstance(response, dict) else None
         if isinstance(usage, dict):
-            one.data["input_tokens"] = count_in(usage.get("promptTokenCount"))
-            one.data["cache_read_tokens"] = count_in(usage.get("cachedContentTokenCount"))
+            observation.data["input_tokens"] = count_in(usage.get("promptTokenCount"))
+            observation.data["cache_read_tokens"] = count_in(usage.get("cachedContentTokenCount"))
             thoughts = count_in(usage.get("thoughtsTokenCount"))
-            one.data["output_tokens"] = count_in(usage.get("candidatesTokenCount")) + thoughts
+            observation.data["output_tokens"] = count_in(usage.get("candidatesTokenCount")) + thoughts
     elif kind is Kind.WAIT:
-        one.data["reason"] = WaitingReason.USER_INPUT.value
+        observation.data["reason"] = WaitingReason.USER_INPUT.value
         details = call.get("details")
         asked = details.get("command") if isinstance(details, dict) else None
-        one.data["question"] = quoted(asked or call.get("message") or "")
-    return one
+        observation.data["question"] = quoted(asked or call.get("message") or "")
+    return observation
 
 
 def _is_finished(response: Any) -> bool:
