@@ -25,7 +25,7 @@ from prometheus_client import CollectorRegistry
 from queenright.api import Telemetry
 from queenright.client import AsyncQueenright
 from queenright.server.telemetry.advice import advice_for
-from queenright.server.telemetry.intake import MAX_REFUSALS, MAX_SOURCES, OTHER_PATH, TELL_AGAIN, Intake
+from queenright.server.telemetry.intake import MAX_REFUSALS, MAX_SOURCES, NOTICE_INTERVAL, OTHER_PATH, Intake
 from queenright.server.telemetry.sources import DIALECTS, OTHER, Part, Source, Sources, dialect_of
 from queenright.server.telemetry.unusable import Fault, Unused
 from queenright.server.up import Running
@@ -252,7 +252,7 @@ async def test_requests_that_are_refused_are_counted_by_reason(running: Running)
         await http.post("/v1/logs", content=b"\xff", headers={"content-type": "application/x-protobuf"})
         await http.post("/v1/traces", content=b"x", headers={"content-type": "application/grpc"})
         await http.get("/v1/metrics")
-    running.service.intake.refuse("/v1/traces", 503, "too much at one time", time.time())
+    running.service.intake.add_refusal("/v1/traces", 503, "too much at one time", time.time())
 
     found = {(one.dialect, one.reason): one.count for one in (await shown(running)).unused if one.rejected}
     assert found == {
@@ -374,7 +374,7 @@ def test_what_is_kept_is_bounded_and_the_newest_stays() -> None:
         sources.get(f"service-{number}", OTHER).records = 1
         intake.add(sources, float(number))
     for number in range(400, 400 + MAX_REFUSALS + 5):
-        intake.refuse("/v1/traces", number, "no", float(number))
+        intake.add_refusal("/v1/traces", number, "no", float(number))
 
     assert len(list(intake.sources)) == MAX_SOURCES
     assert list(intake.sources)[-1].service == f"service-{MAX_SOURCES + 4}"
@@ -392,7 +392,7 @@ def test_sender_is_told_again_after_an_hour() -> None:
         source.records, source.unused[Unused.NO_AGENT_WORK] = 1, 1
         return intake.add(sources, now)
 
-    told = [bool(add(now)) for now in (1.0, 2.0, TELL_AGAIN, TELL_AGAIN + 1, TELL_AGAIN + 2)]
+    told = [bool(add(now)) for now in (1.0, 2.0, NOTICE_INTERVAL, NOTICE_INTERVAL + 1, NOTICE_INTERVAL + 2)]
     assert told == [True, False, False, True, False]
 
 

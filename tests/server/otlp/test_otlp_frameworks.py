@@ -494,7 +494,7 @@ def test_memory_is_bounded() -> None:
     trace = memory.traces.known(TRACE, Process("svc", "", incarnation, False))
     assert len(memory.traces) == 100
     assert trace is not None
-    assert (len(trace.parents), len(trace.inside)) == (1_024, 1_024)
+    assert (len(trace.runs_by_parent), len(trace.work_by_parent)) == (1_024, 1_024)
 
 
 def test_every_spelling_names_one_thing() -> None:

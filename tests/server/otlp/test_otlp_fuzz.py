@@ -173,7 +173,7 @@ def test_a_span_sent_twice_counts_once(ids: list[int], batch: int) -> None:
                 parent_span_id=b"p" * 8,
             )
         decoded = decode_spans(request, memory, 1e9)
-        memory.duplicates.settle(decoded.identities, stored=True)
+        memory.duplicates.finish_storing(decoded.identities, stored=True)
         stored += decoded.accepted
 
     assert stored == len(set(ids))

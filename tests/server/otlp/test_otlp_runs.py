@@ -78,7 +78,7 @@ def test_cause_4_what_was_not_stored_is_not_renamed() -> None:
     memory = Assembler()
     decode(chat(2, 1, end=1), memory=memory)
     batch = decode_spans(request(invoke(1, "scout", start=-1, end=3)), memory, NOW)
-    memory.duplicates.settle(batch.identities, stored=False)
+    memory.duplicates.finish_storing(batch.identities, stored=False)
     batch.undo()
 
     again = decode(invoke(1, "scout", start=-1, end=3), memory=memory)

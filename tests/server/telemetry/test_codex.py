@@ -139,11 +139,11 @@ def test_two_sessions_at_once_are_two() -> None:
 
 
 def test_nudges_and_stops_are_answers_to_hook_calls() -> None:
-    nudge = CLIENT.order("PostToolUse", "nudge", "Try it.")
+    nudge = CLIENT.instruction_answer("PostToolUse", "nudge", "Try it.")
     assert nudge["hookSpecificOutput"]["additionalContext"] == "Try it."
-    stop = CLIENT.order("PreToolUse", "terminate", "It loops.")["hookSpecificOutput"]
+    stop = CLIENT.instruction_answer("PreToolUse", "terminate", "It loops.")["hookSpecificOutput"]
     assert (stop["permissionDecision"], stop["permissionDecisionReason"]) == ("deny", "It loops.")
-    assert CLIENT.order("PostToolUse", "terminate", "It loops.") == {}
+    assert CLIENT.instruction_answer("PostToolUse", "terminate", "It loops.") == {}
 
 
 def test_records_without_a_session_are_refused() -> None:

@@ -34,7 +34,7 @@ def decode_spans(request: ExportTraceServiceRequest, assembler: Assembler, now: 
         RejectedRequestError: it holds more than a request may.
     """
     batch = Batch()
-    for _ in decoding_spans(request, assembler, now, batch):
+    for _ in decode_spans_in_steps(request, assembler, now, batch):
         pass
     return batch
 
@@ -42,12 +42,12 @@ def decode_spans(request: ExportTraceServiceRequest, assembler: Assembler, now: 
 def decode_logs(request: ExportLogsServiceRequest, assembler: Assembler, now: float) -> Batch:
     """Return the events that the records of one request stand for; raises as `decode_spans` does."""
     batch = Batch()
-    for _ in decoding_logs(request, assembler, now, batch):
+    for _ in decode_logs_in_steps(request, assembler, now, batch):
         pass
     return batch
 
 
-def decoding_spans(
+def decode_spans_in_steps(
     request: ExportTraceServiceRequest, assembler: Assembler, now: float, batch: Batch
 ) -> Iterator[None]:
     """Decode as `decode_spans` does, pausing after each span and each group."""
@@ -58,7 +58,7 @@ def decoding_spans(
     return _decoding(groups, read_span, assembler, now, batch)
 
 
-def decoding_logs(
+def decode_logs_in_steps(
     request: ExportLogsServiceRequest, assembler: Assembler, now: float, batch: Batch
 ) -> Iterator[None]:
     """Decode as `decode_logs` does, pausing after each record and each group."""
@@ -69,17 +69,17 @@ def decoding_logs(
     return _decoding(groups, read_log, assembler, now, batch)
 
 
-def reading_metrics(
+def count_metrics_in_steps(
     request: ExportMetricsServiceRequest, assembler: Assembler, now: float, batch: Batch
 ) -> Iterator[None]:
     """Note which processes send metrics, which are not read, pausing after each group."""
     size = _Size()
     for resource in request.resource_metrics:
         size.add_group()
-        process = Process.of(resource.resource)
+        process = Process.from_resource(resource.resource)
         for part in resource.scope_metrics:
             size.add_group()
-            source = batch.sources.of(process, part.scope.name)
+            source = batch.sources.for_process(process, part.scope.name)
             source.records += len(part.metrics)
             source.unused[Unused.METRICS] += len(part.metrics)
             source.note_library(clean_name(part.scope.name))
@@ -97,12 +97,12 @@ def _decoding(
     size = _Size()
     for resource, parts in groups:
         size.add_group()
-        process = Process.of(resource)
-        batch.signs.setdefault(process.incarnation_id, None)
+        process = Process.from_resource(resource)
+        batch.report_intervals.setdefault(process.incarnation_id, None)
         for scope, records in parts:
             size.add_group()
             size.add_items(len(records))
-            source = batch.sources.of(process, scope.name)
+            source = batch.sources.for_process(process, scope.name)
             source.records += len(records)
             source.note_library(clean_name(scope.name))
             yield

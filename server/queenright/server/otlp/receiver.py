@@ -32,7 +32,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, Clock
-from queenright.server.otlp.decode import decoding_logs, decoding_spans, reading_metrics
+from queenright.server.otlp.decode import count_metrics_in_steps, decode_logs_in_steps, decode_spans_in_steps
 from queenright.server.otlp.encoding import (
     MediaType,
     check_json,
@@ -58,7 +58,7 @@ from queenright.server.otlp.wire import MAX_GROUPS, PIECE, pieces_of
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import MAX_EVENTS, Batch
 from queenright.server.telemetry.duplicates import StillStoringError
-from queenright.server.telemetry.intake import GRPC_PATH, TELL_AGAIN, Intake
+from queenright.server.telemetry.intake import GRPC_PATH, NOTICE_INTERVAL, Intake
 from queenright.server.telemetry.process import Process
 
 T = TypeVar("T")
@@ -88,21 +88,24 @@ class _Signal:
     request: Callable[[], Message]
     response: Callable[[], Message]
     rejected: str
-    decoding: Callable[[Any, Assembler, float, Batch], Iterator[None]]
+    decode: Callable[[Any, Assembler, float, Batch], Iterator[None]]
 
 
 _LOOK_SECONDS: Final = 5.0
 """How often runs are looked for that are over though nothing said so."""
 _SIGNALS: Final = {
     "/v1/traces": _Signal(
-        ExportTraceServiceRequest, ExportTraceServiceResponse, "rejected_spans", decoding_spans
+        ExportTraceServiceRequest, ExportTraceServiceResponse, "rejected_spans", decode_spans_in_steps
     ),
     "/v1/logs": _Signal(
-        ExportLogsServiceRequest, ExportLogsServiceResponse, "rejected_log_records", decoding_logs
+        ExportLogsServiceRequest, ExportLogsServiceResponse, "rejected_log_records", decode_logs_in_steps
     ),
     # Accepted so that a client's exporter does not fail, and passed on; a worker's metrics are scraped.
     "/v1/metrics": _Signal(
-        ExportMetricsServiceRequest, ExportMetricsServiceResponse, "rejected_data_points", reading_metrics
+        ExportMetricsServiceRequest,
+        ExportMetricsServiceResponse,
+        "rejected_data_points",
+        count_metrics_in_steps,
     ),
 }
 
@@ -164,7 +167,7 @@ class OtlpReceiver:
         self._body_timeout = body_timeout
         self._clock = clock
         self._assembler = assembler or Assembler()
-        self._grpc_logged_at = -TELL_AGAIN
+        self._grpc_logged_at = -NOTICE_INTERVAL
         name = names.INGEST_SPANS
         spans = Counter(name.name, name.help, name.labels, registry=registry)
         self._accepted, self._ignored, self._rejected = (
@@ -185,8 +188,8 @@ class OtlpReceiver:
         now = self._clock()
         self.counts.requests += 1
         self.counts.refused += 1
-        self._intake.refuse(GRPC_PATH, 505, GRPC_REASON, now)
-        if now - self._grpc_logged_at >= TELL_AGAIN:
+        self._intake.add_refusal(GRPC_PATH, 505, GRPC_REASON, now)
+        if now - self._grpc_logged_at >= NOTICE_INTERVAL:
             self._grpc_logged_at = now
             logger.warning(
                 "A gRPC client at %s was refused: %s.", address or "an unknown address", GRPC_REASON
@@ -200,7 +203,7 @@ class OtlpReceiver:
             status, extra, body, media_type = await self._answer(scope, headers, content_type, receive)
         except RejectedRequestError as refused:
             self.counts.refused += 1
-            self._intake.refuse(scope["path"], refused.status, str(refused), self._clock())
+            self._intake.add_refusal(scope["path"], refused.status, str(refused), self._clock())
             try:
                 media_type = MediaType.of(content_type)
             except RejectedRequestError:
@@ -324,8 +327,8 @@ class OtlpReceiver:
         if isinstance(request, ExportMetricsServiceRequest):
             # Metrics come at a steady pace, whatever the agents do.
             groups = request.resource_metrics[:MAX_GROUPS]
-            self._note_alive({Process.of(group.resource).incarnation_id: None for group in groups})
-        steps = signal.decoding(request, self._assembler, self._clock(), batch)
+            self._note_alive({Process.from_resource(group.resource).incarnation_id: None for group in groups})
+        steps = signal.decode(request, self._assembler, self._clock(), batch)
 
         def decode(is_over: Callable[[], bool]) -> bool:
             events = batch.events
@@ -339,18 +342,18 @@ class OtlpReceiver:
             while more:
                 more = await self._share.run(decode)
                 # Whoever sends one of these again from now on has to wait.
-                self._assembler.duplicates.storing(batch.identities)
+                self._assembler.duplicates.begin_storing(batch.identities)
                 if more and len(batch.events) < MAX_EVENTS:
                     continue
                 batch.finish()
                 await self._hand_over(batch)
-                self._assembler.duplicates.settle(batch.identities, stored=True)
+                self._assembler.duplicates.finish_storing(batch.identities, stored=True)
                 self._count(signal, batch)
                 batch.clear()
         except StillStoringError as error:
             raise unavailable(str(error), 1) from None
         finally:
-            self._assembler.duplicates.settle(batch.identities, stored=False)
+            self._assembler.duplicates.finish_storing(batch.identities, stored=False)
             batch.undo()
 
     async def _hand_over(self, batch: Batch) -> None:
@@ -367,15 +370,15 @@ class OtlpReceiver:
             raise unavailable("the events could not be stored; send this again later", 5) from None
 
     def _count(self, signal: _Signal, batch: Batch) -> None:
-        self._note_alive(batch.signs)
+        self._note_alive(batch.report_intervals)
         for words in self._intake.add(batch.sources, self._clock()):
-            batch.say(words)
+            batch.add_reason(words)
         counts = self.counts
         counts.accepted += batch.accepted
         counts.ignored += batch.ignored
         counts.rejected += batch.rejected
         counts.events += len(batch.events)
-        if signal.decoding is decoding_spans:
+        if signal.decode is decode_spans_in_steps:
             self._accepted.inc(batch.accepted)
             self._ignored.inc(batch.ignored)
             self._rejected.inc(batch.rejected)
@@ -476,8 +479,8 @@ def otlp_app(
 
 def _response(signal: _Signal, batch: Batch) -> Message:
     response: Any = signal.response()
-    if batch.all_rejected:
-        setattr(response.partial_success, signal.rejected, batch.all_rejected)
+    if batch.rejected_total:
+        setattr(response.partial_success, signal.rejected, batch.rejected_total)
     if batch.reasons:
         response.partial_success.error_message = "; ".join(batch.reasons)
     message: Message = response

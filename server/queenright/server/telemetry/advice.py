@@ -43,7 +43,7 @@ def advice_for(source: Source) -> list[Advice]:
         for fault, count in source.rejected.most_common()
     ]
     if source.dialect in CLIENT_NAMES:
-        return found + _of_client(source)
+        return found + _advise_client(source)
     if not source.used:
         if set(source.unused) == {Unused.METRICS}:
             found.append(Advice("only metrics arrive, which are not read", "set OTEL_TRACES_EXPORTER=otlp"))
@@ -93,7 +93,7 @@ def advice_for(source: Source) -> list[Advice]:
     return found
 
 
-def _of_client(source: Source) -> list[Advice]:
+def _advise_client(source: Source) -> list[Advice]:
     again = f"run `queenright connect {source.dialect.removesuffix('-cli')}`, then start it anew"
     parts = source.parts
     if not source.used:

@@ -15,13 +15,13 @@ from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.telemetry.batch import Batch
-from queenright.server.telemetry.dialects import TELL_COST
+from queenright.server.telemetry.dialects import COST_REPORTING_CLIENTS
 from queenright.server.telemetry.duplicates import Duplicates
 from queenright.server.telemetry.held_runs import HeldRuns
 from queenright.server.telemetry.kind import Kind
-from queenright.server.telemetry.loose import LooseRuns
+from queenright.server.telemetry.loose_runs import LooseRuns
 from queenright.server.telemetry.lost_spans import LostSpans
-from queenright.server.telemetry.messages import tool_calls_in
+from queenright.server.telemetry.messages import find_tool_calls
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.pricing import Prices, Tokens, price_call
 from queenright.server.telemetry.runs import MAX_TRACES, EndedCall, Run, Trace, Traces, name_in, name_known
@@ -45,23 +45,23 @@ _STARTED: Final = {
 """What began, or happened at one moment."""
 
 
-HOLD: Final = 60.0
+RUN_END_HOLD: Final = 60.0
 """Seconds in which more of a run may arrive after the end of an agent inside it."""
-ANSWER_HOLD: Final = 15.0
+UNSEEN_TOOL_HOLD: Final = 15.0
 """Seconds in which the span of a tool call may arrive after what messages say of it."""
-CLOCK_SPREAD: Final = 100_000_000
+CLOCK_TOLERANCE: Final = 100_000_000
 """Nanoseconds by which the end of work may lie after that of what is around it: clocks differ."""
 _DEPTH: Final = 16
 """How many spans around a span are looked for in its request."""
-_LOOKED_AT: Final = 64
-_OF_A_KIND: Final = 2
+_MAX_SAMPLED: Final = 64
+_MAX_SAMPLED_PER_KIND: Final = 2
 """
 Of the first observations of a request so many of each process and kind are looked at for what their sender
 shows of its agents: it costs as much as a tenth of decoding one.
 """
-_OF_STEP: Final = ("error_type", "error", "duration")
+_STEP_KEYS: Final = ("error_type", "error", "duration")
 """What of a model call is said of the step that it is, too."""
-_PRICED: Final = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+_TOKEN_KEYS: Final = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
 
 class Assembler:
@@ -78,11 +78,11 @@ class Assembler:
         self.traces = Traces(max_traces)
         self.sessions = Sessions()
         self.duplicates = Duplicates()
-        self.lost = LostSpans()
-        self.loose = LooseRuns()
-        self.ends = HeldRuns()
+        self.lost_spans = LostSpans()
+        self.loose_runs = LooseRuns()
+        self.pending_ends = HeldRuns()
         """Those that are over unless more of them arrives."""
-        self.answers = HeldRuns()
+        self.pending_answers = HeldRuns()
         """Those whose messages tell of tool calls, of which spans may arrive."""
 
     def assemble(self, observations: list[Observation], batch: Batch, now: float) -> Iterator[None]:
@@ -94,11 +94,11 @@ class Assembler:
         """
         # By time, whatever scope they come from, and what lies inside another before it: a root must not
         # end a run before the records of what was done in it are there.
-        observations += self.lost.due(now, self.duplicates, batch)
+        observations += self.lost_spans.pop_due(now, self.duplicates, batch)
         observations.sort(key=_order)
         assembly = _Assembly(self, observations, batch, now)
-        assembly.tell_held()
-        left = _LOOKED_AT
+        assembly.release_held()
+        left = _MAX_SAMPLED
         looked_at: dict[tuple[int, int], int] = {}
         for observation in observations:
             run = assembly.add(observation)
@@ -106,9 +106,9 @@ class Assembler:
                 left -= 1
                 key = id(observation.process), id(observation.kind)
                 count = looked_at.get(key, 0)
-                if count < _OF_A_KIND and run is not None:
+                if count < _MAX_SAMPLED_PER_KIND and run is not None:
                     looked_at[key] = count + 1
-                    batch.sources.of(observation.process, observation.library).note(run, observation)
+                    batch.sources.for_process(observation.process, observation.library).note(run, observation)
             yield
 
 
@@ -125,10 +125,10 @@ class _Assembly:
         self._traces = assembler.traces
         self._sessions = assembler.sessions
         self._duplicates = assembler.duplicates
-        self._loose = assembler.loose
-        self._ends = assembler.ends
-        self._answers = assembler.answers
-        self._lost = assembler.lost
+        self._loose_runs = assembler.loose_runs
+        self._pending_ends = assembler.pending_ends
+        self._pending_answers = assembler.pending_answers
+        self._lost_spans = assembler.lost_spans
         self._prices = assembler.prices
         self._observations = observations
         self._batch = batch
@@ -141,15 +141,15 @@ class _Assembly:
         self._roots: dict[int, tuple[int, dict[str, Any]]] = {}
         """When and how the outermost span of a run ended that arrived before anything inside it."""
 
-    def tell_held(self) -> None:
+    def release_held(self) -> None:
         """End the runs of which nothing more has come, and tell what was held of them."""
-        for run, observation in self._answers.due(self._now):
-            self._batch.on_undo(partial(self._answers.hold, run, observation, self._now))
-            self._tell_answered(run, observation)
-        for run, observation in self._ends.due(self._now):
+        for run, observation in self._pending_answers.pop_due(self._now):
+            self._batch.on_undo(partial(self._pending_answers.hold, run, observation, self._now))
+            self._emit_answered_calls(run, observation)
+        for run, observation in self._pending_ends.pop_due(self._now):
             if run.open and run.last_at <= observation.end:
-                self._batch.on_undo(partial(self._ends.hold, run, observation, self._now))
-                self._end(run, observation)
+                self._batch.on_undo(partial(self._pending_ends.hold, run, observation, self._now))
+                self._end_run(run, observation)
 
     def add(self, observation: Observation) -> Run | None:
         """Take in one observation; return the run that it is of, None if it is not used."""
@@ -158,17 +158,17 @@ class _Assembly:
             batch.ignore(observation.process, observation.library, Unused.NO_AGENT_WORK)
             self._end_of_trace(observation)
             return None
-        if observation.interval is not None:
-            batch.signs[observation.process.incarnation_id] = observation.interval
-        if self._is_known(observation):
+        if observation.report_interval is not None:
+            batch.report_intervals[observation.process.incarnation_id] = observation.report_interval
+        if self._is_duplicate(observation):
             batch.ignore(observation.process, observation.library, Unused.REPEATED)
             return None
         if observation.awaits_span:
-            self._lost.hold(observation, self._now)
+            self._lost_spans.hold(observation, self._now)
             trace = self._traces.known(observation.trace_id, observation.process)
             run = None if trace is None else trace.find(observation)
-            if run is not None and observation.span_id in run.begun:
-                run.begun[observation.span_id].end = observation.end
+            if run is not None and observation.span_id in run.open_work:
+                run.open_work[observation.span_id].end = observation.end
             batch.ignored += 1
             return None
         if observation.client:
@@ -178,7 +178,7 @@ class _Assembly:
             run = session.run
             # What it has noted would keep the same records from counting when they come again.
             ended_at = None if run.open else run.ended_at
-            forget = partial(self._sessions.note_known, observation.client, observation.session, run.agent_id)
+            forget = partial(self._sessions.reset, observation.client, observation.session, run.agent_id)
             batch.on_undo(partial(forget, ended_at=ended_at, has_failed=run.has_failed))
             self._rename(session.run, observation, session.name_by(observation), observation.session)
             for event in session.take(observation, int(self._now * 1e9)):
@@ -186,14 +186,14 @@ class _Assembly:
             return session.run
         is_named = observation.is_own and observation.agent and observation.session
         run = self._own_run(observation) if is_named else self._foreign_run(observation)
-        if not run.own:
-            if not self._counts(run, observation):
+        if not run.is_own:
+            if not self._is_new_work(run, observation):
                 batch.ignore(observation.process, observation.library, Unused.SAME_WORK)
                 batch.identities.add(observation.identity)
                 if observation.kind is Kind.LLM:
-                    self._calls_in_messages(run, observation)  # the other library may have recorded none
+                    self._collect_message_calls(run, observation)  # the other library may have recorded none
                 return None
-            self._begin(run, observation)
+            self._begin_run(run, observation)
             run.last_at = max(run.last_at, observation.end or observation.start)
         elif observation.kind is Kind.AGENT and not observation.is_own:
             # Another framework's agent inside one of ours is a part of its work.
@@ -203,21 +203,21 @@ class _Assembly:
         batch.accepted += 1
         if observation.end:
             _ENDED[observation.kind](self, run, observation)
-        elif run.own or observation.kind is not Kind.AGENT:
+        elif run.is_own or observation.kind is not Kind.AGENT:
             self._emit(_STARTED[observation.kind], run, observation, observation.data, at=observation.start)
-        if not run.own:
+        if not run.is_own:
             self._end_of_trace(observation)
             if id(run) in self._roots:
                 at, failure = self._roots.pop(id(run))
                 if run.open and run.began_at <= at:
-                    self._end(run, observation, at, failure)
+                    self._end_run(run, observation, at, failure)
             if not run.open and run.ended_at:
                 self._correct_end(run, observation)
         return run
 
-    def _is_known(self, observation: Observation) -> bool:
+    def _is_duplicate(self, observation: Observation) -> bool:
         """Say whether a record came before, or says that something begins that is known to be over."""
-        known, seen = self._batch.identities, self._duplicates.seen
+        known, seen = self._batch.identities, self._duplicates.is_stored
         if observation.identity in known or seen(observation.identity):
             return True
         if observation.end or observation.is_own or observation.client or not observation.span_id:
@@ -232,27 +232,27 @@ class _Assembly:
         run = trace.find(observation)
         if run is None:
             run = self._new_run(observation, trace)
-        if not run.own:
-            self._name(run, trace, observation)
+        if not run.is_own:
+            self._update_name(run, trace, observation)
         trace.note(observation, run)
         return run
 
     def _new_run(self, observation: Observation, trace: Trace) -> Run:
         """Return the run of a trace, or of a session in it, of which nothing is known."""
-        root = self._traces.take_root(observation)
+        root = self._traces.pop_root(observation)
         outer = self._outermost(observation)
         is_loose = not outer.parent_id and outer.kind in (Kind.LLM, Kind.TOOL)
-        run = self._loose.find(outer, _as_call(outer)) if is_loose else None
+        run = self._loose_runs.find(outer, _as_call(outer)) if is_loose else None
         if run is None:
             session, incarnation = observation.session or trace.id, observation.process.incarnation_id
             run = Run("", session, incarnation, has_own_session=bool(observation.session))
-            if (known := self._traces.take_known(incarnation, session)) is not None:
+            if (known := self._traces.pop_restored_name(incarnation, session)) is not None:
                 run.agent_id, run.session_id = known
-                run.began_as, run.name = run.agent_id, name_known(run.agent_id, observation.process)
+                run.first_name, run.name = run.agent_id, name_known(run.agent_id, observation.process)
                 run.has_own_session = run.session_id != trace.id
             if is_loose:
                 run.is_loose = True
-                self._loose.add(run)
+                self._loose_runs.add(run)
             elif root is not None:
                 self._roots[id(run)] = root
         trace.add(run)
@@ -269,7 +269,7 @@ class _Assembly:
             observation = outer
         return observation
 
-    def _name(self, run: Run, trace: Trace, observation: Observation) -> None:
+    def _update_name(self, run: Run, trace: Trace, observation: Observation) -> None:
         """Give a run and its session the best names that are known by now."""
         key = id(run), observation.trace_id
         if key in self._named:
@@ -283,11 +283,11 @@ class _Assembly:
             session = session or other.session
         agent, is_better = run.agent_id, name > run.name
         if not agent:
-            run.began_as = name[3]
+            run.first_name = name[3]
             agent = self._traces.usual_name(run.incarnation_id, name[3])
         elif is_better:
             agent = name[3]
-            self._traces.note_name(run.incarnation_id, run.began_as, agent)
+            self._traces.note_name(run.incarnation_id, run.first_name, agent)
         named_session = not run.has_own_session and bool(session)
         if named_session:
             trace.runs.pop(run.session_id, None)
@@ -299,7 +299,7 @@ class _Assembly:
     def _rename(self, run: Run, observation: Observation, agent: str, session: str) -> None:
         """Give a run and its session other names, and say so if they had names before."""
         if run.agent_id and (agent, session) != (run.agent_id, run.session_id):
-            self._batch.on_undo(run.names_kept())
+            self._batch.on_undo(run.name_restorer())
             self._emit(EventType.AGENT_RENAMED, run, observation, {"agent_id": agent, "session_id": session})
         run.agent_id, run.session_id = agent, session
 
@@ -320,13 +320,13 @@ class _Assembly:
             if observation.trace_id:
                 # Spans without a name in this trace (a model client's, say) are this agent's.
                 trace = self._traces.get(observation.trace_id, observation.process)
-                run = trace.own(observation.agent, observation.session, incarnation)
+                run = trace.own_run(observation.agent, observation.session, incarnation)
             else:
-                run = Run(observation.agent, observation.session, incarnation, own=True)
+                run = Run(observation.agent, observation.session, incarnation, is_own=True)
             self._own_runs[key] = run
         return run
 
-    def _counts(self, run: Run, observation: Observation) -> bool:
+    def _is_new_work(self, run: Run, observation: Observation) -> bool:
         """
         Say whether a piece of work of another framework is none that has been counted, and note its id.
 
@@ -339,40 +339,40 @@ class _Assembly:
             return True
         what = _work_of(observation)
         run.has_tools |= observation.kind is Kind.TOOL
-        around = run.begun.get(observation.parent_id)
+        around = run.open_work.get(observation.parent_id)
         is_inside = around is not None and around.what == what
         if not observation.end:
             if is_inside:
                 return False
-            elsewhere = run.begun_elsewhere(what, observation.library)
+            elsewhere = run.find_open_elsewhere(what, observation.library)
             call_id = elsewhere or observation.data.get("call_id") or observation.span_id.hex()
-            run.note_begun(observation.span_id, what, call_id, observation.library)
+            run.add_open_work(observation.span_id, what, call_id, observation.library)
             if elsewhere is not None:
                 return False
-        elif observation.kind is Kind.TOOL and run.is_told(str(observation.data.get("call_id", ""))):
+        elif observation.kind is Kind.TOOL and run.is_reported(str(observation.data.get("call_id", ""))):
             return False
-        elif self._traces.get(observation.trace_id, observation.process).wraps(
+        elif self._traces.get(observation.trace_id, observation.process).is_wrapper(
             observation.span_id, observation.parent_id, what
         ) or run.is_repeat(_as_call(observation)):
-            run.begun.pop(observation.span_id, None)
+            run.open_work.pop(observation.span_id, None)
             return False
-        begun = run.begun.get(observation.span_id) or (around if is_inside else None)
+        begun = run.open_work.get(observation.span_id) or (around if is_inside else None)
         if begun is not None and observation.kind is Kind.TOOL:
             observation.data["call_id"] = begun.call_id
         if observation.end:
-            run.begun.pop(observation.span_id, None)
+            run.open_work.pop(observation.span_id, None)
         return True
 
     # -- when it began and ended ----------------------------------------------------------------
 
-    def _begin(self, run: Run, observation: Observation) -> None:
+    def _begin_run(self, run: Run, observation: Observation) -> None:
         """Say that a run of another framework has begun, when the first that is heard of it arrives."""
-        spread = CLOCK_SPREAD if observation.start <= run.ended_at else 0
+        spread = CLOCK_TOLERANCE if observation.start <= run.ended_at else 0
         if run.open or (run.ended_at and (observation.end or observation.start) <= run.ended_at + spread):
             return
         self._batch.set_open(run, True, run.ended_at)
         run.began_at = observation.start or observation.end
-        run.failure, run.judged_at = {}, 0
+        run.failure, run.outcome_at = {}, 0
         data: dict[str, Any] = {"start_records": False}
         if observation.library:
             data["framework"] = clean_name(observation.library)
@@ -392,29 +392,31 @@ class _Assembly:
             return
         for run in list(trace.open_runs()):
             if run.is_loose:
-                self._hold(run, observation)
+                self._hold_end(run, observation)
             elif run.began_at <= observation.end:  # else it ended before there was an agent: it made one
-                self._end(run, observation)
+                self._end_run(run, observation)
 
-    def _hold(self, run: Run, observation: Observation) -> None:
+    def _hold_end(self, run: Run, observation: Observation) -> None:
         """End a run unless more of it arrives."""
-        known = self._ends.get(run)
-        self._ends.hold(
-            run, observation if known is None or known.end < observation.end else known, self._now + HOLD
+        known = self._pending_ends.get(run)
+        self._pending_ends.hold(
+            run,
+            observation if known is None or known.end < observation.end else known,
+            self._now + RUN_END_HOLD,
         )
 
-    def _end(
+    def _end_run(
         self, run: Run, observation: Observation, at: int | None = None, failure: dict[str, Any] | None = None
     ) -> None:
         at = observation.end if at is None else at
         self._batch.set_open(run, False, at)
-        self._ends.drop(run)
+        self._pending_ends.drop(run)
         own = _failure_of(observation) if failure is None else failure
         failure = own or run.failure
         run.own_failure, run.has_failed = own, bool(failure)
-        if run.agent_id not in (run.began_as, run.name[3]):
+        if run.agent_id not in (run.first_name, run.name[3]):
             # It was called after runs that began like it, and nothing has said so since.
-            self._traces.note_name(run.incarnation_id, run.began_as, run.began_as)
+            self._traces.note_name(run.incarnation_id, run.first_name, run.first_name)
         kind = EventType.EXECUTION_FAILED if failure else EventType.EXECUTION_COMPLETED
         if observation.data.get("waiting_reason") == WaitingReason.PAUSED:
             kind = EventType.EXECUTION_PAUSED
@@ -430,59 +432,65 @@ class _Assembly:
 
     # -- what -----------------------------------------------------------------------------------
 
-    def _agent(self, run: Run, observation: Observation) -> None:
-        if run.own:
-            self._end(run, observation)
+    def _end_agent(self, run: Run, observation: Observation) -> None:
+        if run.is_own:
+            self._end_run(run, observation)
             return
         if failure := _failure_of(observation):
             run.note_outcome(failure, observation.end)
         trace = self._traces.get(observation.trace_id, observation.process)
         if observation.agent and not observation.is_outermost and not trace.open_agents:
             # An agent inside another one, or inside a workflow: what is around it may go on.
-            self._hold(run, observation)
+            self._hold_end(run, observation)
 
-    def _step(self, run: Run, observation: Observation) -> None:
+    def _end_step(self, run: Run, observation: Observation) -> None:
         self._emit(EventType.STEP_COMPLETED, run, observation, observation.data)
         run.end_step()
 
-    def _llm(self, run: Run, observation: Observation) -> None:
-        if not run.own:
-            self._calls_in_messages(run, observation)
+    def _end_llm_call(self, run: Run, observation: Observation) -> None:
+        if not run.is_own:
+            self._collect_message_calls(run, observation)
         run.end_step()
         run.last_llm = observation.span_id.hex()
         self._emit(EventType.LLM_CALL_COMPLETED, run, observation, observation.data)
-        if not run.own:
+        if not run.is_own:
             run.note_outcome(_failure_of(observation), observation.end)
             # Frameworks know no steps: a turn of the model is one.
-            step: dict[str, Any] = {key: observation.data[key] for key in _OF_STEP if key in observation.data}
+            step: dict[str, Any] = {
+                key: observation.data[key] for key in _STEP_KEYS if key in observation.data
+            }
             step["is_model_turn"] = True
             self._emit(EventType.STEP_COMPLETED, run, observation, step)
 
-    def _calls_in_messages(self, run: Run, observation: Observation) -> None:
+    def _collect_message_calls(self, run: Run, observation: Observation) -> None:
         """Note tool calls that only messages tell of: those of an answer, and of the next question."""
-        if run.has_tools or not observation.end or not (observation.question or observation.answer):
+        if (
+            run.has_tools
+            or not observation.end
+            or not (observation.request_messages or observation.response_messages)
+        ):
             return
-        asked, results = tool_calls_in(observation.question)
-        for call in asked + tool_calls_in(observation.answer)[0]:
-            run.note_asked(call)
+        requested, results = find_tool_calls(observation.request_messages)
+        for call in requested + find_tool_calls(observation.response_messages)[0]:
+            run.add_requested_call(call)
         for result in results:
-            run.note_result(result, observation.start, observation.span_id.hex())
-        if self._answers.get(run) is None:
-            self._answers.hold(run, observation, self._now + ANSWER_HOLD)
+            run.add_result(result, observation.start, observation.span_id.hex())
+        if self._pending_answers.get(run) is None:
+            self._pending_answers.hold(run, observation, self._now + UNSEEN_TOOL_HOLD)
 
-    def _tell_answered(self, run: Run, observation: Observation) -> None:
+    def _emit_answered_calls(self, run: Run, observation: Observation) -> None:
         """Tell of the tool calls of which only messages have told."""
         if run.has_tools:
             return
-        for call, result, at, turn in run.take_answered():
-            self._batch.on_undo(partial(run.note_again, result, at, turn))
+        for call, result, at, turn in run.pop_answered_calls():
+            self._batch.on_undo(partial(run.restore_result, result, at, turn))
             data = {"tool": call.tool, "call_id": call.id, "args_hash": call.args_hash, **call.effect}
             data["result_hash"] = result.result_hash
             data["outcome"] = (ToolOutcome.ERROR if result.has_failed else ToolOutcome.OK).value
             data["turn"] = turn
             self._emit(EventType.TOOL_CALL_COMPLETED, run, observation, data, at=at)
 
-    def _tool(self, run: Run, observation: Observation) -> None:
+    def _end_tool_call(self, run: Run, observation: Observation) -> None:
         observation.data["turn"] = run.turn_of(observation.span_id.hex(), observation.start, observation.end)
         self._emit(EventType.TOOL_CALL_COMPLETED, run, observation, observation.data)
 
@@ -499,7 +507,7 @@ class _Assembly:
         if type_ is EventType.LLM_CALL_COMPLETED:
             data = self._with_cost(observation, data)
         at = observation.end if at is None else at
-        if run.ended_at and not run.open and not run.own:
+        if run.ended_at and not run.open and not run.is_own:
             at = min(at, run.ended_at)  # work of a run that is over does not make it active again
         events.append(
             AgentEvent(
@@ -523,9 +531,9 @@ class _Assembly:
 
         A client that tells costs may do so later in another record: nothing is priced beside that.
         """
-        if "cost_usd" in data or observation.client in TELL_COST or not self._prices:
+        if "cost_usd" in data or observation.client in COST_REPORTING_CLIENTS or not self._prices:
             return data
-        used = (data.get(key) or 0 for key in _PRICED)
+        used = (data.get(key) or 0 for key in _TOKEN_KEYS)
         cost = price_call(data.get("model") or "", Tokens(*used), self._prices)
         return data if cost is None else data | {"cost_usd": float(cost)}
 
@@ -564,8 +572,8 @@ def _is_of_session(observation: Observation, run: Run, session: str) -> bool:
 
 
 _ENDED: Final = {
-    Kind.AGENT: _Assembly._agent,
-    Kind.STEP: _Assembly._step,
-    Kind.LLM: _Assembly._llm,
-    Kind.TOOL: _Assembly._tool,
+    Kind.AGENT: _Assembly._end_agent,
+    Kind.STEP: _Assembly._end_step,
+    Kind.LLM: _Assembly._end_llm_call,
+    Kind.TOOL: _Assembly._end_tool_call,
 }

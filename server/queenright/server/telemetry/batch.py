@@ -30,12 +30,12 @@ class Batch:
     accepted: int = 0
     ignored: int = 0
     rejected: int = 0
-    all_rejected: int = 0
+    rejected_total: int = 0
     """Those rejected before the last `clear`."""
     sources: Sources = field(default_factory=Sources)
     """What each of the senders has sent, and what was not used of it."""
     reasons: list[str] = field(default_factory=list)
-    signs: dict[str, float | None] = field(default_factory=dict)
+    report_intervals: dict[str, float | None] = field(default_factory=dict)
     """The processes that it is of, and in how many seconds each says again what is open, if it does."""
     identities: set[bytes] = field(default_factory=set)
     """Of the records that were accepted."""
@@ -45,10 +45,10 @@ class Batch:
     def reject(self, process: Process, scope: str, error: UnusableRecordError) -> None:
         """Count a record that cannot be used; the sender is told the first few reasons."""
         self.rejected += 1
-        self.sources.of(process, scope).rejected[error.fault] += 1
-        self.say(str(error))
+        self.sources.for_process(process, scope).rejected[error.fault] += 1
+        self.add_reason(str(error))
 
-    def say(self, reason: str) -> None:
+    def add_reason(self, reason: str) -> None:
         """Have the sender told a reason, unless there are enough."""
         if reason not in self.reasons and len(self.reasons) < _MAX_REASONS:
             self.reasons.append(reason)
@@ -56,7 +56,7 @@ class Batch:
     def ignore(self, process: Process, scope: str, reason: Unused) -> None:
         """Count a record that is not used."""
         self.ignored += 1
-        self.sources.of(process, scope).unused[reason] += 1
+        self.sources.for_process(process, scope).unused[reason] += 1
 
     def set_open(self, run: Run, is_open: bool, ended_at: int) -> None:
         """Note that a run has begun or ended, so that it can be taken back."""
@@ -76,11 +76,11 @@ class Batch:
 
     def clear(self) -> None:
         """Begin anew once the events are stored; what the sender is told stays."""
-        self.all_rejected += self.rejected
+        self.rejected_total += self.rejected
         self.accepted = self.ignored = self.rejected = 0
         self.events, self.renames = [], []
         self.sources.clear()
-        self.signs.clear()
+        self.report_intervals.clear()
         self.identities = set()
         self._before = []
         self._on_undo = []

@@ -10,7 +10,7 @@ from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 
 MAX_CALLS: Final = 64
-_BEFORE: Final = "before"
+_BEFORE_RESTART: Final = "before"
 """The source of what is known of calls after a restart."""
 _SLACK: Final = 2_000_000
 """Nanoseconds: clients round their times to milliseconds."""
@@ -24,7 +24,7 @@ class Call:
     id: str
     start: int
     end: int = 0
-    shifted: int | None = None
+    clock_shift: int | None = None
     """By how much its times were moved, as in an observation: another record of it may be moved by more."""
     has_failed: bool = False
     """Its end was told as a failure."""
@@ -71,7 +71,7 @@ class Calls:
             tool = str(observation.data.get("tool", ""))
             self._noted += 1
             name = observation.call or f"{tool}-{observation.start}-{self._noted}"
-            call = Call(kind, name, observation.start, tool=tool, shifted=observation.shifted)
+            call = Call(kind, name, observation.start, tool=tool, clock_shift=observation.clock_shift)
             self._add(call)
         call.arguments = call.arguments or observation.data.get("args_hash")
         call.effect = call.effect or observation.data.get("effect")
@@ -79,15 +79,15 @@ class Calls:
         call.sources.add((observation.source, observation.end > 0))
         return call, is_new
 
-    def recall(self, kind: Kind, id_: str, tool: str, start: int, end: int) -> Call:
+    def restore(self, kind: Kind, id_: str, tool: str, start: int, end: int) -> Call:
         """Note a call that was told before the service was started anew, and its end if ``end`` is not 0."""
         id_ = id_ or f"{tool}-{end}"
         call = self._calls[kind].get(id_)
         if call is None:
             call = Call(kind, id_, start, tool=tool)
             self._add(call)
-            self._sources.add(_BEFORE)
-        call.sources.add((_BEFORE, end > 0))
+            self._sources.add(_BEFORE_RESTART)
+        call.sources.add((_BEFORE_RESTART, end > 0))
         if end:
             self.end(call, end)
         return call
@@ -131,8 +131,8 @@ class Calls:
                 return next((call for call in reversed(begun) if not call.end), begun[-1])
             alike = iter([call for call in same if call not in begun])
         return max(
-            (call for call in alike if told not in call.sources and _is_same_time(call, observation)),
-            key=lambda call: _shared(call, observation),
+            (call for call in alike if told not in call.sources and _overlaps(call, observation)),
+            key=lambda call: _overlap(call, observation),
             default=None,
         )
 
@@ -147,19 +147,23 @@ def _is_same_work(call: Call, observation: Observation) -> bool:
     )
 
 
-def _span(call: Call, observation: Observation) -> tuple[int, int, int, int]:
+def _common_times(call: Call, observation: Observation) -> tuple[int, int, int, int]:
     """Return when both began and ended, by one clock; a call that goes on lasts as long as it must."""
-    moved = 0 if observation.shifted is None or call.shifted is None else observation.shifted - call.shifted
+    moved = (
+        0
+        if observation.clock_shift is None or call.clock_shift is None
+        else observation.clock_shift - call.clock_shift
+    )
     start, end = observation.start + moved, (observation.end or observation.start) + moved
     return call.start, call.end or max(call.start, end), start, end
 
 
-def _shared(call: Call, observation: Observation) -> int:
-    call_start, call_end, start, end = _span(call, observation)
+def _overlap(call: Call, observation: Observation) -> int:
+    call_start, call_end, start, end = _common_times(call, observation)
     return min(call_end, end) - max(call_start, start)
 
 
-def _is_same_time(call: Call, observation: Observation) -> bool:
-    call_start, call_end, start, end = _span(call, observation)
-    shared, shorter = _shared(call, observation), min(call_end - call_start, end - start)
+def _overlaps(call: Call, observation: Observation) -> bool:
+    call_start, call_end, start, end = _common_times(call, observation)
+    shared, shorter = _overlap(call, observation), min(call_end - call_start, end - start)
     return 2 * shared >= shorter if shorter else shared >= -_SLACK

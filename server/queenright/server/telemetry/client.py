@@ -14,9 +14,9 @@ ReadLog = Callable[[Mapping[str, Any], Process, int], Observation | None]
 """Of the attributes of a log record, its process, and its time in nanoseconds; raises UnusableRecordError."""
 ReadHook = Callable[[Mapping[str, Any], Process, int], Observation | None]
 """Of the JSON of a hook call, its process, and when it arrived in nanoseconds; raises UnusableRecordError."""
-Order = Callable[[str, str, str], dict[str, Any]]
+InstructionAnswer = Callable[[str, str, str], dict[str, Any]]
 """Of a hook's event, an instruction's kind and its message: the answer that hands it over, or nothing."""
-PermitAnswer = Callable[[str, str], dict[str, Any]]
+PermissionAnswer = Callable[[str, str], dict[str, Any]]
 """Of a decision, ``allow`` or ``deny``, and words for the model: the answer to the hook that asks."""
 
 
@@ -29,13 +29,13 @@ class Client:
     log_scope: str
     read_log: ReadLog
     read_hook: ReadHook
-    order: Order
+    instruction_answer: InstructionAnswer
     span_scope: str = ""
     attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Our field, and the attributes of its spans that it is read from."""
     spans: Mapping[str, Kind] | None = None
     """What its spans are, by their names."""
-    tells_cost: bool = False
+    reports_cost: bool = False
     """Its log says what each call of its model cost: that holds, and no price table is asked."""
-    permit: PermitAnswer | None = None
+    permission_answer: PermissionAnswer | None = None
     """How the hook of a permission request is answered; None where a client takes no answer to it."""

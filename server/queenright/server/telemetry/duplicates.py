@@ -27,10 +27,10 @@ class Duplicates:
     def __init__(self, window: int = WINDOW) -> None:
         self._window = window
         self._stored: set[bytes] = set()
-        self._before: set[bytes] = set()
+        self._older: set[bytes] = set()
         self._storing: set[bytes] = set()
 
-    def seen(self, span: bytes) -> bool:
+    def is_stored(self, span: bytes) -> bool:
         """
         Say whether a span was stored before.
 
@@ -39,17 +39,17 @@ class Duplicates:
         """
         if span in self._storing:
             raise StillStoringError
-        return span in self._stored or span in self._before
+        return span in self._stored or span in self._older
 
-    def storing(self, spans: Iterable[bytes]) -> None:
+    def begin_storing(self, spans: Iterable[bytes]) -> None:
         """Note that the spans of one request are on their way to the log."""
         self._storing.update(spans)
 
-    def settle(self, spans: Iterable[bytes], *, stored: bool) -> None:
+    def finish_storing(self, spans: Iterable[bytes], *, stored: bool) -> None:
         """Note how that ended; spans that were not stored may come again."""
         self._storing.difference_update(spans)
         if not stored:
             return
         self._stored.update(spans)
         if len(self._stored) >= self._window:
-            self._before, self._stored = self._stored, set()
+            self._older, self._stored = self._stored, set()

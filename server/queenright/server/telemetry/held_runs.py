@@ -32,7 +32,7 @@ class HeldRuns:
         """Hold a run no longer."""
         self._held.pop(id(run), None)
 
-    def due(self, now: float) -> list[tuple[Run, Observation]]:
+    def pop_due(self, now: float) -> list[tuple[Run, Observation]]:
         """Return the runs that are due, each with what it was held for, and hold them no longer."""
         found = []
         for until, run, observation in self._held.values():

@@ -39,7 +39,7 @@ _FAULTS: Final[Mapping[int, Fault]] = {
     505: Fault.UNSUPPORTED,
 }
 """Why a request is refused, by its status; others are sent again, and nothing of them is lost."""
-TELL_AGAIN: Final = 3_600.0
+NOTICE_INTERVAL: Final = 3_600.0
 """Seconds before a sender is told again that nothing is made of what it sends."""
 
 
@@ -86,17 +86,19 @@ class Intake:
             for reason, count in new.unused.items():
                 self.unused[new.dialect, reason] += count
                 self._unused_total.labels(new.dialect, reason).inc(count)
-            source = self.sources.same_as(new)
+            source = self.sources.merge_into_known(new)
             source.add(new)
             source.first_seen = source.first_seen or now
             source.last_seen = now
-            is_told = source.last_told and now - source.last_told < TELL_AGAIN
+            is_told = source.last_notified and now - source.last_notified < NOTICE_INTERVAL
             if not source.used and source.unused[Unused.NO_AGENT_WORK] and not is_told:
-                source.last_told = now
-                words.append(_nothing_made(source))
+                source.last_notified = now
+                words.append(_unused_notice(source))
         return words
 
-    def refuse(self, path: str, status: int, reason: str, now: float, *, fault: Fault | None = None) -> None:
+    def add_refusal(
+        self, path: str, status: int, reason: str, now: float, *, fault: Fault | None = None
+    ) -> None:
         """
         Note a request that was refused whole; it counts as one record.
 
@@ -125,7 +127,7 @@ class Intake:
         return list(reversed(self._refusals.values()))
 
 
-def _nothing_made(source: Source) -> str:
+def _unused_notice(source: Source) -> str:
     return (
         f"nothing is made of what {source.service!r} sends ({', '.join(source.libraries) or 'no scope'}): "
         "none of it says that it is an agent, a model call or a tool call; "

@@ -73,7 +73,7 @@ def read_log(
     time = record.time_unix_nano or record.observed_time_unix_nano
     data = read(found, now)
     if kind is Kind.AGENT:
-        data = _present(framework=clean_name(scope.name), version=clean_name(scope.version)) | data
+        data = _known_values(framework=clean_name(scope.name), version=clean_name(scope.version)) | data
     return Observation(
         identity=f"{event_name}\n{agent}\n{session}\n{time}\n".encode() + span_id[:8],
         process=process,
@@ -95,7 +95,7 @@ def read_log(
 
 
 def _started(found: Fields, now: float) -> dict[str, Any]:
-    return _present(
+    return _known_values(
         start_records=True,
         framework=text_of(found.get("framework")),
         version=text_of(found.get("version")),
@@ -108,15 +108,15 @@ def _started(found: Fields, now: float) -> dict[str, Any]:
 
 
 def _step_started(found: Fields, now: float) -> dict[str, Any]:
-    return _present(index=count_of(found.get("index")))
+    return _known_values(index=count_of(found.get("index")))
 
 
 def _llm_started(found: Fields, now: float) -> dict[str, Any]:
-    return _present(model=text_of(found.get("model")), provider=text_of(found.get("provider")))
+    return _known_values(model=text_of(found.get("model")), provider=text_of(found.get("provider")))
 
 
 def _tool_started(found: Fields, now: float) -> dict[str, Any]:
-    return _present(
+    return _known_values(
         tool=text_of(found.get("tool")) or UNNAMED_TOOL,
         call_id=text_of(found.get("call_id")),
         timeout=number_of(found.get("timeout")),
@@ -124,7 +124,7 @@ def _tool_started(found: Fields, now: float) -> dict[str, Any]:
 
 
 def _heartbeat(found: Fields, now: float) -> dict[str, Any]:
-    return _present(
+    return _known_values(
         interval=number_of(found.get("heartbeat_interval")),
         phase=text_of(found.get("phase")),
         last_tool_call=moment_of(found.get("last_tool_call"), now),
@@ -141,16 +141,16 @@ def _waiting(found: Fields, now: float) -> dict[str, Any]:
 
 
 def _checkpoint(found: Fields, now: float) -> dict[str, Any]:
-    return _present(checkpoint_id=text_of(found.get("checkpoint")))
+    return _known_values(checkpoint_id=text_of(found.get("checkpoint")))
 
 
 def _output(found: Fields, now: float) -> dict[str, Any]:
     counts = ("files_changed", "tests_passed", "tests_failed")
-    return _present(**{key: count_of(found.get(key)) for key in counts})
+    return _known_values(**{key: count_of(found.get(key)) for key in counts})
 
 
 def _resource(found: Fields, now: float) -> dict[str, Any]:
-    return _present(
+    return _known_values(
         resource=text_of(found.get("resource")),
         used=number_of(found.get("resource_used")),
         limit=number_of(found.get("resource_limit")),
@@ -158,7 +158,7 @@ def _resource(found: Fields, now: float) -> dict[str, Any]:
 
 
 def _breaker(found: Fields, now: float) -> dict[str, Any]:
-    return _present(name=text_of(found.get("breaker")), to=text_of(found.get("breaker_state")))
+    return _known_values(name=text_of(found.get("breaker")), to=text_of(found.get("breaker_state")))
 
 
 def _nothing(found: Fields, now: float) -> dict[str, Any]:
@@ -184,6 +184,6 @@ RECORDS: Final[Mapping[str, tuple[Kind, Reader]]] = {
 """The records that mean something."""
 
 
-def _present(**values: Any) -> dict[str, Any]:
+def _known_values(**values: Any) -> dict[str, Any]:
     """Return what is known of the values."""
     return {key: value for key, value in values.items() if value is not None and value != ""}

@@ -27,7 +27,7 @@ class LostSpans:
             del self._held[next(iter(self._held))]
         self._held.setdefault(observation.identity, (now + SPAN_GRACE, observation))
 
-    def due(self, now: float, duplicates: Duplicates, batch: Batch) -> list[Observation]:
+    def pop_due(self, now: float, duplicates: Duplicates, batch: Batch) -> list[Observation]:
         """
         Return the ends whose spans have not arrived in time.
 
@@ -38,7 +38,7 @@ class LostSpans:
         for identity, (at, _) in self._held.items():
             if at > now:
                 break
-            ended.append((identity, duplicates.seen(identity)))
+            ended.append((identity, duplicates.is_stored(identity)))
         found: list[Observation] = []
         for identity, has_span in ended:
             _, observation = self._held.pop(identity)

@@ -32,7 +32,7 @@ class Observation:
     """It has no parent in its own process, as far as can be told."""
     is_own: bool = False
     """It is of our own instrumentation, which says itself when work begins and what a step is."""
-    interval: float | None = None
+    report_interval: float | None = None
     """In how many seconds its sender says again that this is open; None if it does not."""
     awaits_span: bool = False
     """A record of the end of a span, which says more when it arrives."""
@@ -44,16 +44,16 @@ class Observation:
     """The sender's own id of the call or the turn; "" where it has none."""
     continuation: str = ""
     """Of a call that goes on after its answer, and of its end: what the client knows it by."""
-    asks: tuple[str, ...] | None = None
+    requested_tools: tuple[str, ...] | None = None
     """Of an answer of the model: the tools that it calls. None where the record does not say."""
-    question: str = ""
+    request_messages: str = ""
     """Of a model call: the messages that were sent, in JSON, where they were recorded."""
-    answer: str = ""
+    response_messages: str = ""
     """Likewise what the model answered."""
     is_step: bool = True
     """Of a model call: whether it is a turn of the agent, and no aside such as the choice of a model."""
     agent: str = ""
-    shifted: int | None = None
+    clock_shift: int | None = None
     """By how much its times were moved, as its sender's clock is ahead; None where they are of our clock."""
     is_subagent: bool = False
     """A sub-agent of a coding agent did it, which may work on after the turn of its parent."""

@@ -50,7 +50,7 @@ def read_partial_span(event: str, body: AnyValue, now: float) -> Observation | N
             Fault.INVALID_SPAN, "a partial span whose body is no TracesData with a span"
         ) from None
     span.end_time_unix_nano = 0
-    return read_span(span, Process.of(resource), scope, now)
+    return read_span(span, Process.from_resource(resource), scope, now)
 
 
 def _from_protobuf(text: str) -> tuple[Resource, InstrumentationScope, Span]:

@@ -61,12 +61,12 @@ _TYPES: Final = frozenset(
         "tool_use",
     }
 )
-_OF_RUN: Final = frozenset(
+_RUN_KEYS: Final = frozenset(
     {"callbacks", "color", "config", "metadata", "name", "parent_run_id", "run_id", "tags"}
 )
 """What LangChain notes about a run beside its output, as ``kwargs``."""
 _ROLES: Final = frozenset({"assistant", "function", "model", "tool", "user"})
-_BESIDE: Final = frozenset(
+_ENVELOPE_KEYS: Final = frozenset(
     {
         "annotations",
         "call_id",
@@ -81,11 +81,13 @@ _BESIDE: Final = frozenset(
     }
 )
 """What such an envelope has beside its payload; anything else is an argument."""
-_PRINTED: Final = re.compile(r"content=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")(?: \w+=|\Z)", re.DOTALL)
+_PRINTED_MESSAGE: Final = re.compile(
+    r"content=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")(?: \w+=|\Z)", re.DOTALL
+)
 """A message as Python prints it."""
 
 
-def payload_of(value: Any) -> Any:
+def unwrap_payload(value: Any) -> Any:
     """
     Return what a tool was called with or answered, without what libraries put around it.
 
@@ -117,7 +119,7 @@ def _of_text(text: str) -> Any:
             pass
         if first != '"' and len(stripped) <= _LONGEST_LITERAL:
             return _literal(stripped, text)
-    elif stripped.startswith("content=") and (printed := _PRINTED.match(stripped)) is not None:
+    elif stripped.startswith("content=") and (printed := _PRINTED_MESSAGE.match(stripped)) is not None:
         return _literal(printed[1], text)
     return text
 
@@ -146,9 +148,9 @@ def _is_envelope(value: Any) -> bool:
     if not _MARKS.isdisjoint(value):
         return True
     if len(value) == 2 and isinstance(run := value.get("kwargs"), Mapping):
-        return bool(run) and _OF_RUN.issuperset(run)
+        return bool(run) and _RUN_KEYS.issuperset(run)
     is_typed = _is_one_of(value.get("type"), _TYPES) or _is_one_of(value.get("role"), _ROLES)
-    return is_typed and _BESIDE.issuperset(value)
+    return is_typed and _ENVELOPE_KEYS.issuperset(value)
 
 
 def _is_one_of(value: Any, names: frozenset[str]) -> bool:

@@ -42,7 +42,7 @@ def quoted(text: Any) -> str:
     return masked[: QUESTION_LIMIT - len(note)] + note
 
 
-def permit_answer(decision: str, message: str) -> dict[str, Any]:
+def permission_answer(decision: str, message: str) -> dict[str, Any]:
     """Return the answer to the hook: ``allow``, or ``deny`` with words that the model is given."""
     answer = {"behavior": decision} | ({"message": message} if decision == "deny" else {})
     return {"hookSpecificOutput": {"hookEventName": EVENT, "decision": answer}}

@@ -63,7 +63,7 @@ def price_call(model: str, tokens: Tokens, prices: Prices) -> Decimal | None:
 
 def read_prices(table: Mapping[str, Any]) -> dict[str, Price]:
     """Return the prices in litellm's table, without models that it lists at 0 dollars: 0 is unknown there."""
-    return {name: price for name, entry in table.items() if (price := _price_in(entry)) is not None}
+    return {name: price for name, entry in table.items() if (price := _parse_price(entry)) is not None}
 
 
 def load_prices() -> dict[str, Price]:
@@ -79,7 +79,7 @@ def load_prices() -> dict[str, Price]:
         return {}
 
 
-def _price_in(entry: Any) -> Price | None:
+def _parse_price(entry: Any) -> Price | None:
     if not isinstance(entry, Mapping) or entry.get("mode") not in _MODES:
         return None
     read, written = _dollars(entry, "input_cost_per_token"), _dollars(entry, "output_cost_per_token")

@@ -85,7 +85,7 @@ class Process:
         return found
 
     @classmethod
-    def of(cls, resource: Resource) -> Process:
+    def from_resource(cls, resource: Resource) -> Process:
         """Read the resource; a process that gives itself no instance id is known by its host, pod and pid."""
         found = {a.key: a.value for a in islice(resource.attributes, MAX_ATTRIBUTES)}
         texts = {name: text_of(found.get(key)) for name, key in RESOURCE_ATTRIBUTES.items()}

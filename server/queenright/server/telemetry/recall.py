@@ -32,12 +32,12 @@ def recall(assembler: Assembler, monitor: HealthMonitor, events: Iterable[AgentE
         events: What was stored last of the types `RECALLED`, oldest first.
     """
     for incarnation, session, names in monitor.foreign_runs():
-        assembler.traces.note_known(incarnation, session, names)
+        assembler.traces.restore_name(incarnation, session, names)
     for worker in monitor.workers():
         (agent, session), ended_at = worker.key, worker.vitals.ended_at
         if (client := agent.partition("/")[0]) in CLIENT_NAMES:
             ended_ns = None if ended_at is None else round(ended_at * 1e9)
             has_failed = worker.vitals.status is SessionStatus.FAILED
-            assembler.sessions.note_known(client, session, agent, ended_at=ended_ns, has_failed=has_failed)
+            assembler.sessions.reset(client, session, agent, ended_at=ended_ns, has_failed=has_failed)
     for event in events:
-        assembler.sessions.recall(event)
+        assembler.sessions.restore(event)

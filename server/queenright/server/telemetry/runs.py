@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from queenright.server.telemetry.kind import Kind
-from queenright.server.telemetry.messages import AskedCall, CallResult
+from queenright.server.telemetry.messages import CallResult, RequestedCall
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 
@@ -92,7 +92,7 @@ class EndedCall:
 
 
 @dataclass(slots=True, eq=False)
-class BegunWork:
+class OpenWork:
     """Work that has begun, and of which the span has not arrived."""
 
     what: str
@@ -110,11 +110,11 @@ class Run:
     agent_id: str
     session_id: str
     incarnation_id: str
-    own: bool = False
+    is_own: bool = False
     """It is of our own instrumentation, which says itself when it begins and what a step is."""
     name: Name = (-1, 0, False, "")
     """Where the agent's name is from."""
-    began_as: str = ""
+    first_name: str = ""
     """The first name that was known."""
     is_loose: bool = False
     """Each of its calls is a trace of its own."""
@@ -130,26 +130,26 @@ class Run:
     last_llm: str = ""
     turn: str = ""
     turn_until: int = 0
-    begun: dict[bytes, BegunWork] = field(default_factory=dict)
+    open_work: dict[bytes, OpenWork] = field(default_factory=dict)
     """By span."""
-    ended: deque[EndedCall] | None = None
+    ended_calls: deque[EndedCall] | None = None
     """The calls that ended last."""
     failure: dict[str, Any] = field(default_factory=dict)
     """How its last call of a model, or an agent inside it since, failed."""
     has_tools: bool = False
     """It has spans of tools: what messages say of tools is known."""
-    asked: dict[str, AskedCall] | None = None
+    requested_calls: dict[str, RequestedCall] | None = None
     """Tool calls in answers of the model, by id."""
     results: dict[str, tuple[CallResult, int, str] | None] | None = None
     """Results in its questions, by id: what, at the latest when, in which turn. None once it was told."""
-    judged_at: int = 0
+    outcome_at: int = 0
     """When that call, or agent, ended."""
     own_failure: dict[str, Any] = field(default_factory=dict)
     """How what ended it failed."""
     has_failed: bool = False
     """It was said to have failed when it ended."""
 
-    def names_kept(self) -> Callable[[], None]:
+    def name_restorer(self) -> Callable[[], None]:
         """Return what gives it and its session the names again that they have now."""
         names = self.agent_id, self.session_id, self.name, self.has_own_session
 
@@ -160,23 +160,23 @@ class Run:
 
     def note_outcome(self, failure: dict[str, Any], at: int) -> None:
         """Note how a call of a model, or an agent inside the run, ended; an earlier one changes nothing."""
-        if at >= self.judged_at:
-            self.failure, self.judged_at = failure, at
+        if at >= self.outcome_at:
+            self.failure, self.outcome_at = failure, at
 
-    def note_begun(self, span_id: bytes, what: str, call_id: str, library: str) -> None:
+    def add_open_work(self, span_id: bytes, what: str, call_id: str, library: str) -> None:
         """Note that a piece of work has begun."""
-        _bound(self.begun, MAX_PARENTS)
-        self.begun[span_id] = BegunWork(what, call_id, library)
+        _bound(self.open_work, MAX_PARENTS)
+        self.open_work[span_id] = OpenWork(what, call_id, library)
 
-    def note_asked(self, call: AskedCall) -> None:
+    def add_requested_call(self, call: RequestedCall) -> None:
         """Note that an answer of the model asks for a tool call; one without an id is not known again."""
-        if self.asked is None:
-            self.asked = {}
-        if call.id and call.id not in self.asked:
-            _bound(self.asked, MAX_PARENTS)
-            self.asked[call.id] = call
+        if self.requested_calls is None:
+            self.requested_calls = {}
+        if call.id and call.id not in self.requested_calls:
+            _bound(self.requested_calls, MAX_PARENTS)
+            self.requested_calls[call.id] = call
 
-    def note_result(self, result: CallResult, at: int, turn: str) -> None:
+    def add_result(self, result: CallResult, at: int, turn: str) -> None:
         """Note that a question to the model holds the result of a tool call."""
         if self.results is None:
             self.results = {}
@@ -184,42 +184,44 @@ class Run:
             _bound(self.results, MAX_PARENTS)
             self.results[result.id] = result, at, turn
 
-    def note_again(self, result: CallResult, at: int, turn: str) -> None:
+    def restore_result(self, result: CallResult, at: int, turn: str) -> None:
         """Note a result once more that was taken: it could not be told."""
         if self.results is not None:
             self.results[result.id] = result, at, turn
 
-    def take_answered(self) -> list[tuple[AskedCall, CallResult, int, str]]:
+    def pop_answered_calls(self) -> list[tuple[RequestedCall, CallResult, int, str]]:
         """Return the tool calls of which call and result are known, each once."""
-        if self.asked is None or self.results is None:
+        if self.requested_calls is None or self.results is None:
             return []
         found = [
-            (self.asked[id_], *known) for id_, known in self.results.items() if known and id_ in self.asked
+            (self.requested_calls[id_], *known)
+            for id_, known in self.results.items()
+            if known and id_ in self.requested_calls
         ]
         for call, *_ in found:
             self.results[call.id] = None
         return found
 
-    def is_told(self, call_id: str) -> bool:
+    def is_reported(self, call_id: str) -> bool:
         """Say whether messages have told of a tool call."""
         return self.results is not None and call_id in self.results and self.results[call_id] is None
 
-    def begun_elsewhere(self, what: str, library: str) -> str | None:
+    def find_open_elsewhere(self, what: str, library: str) -> str | None:
         """Return the id of a call that another library said has begun, and this one has not; None if none."""
-        same = [work for work in self.begun.values() if work.what == what and not work.end]
+        same = [work for work in self.open_work.values() if work.what == what and not work.end]
         here = {work.call_id for work in same if work.library == library}
         return next((work.call_id for work in same if work.call_id not in here), None)
 
     def is_repeat(self, call: EndedCall) -> bool:
         """Say whether another library has told of a call, and note it."""
-        if self.ended is None:
-            self.ended = deque(maxlen=MAX_LOOSE_ENDED if self.is_loose else MAX_ENDED)
+        if self.ended_calls is None:
+            self.ended_calls = deque(maxlen=MAX_LOOSE_ENDED if self.is_loose else MAX_ENDED)
         [library] = call.libraries
-        for known in self.ended:
+        for known in self.ended_calls:
             if library not in known.libraries and known.is_same(call):
                 known.libraries += (library,)
                 return True
-        self.ended.append(call)
+        self.ended_calls.append(call)
         return False
 
     def turn_of(self, span_id: str, start: int, end: int) -> str:
@@ -250,26 +252,30 @@ class Trace:
     """By session."""
     own_runs: dict[tuple[str, str], Run] = field(default_factory=dict)
     """Of our own instrumentation, by agent and session."""
-    last: Run | None = None
-    parents: dict[bytes, Run] = field(default_factory=dict)
-    inside: dict[bytes, str] = field(default_factory=dict)
+    last_run: Run | None = None
+    runs_by_parent: dict[bytes, Run] = field(default_factory=dict)
+    work_by_parent: dict[bytes, str] = field(default_factory=dict)
     open_agents: dict[bytes, None] = field(default_factory=dict)
     """Spans of agents that have begun and not ended."""
 
-    def own(self, agent: str, session: str, incarnation: str) -> Run:
+    def own_run(self, agent: str, session: str, incarnation: str) -> Run:
         """Return the run of a span or record of our own instrumentation, which names everything."""
         run = self.own_runs.get((agent, session))
         if run is None or run.incarnation_id != incarnation:
-            run = Run(agent, session, incarnation, own=True)
+            run = Run(agent, session, incarnation, is_own=True)
             _bound(self.own_runs, MAX_RUNS)
             self.own_runs[agent, session] = run
-        self.last = run
+        self.last_run = run
         return run
 
     def find(self, observation: Observation) -> Run | None:
         """Return the run that an observation is of: that of its session, else that of what is around it."""
-        near = self.parents.get(observation.span_id) or self.parents.get(observation.parent_id) or self.last
-        if near is None or not observation.session or observation.session == near.session_id or near.own:
+        near = (
+            self.runs_by_parent.get(observation.span_id)
+            or self.runs_by_parent.get(observation.parent_id)
+            or self.last_run
+        )
+        if near is None or not observation.session or observation.session == near.session_id or near.is_own:
             return near
         named = self.runs.get(observation.session)
         return near if named is None and not near.has_own_session else named
@@ -281,7 +287,7 @@ class Trace:
 
     def note(self, observation: Observation, run: Run) -> None:
         """Note that a span is of a run: what lies beside it or below it is likely to be, too."""
-        self.last = run
+        self.last_run = run
         if observation.parent_id:
             self.note_child(observation.parent_id, run)
         if observation.kind is Kind.AGENT:
@@ -294,19 +300,19 @@ class Trace:
 
     def note_child(self, parent: bytes, run: Run) -> None:
         """Note whose work lies below a span."""
-        _bound(self.parents, MAX_PARENTS)
-        self.parents[parent] = run
+        _bound(self.runs_by_parent, MAX_PARENTS)
+        self.runs_by_parent[parent] = run
 
-    def wraps(self, span_id: bytes, parent: bytes, what: str) -> bool:
+    def is_wrapper(self, span_id: bytes, parent: bytes, what: str) -> bool:
         """
         Say whether a span only wraps one of the same kind that has been counted.
 
         Two instrumentations on one call (the framework's and the model client's) make two spans of it.
         """
         if parent:
-            _bound(self.inside, MAX_PARENTS)
-            self.inside[parent] = what
-        return self.inside.get(span_id) == what
+            _bound(self.work_by_parent, MAX_PARENTS)
+            self.work_by_parent[parent] = what
+        return self.work_by_parent.get(span_id) == what
 
     def open_runs(self) -> Iterator[Run]:
         """Yield the runs of others than our own instrumentation that have begun and not ended."""
@@ -340,12 +346,12 @@ class Traces:
         """Return a trace only if something of it has been seen."""
         return self._traces.get((trace_id, process.incarnation_id))
 
-    def note_known(self, incarnation_id: str, session: str, names: tuple[str, str]) -> None:
+    def restore_name(self, incarnation_id: str, session: str, names: tuple[str, str]) -> None:
         """Note what a run is called that was known before the service was started anew, and its session."""
         _bound(self._known, MAX_NAMES)
         self._known[incarnation_id, session] = names
 
-    def take_known(self, incarnation_id: str, session: str) -> tuple[str, str] | None:
+    def pop_restored_name(self, incarnation_id: str, session: str) -> tuple[str, str] | None:
         """Return what a run that was known before is called, and its session; once."""
         return self._known.pop((incarnation_id, session), None)
 
@@ -354,7 +360,7 @@ class Traces:
         _bound(self._roots, MAX_ROOTS)
         self._roots[observation.trace_id, observation.process.incarnation_id] = observation.end, failure
 
-    def take_root(self, observation: Observation) -> tuple[int, dict[str, Any]] | None:
+    def pop_root(self, observation: Observation) -> tuple[int, dict[str, Any]] | None:
         """Return when and how the outermost span around an observation ended, if that was known before."""
         return self._roots.pop((observation.trace_id, observation.process.incarnation_id), None)
 

@@ -22,9 +22,9 @@ MAX_MCP_CHANGES: Final = 64
 _FAILURE: Final = ("error_type", "error")
 
 
-ANSWERED: Final = b"\nanswered"
+ANSWERED_SUFFIX: Final = b"\nanswered"
 """Ends the identity of what says that the permission request of the identity before it was answered."""
-_UNSURE: Final = 30 * 1_000_000_000
+_MAX_TRANSIT: Final = 30 * 1_000_000_000
 """Nanoseconds by which times of a clock that is ahead may still be late: what exporters take to send."""
 _ENDS_WAIT: Final = frozenset({EventType.TOOL_CALL_STARTED, EventType.LLM_CALL_STARTED})
 """What shows that a worker works, and ends its wait."""
@@ -64,15 +64,15 @@ class Session:
         self._calls = Calls()
         self._turns: dict[str, bool] = {}
         """Prompts, and whether their turn is over."""
-        self._ahead = 0
+        self._clock_lead = 0
         """By how much its client's clock is ahead of ours at least, in nanoseconds."""
         self._is_turn_over = False
         """The last turn has ended, and what is done since is done by sub-agents."""
         self._last = 0
         """When it last did something: an older record says nothing of what it does now."""
-        self._asks_model = False
-        self._asked_at = 0
-        self._asked: dict[bytes, _Request] = {}
+        self._is_model_pending = False
+        self._model_asked_at = 0
+        self._requests: dict[bytes, _Request] = {}
         """What a person is asked, by the identity of the request."""
         self._failure: dict[str, Any] = {"error_type": "error"} if run.has_failed else {}
         """Of its last model call, if that failed."""
@@ -100,45 +100,47 @@ class Session:
         is_better = name.count("/") > self._known_as.count("/")
         return name if is_better or not self._known_as else self._known_as
 
-    def recall(self, event: AgentEvent) -> None:
+    def restore(self, event: AgentEvent) -> None:
         """Take in what was told before: a call that counts already, a wait, or that it asked its model."""
         at = round(event.time * 1e9)
         self._last = max(self._last, at)
         if event.type is EventType.WORKER_WAITING:
             self._recall_wait(event.data, at)
         elif event.type is EventType.LLM_CALL_STARTED:
-            self._asks_model, self._asked_at, self._is_turn_over = True, at, False
-            self._asked.clear()
+            self._is_model_pending, self._model_asked_at, self._is_turn_over = True, at, False
+            self._requests.clear()
         else:
             self._recall_call(event, at)
 
     def _recall_wait(self, data: Mapping[str, Any], at: int) -> None:
-        self._asks_model = False
+        self._is_model_pending = False
         if data.get("reason") != WaitingReason.USER_INPUT or "tool" not in data:
-            self._asked.clear()
+            self._requests.clear()
             self._is_turn_over = data.get("reason") == WaitingReason.USER_INPUT
             return
-        call = self._calls.find_open(data["tool"], None, {request.call for request in self._asked.values()})
+        call = self._calls.find_open(
+            data["tool"], None, {request.call for request in self._requests.values()}
+        )
         identity = f"{data['tool']}\n{data.get('question')}".encode()
-        self._asked[identity] = _Request("" if call is None else call.id, at, dict(data))
+        self._requests[identity] = _Request("" if call is None else call.id, at, dict(data))
 
     def _recall_call(self, event: AgentEvent, at: int) -> None:
         data = event.data
         kind = Kind.LLM if event.type is EventType.LLM_CALL_COMPLETED else Kind.TOOL
         began = at - round((data.get("duration") or 0.0) * 1e9)
         ended = 0 if event.type is EventType.TOOL_CALL_STARTED else at
-        call = self._calls.recall(kind, data.get("call_id", ""), data.get("tool", ""), began, ended)
+        call = self._calls.restore(kind, data.get("call_id", ""), data.get("tool", ""), began, ended)
         call.has_failed |= "error_type" in data
         if kind is Kind.LLM and not data.get("amends"):
             call.unpriced_tokens = _tokens_of(data)
         call.has_cost |= "cost_usd" in data
         if data.get("amends"):
             return
-        self._asks_model = self._asks_model and kind is Kind.LLM and at < self._asked_at
+        self._is_model_pending = self._is_model_pending and kind is Kind.LLM and at < self._model_asked_at
         if kind is Kind.LLM and at >= self._answered_at:
             self._failure, self._answered_at = {k: data[k] for k in _FAILURE if k in data}, at
 
-    def _set_by_our_clock(self, observation: Observation, now: int) -> None:
+    def _adjust_clock(self, observation: Observation, now: int) -> None:
         """
         Move the times of a record by what its client's clock is ahead of ours.
 
@@ -148,21 +150,21 @@ class Session:
         at = observation.end or observation.start
         if at == now:
             return  # a hook call that says no time: it has ours
-        if self._ahead > 2 * _UNSURE and 0 <= now - at < _UNSURE:
-            self._ahead = 0  # by such a clock this would have taken long to arrive: it was set right
-        self._ahead = max(self._ahead, at - now)
-        observation.shifted = self._ahead
-        if self._ahead:
-            observation.start -= self._ahead
-            observation.end -= self._ahead if observation.end else 0
+        if self._clock_lead > 2 * _MAX_TRANSIT and 0 <= now - at < _MAX_TRANSIT:
+            self._clock_lead = 0  # by such a clock this would have taken long to arrive: it was set right
+        self._clock_lead = max(self._clock_lead, at - now)
+        observation.clock_shift = self._clock_lead
+        if self._clock_lead:
+            observation.start -= self._clock_lead
+            observation.end -= self._clock_lead if observation.end else 0
             ended_at = self.run.ended_at
-            if observation.end and not self.run.open and 0 < observation.end - ended_at < _UNSURE:
+            if observation.end and not self.run.open and 0 < observation.end - ended_at < _MAX_TRANSIT:
                 # Told by a hook, the end has our time; this one has at most what it took to arrive too much.
                 observation.start, observation.end = min(observation.start, ended_at), ended_at
 
     def take(self, observation: Observation, now: int) -> Iterator[Change]:
         """Take in what one record says; ``now`` in nanoseconds since the epoch."""
-        self._set_by_our_clock(observation, now)
+        self._adjust_clock(observation, now)
         at = observation.end or observation.start
         if observation.kind is Kind.MCP_SERVER:
             yield from self._mcp_server(observation, at)
@@ -184,12 +186,12 @@ class Session:
             )
             changes, self._mcp_changes = self._mcp_changes, []
             yield from changes
-        goes_on = False
+        is_working = False
         for change in self._work(observation, at):
-            goes_on |= change.type in _ENDS_WAIT
+            is_working |= change.type in _ENDS_WAIT
             yield change
-        if goes_on and self._asked:
-            yield self._waits(at)  # another of its calls, or a sub-agent, works on meanwhile
+        if is_working and self._requests:
+            yield self._wait_change(at)  # another of its calls, or a sub-agent, works on meanwhile
 
     def _work(self, observation: Observation, at: int) -> Iterator[Change]:
         is_news = self.run.open and at >= self._last
@@ -224,32 +226,34 @@ class Session:
 
     def _wait(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
         if observation.end:
-            asked = observation.identity.removesuffix(ANSWERED)
-            yield from self._end_wait([asked] if asked in self._asked else [], at)
+            asked = observation.identity.removesuffix(ANSWERED_SUFFIX)
+            yield from self._end_wait([asked] if asked in self._requests else [], at)
         elif is_news:
-            self._asks_model = False
+            self._is_model_pending = False
             data = {key: value for key, value in observation.data.items() if key != "args_hash"}
             if "tool" in data:
-                while len(self._asked) >= MAX_CALLS:
-                    del self._asked[next(iter(self._asked))]
-                asked_calls = {request.call for request in self._asked.values()}
-                call = self._calls.find_open(data["tool"], observation.data.get("args_hash"), asked_calls)
-                self._asked[observation.identity] = _Request("" if call is None else call.id, at, data)
+                while len(self._requests) >= MAX_CALLS:
+                    del self._requests[next(iter(self._requests))]
+                requested_calls = {request.call for request in self._requests.values()}
+                call = self._calls.find_open(data["tool"], observation.data.get("args_hash"), requested_calls)
+                self._requests[observation.identity] = _Request("" if call is None else call.id, at, data)
             yield Change(EventType.WORKER_WAITING, at, data)
 
-    def _waits(self, at: int) -> Change:
+    def _wait_change(self, at: int) -> Change:
         """Return that it waits for its person, or that it waits no longer."""
-        last = next(reversed(self._asked.values()), None)
+        last = next(reversed(self._requests.values()), None)
         return Change(EventType.WORKER_WAITING, at, {"reason": None} if last is None else last.data)
 
     def _end_wait(self, answered: Sequence[bytes], at: int) -> Iterator[Change]:
         """End the wait for these permissions: the person, or we, have answered."""
         for identity in answered:
-            del self._asked[identity]
+            del self._requests[identity]
         if answered:
-            yield self._waits(at)
+            yield self._wait_change(at)
 
-    def _requests_about(self, call: Call, at: int, *, is_decision: bool, is_news: bool) -> list[bytes]:
+    def _find_answered_requests(
+        self, call: Call, at: int, *, is_decision: bool, is_news: bool
+    ) -> list[bytes]:
         """
         Return which requests are over as this call was decided on, or ended, at this time.
 
@@ -257,7 +261,7 @@ class Session:
         that may be behind ours.
         """
         found = []
-        for identity, request in self._asked.items():
+        for identity, request in self._requests.items():
             if request.call == call.id:
                 is_over = is_decision or at >= request.at
             else:
@@ -269,16 +273,16 @@ class Session:
 
     def is_asked(self, identity: bytes) -> bool:
         """Return whether a permission request waits for its person, as far as is known."""
-        return identity in self._asked
+        return identity in self._requests
 
     def _turn(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
         is_over = self._turns.get(observation.call) if observation.call else None
         if observation.end:
             self._note_turn(observation.call, True)
-            self._asked.clear()
+            self._requests.clear()
             self._failure = _failure_of(observation) or self._failure
             if is_news:
-                self._asks_model, self._is_turn_over = False, True
+                self._is_model_pending, self._is_turn_over = False, True
                 yield Change(EventType.WORKER_WAITING, at, {"reason": WaitingReason.USER_INPUT.value})
         elif is_over is None:
             self._note_turn(observation.call, False)
@@ -297,7 +301,7 @@ class Session:
         if not observation.end:
             if is_news:
                 yield from self._ask_model(at)
-                self._asked_at = at
+                self._model_asked_at = at
             return
         call, is_new = self._calls.note(observation, Kind.LLM)
         cost = observation.data.get("cost_usd")
@@ -320,13 +324,13 @@ class Session:
             # A turn of the model is a step; its tool calls come after it.
             yield Change(EventType.STEP_COMPLETED, observation.end, step | {"is_model_turn": True})
             self.run.last_llm = str(observation.end)
-        if observation.end >= self._asked_at:
-            self._asks_model = False
-        elif self._asks_model:
+        if observation.end >= self._model_asked_at:
+            self._is_model_pending = False
+        elif self._is_model_pending:
             # Told late, of a call before the one that goes on.
-            yield Change(EventType.LLM_CALL_STARTED, self._asked_at, {})
-        if is_news and observation.asks is not None:
-            yield from self._answer(observation, observation.asks)
+            yield Change(EventType.LLM_CALL_STARTED, self._model_asked_at, {})
+        if is_news and observation.requested_tools is not None:
+            yield from self._answer(observation, observation.requested_tools)
 
     def _answer(self, observation: Observation, tools: tuple[str, ...]) -> Iterator[Change]:
         """Begin the tools that an answer of the model calls; one that calls none ends the turn."""
@@ -367,7 +371,7 @@ class Session:
         if not is_new:
             # It began before its client asked: the client decided, or the tool ended.
             is_decision = observation.source != "hook"
-            answered = self._requests_about(call, at, is_decision=is_decision, is_news=is_news)
+            answered = self._find_answered_requests(call, at, is_decision=is_decision, is_news=is_news)
             yield from self._end_wait(answered, at)
         # The begin of a call without an id of its own was told to an earlier service: its end closes any of
         # the same tool.
@@ -375,7 +379,7 @@ class Session:
         data = observation.data | {"call_id": "" if is_begin_unknown else call.id}
         if not observation.end:
             if is_new:
-                self._asks_model = False
+                self._is_model_pending = False
                 self._is_turn_over = self._is_turn_over and observation.is_subagent
                 data.pop("args_hash", None)
                 data.pop("effect", None)
@@ -414,9 +418,9 @@ class Session:
         yield Change(EventType.TOOL_CALL_COMPLETED, call.end, data | failure)
 
     def _ask_model(self, at: int) -> Iterator[Change]:
-        if not self._asks_model:
-            self._asks_model, self._asked_at = True, at
-            self._asked.clear()
+        if not self._is_model_pending:
+            self._is_model_pending, self._model_asked_at = True, at
+            self._requests.clear()
             yield Change(EventType.LLM_CALL_STARTED, at, {})
 
     def _end(self, at: int) -> Iterator[Change]:
@@ -453,9 +457,7 @@ class Sessions:
         known = self._sessions.pop(key, None)
         return self._keep(key, known or Session(Run("", session, session)))
 
-    def note_known(
-        self, client: str, session: str, agent: str, *, ended_at: int | None, has_failed: bool
-    ) -> None:
+    def reset(self, client: str, session: str, agent: str, *, ended_at: int | None, has_failed: bool) -> None:
         """
         Forget what is known of a session, but for what its agent is called and how it ended.
 
@@ -470,11 +472,11 @@ class Sessions:
         run.has_failed = has_failed
         self._keep((client, session), Session(run))
 
-    def recall(self, event: AgentEvent) -> None:
+    def restore(self, event: AgentEvent) -> None:
         """Take in what a known session was told to have called before the service was started anew."""
         session = self._sessions.get((event.agent_id.partition("/")[0], event.session_id))
         if session is not None:
-            session.recall(event)
+            session.restore(event)
 
     def _keep(self, key: tuple[str, str], session: Session) -> Session:
         while len(self._sessions) >= MAX_SESSIONS:

@@ -84,7 +84,7 @@ class Source:
     """Some of its instrumentation scopes."""
     first_seen: float = 0.0
     last_seen: float = 0.0
-    last_told: float = 0.0
+    last_notified: float = 0.0
     """When its sender was last told that nothing is made of what it sends."""
 
     @property
@@ -145,7 +145,7 @@ class Sources:
     def __iter__(self) -> Iterator[Source]:
         return iter(self._sources.values())
 
-    def of(self, process: Process, scope: str) -> Source:
+    def for_process(self, process: Process, scope: str) -> Source:
         """Return the source that a library in a process is of."""
         dialect = dialect_of(scope)
         return self.get(process.name_of(dialect) if dialect in CLIENT_NAMES else process.service, dialect)
@@ -161,7 +161,7 @@ class Sources:
         self._sources[key] = source
         return source
 
-    def same_as(self, new: Source) -> Source:
+    def merge_into_known(self, new: Source) -> Source:
         """
         Return the source that ``new`` tells more of, the newest one from now on.
 

@@ -39,7 +39,7 @@ class SpanRecord:
     start: int
     time: int
     """Of the start, of the heartbeat, or of the end."""
-    interval: float | None
+    report_interval: float | None
     """Seconds between two heartbeats."""
     outcome: SpanOutcome | None
     """None while the span is open."""
@@ -70,7 +70,7 @@ def read_span_record(record: LogRecord) -> SpanRecord | None:
         scope=text_of(found.get(names.OPEN_SPAN_SCOPE)),
         start=max(0, start.int_value if start is not None else 0) or time,
         time=time,
-        interval=number_of(found.get(names.HEARTBEAT_INTERVAL)),
+        report_interval=number_of(found.get(names.HEARTBEAT_INTERVAL)),
         outcome=outcome if record.event_name == names.EVENT_SPAN_ENDED else None,
         agent=text_of(found.get(names.GEN_AI_AGENT_NAME)),
         session=text_of(found.get(names.GEN_AI_CONVERSATION_ID)),
@@ -114,7 +114,7 @@ def observation_of(record: SpanRecord, process: Process) -> Observation | None:
         start=record.start,
         end=record.time if has_ended else 0,
         is_outermost=has_ended and not record.parent_id,
-        interval=None if has_ended or not record.interval else max(1.0, record.interval),
+        report_interval=None if has_ended or not record.report_interval else max(1.0, record.report_interval),
         awaits_span=has_ended,
         trace_id=record.trace_id,
         span_id=record.span_id,

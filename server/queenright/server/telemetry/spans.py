@@ -183,9 +183,9 @@ def _llm(observation: Observation, name: str, found: Fields) -> None:
     if "response_id" in found:
         observation.call = text_of(found["response_id"])
     if "arguments" in found:
-        observation.question = found["arguments"].string_value
+        observation.request_messages = found["arguments"].string_value
     if "result" in found:
-        observation.answer = found["result"].string_value
+        observation.response_messages = found["result"].string_value
     usage = _object(found["usage"]) if "usage" in found else {}
     for field in ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens"):
         if field in found:

@@ -17,7 +17,7 @@ from queenright.instrumentation.identity import NAME_LIMIT, clean_name
 from queenright.instrumentation.names import CUT_OFF
 from queenright.instrumentation.redaction import mask_name
 from queenright.runtime.events import AgentEvent
-from queenright.server.telemetry.payload import payload_of
+from queenright.server.telemetry.payload import unwrap_payload
 
 FUTURE_LIMIT: Final = 86_400.0
 """A time further ahead of our clock than this, in seconds, is no time."""
@@ -159,7 +159,7 @@ def content_of(value: AnyValue | None) -> Any:
     """Return recorded arguments or results; None if none were recorded."""
     if value is None:
         return None
-    plain = payload_of(plain_of(value))
+    plain = unwrap_payload(plain_of(value))
     if isinstance(plain, str) and len(plain) <= _LONGEST_PLACEHOLDER:
         text = plain.strip(" \"'").lower()
         if not text or text in _PLACEHOLDERS:

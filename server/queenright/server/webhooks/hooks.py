@@ -32,13 +32,13 @@ from queenright.server.middleware.json_limits import without_lone_surrogates
 from queenright.server.otlp.receiver import Ingest, Receive, Scope, Send
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import Batch
-from queenright.server.telemetry.client import Client, PermitAnswer
+from queenright.server.telemetry.client import Client, PermissionAnswer
 from queenright.server.telemetry.dialects import CLIENTS
 from queenright.server.telemetry.intake import Intake
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.permission import EVENT as PERMISSION_EVENT
 from queenright.server.telemetry.process import Process
-from queenright.server.telemetry.sessions import ANSWERED, Session
+from queenright.server.telemetry.sessions import ANSWERED_SUFFIX, Session
 from queenright.server.telemetry.sources import Sources
 from queenright.server.telemetry.unusable import Fault, UnusableRecordError, Unused
 
@@ -66,7 +66,7 @@ class _Question:
     """A permission request whose call is answered once a person has answered it."""
 
     client: Client
-    permit: PermitAnswer
+    answer: PermissionAnswer
     observation: Observation
 
 
@@ -114,7 +114,7 @@ class HookReceiver:
 
     def denied(self, path: str, status: int, reason: str) -> None:
         """Count a request that was not let through: it has no token, one that is none, or is from a page."""
-        self._intake.refuse(path, status, reason, self._clock())
+        self._intake.add_refusal(path, status, reason, self._clock())
         if path.startswith(PREFIX):
             client = _CLIENTS.get(path)
             self._calls.labels(_OTHER if client is None else client.name, "refused").inc()
@@ -159,7 +159,7 @@ class HookReceiver:
         answer: dict[str, Any] = {}
         if given is not None:
             why = f": {given.reason}" if given.reason else ""
-            answer = question.permit(given.decision, f"{given.by} answered {given.decision}{why}")
+            answer = question.answer(given.decision, f"{given.by} answered {given.decision}{why}")
         await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
         if given is not None:
             await self._end_wait(question.client, observation)
@@ -167,7 +167,7 @@ class HookReceiver:
     async def _end_wait(self, client: Client, asked: Observation) -> None:
         now = self._clock()
         end = int(now * 1e9)
-        over = replace(asked, identity=asked.identity + ANSWERED, end=end)
+        over = replace(asked, identity=asked.identity + ANSWERED_SUFFIX, end=end)
         try:
             await self._store(over, now)
         except Exception as error:
@@ -179,7 +179,7 @@ class HookReceiver:
         if client is None:
             self._calls.labels(_OTHER, "refused").inc()
             reason = f"nothing takes hooks there; use {', '.join(_CLIENTS)}"
-            self._intake.refuse(scope["path"], 404, reason, self._clock())
+            self._intake.add_refusal(scope["path"], 404, reason, self._clock())
             return 404, {"error": reason}
         if scope["method"] != "POST":
             return self._refuse(client, 405, "hooks are called with POST")
@@ -234,7 +234,7 @@ class HookReceiver:
         self, client: Client, status: int, reason: str, fault: Fault | None = None
     ) -> tuple[int, dict[str, Any] | _Question]:
         self._calls.labels(client.name, "refused").inc()
-        self._intake.refuse(f"{PREFIX}{client.name}", status, reason, self._clock(), fault=fault)
+        self._intake.add_refusal(f"{PREFIX}{client.name}", status, reason, self._clock(), fault=fault)
         return status, {"error": reason}
 
     async def _take(self, client: Client, body: bytes, query: bytes) -> dict[str, Any] | _Question:
@@ -243,7 +243,7 @@ class HookReceiver:
         event, observation = await asyncio.to_thread(read) if len(body) > _SMALL else read()
         self._calls.labels(client.name, "ignored" if observation is None else "used").inc()
         sources = Sources()
-        source = sources.of(process, client.name)
+        source = sources.for_process(process, client.name)
         source.records = 1
         if observation is None:
             source.unused[Unused.NO_AGENT_WORK] = 1
@@ -255,8 +255,8 @@ class HookReceiver:
         # Its client may ask the person at the terminal at the same time, and goes on once that has answered.
         self._permissions.release_answered()
         is_asked = event == PERMISSION_EVENT and self._session(observation).is_asked(observation.identity)
-        if is_asked and client.permit is not None and self._permissions.takes_more:
-            return _Question(client, client.permit, observation)
+        if is_asked and client.permission_answer is not None and self._permissions.takes_more:
+            return _Question(client, client.permission_answer, observation)
         return await self._orders(client, observation, event)
 
     async def _store(self, observation: Observation, now: float) -> None:
@@ -265,14 +265,14 @@ class HookReceiver:
             pass
         batch.finish()
         duplicates = self._assembler.duplicates
-        duplicates.storing(batch.identities)
+        duplicates.begin_storing(batch.identities)
         stored = False
         try:
             if batch.events:
                 await self._ingest(batch.events)
             stored = True
         finally:
-            duplicates.settle(batch.identities, stored=stored)
+            duplicates.finish_storing(batch.identities, stored=stored)
             if not stored:
                 batch.undo()
 
@@ -281,7 +281,7 @@ class HookReceiver:
         target = self._target(observation)
         answer: dict[str, Any] = {}
         for one in await self._instructions.pull(target, 0):
-            order = client.order(event, one.kind, one.message)
+            order = client.instruction_answer(event, one.kind, one.message)
             if order and not answer:
                 try:
                     await self._instructions.answer(target, one.instruction_id, "done")

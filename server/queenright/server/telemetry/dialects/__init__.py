@@ -23,7 +23,7 @@ Fields = dict[str, AnyValue]
 CLIENTS: Final[tuple[Client, ...]] = (claude_code.CLIENT, codex.CLIENT, gemini_cli.CLIENT)
 """The coding agents that are understood by their log records, hooks and spans."""
 CLIENT_NAMES: Final = frozenset(client.name for client in CLIENTS)
-TELL_COST: Final = frozenset(client.name for client in CLIENTS if client.tells_cost)
+COST_REPORTING_CLIENTS: Final = frozenset(client.name for client in CLIENTS if client.reports_cost)
 CLIENT_OF_LOGS: Final[Mapping[str, Client]] = {client.log_scope: client for client in CLIENTS}
 CLIENT_OF_SPANS: Final[Mapping[str, Client]] = {c.span_scope: c for c in CLIENTS if c.span_scope}
 

@@ -30,7 +30,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.server.telemetry.client import Client
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
-from queenright.server.telemetry.permission import permission, permit_answer, quoted
+from queenright.server.telemetry.permission import permission, permission_answer, quoted
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.unusable import Fault, UnusableRecordError
 from queenright.server.telemetry.values import count_in, folder_name, number_in, plain_text, tool_in
@@ -84,9 +84,9 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         version=process.version,
     )
     if kind is Kind.LLM:
-        _of_model_call(observation.data, name, record)
+        _add_model_call(observation.data, name, record)
     elif kind is Kind.MCP_SERVER:
-        _of_mcp_server(observation.data, record)
+        _add_mcp_server(observation.data, record)
     elif kind is Kind.TOOL:
         observation.data["tool"] = clean_name(plain_text(record.get("tool_name") or "unknown"))
         if name == "tool_decision" and record.get("decision") == "reject":
@@ -94,7 +94,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
             observation.end = time
             observation.data["outcome"] = ToolOutcome.OK.value
         elif is_end:
-            _of_tool_result(observation.data, record)
+            _add_tool_result(observation.data, record)
     return observation
 
 
@@ -112,7 +112,7 @@ _LOGS: Final[Mapping[str, tuple[Kind, bool]]] = {
 """What is used of its events, and whether that has ended then."""
 
 
-def _of_model_call(data: dict[str, Any], name: str, record: Mapping[str, Any]) -> None:
+def _add_model_call(data: dict[str, Any], name: str, record: Mapping[str, Any]) -> None:
     data["model"] = clean_name(plain_text(record.get("model") or ""))
     data["provider"] = "anthropic"
     if record.get("duration_ms") is not None:
@@ -129,7 +129,7 @@ def _of_model_call(data: dict[str, Any], name: str, record: Mapping[str, Any]) -
             data["error"] = redact(plain_text(record["error"]))
 
 
-def _of_tool_result(data: dict[str, Any], record: Mapping[str, Any]) -> None:
+def _add_tool_result(data: dict[str, Any], record: Mapping[str, Any]) -> None:
     failed = str(record.get("success")).lower() == "false"
     data["outcome"] = (ToolOutcome.ERROR if failed else ToolOutcome.OK).value
     if failed:
@@ -149,7 +149,7 @@ def _of_tool_result(data: dict[str, Any], record: Mapping[str, Any]) -> None:
         data["result_hash"] = result_fingerprint(text, arguments, failed=True)
 
 
-def _of_mcp_server(data: dict[str, Any], record: Mapping[str, Any]) -> None:
+def _add_mcp_server(data: dict[str, Any], record: Mapping[str, Any]) -> None:
     # Its name is there with OTEL_LOG_TOOL_DETAILS=1 only.
     named = {
         "status": record.get("status"),
@@ -202,7 +202,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
             observation.data["args_hash"] = fingerprint(arguments)
             observation.data |= effect_facts(observation.data["tool"], arguments)
         if is_end:
-            _of_tool_response(observation.data, call, arguments)
+            _add_tool_response(observation.data, call, arguments)
     elif name == "StopFailure":
         observation.data["error_type"] = clean_name(plain_text(call.get("error") or "error"))
     elif kind is Kind.WAIT:
@@ -229,7 +229,7 @@ _HOOKS: Final[Mapping[str, tuple[Kind, bool]]] = {
 }
 
 
-def _of_tool_response(data: dict[str, Any], call: Mapping[str, Any], arguments: Any) -> None:
+def _add_tool_response(data: dict[str, Any], call: Mapping[str, Any], arguments: Any) -> None:
     error = call.get("error")
     data["outcome"] = (ToolOutcome.ERROR if error else ToolOutcome.OK).value
     if call.get("duration_ms") is not None:
@@ -242,7 +242,7 @@ def _of_tool_response(data: dict[str, Any], call: Mapping[str, Any], arguments: 
         data["result_hash"] = result_fingerprint(result, arguments, failed=bool(error))
 
 
-def _order(event: str, kind: str, message: str) -> dict[str, Any]:
+def _instruction_answer(event: str, kind: str, message: str) -> dict[str, Any]:
     # A stop is ignored at PostToolUseFailure; added context reaches the model after a tool.
     if kind == "terminate" and event in ("PreToolUse", "PostToolUse"):
         return {"continue": False, "stopReason": message}
@@ -268,10 +268,10 @@ CLIENT: Final = Client(
     log_scope="com.anthropic.claude_code.events",
     read_log=_read_log,
     read_hook=_read_hook,
-    order=_order,
+    instruction_answer=_instruction_answer,
     span_scope="com.anthropic.claude_code.tracing",
     attributes=_ATTRIBUTES,
     spans=_SPANS,
-    tells_cost=True,
-    permit=permit_answer,
+    reports_cost=True,
+    permission_answer=permission_answer,
 )

@@ -111,7 +111,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
             observation.data["cache_read_tokens"] = count_in(record.get("cached_token_count"))
             # Nothing says what the answer asks for: until a tool begins, it waits for its person, be it
             # for an approval or for the next prompt.
-            observation.asks = ()
+            observation.requested_tools = ()
         else:
             observation.data["error_type"] = clean_name(status or "api_error")
             observation.data["duration"] = took / 1e9
@@ -216,7 +216,7 @@ def _arguments(arguments: Any) -> Any:
     return arguments
 
 
-def _order(event: str, kind: str, message: str) -> dict[str, Any]:
+def _instruction_answer(event: str, kind: str, message: str) -> dict[str, Any]:
     # Nothing ends its turn: each call that it makes is refused.
     if kind == "terminate" and event == "PreToolUse":
         return {
@@ -236,5 +236,5 @@ CLIENT: Final = Client(
     log_scope="codex_otel.log_only",
     read_log=_read_log,
     read_hook=_read_hook,
-    order=_order,
+    instruction_answer=_instruction_answer,
 )

@@ -110,7 +110,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         else:
             _add_tokens(observation.data, record)
             if record.get("role") == _MAIN_ROLE:
-                observation.asks = _tools_in(record.get("response_text"))
+                observation.requested_tools = _tools_in(record.get("response_text"))
     elif kind is Kind.TOOL:
         observation.data |= {
             "tool": clean_name(plain_text(tool or "unknown")),
@@ -285,7 +285,7 @@ def _arguments(arguments: Any) -> Any:
     return arguments
 
 
-def _order(event: str, kind: str, message: str) -> dict[str, Any]:
+def _instruction_answer(event: str, kind: str, message: str) -> dict[str, Any]:
     if event != "AfterTool":
         return {}
     if kind == "terminate":
@@ -300,7 +300,7 @@ CLIENT: Final = Client(
     log_scope="gemini-cli",
     read_log=_read_log,
     read_hook=_read_hook,
-    order=_order,
+    instruction_answer=_instruction_answer,
     span_scope="gemini-cli",
     spans={},
 )

@@ -10,7 +10,7 @@ from queenright.server.telemetry.runs import EndedCall, Run
 MAX_PROCESSES: Final = 10_000
 MAX_RUNS: Final = 64
 """Of one process, those that began last."""
-GAP: Final = 60 * 10**9
+MAX_GAP: Final = 60 * 10**9
 """Nanoseconds between two calls of one run, at most."""
 
 
@@ -34,7 +34,7 @@ class LooseRuns:
                     return run
                 continue
             gap = _gap(run, observation, call)
-            if gap is not None and gap <= GAP and (found is None or gap < found[0]):
+            if gap is not None and gap <= MAX_GAP and (found is None or gap < found[0]):
                 found = gap, run
         return None if found is None else found[1]
 
@@ -49,11 +49,11 @@ class LooseRuns:
 def _gap(run: Run, observation: Observation, call: EndedCall) -> int | None:
     """Return the time between a call and the nearest one of a run; None if it is not of the run."""
     gaps = []
-    for begun in run.begun.values():
+    for begun in run.open_work.values():
         if not begun.end and begun.library == observation.library:
             return None
         gaps.append(max(0, call.start - begun.end) if begun.end else 0)
-    for known in run.ended or ():
+    for known in run.ended_calls or ():
         if observation.library not in known.libraries and known.is_same(call):
             return 0
         gap = max(known.start, call.start) - min(known.end, call.end)
