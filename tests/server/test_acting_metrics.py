@@ -17,7 +17,7 @@ from queenright.health.recovery.service import RecoveryService
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.metrics.acting import BREAKER_LIMIT
+from queenright.server.metrics.interventions import BREAKER_LIMIT
 from queenright.server.metrics.metrics import ServiceMetrics
 
 STATES = ("closed", "open", "half_open")
@@ -43,7 +43,9 @@ class Page:
         return self.registry.get_sample_value(f"queenright_{name}", labels)
 
     def say(self, kind: EventType, /, **data: object) -> None:
-        self.metrics.published([AgentEvent(type=kind, time=1.0, agent_id="bee", session_id="s", data=data)])
+        self.metrics.count_events(
+            [AgentEvent(type=kind, time=1.0, agent_id="bee", session_id="s", data=data)]
+        )
 
     def acted(
         self, kind: ActionKind, outcome: Outcome, *, since: float | None = None, at: float = 100.0
@@ -168,7 +170,7 @@ async def test_work_that_begins_again_from_its_start_is_counted_apart(
         monitor=HealthMonitor(HealthSettings()),
         respawners=[Nursery(*links)],
         clock=lambda: 100.0,
-        publish=lambda *events: page.metrics.published(events),
+        publish=lambda *events: page.metrics.count_events(events),
     )
     try:
         lost = Target(agent_id="bee", session_id="s", incarnation_id="one")

@@ -16,7 +16,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.store import Store, StoreError
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server import acting
-from queenright.server.ops.arrivals import Arrivals, At, Gap
+from queenright.server.ops.arrivals import ArrivalLog, ArrivalMark, Gap
 from queenright.server.ops.rebuild import Timeline, rebuild
 from queenright.server.service import Service
 from queenright.server.settings import Settings
@@ -86,7 +86,7 @@ class Life:
 def look(service: Service, clock: Clock, seconds: float) -> None:
     """Let time pass without the loop that would take it for a jump of the clock."""
     clock.now += seconds
-    service._arrivals.tick(clock.now)
+    service._arrivals.write_alive(clock.now)
     service._said += service.monitor.advance(clock.now)
 
 
@@ -402,21 +402,24 @@ async def test_a_database_that_refuses_once_does_not_end_the_housekeeping(
 
 
 def test_notes_are_read_as_they_were_written(tmp_path: Path) -> None:
-    file = Arrivals(tmp_path / "arrivals")
-    file.begin([Gap("away", T, T + 5)], T + 5)
+    file = ArrivalLog(tmp_path / "arrivals")
+    file.start([Gap("away", T, T + 5)], T + 5)
     first, last = beat(T + 6), beat(T + 7)
-    file.saw([first], T + 6)
-    file.saw([last], T + 7)
-    file.tick(T + 8)
-    assert Arrivals(file.path).read(T) == [Gap("away", T, T + 5)]
-    file.jumped(T + 9, T + HOUR)
+    file.record_events([first], T + 6)
+    file.record_events([last], T + 7)
+    file.write_alive(T + 8)
+    assert ArrivalLog(file.path).read(T) == [Gap("away", T, T + 5)]
+    file.record_clock_jump(T + 9, T + HOUR)
     file.close()
 
-    again = Arrivals(file.path)
+    again = ArrivalLog(file.path)
     assert again.read(T) == [
-        Gap("away", T, T + 5), At(T + 6, first.id), At(T + 7, last.id), Gap("jump", T + 9, T + HOUR)
-    ]  # fmt: skip
-    assert again.lived == T + HOUR
+        Gap("away", T, T + 5),
+        ArrivalMark(T + 6, first.id),
+        ArrivalMark(T + 7, last.id),
+        Gap("jump", T + 9, T + HOUR),
+    ]
+    assert again.alive_until == T + HOUR
     assert again.read(T + 8) == [Gap("jump", T + 9, T + HOUR)]
 
 
@@ -424,19 +427,19 @@ def test_notes_are_read_as_they_were_written(tmp_path: Path) -> None:
 def test_a_file_that_is_damaged_is_as_good_as_none(tmp_path: Path, content: str) -> None:
     path = tmp_path / "arrivals"
     path.write_text(content, "latin-1")
-    file = Arrivals(path)
+    file = ArrivalLog(path)
 
     assert file.read(0.0) == []
-    assert file.lived is None
+    assert file.alive_until is None
 
 
 def test_a_disk_that_refuses_stops_nobody(tmp_path: Path) -> None:
-    file = Arrivals(tmp_path / "not there" / "arrivals")
-    file.begin([], T)
-    file.saw([beat(T)], T)
-    file.tick(T + 20)
+    file = ArrivalLog(tmp_path / "not there" / "arrivals")
+    file.start([], T)
+    file.record_events([beat(T)], T)
+    file.write_alive(T + 20)
 
-    assert file.lived == T + 20
+    assert file.alive_until == T + 20
 
 
 def test_a_row_came_no_later_than_what_is_known_of_those_after_it() -> None:

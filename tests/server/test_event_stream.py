@@ -117,7 +117,7 @@ async def test_who_comes_back_misses_nothing(running: Running) -> None:
     async with Follower(f"{url}&after={before[0].id}") as fourth:
         await fourth.until(lambda: len(fourth.ids) == 2, "the rest comes")
     await until(lambda: service.feed.readers == 0, "who has gone is forgotten")
-    assert not service.feed.kept
+    assert not service.feed.recent
 
 
 async def test_who_comes_back_from_nowhere_is_told_so_and_goes_on_from_now(running: Running) -> None:
@@ -205,7 +205,7 @@ async def _tell_all(running: Running, url: str, events: list[AgentEvent], slow: 
     now, clock = service.feed.clock(), service.feed.clock
     service.feed.clock = lambda: now + 31
     try:
-        service.feed.look()
+        service.feed.check_readers()
         await until(lambda: service.feed.readers == 1, "who takes nothing is cut off")
     finally:
         service.feed.clock = clock

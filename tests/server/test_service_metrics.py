@@ -75,7 +75,7 @@ def test_page_escapes_agent_names_as_the_library_does(content_type: str) -> None
 def test_what_has_not_happened_yet_is_there_at_0() -> None:
     registry = CollectorRegistry()
     metrics = ServiceMetrics(registry, list)
-    metrics.subscribed(["traces"])
+    metrics.add_subscribers(["traces"])
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(name, labels)

@@ -7,7 +7,7 @@ import hmac
 
 from pydantic import SecretStr
 
-from queenright.server.webhooks.post import SIGNATURE, TIMESTAMP, signed
+from queenright.server.webhooks.post import SIGNATURE, TIMESTAMP, signature_headers
 
 SECRET = SecretStr("honey")
 BODY = b'{"escalation_id": "one"}'
@@ -22,7 +22,7 @@ def takes(headers: dict[str, str], body: bytes, now: float) -> bool:
 
 
 def test_a_post_that_was_changed_or_kept_is_told_from_a_good_one() -> None:
-    headers = signed(BODY, SECRET, 1_000.9)
+    headers = signature_headers(BODY, SECRET, 1_000.9)
 
     assert takes(headers, BODY, 1_010)
     assert not takes(headers, BODY.replace(b"one", b"two"), 1_010)

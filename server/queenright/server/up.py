@@ -200,7 +200,7 @@ async def serving(
             with_hooks(receiver, hooks),
             access=access,
             bound=otlp_socket.getsockname()[0],
-            denied=hooks.denied,
+            denied=hooks.count_denied,
         )
         await stack.enter_async_context(
             listening(guarded, otlp_socket, protocol=partial(OtlpProtocol, receiver.refuse_grpc))
@@ -283,7 +283,7 @@ async def up(
                     token_file=token_file,
                 )
                 programs.push_async_callback(child.stop)
-                await child.ready(f"{alertmanager_url}/-/ready")
+                await child.wait_ready(f"{alertmanager_url}/-/ready")
                 running.service.outbox.release()
                 await stack.enter_async_context(_watched(child, running.service, say))
                 running.alertmanager_url = alertmanager_url
@@ -296,7 +296,7 @@ async def up(
                 child = await _prometheus(prometheus, own, options, port, running.url, token_file)
                 programs.push_async_callback(child.stop)
                 running.prometheus_url = prometheus_url
-                await child.ready(f"{running.prometheus_url}/-/ready")
+                await child.wait_ready(f"{running.prometheus_url}/-/ready")
                 await stack.enter_async_context(_watched(child, running.service, say))
             if options.demo:
                 fleet = Fleet(

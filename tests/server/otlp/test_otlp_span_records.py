@@ -94,7 +94,7 @@ def test_record_is_read_as_the_processor_wrote_it() -> None:
         scope="any.library",
         start=START + 1,
         time=now + 2,
-        interval=INTERVAL,
+        report_interval=INTERVAL,
         outcome=SpanOutcome.ERROR,
         agent="",
         session="s-1",

@@ -100,7 +100,7 @@ class OtlpGuard:
 
 async def _answer(denied: Denied, content_type: str, send: Send) -> None:
     try:
-        media_type = MediaType.of(content_type)
+        media_type = MediaType.from_header(content_type)
     except RejectedRequestError:
         media_type = MediaType.JSON
     body = render_status(_CODES[denied.status], denied.words, media_type)

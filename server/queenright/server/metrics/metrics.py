@@ -30,7 +30,7 @@ from queenright.health.monitor import WorkerHealth
 from queenright.instrumentation import names
 from queenright.instrumentation.limited import Limited
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.metrics.acting import ActingMetrics, BreakerLine
+from queenright.server.metrics.interventions import BreakerStatus, InterventionMetrics
 
 # `_created` series double the page, and no rule or dashboard reads them.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it untyped
@@ -59,7 +59,7 @@ class ServiceMetrics:
         workers: Callable[[], Iterable[WorkerHealth]],
         *,
         paged: Callable[[], Collection[str]] = frozenset,
-        breakers: Callable[[], Iterable[BreakerLine]] = tuple,
+        breakers: Callable[[], Iterable[BreakerStatus]] = tuple,
         recovering: Callable[[], int] = int,
         agent_limit: int = 1000,
     ) -> None:
@@ -89,19 +89,21 @@ class ServiceMetrics:
         limited = Limited(registry, (names.CIRCUIT_BREAKER_TRANSITIONS,))
         hidden = names.SERIES_LEFT_OUT
         left_out = Gauge(hidden.name, hidden.help, hidden.labels, registry=None)
-        self.acting = ActingMetrics(registry, breakers, limited, left_out, recovering=recovering)
+        self.acting = InterventionMetrics(registry, breakers, limited, left_out, recovering=recovering)
         self.telemetry_dropped = _counter(names.TELEMETRY_DROPPED, registry)
         """Requests that could not be passed on, by signal, and lines of step logs that are no steps."""
         for signal in ("traces", "logs", "metrics", "step_log"):
             self.telemetry_dropped.labels(signal)
         self.evaluated = 0
         """How many workers the last sweep really looked at."""
-        registry.register(_Fleet(self, workers, paged, agent_limit, left_out.labels(names.AGENT_STATE.name)))
+        registry.register(
+            _FleetCollector(self, workers, paged, agent_limit, left_out.labels(names.AGENT_STATE.name))
+        )
         registry.register(left_out)  # read after those who say it, so that it is of the same scrape
         self._pages: dict[str, tuple[float, bytes]] = {}
         self._rendering = asyncio.Lock()
 
-    def published(self, events: Sequence[AgentEvent]) -> None:
+    def count_events(self, events: Sequence[AgentEvent]) -> None:
         """Count events on the bus, and what the monitor's own events say."""
         for kind, count in Tally(event.type for event in events).items():
             self._event_children[kind].inc(count)
@@ -110,18 +112,18 @@ class ServiceMetrics:
                 self._findings.labels(event.data["kind"], event.data["severity"]).inc()
             elif event.type is EventType.HEALTH_STATE_CHANGED:
                 self._transitions.labels(event.data["from"], event.data["to"]).inc()
-        self.acting.published(events)
+        self.acting.count_events(events)
 
-    def subscribed(self, names_of_subscribers: Iterable[str]) -> None:
+    def add_subscribers(self, names_of_subscribers: Iterable[str]) -> None:
         """Let what subscribers of these names miss begin at 0."""
         for name in names_of_subscribers:
             self._dropped.labels(name)
 
-    def dropped(self, subscriber: str, count: int) -> None:
+    def count_dropped(self, subscriber: str, count: int) -> None:
         """Count what a slow subscriber missed."""
         self._dropped.labels(subscriber).inc(count)
 
-    def detected(self, kind: FindingKind, delay: float) -> None:
+    def observe_detection(self, kind: FindingKind, delay: float) -> None:
         """Observe the time from a threshold crossed to a state changed, in seconds."""
         self._delay.labels(kind.value).observe(max(delay, 0.0))
 
@@ -158,8 +160,8 @@ class ServiceMetrics:
 
 def content_type_for(accept: str) -> str:
     """Return the format for a scraper that accepts this: OpenMetrics if it may be, for its exemplars."""
-    for said in accept.split(","):
-        media_type, *parameters = (part.strip().lower() for part in said.split(";"))
+    for media_range in accept.split(","):
+        media_type, *parameters = (part.strip().lower() for part in media_range.split(";"))
         refused = any(part.replace(" ", "") in ("q=0", "q=0.0") for part in parameters)
         if media_type == "application/openmetrics-text" and not refused:
             return OPENMETRICS
@@ -167,11 +169,11 @@ def content_type_for(accept: str) -> str:
 
 
 _TROUBLE: Final = (HealthState.DEGRADED, HealthState.STUCK, HealthState.FAILING)
-_SHOWN_ONLY: Final = {FindingKind.MCP_SERVER_MISSING}
+_UNPAGED_ONLY: Final = {FindingKind.MCP_SERVER_MISSING}
 """With this alone an agent goes on with its other tools, for as long as its session lasts."""
 
 
-class _Fleet(Collector):
+class _FleetCollector(Collector):
     """Gauges that are read, not kept: so none can outlive the worker it speaks of."""
 
     def __init__(
@@ -194,7 +196,7 @@ class _Fleet(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield agents by state and finding, each one's state and since when, and how many were looked at."""
         worst: dict[str, tuple[HealthState, float]] = {}
-        troubled: dict[FindingKind, set[str]] = {kind: set() for kind in FindingKind}
+        by_finding: dict[FindingKind, set[str]] = {kind: set() for kind in FindingKind}
         kinds: dict[str, set[FindingKind]] = {}
         for health in self._workers():
             state = health.standing
@@ -205,7 +207,7 @@ class _Fleet(Collector):
             if known is None or (state.rank, -health.state_since) > (known[0].rank, -known[1]):
                 worst[agent] = state, health.state_since
             for finding in health.findings:
-                troubled[finding.kind].add(agent)  # a set: two sessions of one agent are one agent
+                by_finding[finding.kind].add(agent)  # a set: two sessions of one agent are one agent
                 kinds.setdefault(agent, set()).add(finding.kind)
 
         agents = _gauge(names.AGENTS)
@@ -214,7 +216,7 @@ class _Fleet(Collector):
             agents.add_metric([state.value], tally[state])
         yield agents
         with_finding = _gauge(names.AGENTS_WITH_FINDING)
-        for kind, found_in in troubled.items():
+        for kind, found_in in by_finding.items():
             with_finding.add_metric([kind.value], len(found_in))
         yield with_finding
         with_one_kind = _gauge(names.AGENTS_WITH_ONE_KIND)
@@ -231,7 +233,7 @@ class _Fleet(Collector):
         unpaged.add_metric(
             [],
             sum(
-                state in _TROUBLE and agent not in paged and kinds.get(agent) != _SHOWN_ONLY
+                state in _TROUBLE and agent not in paged and kinds.get(agent) != _UNPAGED_ONLY
                 for agent, (state, _) in worst.items()
             ),
         )

@@ -13,7 +13,7 @@ from queenright.health.provider_traffic import ModelCall, ProviderHealth
 from queenright.instrumentation import names
 from queenright.instrumentation.limited import Limited
 
-MODELS: Final = 50
+MAX_MODELS: Final = 50
 """Past so many models further ones are ``other``."""
 _BUCKETS: Final = (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 
@@ -30,24 +30,30 @@ class ProviderMetrics:
     def __init__(
         self, registry: CollectorRegistry, providers: Callable[[], Iterable[ProviderHealth]]
     ) -> None:
-        calls, took = names.PROVIDER_CALLS, names.PROVIDER_CALL_DURATION
+        calls, duration_metric = names.PROVIDER_CALLS, names.PROVIDER_CALL_DURATION
         self._calls = Counter(calls.name, calls.help, calls.labels, registry=registry)
-        self._took = Histogram(took.name, took.help, took.labels, buckets=_BUCKETS, registry=registry)
+        self._duration = Histogram(
+            duration_metric.name,
+            duration_metric.help,
+            duration_metric.labels,
+            buckets=_BUCKETS,
+            registry=registry,
+        )
         self._limited = Limited(registry, (calls,))
         self._labels: dict[tuple[str, str], tuple[str, str]] = {}
-        registry.register(_Limits(providers, self._labels))
+        registry.register(_LimitCollector(providers, self._labels))
 
     def count(self, call: ModelCall) -> None:
         """Count a call that ended."""
         labels = self._labels.get(call.key)
         if labels is None:
-            labels = self._new(call.key)
+            labels = self._add_labels(call.key)
         self._calls.labels(*labels, "error" if call.error else "ok").inc()
         if call.duration is not None and not call.error:
-            self._took.labels(*labels).observe(call.duration)
+            self._duration.labels(*labels).observe(call.duration)
 
-    def _new(self, key: tuple[str, str]) -> tuple[str, str]:
-        if len(self._labels) >= MODELS:
+    def _add_labels(self, key: tuple[str, str]) -> tuple[str, str]:
+        if len(self._labels) >= MAX_MODELS:
             other = self._limited.fold(names.PROVIDER_CALLS, *key)
             return (other, other)
         self._labels[key] = key
@@ -57,7 +63,7 @@ class ProviderMetrics:
         return key
 
 
-class _Limits(Collector):
+class _LimitCollector(Collector):
     """Until when which model is limited: read, not kept, as it ends by itself."""
 
     def __init__(
@@ -74,9 +80,9 @@ class _Limits(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield until when each model is limited; those that are not have no series."""
         family = self._family()
-        for one in self._providers():
-            if one.limited_until is not None and (one.provider, one.model) in self._labels:
-                family.add_metric([one.provider, one.model], one.limited_until)
+        for provider in self._providers():
+            if provider.limited_until is not None and (provider.provider, provider.model) in self._labels:
+                family.add_metric([provider.provider, provider.model], provider.limited_until)
         yield family
 
     def _family(self) -> GaugeMetricFamily:

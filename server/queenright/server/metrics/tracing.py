@@ -34,7 +34,7 @@ _RECOVERIES: Final = frozenset(
 TRACED = frozenset({EventType.HEALTH_STATE_CHANGED, EventType.NOTIFICATION_DELIVERED}).union(
     _INTERVENTIONS, _RECOVERIES
 )
-_UNDER_WAY: Final = 1000
+_MAX_RECOVERIES: Final = 1000
 """So many recoveries that have begun are remembered, the newest."""
 
 
@@ -73,7 +73,7 @@ class EventTracer:
     def __init__(self, tracer: Tracer, tickets: TicketService) -> None:
         self._tracer = tracer
         self._tickets = tickets
-        self._begun: OrderedDict[str, float] = OrderedDict()
+        self._started_at: OrderedDict[str, float] = OrderedDict()
 
     def trace(self, event: AgentEvent) -> None:
         """Make the span of one event, as long ago as the event is."""
@@ -99,8 +99,8 @@ class EventTracer:
             start_time=at,
         )
         for finding in event.data.get("findings", ()):
-            said = {key: str(finding[key]) for key in ("kind", "severity", "evidence")}
-            span.add_event("queenright.finding", said, timestamp=at)
+            attributes = {key: str(finding[key]) for key in ("kind", "severity", "evidence")}
+            span.add_event("queenright.finding", attributes, timestamp=at)
         span.end(at)
 
     def _notify(self, event: AgentEvent) -> None:
@@ -120,7 +120,7 @@ class EventTracer:
         ).end(at)
 
     def _intervene(self, event: AgentEvent, kind: ActionKind) -> None:
-        span = self._acting(event, f"{names.SPAN_INTERVENE} {kind.value}", kind, event.time)
+        span = self._start_span(event, f"{names.SPAN_INTERVENE} {kind.value}", kind, event.time)
         if event.type is EventType.AGENT_TERMINATED and not event.data.get("confirmed", True):
             span.set_status(Status(StatusCode.ERROR, "it did not confirm that it has stopped"))
         span.end(int(event.time * 1e9))
@@ -130,17 +130,17 @@ class EventTracer:
         recovery = str(event.data.get("recovery_id", ""))
         if event.type is EventType.RECOVERY_INITIATED:
             if recovery:
-                self._begun[recovery] = event.time
-            if len(self._begun) > _UNDER_WAY:
-                self._begun.popitem(last=False)
+                self._started_at[recovery] = event.time
+            if len(self._started_at) > _MAX_RECOVERIES:
+                self._started_at.popitem(last=False)
             return
-        began = min(self._begun.pop(recovery, event.time), event.time)
-        span = self._acting(event, f"{names.SPAN_RECOVER} {event.agent_id}", ActionKind.RECOVER, began)
+        began = min(self._started_at.pop(recovery, event.time), event.time)
+        span = self._start_span(event, f"{names.SPAN_RECOVER} {event.agent_id}", ActionKind.RECOVER, began)
         if event.type is EventType.RECOVERY_FAILED:
             span.set_status(Status(StatusCode.ERROR, str(event.data.get("reason", ""))))
         span.end(int(event.time * 1e9))
 
-    def _acting(self, event: AgentEvent, name: str, kind: ActionKind, began: float) -> Span:
+    def _start_span(self, event: AgentEvent, name: str, kind: ActionKind, began: float) -> Span:
         """Begin a span in the ticket's trace, linked to the worker's step; without a ticket, in its own."""
         ticket = self._tickets.open_for(event.agent_id, event.session_id)
         attributes = {

@@ -102,19 +102,19 @@ class WorkerSeries(Collector):
             vitals = worker.vitals
             if vitals.ended_at is None and not vitals.metrics_served:
                 runs.setdefault(vitals.agent_id, []).append(vitals)
-        beyond: list[VitalSigns] = []
-        for agent_id, its in runs.items():
+        folded: list[VitalSigns] = []
+        for agent_id, vitals_list in runs.items():
             agent = self._agent(agent_id)
             if agent is self._other:
-                beyond += its
+                folded += vitals_list
             else:
-                _show(agent, its)
+                _set_gauges(agent, vitals_list)
         for agent_id, agent in list(self._agents.items()):
             if agent_id not in runs:
-                self._rest(agent_id, agent, now)
+                self._set_resting(agent_id, agent, now)
         if self._other is not None:
-            if beyond:
-                _show(self._other, beyond)
+            if folded:
+                _set_gauges(self._other, folded)
             else:
                 self._other.series.rest()
         return ()
@@ -125,7 +125,7 @@ class WorkerSeries(Collector):
         if agent is not None:
             return agent
         if self._families.is_full:
-            self._make_room()
+            self._evict_resting()
         series = self._families.acquire(agent_id)
         if series.agent == agent_id:
             agent = self._agents[agent_id] = _Agent(series)
@@ -136,7 +136,7 @@ class WorkerSeries(Collector):
             self._families.release(series)  # it has been acquired once, for all
         return self._other
 
-    def _make_room(self) -> None:
+    def _evict_resting(self) -> None:
         """Drop the agent that has been resting longest, if one is."""
         resting = [
             (agent.resting_since, agent_id)
@@ -146,7 +146,7 @@ class WorkerSeries(Collector):
         if resting:
             self._families.release(self._agents.pop(min(resting)[1]).series)
 
-    def _rest(self, agent_id: str, agent: _Agent, now: float) -> None:
+    def _set_resting(self, agent_id: str, agent: _Agent, now: float) -> None:
         if agent.resting_since is None:
             agent.resting_since = now
             agent.waiting = frozenset()
@@ -157,7 +157,7 @@ class WorkerSeries(Collector):
             self._families.release(agent.series)
 
 
-def _show(agent: _Agent, runs: list[VitalSigns]) -> None:
+def _set_gauges(agent: _Agent, runs: list[VitalSigns]) -> None:
     """Set the gauges of an agent: the run that did something last, and the one with the most bad steps."""
     series = agent.series
     agent.resting_since = None

@@ -20,20 +20,20 @@ from queenright.runtime.events import AgentEvent, EventType
 
 _log = logging.getLogger(__name__)
 
-STEP_SECONDS: Final = 10.0
+NOTE_INTERVAL: Final = 10.0
 """So far apart are two notes of how far the log is, at most."""
 
-_MOST_NOTES: Final = 50_000
+_MAX_NOTES: Final = 50_000
 """The file is cut to what is young when it has grown by so many lines."""
 
 _HEAD: Final = "lived {:020.6f}\n"
 _LINE: Final = re.compile(r"(at|away|jump) (\d{1,11}\.\d+) ([!-~]{1,64})")
 # These need not be in the log.
-_PASSING: Final = frozenset({EventType.LLM_TEXT_DELTA, EventType.CLIENT_OUTPUT_DELTA})
+_TRANSIENT: Final = frozenset({EventType.LLM_TEXT_DELTA, EventType.CLIENT_OUTPUT_DELTA})
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class ArrivalMark:
     """The event ``event_id``, and all before it in the log, had arrived at ``time``."""
 
     time: float
@@ -54,11 +54,11 @@ class Gap:
         return self.end
 
 
-Note = At | Gap
+Note = ArrivalMark | Gap
 
 
 @dataclass(slots=True)
-class Arrivals:
+class ArrivalLog:
     """
     The file. Writing never fails: what cannot be written is logged, and missing then.
 
@@ -67,13 +67,13 @@ class Arrivals:
     """
 
     path: Path
-    lived: float | None = None
+    alive_until: float | None = None
     """Until when the service is known to have lived; None if no file says so."""
     _file: int | None = None
-    _first: At | None = None
-    _last: At | None = None
+    _first: ArrivalMark | None = None
+    _last: ArrivalMark | None = None
     _notes: int = 0
-    _broken: bool = field(default=False)
+    _has_failed: bool = field(default=False)
 
     def read(self, since: float) -> list[Note]:
         """Return the notes that are not older than ``since``, in order, and learn ``lived``."""
@@ -85,45 +85,45 @@ class Arrivals:
             _log.warning("%s cannot be read (%s): events are timed by what the log says", self.path, error)
             return []
         if lines and (head := re.fullmatch(r"lived (\d{1,13}\.\d+)", lines[0])):
-            self.lived = float(head[1])
-        return [note for line in lines[1:] for note in _read(line) if note.time >= since]
+            self.alive_until = float(head[1])
+        return [note for line in lines[1:] for note in _parse_note(line) if note.time >= since]
 
-    def begin(self, notes: Sequence[Note], now: float) -> None:
+    def start(self, notes: Sequence[Note], now: float) -> None:
         """Write the file anew with ``notes``, and go on from there."""
         self.close()
         new = self.path.with_name(self.path.name + ".new")
         try:
-            new.write_text(_HEAD.format(now) + "".join(f"{_line(note)}\n" for note in notes), "ascii")
+            new.write_text(_HEAD.format(now) + "".join(f"{_format_note(note)}\n" for note in notes), "ascii")
             new.replace(self.path)
             self._file = os.open(self.path, os.O_WRONLY)
         except OSError as error:
-            self._complain(error)
-        self.lived, self._notes = now, 0
+            self._log_once(error)
+        self.alive_until, self._notes = now, 0
 
-    def saw(self, events: Sequence[AgentEvent], now: float) -> None:
+    def record_events(self, events: Sequence[AgentEvent], now: float) -> None:
         """Take note of events that are in the log as of now. Quick, no I/O."""
-        ids = [events[0], events[-1]] if events[0].type not in _PASSING else list(events)
-        kept = [event.id for event in ids if event.type not in _PASSING]
+        ids = [events[0], events[-1]] if events[0].type not in _TRANSIENT else list(events)
+        kept = [event.id for event in ids if event.type not in _TRANSIENT]
         if not kept:
             return
         if self._first is None:
-            self._first = At(now, kept[0])
-        self._last = At(now, kept[-1])
+            self._first = ArrivalMark(now, kept[0])
+        self._last = ArrivalMark(now, kept[-1])
 
-    def tick(self, now: float, *, at_once: bool = False) -> None:
+    def write_alive(self, now: float, *, at_once: bool = False) -> None:
         """Write down that the service lives, and how far the log is if that was not done lately."""
         first, last = self._first, self._last
-        if first is not None and last is not None and (at_once or now - first.time >= STEP_SECONDS):
+        if first is not None and last is not None and (at_once or now - first.time >= NOTE_INTERVAL):
             self._first = self._last = None
             self._append([first] if first == last else [first, last])
         self._write(_HEAD.format(now).encode(), 0)
-        self.lived = now
+        self.alive_until = now
 
-    def jumped(self, before: float, now: float) -> None:
+    def record_clock_jump(self, before: float, now: float) -> None:
         """Write down that the clock jumped, or the host slept."""
-        self.tick(before, at_once=True)
+        self.write_alive(before, at_once=True)
         self._append([Gap("jump", before, now)])
-        self.tick(now)
+        self.write_alive(now)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -133,38 +133,38 @@ class Arrivals:
 
     def _append(self, notes: Sequence[Note]) -> None:
         # The line break first: a line that was torn by a full disk spoils no other.
-        self._write("".join(f"\n{_line(note)}" for note in notes).encode(), None)
+        self._write("".join(f"\n{_format_note(note)}" for note in notes).encode(), None)
         self._notes += len(notes)
-        if self._notes > _MOST_NOTES and (newest := notes[-1].time):
-            self.begin(self.read(newest - 24 * 3600), self.lived or newest)
+        if self._notes > _MAX_NOTES and (newest := notes[-1].time):
+            self.start(self.read(newest - 24 * 3600), self.alive_until or newest)
 
     def _write(self, text: bytes, offset: int | None) -> None:
         if self._file is None:
             return
         try:
             os.pwrite(self._file, text, os.fstat(self._file).st_size if offset is None else offset)
-            self._broken = False
+            self._has_failed = False
         except OSError as error:
-            self._complain(error)
+            self._log_once(error)
 
-    def _complain(self, error: OSError) -> None:
-        if not self._broken:
+    def _log_once(self, error: OSError) -> None:
+        if not self._has_failed:
             _log.error("%s cannot be written (%s): after a restart ages are less exact", self.path, error)
-        self._broken = True
+        self._has_failed = True
 
 
-def _line(note: Note) -> str:
-    if isinstance(note, At):
+def _format_note(note: Note) -> str:
+    if isinstance(note, ArrivalMark):
         return f"at {note.time:.6f} {note.event_id}"
     return f"{note.kind} {note.end:.6f} {note.start:.6f}"
 
 
-def _read(line: str) -> Iterator[Note]:
+def _parse_note(line: str) -> Iterator[Note]:
     match = _LINE.fullmatch(line)
     if match is None:
         return
     kind, time, rest = match.groups()
     if kind == "at":
-        yield At(float(time), rest)
+        yield ArrivalMark(float(time), rest)
     elif re.fullmatch(r"\d{1,11}\.\d+", rest):
         yield Gap("away" if kind == "away" else "jump", float(rest), float(time))

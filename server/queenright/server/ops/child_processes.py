@@ -62,7 +62,7 @@ class Child:
             )
         return cls(name, process, log)
 
-    async def ready(self, url: str, *, within: float = 15) -> None:
+    async def wait_ready(self, url: str, *, within: float = 15) -> None:
         """
         Wait until ``url`` answers 200.
 

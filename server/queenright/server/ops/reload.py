@@ -37,7 +37,7 @@ RELOADABLE: Final = (
 )
 """Paths of what is exchanged, with everything below them."""
 
-_NOT: Final = frozenset({"health_monitoring.health_check.error_window"})
+_FIXED: Final = frozenset({"health_monitoring.health_check.error_window"})
 """How far back each worker's memory reaches: it was made so long when the worker came."""
 
 
@@ -49,7 +49,7 @@ class NoSettingsFileError(QueenrightError):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReloadResult:
     """What reading the settings again came to: paths of settings."""
 
     applied: tuple[str, ...]
@@ -71,7 +71,7 @@ class Outcome:
         return "; ".join(f"{what}: {', '.join(paths)}" for what, paths in parts if paths)
 
 
-async def reload(service: Service) -> Outcome:
+async def reload(service: Service) -> ReloadResult:
     """
     Read the settings of a service again, and apply what can be exchanged.
 
@@ -85,12 +85,12 @@ async def reload(service: Service) -> Outcome:
         raise NoSettingsFileError
     after = await asyncio.to_thread(_read_again, before)
     changed = sorted(_differences(before, after))
-    applied = tuple(path for path in changed if _can_be_exchanged(path))
+    applied = tuple(path for path in changed if _is_reloadable(path))
     # What waits for a restart is named each time, until there was one.
-    service.settings_read = _with(before, after, applied)
+    service.settings_read = _merge(before, after, applied)
     if applied:
-        await service.exchange(_with(service.settings, after, applied))
-    outcome = Outcome(applied, tuple(path for path in changed if path not in applied))
+        await service.exchange(_merge(service.settings, after, applied))
+    outcome = ReloadResult(applied, tuple(path for path in changed if path not in applied))
     _log.info("settings read again: %s", outcome)
     return outcome
 
@@ -103,9 +103,9 @@ def _read_again(before: Settings) -> Settings:
     return after
 
 
-def _can_be_exchanged(path: str) -> bool:
+def _is_reloadable(path: str) -> bool:
     below = any(path == one or path.startswith(f"{one}.") for one in RELOADABLE)
-    return below and path not in _NOT
+    return below and path not in _FIXED
 
 
 def _differences(before: BaseModel, after: BaseModel, where: str = "") -> Iterator[str]:
@@ -119,19 +119,19 @@ def _differences(before: BaseModel, after: BaseModel, where: str = "") -> Iterat
             yield path
 
 
-def _with(settings: Settings, after: Settings, paths: tuple[str, ...]) -> Settings:
+def _merge(settings: Settings, after: Settings, paths: tuple[str, ...]) -> Settings:
     """Return settings with what another one says at these paths."""
     found: BaseModel = settings
     for path in paths:
-        found = _exchanged(found, after, path.split("."))
+        found = _replace_at(found, after, path.split("."))
     assert isinstance(found, Settings)
     return found
 
 
-def _exchanged(block: BaseModel, after: BaseModel, path: list[str]) -> BaseModel:
+def _replace_at(block: BaseModel, after: BaseModel, path: list[str]) -> BaseModel:
     name, *rest = path
     new = getattr(after, name)
     if rest:
-        new = _exchanged(getattr(block, name), new, rest)
+        new = _replace_at(getattr(block, name), new, rest)
     update: Mapping[str, Any] = {name: new}
     return block.model_copy(update=update)

@@ -30,7 +30,7 @@ def orchestrators_secret(settings: HealthSettings) -> SecretStr | None:
     """
     escalation = settings.intervention.escalation
     used = escalation.orchestrator == "webhook" and escalation.webhook_url is not None
-    return _used(escalation.webhook_secret_file if used else None, "intervention.escalation")
+    return _read_webhook_secret(escalation.webhook_secret_file if used else None, "intervention.escalation")
 
 
 def respawners_secret(settings: HealthSettings) -> SecretStr | None:
@@ -42,7 +42,7 @@ def respawners_secret(settings: HealthSettings) -> SecretStr | None:
     """
     recovery = settings.recovery
     used = recovery.webhook_url is not None
-    return _used(recovery.webhook_secret_file if used else None, "recovery")
+    return _read_webhook_secret(recovery.webhook_secret_file if used else None, "recovery")
 
 
 def stack_tokens(settings: JudgeSettings) -> tuple[SecretStr | None, SecretStr | None]:
@@ -73,11 +73,11 @@ def callback_secrets(settings: AlertingSettings) -> tuple[SecretStr | None, tupl
     """
     file = settings.slack_signing_secret_file
     slack = None if file is None else read_secret(file, setting="alerting.slack_signing_secret_file")
-    named = "alerting.pagerduty_webhook_secret_files"
-    return slack, tuple(read_secret(one, setting=named) for one in settings.pagerduty_webhook_secret_files)
+    label = "alerting.pagerduty_webhook_secret_files"
+    return slack, tuple(read_secret(one, setting=label) for one in settings.pagerduty_webhook_secret_files)
 
 
-def _used(file: Path | None, block: str) -> SecretStr | None:
+def _read_webhook_secret(file: Path | None, block: str) -> SecretStr | None:
     setting = f"health_monitoring.{block}.webhook_secret_file"
     return None if file is None else read_secret(file, setting=setting)
 
@@ -97,23 +97,23 @@ def read_secret(file: Path, *, setting: str) -> SecretStr:
         raise InvalidSecretError(
             f"{setting} is empty: name the file with the secret, or leave the setting out"
         )
-    named = f"{setting}: the secret file {file}"
+    label = f"{setting}: the secret file {file}"
     try:
         with file.open("rb") as opened:
             mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
             content = opened.read()
     except OSError as error:
         raise InvalidSecretError(
-            f"{named} cannot be read ({error.strerror}); make it, readable by the service's user alone"
+            f"{label} cannot be read ({error.strerror}); make it, readable by the service's user alone"
         ) from None
     if mode & _OTHERS:
-        raise InvalidSecretError(f"{named} can be reached by others (mode {mode:04o}); chmod 600 it")
+        raise InvalidSecretError(f"{label} can be reached by others (mode {mode:04o}); chmod 600 it")
     try:
         secret = content.decode("utf-8").strip()
     except UnicodeDecodeError:
         raise InvalidSecretError(
-            f"{named} is no text in UTF-8; write the secret into it, on one line"
+            f"{label} is no text in UTF-8; write the secret into it, on one line"
         ) from None
     if not secret:
-        raise InvalidSecretError(f"{named} is empty; write the secret into it, on one line")
+        raise InvalidSecretError(f"{label} is empty; write the secret into it, on one line")
     return SecretStr(secret)

@@ -33,7 +33,7 @@ class PortInUseError(QueenrightError):
         self.port = port
 
 
-def _listener(host: str, port: int) -> str:
+def _describe_listener(host: str, port: int) -> str:
     """Say who listens there, if it is one of us."""
     with contextlib.suppress(httpx.HTTPError):
         url = f"http://{host}:{port}/readyz"
@@ -66,7 +66,7 @@ def listen(host: str, port: int, *, what: str, option: str, reuse: bool = True) 
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:
-            raise PortInUseError(what, host, port, option, by=_listener(host, port)) from None
+            raise PortInUseError(what, host, port, option, by=_describe_listener(host, port)) from None
         raise QueenrightError(f"Cannot listen on {host}:{port} for {what}: {error.strerror}.") from None
     sock.setblocking(False)
     return sock

@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
 
-TakeIn = Callable[[Sequence[AgentEvent]], Awaitable[None]]
+Ingest = Callable[[Sequence[AgentEvent]], Awaitable[None]]
 
 
 class StepLogs:
@@ -24,15 +24,13 @@ class StepLogs:
 
     Args:
         folders: Each with ``sessions/{id}/logs/tool_logs.jsonl``.
-        take_in: Makes events durable and looks at them; a `StoreError` means later again.
+        ingest: Makes events durable and looks at them; a `StoreError` means later again.
         on_skipped: Told how many more lines could not be read as steps.
     """
 
-    def __init__(
-        self, folders: Sequence[Path], *, take_in: TakeIn, on_skipped: Callable[[int], None]
-    ) -> None:
+    def __init__(self, folders: Sequence[Path], *, ingest: Ingest, on_skipped: Callable[[int], None]) -> None:
         self._folders = folders
-        self._take_in = take_in
+        self._ingest = ingest
         self._on_skipped = on_skipped
         self._readers: dict[Path, StepLogReader] = {}
         self._unstored: dict[Path, list[AgentEvent]] = {}
@@ -55,7 +53,7 @@ class StepLogs:
             # What was read and not stored goes first: the reader has moved past it.
             while events := self._unstored.get(path) or await asyncio.to_thread(reader.read):
                 self._unstored[path] = events
-                await self._take_in(events)
+                await self._ingest(events)
                 del self._unstored[path]
         except (OSError, StoreError) as error:
             if path not in self._failing:

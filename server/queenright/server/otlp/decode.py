@@ -12,7 +12,7 @@ from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from queenright.instrumentation.identity import clean_name
-from queenright.server.otlp.errors import too_many
+from queenright.server.otlp.errors import too_many_error
 from queenright.server.otlp.wire import MAX_GROUPS, MAX_ITEMS
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import Batch
@@ -55,7 +55,7 @@ def decode_spans_in_steps(
         (group.resource, ((part.scope, part.spans) for part in group.scope_spans))
         for group in request.resource_spans
     )
-    return _decoding(groups, read_span, assembler, now, batch)
+    return _decode_in_steps(groups, read_span, assembler, now, batch)
 
 
 def decode_logs_in_steps(
@@ -66,14 +66,14 @@ def decode_logs_in_steps(
         (group.resource, ((part.scope, part.log_records) for part in group.scope_logs))
         for group in request.resource_logs
     )
-    return _decoding(groups, read_log, assembler, now, batch)
+    return _decode_in_steps(groups, read_log, assembler, now, batch)
 
 
 def count_metrics_in_steps(
     request: ExportMetricsServiceRequest, assembler: Assembler, now: float, batch: Batch
 ) -> Iterator[None]:
     """Note which processes send metrics, which are not read, pausing after each group."""
-    size = _Size()
+    size = _RequestSize()
     for resource in request.resource_metrics:
         size.add_group()
         process = Process.from_resource(resource.resource)
@@ -86,7 +86,7 @@ def count_metrics_in_steps(
             yield
 
 
-def _decoding(
+def _decode_in_steps(
     groups: Iterable[tuple[Resource, Iterable[tuple[InstrumentationScope, Sequence[T]]]]],
     read: Callable[[T, Process, InstrumentationScope, float], Observation | None],
     assembler: Assembler,
@@ -94,7 +94,7 @@ def _decoding(
     batch: Batch,
 ) -> Iterator[None]:
     observations: list[Observation] = []
-    size = _Size()
+    size = _RequestSize()
     for resource, parts in groups:
         size.add_group()
         process = Process.from_resource(resource)
@@ -122,7 +122,7 @@ def _decoding(
     batch.finish()
 
 
-class _Size:
+class _RequestSize:
     """How much a request holds, of what it may hold."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class _Size:
         """
         self._groups += 1
         if self._groups > MAX_GROUPS:
-            raise too_many("resources and scopes", MAX_GROUPS)
+            raise too_many_error("resources and scopes", MAX_GROUPS)
 
     def add_items(self, count: int) -> None:
         """
@@ -148,4 +148,4 @@ class _Size:
         """
         self._items += count
         if self._items > MAX_ITEMS:
-            raise too_many("spans or records", MAX_ITEMS)
+            raise too_many_error("spans or records", MAX_ITEMS)

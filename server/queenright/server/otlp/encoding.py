@@ -24,9 +24,9 @@ from queenright.server.middleware.json_limits import (
 from queenright.server.otlp.errors import (
     INVALID_ARGUMENT,
     RejectedRequestError,
-    malformed,
-    too_large,
-    too_many,
+    malformed_error,
+    too_large_error,
+    too_many_error,
 )
 
 M = TypeVar("M", bound=Message)
@@ -35,7 +35,7 @@ _ID_KEYS: Final = frozenset({"traceId", "trace_id", "spanId", "span_id", "parent
 _WINDOW_BITS: Final = {"gzip": 31, "deflate": 15}
 _MAX_MEMBERS: Final = 1_000
 
-PART: Final = 256 * 1024
+CHUNK: Final = 256 * 1024
 """Bytes decompressed in one step."""
 
 MAX_JSON: Final = 8 * 1024 * 1024
@@ -50,7 +50,7 @@ class MediaType(StrEnum):
     JSON = "application/json"
 
     @classmethod
-    def of(cls, content_type: str) -> MediaType:
+    def from_header(cls, content_type: str) -> MediaType:
         """
         Read a ``Content-Type`` header.
 
@@ -65,9 +65,9 @@ class MediaType(StrEnum):
             raise RejectedRequestError(415, INVALID_ARGUMENT, reason) from None
 
 
-def inflating(body: bytes, content_encoding: str, limit: int) -> Iterator[bytes]:
+def decompress_chunks(body: bytes, content_encoding: str, limit: int) -> Iterator[bytes]:
     """
-    Undo a ``Content-Encoding``, at most `PART` bytes a step and never more than ``limit`` in all.
+    Undo a ``Content-Encoding``, at most `CHUNK` bytes a step and never more than ``limit`` in all.
 
     Raises:
         RejectedRequestError: It is unknown (415), the body is broken (400), or longer than ``limit`` (413).
@@ -82,42 +82,42 @@ def inflating(body: bytes, content_encoding: str, limit: int) -> Iterator[bytes]
         raise RejectedRequestError(415, INVALID_ARGUMENT, reason, ((b"accept-encoding", b"gzip, deflate"),))
     left, members, at = limit, 0, 0
     stream = None
-    rest = b""
+    pending = b""
     try:
-        while rest or at < len(body):
-            if not rest:
+        while pending or at < len(body):
+            if not pending:
                 # Not all of it at once: what one member leaves over is copied for the next.
-                rest = body[at : at + PART]
-                at += PART
+                pending = body[at : at + CHUNK]
+                at += CHUNK
             if stream is None:
                 members += 1
                 if members > _MAX_MEMBERS:
-                    raise malformed(f"the body has more than {_MAX_MEMBERS} {name} streams")
+                    raise malformed_error(f"the body has more than {_MAX_MEMBERS} {name} streams")
                 stream = zlib.decompressobj(bits)
-            part = stream.decompress(rest, PART)
-            rest = stream.unconsumed_tail
-            left -= len(part)
+            chunk = stream.decompress(pending, CHUNK)
+            pending = stream.unconsumed_tail
+            left -= len(chunk)
             if left < 0:
-                raise too_large("the body, decompressed,", limit)
+                raise too_large_error("the body, decompressed,", limit)
             if stream.eof:
-                rest = stream.unused_data
+                pending = stream.unused_data
                 stream = None
-            if part:
-                yield part
+            if chunk:
+                yield chunk
         while stream is not None:
             # What was read and could not be given out yet, at most a part at a time.
-            part = stream.decompress(b"", PART)
-            left -= len(part)
+            chunk = stream.decompress(b"", CHUNK)
+            left -= len(chunk)
             if left < 0:
-                raise too_large("the body, decompressed,", limit)
+                raise too_large_error("the body, decompressed,", limit)
             if stream.eof:
                 stream = None
-            elif not part:
-                raise malformed(f"the body ends in the middle of its {name} stream")
-            if part:
-                yield part
+            elif not chunk:
+                raise malformed_error(f"the body ends in the middle of its {name} stream")
+            if chunk:
+                yield chunk
     except zlib.error as error:
-        raise malformed(f"the body is not {name}: {error}") from None
+        raise malformed_error(f"the body is not {name}: {error}") from None
 
 
 def check_json(body: bytes | bytearray) -> None:
@@ -129,13 +129,13 @@ def check_json(body: bytes | bytearray) -> None:
             (413); or it is nested too deep or has a number that is too long (400).
     """
     if len(body) > MAX_JSON:
-        raise too_large("the body, as JSON and decompressed,", MAX_JSON)
+        raise too_large_error("the body, as JSON and decompressed,", MAX_JSON)
     try:
         check_json_size(body, MAX_VALUES)
     except JsonSizeError:
-        raise too_many("values in JSON", MAX_VALUES) from None
+        raise too_many_error("values in JSON", MAX_VALUES) from None
     except JsonFormatError as error:
-        raise malformed(str(error)) from None
+        raise malformed_error(str(error)) from None
 
 
 def parse(body: bytes | bytearray, media_type: MediaType, make: Callable[[], M]) -> M:
@@ -154,13 +154,13 @@ def parse(body: bytes | bytearray, media_type: MediaType, make: Callable[[], M])
         else:
             parsed = _loads(body)
             if not isinstance(parsed, dict):
-                raise malformed("the body is JSON, but no object")
+                raise malformed_error("the body is JSON, but no object")
             json_format.ParseDict(_with_base64_ids(parsed, 0), message, ignore_unknown_fields=True)
     except (DecodeError, json_format.Error, orjson.JSONDecodeError) as error:
-        raise malformed(f"the body is no {message.DESCRIPTOR.name}: {str(error)[:300]}") from None
+        raise malformed_error(f"the body is no {message.DESCRIPTOR.name}: {str(error)[:300]}") from None
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         # What the JSON parser lets through on values of the wrong kind.
-        raise malformed(f"the body is no {message.DESCRIPTOR.name}: {type(error).__name__}") from None
+        raise malformed_error(f"the body is no {message.DESCRIPTOR.name}: {type(error).__name__}") from None
     return message
 
 
@@ -186,7 +186,7 @@ def render_status(code: int, reason: str, media_type: MediaType) -> bytes:
 def _with_base64_ids(value: Any, depth: int) -> Any:
     """Return OTLP's JSON as protobuf's, where trace and span ids are base64 instead of hexadecimal."""
     if depth > MAX_DEPTH:
-        raise malformed(f"the body is nested more than {MAX_DEPTH} deep")
+        raise malformed_error(f"the body is nested more than {MAX_DEPTH} deep")
     if isinstance(value, list):
         return [_with_base64_ids(item, depth + 1) for item in value]
     if not isinstance(value, dict):
@@ -203,4 +203,4 @@ def _base64_id(key: str, value: Any) -> str:
     try:
         return base64.b64encode(binascii.unhexlify(value)).decode()
     except (ValueError, TypeError):
-        raise malformed(f"{key} {str(value)[:64]!r} is not hexadecimal") from None
+        raise malformed_error(f"{key} {str(value)[:64]!r} is not hexadecimal") from None

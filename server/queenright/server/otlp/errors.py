@@ -34,12 +34,12 @@ class OverloadedError(QueenrightError):
         self.retry_after = retry_after
 
 
-def malformed(reason: str) -> RejectedRequestError:
+def malformed_error(reason: str) -> RejectedRequestError:
     """Return the refusal of a body that is not what its headers say."""
     return RejectedRequestError(400, INVALID_ARGUMENT, reason)
 
 
-def too_large(what: str, limit: int) -> RejectedRequestError:
+def too_large_error(what: str, limit: int) -> RejectedRequestError:
     """Return the refusal of a body that is longer than ``limit`` bytes."""
     # The rest of the body is not read, so the connection cannot be used again.
     return RejectedRequestError(
@@ -50,13 +50,13 @@ def too_large(what: str, limit: int) -> RejectedRequestError:
     )
 
 
-def too_many(what: str, limit: int) -> RejectedRequestError:
+def too_many_error(what: str, limit: int) -> RejectedRequestError:
     """Return the refusal of a body that holds more of something than ``limit``."""
     return RejectedRequestError(
         413, RESOURCE_EXHAUSTED, f"the body holds more than {limit} {what}; send smaller batches"
     )
 
 
-def unavailable(reason: str, retry_after: int) -> RejectedRequestError:
+def unavailable_error(reason: str, retry_after: int) -> RejectedRequestError:
     """Return the refusal of a request that is right but cannot be taken now; clients send it again."""
     return RejectedRequestError(503, UNAVAILABLE, reason, ((b"retry-after", str(retry_after).encode()),))

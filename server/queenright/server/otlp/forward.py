@@ -179,7 +179,9 @@ class Forwarder:
         if self._via in via:
             return
         passed = [
-            (name, value) for name, value in headers if name.lower() not in _NOT_PASSED | _named_hops(headers)
+            (name, value)
+            for name, value in headers
+            if name.lower() not in _NOT_PASSED | _connection_headers(headers)
         ]
         passed.append((VIA, b", ".join(filter(None, (via, self._via)))))
         request = _Request(path, passed, body, signal)
@@ -228,14 +230,14 @@ class Forwarder:
         until = time.monotonic() + self._give_up_after
         delay = self._first_delay
         while True:
-            reason, again, wait = await self._try(request)
+            reason, is_retried, wait = await self._try(request)
             if not reason:
                 self._report(None)
                 return True
             self._report(reason)
             # Jitter, or every receiver behind one collector would come back at the same moment.
             wait = max(wait, delay * random.uniform(0.5, 1.0))
-            if not again or time.monotonic() + wait > until:
+            if not is_retried or time.monotonic() + wait > until:
                 return False
             await asyncio.sleep(wait)
             delay = min(delay * 2, self._max_delay)
@@ -251,7 +253,7 @@ class Forwarder:
         auth = self._auth if "authorization" not in outgoing.headers else None
         try:
             response = await self._client.send(outgoing, auth=auth, stream=True)
-            await _read_some(response)
+            await _drain(response)
         except httpx.TransportError as error:
             return type(error).__name__, True, 0.0
         if response.is_success:
@@ -267,13 +269,13 @@ class Forwarder:
         self._failing = reason is not None
 
 
-def _named_hops(headers: Sequence[tuple[bytes, bytes]]) -> frozenset[bytes]:
+def _connection_headers(headers: Sequence[tuple[bytes, bytes]]) -> frozenset[bytes]:
     """Return the headers that ``Connection`` names as meant for this hop only."""
     named = b",".join(value for name, value in headers if name.lower() == b"connection")
     return frozenset(part.strip().lower() for part in named.split(b",") if part.strip())
 
 
-async def _read_some(response: httpx.Response) -> None:
+async def _drain(response: httpx.Response) -> None:
     """Read an answer, so that its connection can be used again; one that is too long costs the connection."""
     read = 0
     try:

@@ -15,7 +15,7 @@ SLICE: Final = 0.01
 """Seconds of one turn of the loop. One step more than fits is taken, of at most another as many."""
 
 
-class LoopShare:
+class EventLoopShare:
     """
     Divides work into slices: when one turn of the loop has done so much, the rest waits for the next.
 
@@ -76,7 +76,7 @@ class LoopShare:
                 return
 
 
-class Room:
+class CapacityLimiter:
     """
     Lets so much be under way at one time; the rest waits in the order of arrival.
 
@@ -90,31 +90,31 @@ class Room:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @asynccontextmanager
-    async def taken(self, size: int) -> AsyncIterator[None]:
+    async def acquire(self, size: int) -> AsyncIterator[None]:
         """Take part of it for as long as the block lasts."""
-        if self._waiting or not self._fits(size):
-            place = asyncio.get_running_loop().create_future()
-            self._waiting.append((size, place))
+        if self._waiting or not self._has_room(size):
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append((size, turn))
             try:
-                await place
+                await turn
             except asyncio.CancelledError:
-                if place.done() and not place.cancelled():
-                    self._leave(size)
+                if turn.done() and not turn.cancelled():
+                    self._release(size)
                 raise
         else:
             self._used += size
         try:
             yield
         finally:
-            self._leave(size)
+            self._release(size)
 
-    def _fits(self, size: int) -> bool:
+    def _has_room(self, size: int) -> bool:
         return not self._used or self._used + size <= self._size
 
-    def _leave(self, size: int) -> None:
+    def _release(self, size: int) -> None:
         self._used -= size
-        while self._waiting and (self._waiting[0][1].done() or self._fits(self._waiting[0][0])):
-            wanted, place = self._waiting.popleft()
-            if not place.done():
+        while self._waiting and (self._waiting[0][1].done() or self._has_room(self._waiting[0][0])):
+            wanted, turn = self._waiting.popleft()
+            if not turn.done():
                 self._used += wanted
-                place.set_result(None)
+                turn.set_result(None)

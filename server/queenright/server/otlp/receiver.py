@@ -36,7 +36,7 @@ from queenright.server.otlp.decode import count_metrics_in_steps, decode_logs_in
 from queenright.server.otlp.encoding import (
     MediaType,
     check_json,
-    inflating,
+    decompress_chunks,
     parse,
     render,
     render_status,
@@ -47,14 +47,14 @@ from queenright.server.otlp.errors import (
     UNIMPLEMENTED,
     OverloadedError,
     RejectedRequestError,
-    malformed,
-    too_large,
-    unavailable,
+    malformed_error,
+    too_large_error,
+    unavailable_error,
 )
 from queenright.server.otlp.forward import Forwarder
 from queenright.server.otlp.grpc_refusal import GRPC_REASON
-from queenright.server.otlp.loop_share import LoopShare, Room
-from queenright.server.otlp.wire import MAX_GROUPS, PIECE, pieces_of
+from queenright.server.otlp.loop_share import CapacityLimiter, EventLoopShare
+from queenright.server.otlp.wire import MAX_GROUPS, MAX_PIECE, split_request
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import MAX_EVENTS, Batch
 from queenright.server.telemetry.duplicates import StillStoringError
@@ -79,7 +79,7 @@ MAX_IN_FLIGHT: Final = 128 * 1024 * 1024
 BODY_TIMEOUT: Final = 30.0
 SMALL_JSON: Final = 8 * 1024
 """JSON up to so many bytes is parsed in the event loop, and more in a thread: it takes 1 ms a kilobyte."""
-MAX_HANDED: Final = 2_048
+MAX_STORING: Final = 2_048
 """Events that are being stored at one time; all that are stored together are looked at in one go."""
 
 
@@ -91,7 +91,7 @@ class _Signal:
     decode: Callable[[Any, Assembler, float, Batch], Iterator[None]]
 
 
-_LOOK_SECONDS: Final = 5.0
+_END_CHECK_SECONDS: Final = 5.0
 """How often runs are looked for that are over though nothing said so."""
 _SIGNALS: Final = {
     "/v1/traces": _Signal(
@@ -124,7 +124,7 @@ class Counts:
     """When something was last accepted, in seconds since the epoch; 0 for never."""
 
 
-class _GoneError(Exception):
+class _ClientDisconnectedError(Exception):
     """The client closed the connection in the middle of its request."""
 
 
@@ -149,7 +149,7 @@ class OtlpReceiver:
         max_in_flight: int = MAX_IN_FLIGHT,
         body_timeout: float = BODY_TIMEOUT,
         clock: Clock = time.time,
-        share: LoopShare | None = None,
+        share: EventLoopShare | None = None,
     ) -> None:
         self.counts = Counts()
         self._note_alive = note_alive
@@ -160,8 +160,8 @@ class OtlpReceiver:
         self._max_inflated = max_inflated
         self._max_in_flight = max_in_flight
         self._in_flight = 0
-        self._share = share or LoopShare()
-        self._handed = Room(MAX_HANDED)
+        self._share = share or EventLoopShare()
+        self._storing = CapacityLimiter(MAX_STORING)
         # One, so that no number of requests takes more than half of the interpreter's turns.
         self._thread = ThreadPoolExecutor(1, "otlp")
         self._body_timeout = body_timeout
@@ -205,12 +205,12 @@ class OtlpReceiver:
             self.counts.refused += 1
             self._intake.add_refusal(scope["path"], refused.status, str(refused), self._clock())
             try:
-                media_type = MediaType.of(content_type)
+                media_type = MediaType.from_header(content_type)
             except RejectedRequestError:
                 media_type = MediaType.JSON
             status, extra = refused.status, refused.headers
             body = render_status(refused.code, str(refused), media_type)
-        except _GoneError:
+        except _ClientDisconnectedError:
             return
         start_headers = [
             (b"content-type", media_type.encode()),
@@ -231,9 +231,9 @@ class OtlpReceiver:
             )
         if scope["method"] != "POST":
             raise RejectedRequestError(405, UNIMPLEMENTED, f"{path} takes POST", ((b"allow", b"POST"),))
-        media_type = MediaType.of(content_type)
+        media_type = MediaType.from_header(content_type)
         # What was only announced takes no place from what others have sent.
-        held = _Held(self, self._declared_length(headers))
+        held = _HeldBytes(self, self._declared_length(headers))
         try:
             raw = await self._body(receive, held)
             if self._forwarder is not None:
@@ -253,13 +253,13 @@ class OtlpReceiver:
         if text is None:
             return None
         if not text.isdigit() or len(text) > 18:
-            raise malformed("Content-Length is no number")
+            raise malformed_error("Content-Length is no number")
         length = int(text)
         if length > self._max_body:
-            raise too_large("the body", self._max_body)
+            raise too_large_error("the body", self._max_body)
         return length
 
-    async def _body(self, receive: Receive, held: _Held) -> bytes:
+    async def _body(self, receive: Receive, held: _HeldBytes) -> bytes:
         parts: list[bytes] = []
         size = 0
         try:
@@ -267,11 +267,11 @@ class OtlpReceiver:
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise _GoneError
+                        raise _ClientDisconnectedError
                     part = message.get("body", b"")
                     size += len(part)
                     if size > self._max_body:
-                        raise too_large("the body", self._max_body)
+                        raise too_large_error("the body", self._max_body)
                     held.add(len(part))
                     parts.append(part)
                     if not message.get("more_body", False):
@@ -281,12 +281,12 @@ class OtlpReceiver:
             raise RejectedRequestError(408, DEADLINE_EXCEEDED, reason, ((b"connection", b"close"),)) from None
 
     async def _bodies(
-        self, signal: _Signal, encoding: str, media_type: MediaType, raw: bytes, held: _Held
+        self, signal: _Signal, encoding: str, media_type: MediaType, raw: bytes, held: _HeldBytes
     ) -> Iterable[tuple[bytes | bytearray, MediaType]]:
         """Return a body as it is parsed: decompressed, and in pieces if it is big."""
         body: bytes | bytearray = raw
         if encoding.strip():
-            parts = inflating(raw, encoding, self._max_inflated)
+            parts = decompress_chunks(raw, encoding, self._max_inflated)
             body = bytearray()
             while part := await self._share.run(lambda _: next(parts, b"")):
                 held.add(len(part))
@@ -295,10 +295,10 @@ class OtlpReceiver:
             if len(body) <= SMALL_JSON:
                 return [(body, media_type)]
             body = await self._in_thread(_as_protobuf, body, signal.request)
-        if len(body) <= PIECE:
+        if len(body) <= MAX_PIECE:
             return [(body, MediaType.PROTOBUF)]
-        pieces = await self._in_thread(pieces_of, body, signal.request)
-        return ((piece, MediaType.PROTOBUF) for piece in _taken(pieces))
+        pieces = await self._in_thread(split_request, body, signal.request)
+        return ((piece, MediaType.PROTOBUF) for piece in _pop_each(pieces))
 
     async def _parsed(self, signal: _Signal, body: bytes | bytearray, media_type: MediaType) -> Message:
         return await self._share.run(lambda _: parse(body, media_type, signal.request))
@@ -306,13 +306,13 @@ class OtlpReceiver:
     async def keep_ending(self) -> None:
         """End runs that have been over for a while, again and again until it is cancelled."""
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_END_CHECK_SECONDS)
             try:
-                await self.end_held()
+                await self.end_held_runs()
             except Exception:
                 logger.exception("runs that are over could not be ended")
 
-    async def end_held(self) -> None:
+    async def end_held_runs(self) -> None:
         """End runs whose agent has ended, and of which nothing more has arrived in time."""
         try:
             await self._store(_SIGNALS["/v1/traces"], ExportTraceServiceRequest(), Batch())
@@ -351,7 +351,7 @@ class OtlpReceiver:
                 self._count(signal, batch)
                 batch.clear()
         except StillStoringError as error:
-            raise unavailable(str(error), 1) from None
+            raise unavailable_error(str(error), 1) from None
         finally:
             self._assembler.duplicates.finish_storing(batch.identities, stored=False)
             batch.undo()
@@ -360,14 +360,14 @@ class OtlpReceiver:
         if not batch.events:
             return
         try:
-            async with self._handed.taken(len(batch.events)):
+            async with self._storing.acquire(len(batch.events)):
                 await self._ingest(batch.events)
         except OverloadedError as error:
-            raise unavailable(str(error), error.retry_after) from None
+            raise unavailable_error(str(error), error.retry_after) from None
         except Exception:
             # The client keeps what was not stored and sends it again, so nothing is lost.
             logger.exception("%d events received over OTLP could not be stored", len(batch.events))
-            raise unavailable("the events could not be stored; send this again later", 5) from None
+            raise unavailable_error("the events could not be stored; send this again later", 5) from None
 
     def _count(self, signal: _Signal, batch: Batch) -> None:
         self._note_alive(batch.report_intervals)
@@ -384,7 +384,7 @@ class OtlpReceiver:
             self._rejected.inc(batch.rejected)
 
 
-class _Held:
+class _HeldBytes:
     """How many bytes one request holds of those that all may hold together."""
 
     def __init__(self, receiver: OtlpReceiver, announced: int | None) -> None:
@@ -410,7 +410,7 @@ class _Held:
 
     def _check(self, count: int) -> None:
         if self._receiver._in_flight + count > self._receiver._max_in_flight:
-            raise unavailable("too many requests are being handled; send this again later", 2)
+            raise unavailable_error("too many requests are being handled; send this again later", 2)
 
 
 def _as_protobuf(body: bytes | bytearray, make: Callable[[], Message]) -> bytes:
@@ -418,7 +418,7 @@ def _as_protobuf(body: bytes | bytearray, make: Callable[[], Message]) -> bytes:
     return parse(body, MediaType.JSON, make).SerializeToString()
 
 
-def _taken(pieces: list[bytes]) -> Iterator[bytes]:
+def _pop_each(pieces: list[bytes]) -> Iterator[bytes]:
     """Yield pieces and keep none that was yielded."""
     pieces.reverse()
     while pieces:
@@ -438,7 +438,7 @@ def otlp_app(
     max_in_flight: int = MAX_IN_FLIGHT,
     body_timeout: float = BODY_TIMEOUT,
     clock: Clock = time.time,
-    share: LoopShare | None = None,
+    share: EventLoopShare | None = None,
 ) -> OtlpReceiver:
     """
     Return the receiver as an ASGI app.

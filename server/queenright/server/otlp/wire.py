@@ -2,7 +2,7 @@
 OTLP's protobuf as it lies on the wire: a big body is checked and cut before it is parsed. No I/O.
 
 Protobuf's parser is C code that holds the interpreter's lock for all of what it is given, and a message of
-two bytes costs as much as one of two hundred. So it is never given more than `PIECE` bytes that were not
+two bytes costs as much as one of two hundred. So it is never given more than `MAX_PIECE` bytes that were not
 looked through: a longer body is cut between resources, scopes, and their spans, records or metrics.
 """
 
@@ -15,9 +15,14 @@ from typing import Any, Final
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
-from queenright.server.otlp.errors import RejectedRequestError, malformed, too_large, too_many
+from queenright.server.otlp.errors import (
+    RejectedRequestError,
+    malformed_error,
+    too_large_error,
+    too_many_error,
+)
 
-PIECE: Final = 256 * 1024
+MAX_PIECE: Final = 256 * 1024
 """Bytes that are parsed at once: 4 ms, if they are nothing but empty messages."""
 
 MAX_GROUPS: Final = 10_000
@@ -43,9 +48,9 @@ _MAX_DEPTH: Final = 100
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 
-def pieces_of(body: bytes | bytearray, request: Callable[[], Message]) -> list[bytes]:
+def split_request(body: bytes | bytearray, request: Callable[[], Message]) -> list[bytes]:
     """
-    Return a request as requests of at most `PIECE` bytes each, as far as its items allow it.
+    Return a request as requests of at most `MAX_PIECE` bytes each, as far as its items allow it.
 
     Each piece has the resource and scope that its items are of. What may be in a request bounds the work.
 
@@ -59,7 +64,7 @@ def pieces_of(body: bytes | bytearray, request: Callable[[], Message]) -> list[b
     message: Any = request().DESCRIPTOR
     for number in _CHILD:
         message = message.fields_by_number[number].message_type
-    return [bytes(piece) for piece in _Cutting(body, message).cut(0, len(body), 0)]
+    return [bytes(piece) for piece in _Splitter(body, message).cut(0, len(body), 0)]
 
 
 def _fields(body: bytes | bytearray, at: int, end: int) -> Iterator[tuple[int, int, int, int, bool]]:
@@ -79,9 +84,9 @@ def _fields(body: bytes | bytearray, at: int, end: int) -> Iterator[tuple[int, i
         elif wire == _FIXED32:
             at += 4
         else:
-            raise malformed(f"the body has a field of wire type {wire}, which OTLP does not use")
+            raise malformed_error(f"the body has a field of wire type {wire}, which OTLP does not use")
         if at > end or not tag >> 3:
-            raise _cut_off()
+            raise _truncated_error()
         yield tag >> 3, begin, value, at, wire == _LENGTH
 
 
@@ -94,14 +99,14 @@ def _varint(body: bytes | bytearray, at: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return result, at
         shift += 7
-    raise _cut_off()
+    raise _truncated_error()
 
 
-def _cut_off() -> RejectedRequestError:
-    return malformed("the body is no protobuf message: a field is cut off or damaged")
+def _truncated_error() -> RejectedRequestError:
+    return malformed_error("the body is no protobuf message: a field is cut off or damaged")
 
 
-class _Cutting:
+class _Splitter:
     """Cuts one body."""
 
     def __init__(self, body: bytes | bytearray, item: Descriptor) -> None:
@@ -122,13 +127,13 @@ class _Cutting:
             else:
                 shared += body[begin:stop]
                 if len(shared) > MAX_SHARED:
-                    raise too_large("a resource or scope", MAX_SHARED)
+                    raise too_large_error("a resource or scope", MAX_SHARED)
         piece = bytearray()
         for begin, value, stop in children:
-            if piece and len(piece) + stop - begin > PIECE:
+            if piece and len(piece) + stop - begin > MAX_PIECE:
                 yield shared + piece
                 piece = bytearray()
-            if stop - begin <= PIECE:
+            if stop - begin <= MAX_PIECE:
                 piece += body[begin:stop]
             elif level == _ITEM:
                 self._check_item(value, stop)
@@ -143,27 +148,27 @@ class _Cutting:
         if level == _ITEM:
             self._items += 1
             if self._items > MAX_ITEMS:
-                raise too_many("spans, records or metrics", MAX_ITEMS)
+                raise too_many_error("spans, records or metrics", MAX_ITEMS)
         else:
             self._groups += 1
             if self._groups > MAX_GROUPS:
-                raise too_many("resources and scopes", MAX_GROUPS)
+                raise too_many_error("resources and scopes", MAX_GROUPS)
 
     def _check_item(self, at: int, end: int) -> None:
         """Refuse an item that is long because of its fields, not its texts: parsing it takes long."""
         if end - at > MAX_ITEM:
-            raise too_large("a span, record or metric", MAX_ITEM)
+            raise too_large_error("a span, record or metric", MAX_ITEM)
         left = MAX_FIELDS
         inside = [(at, end, self._item, 0)]
         while inside:
             at, end, message, depth = inside.pop()
             if depth > _MAX_DEPTH:
-                raise malformed(f"the body is nested more than {_MAX_DEPTH} deep")
+                raise malformed_error(f"the body is nested more than {_MAX_DEPTH} deep")
             nested = _messages_in(message)
             for number, _, value, stop, has_length in _fields(self._body, at, end):
                 left -= 1
                 if left < 0:
-                    raise too_many("fields in one span, record or metric", MAX_FIELDS)
+                    raise too_many_error("fields in one span, record or metric", MAX_FIELDS)
                 if has_length and number in nested:
                     inside.append((value, stop, nested[number], depth + 1))
 

@@ -21,7 +21,14 @@ from queenright.health.event_log import Appended, Place, find_place
 from queenright.health.store import Store
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.stream.lines import Line, Taken, Wanted, take_lines, take_span, written
+from queenright.server.stream.lines import (
+    EventFilter,
+    LogLine,
+    LogSlice,
+    format_event,
+    read_log_slice,
+    select_lines,
+)
 from queenright.server.stream.reader import Reader
 
 _log = logging.getLogger(__name__)
@@ -29,13 +36,13 @@ _log = logging.getLogger(__name__)
 SUBSCRIBER: Final = "event-stream"
 """What the metric of dropped events calls all readers together."""
 
-PASSING: Final = frozenset({EventType.LLM_TEXT_DELTA, EventType.CLIENT_OUTPUT_DELTA})
+TRANSIENT: Final = frozenset({EventType.LLM_TEXT_DELTA, EventType.CLIENT_OUTPUT_DELTA})
 """Types of which some are in no log."""
 
 _TICK: Final = 1.0
-_SPAN: Final = 20_000
+_MAX_ROWS: Final = 20_000
 """Rows of the log that one look into the database goes through."""
-_AT_ONCE: Final = 16
+_WAKE_BATCH: Final = 16
 """Readers that are woken before others have the loop: some 1 ms."""
 _REMEMBERED: Final = 10_000
 
@@ -47,12 +54,12 @@ class Feed:
     Args:
         store: Whose log it is; the feed takes its ``on_commit``.
         on_drop: Is told (``SUBSCRIBER``, how many) when pieces of text are dropped.
-        keep: The newest events that are kept in memory while anybody reads.
-        gather: Seconds in which what happens is told together.
+        max_recent: The newest events that are kept in memory while anybody reads.
+        batch_seconds: Seconds in which what happens is told together.
         clock: Seconds that only go forward.
         sleep: Sleeps on that clock.
         keep_alive: Seconds after which a silent stream says that it is there.
-        patience: Seconds that a reader may take for what was sent before it is cut off.
+        send_timeout: Seconds that a reader may take for what was sent before it is cut off.
     """
 
     def __init__(
@@ -60,33 +67,33 @@ class Feed:
         store: Store,
         *,
         on_drop: Callable[[str, int], None] = lambda name, count: None,
-        keep: int = 10_000,
-        gather: float = 0.1,
+        max_recent: int = 10_000,
+        batch_seconds: float = 0.1,
         clock: Callable[[], float] = time.monotonic,
         sleep: Sleep = asyncio.sleep,
         keep_alive: float = 15.0,
-        patience: float = 30.0,
+        send_timeout: float = 30.0,
     ) -> None:
         self._store = store
         self._on_drop = on_drop
-        self._keep = keep
-        self._gather = gather
+        self._max_recent = max_recent
+        self._batch_seconds = batch_seconds
         self.clock = clock
         self._sleep = sleep
         self._keep_alive = keep_alive
-        self._patience = patience
-        self._lines: list[Line] = []
+        self._send_timeout = send_timeout
+        self._lines: list[LogLine] = []
         """Sequence numbers follow one another; the last one is ``_head``'s, if there is any."""
         self._head = Place(0, "")
-        self._told = 0
+        self._released_seq = 0
         """Up to here readers have been told: what came since waits for the next time."""
         self._readers: set[Reader] = set()
         self._logged: set[str] = set()
         """Ids of pieces of text that are in the log, until the bus has brought them, too."""
-        self._taken: dict[tuple[Wanted, int], Taken] = {}
+        self._slices: dict[tuple[EventFilter, int], LogSlice] = {}
         """What was read since readers were told: others at the same place read the same."""
-        self._bell: asyncio.TimerHandle | None = None
-        self._rang = float("-inf")
+        self._wakeup: asyncio.TimerHandle | None = None
+        self._woke_at = float("-inf")
         self.closed = False
 
     def __repr__(self) -> str:
@@ -98,7 +105,7 @@ class Feed:
         return len(self._readers)
 
     @property
-    def kept(self) -> Sequence[Line]:
+    def recent(self) -> Sequence[LogLine]:
         """The newest events, which are in memory."""
         return self._lines
 
@@ -108,11 +115,11 @@ class Feed:
         return self._head
 
     @property
-    def told(self) -> int:
+    def released_seq(self) -> int:
         """Up to which sequence number readers may read now."""
-        return self._told
+        return self._released_seq
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """
         Find the end of the log, and follow it from now on.
 
@@ -120,7 +127,7 @@ class Feed:
             StoreError: The database refused.
         """
         self._store.on_commit(self.committed)
-        place = await self.find()
+        place = await self.find_place_of()
         if place is not None and place.seq > self._head.seq:
             self._head = place
 
@@ -134,36 +141,36 @@ class Feed:
                     await asyncio.wait((stop, tick), return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     tick.cancel()
-                self._try_to_look()
+                self._check_readers_safely()
         finally:
             stop.cancel()
             self.close()
 
-    def _try_to_look(self) -> None:
+    def _check_readers_safely(self) -> None:
         try:
-            self.look()
+            self.check_readers()
         except Exception:
             _log.exception("the event streams could not be looked after; the next tick tries again")
 
-    def look(self) -> None:
+    def check_readers(self) -> None:
         """Cut off who takes nothing, and let the silent streams say that they are there."""
         now = self.clock()
         for reader in tuple(self._readers):
             if reader.sending_since is not None:
-                if now - reader.sending_since >= self._patience:
-                    reader.cut()
+                if now - reader.sending_since >= self._send_timeout:
+                    reader.disconnect()
             elif now - reader.sent_at >= self._keep_alive:
-                reader.say_alive()
+                reader.request_keep_alive()
 
     def close(self) -> None:
         """End all streams; who comes later is ended at once."""
         self.closed = True
-        if self._bell is not None:
-            self._bell.cancel()
+        if self._wakeup is not None:
+            self._wakeup.cancel()
         for reader in tuple(self._readers):
             reader.end()
 
-    async def find(self, event_id: str | None = None) -> Place | None:
+    async def find_place_of(self, event_id: str | None = None) -> Place | None:
         """
         Return where an event is in the log, None if it is not there; without an id the log's end.
 
@@ -172,30 +179,30 @@ class Feed:
         """
         return await self._store.read(lambda conn: find_place(conn, event_id))
 
-    def open(self, wanted: Wanted, *, after: Place | None = None, capacity: int = 1000) -> Reader:
+    def open(self, event_filter: EventFilter, *, after: Place | None = None, capacity: int = 1000) -> Reader:
         """
         Return a reader of what comes after a place, from now on without one; ``close`` it.
 
         Args:
-            wanted: Which events.
+            event_filter: Which events.
             after: Where in the log to begin.
             capacity: Pieces of text that may wait.
         """
         if not self._readers:
-            self._told = self._head.seq
-        reader = Reader(self, wanted, after or self._head, capacity=capacity)
+            self._released_seq = self._head.seq
+        reader = Reader(self, event_filter, after or self._head, capacity=capacity)
         self._readers.add(reader)
         if self.closed:
             reader.end()
         return reader
 
-    def leave(self, reader: Reader) -> None:
+    def remove(self, reader: Reader) -> None:
         """Forget a reader. Without any, nothing is kept."""
         self._readers.discard(reader)
         if not self._readers:
             self._lines = []
             self._logged.clear()
-            self._taken.clear()
+            self._slices.clear()
 
     # -- what comes in --------------------------------------------------------------------------
 
@@ -205,66 +212,66 @@ class Feed:
         if self._readers:
             for first, events in appended:
                 self._add(first, events)
-            self._ring()
+            self._schedule_wakeup()
         self._head = Place(last, event.id)
 
     def _add(self, first: int, events: Sequence[AgentEvent]) -> None:
         if self._lines and self._lines[-1].seq != first - 1:
             self._lines = []
-        self._lines += [Line(first + place, event) for place, event in enumerate(events)]
-        if len(self._lines) > 2 * self._keep:
-            del self._lines[: -self._keep]
-        self._logged.update(event.id for event in events if event.type in PASSING)
+        self._lines += [LogLine(first + place, event) for place, event in enumerate(events)]
+        if len(self._lines) > 2 * self._max_recent:
+            del self._lines[: -self._max_recent]
+        self._logged.update(event.id for event in events if event.type in TRANSIENT)
         if len(self._logged) > _REMEMBERED:
             self._logged.clear()
 
-    def saw(self, events: Sequence[AgentEvent]) -> None:
+    def add_transient(self, events: Sequence[AgentEvent]) -> None:
         """Take in what goes over the bus: pieces of text that are in no log."""
         if not self._readers:
             return
         for event in events:
-            if event.type not in PASSING:
+            if event.type not in TRANSIENT:
                 continue
             if event.id in self._logged:
                 self._logged.discard(event.id)
                 continue
-            self._pass_on(event)
+            self._offer(event)
 
-    def _pass_on(self, event: AgentEvent) -> None:
+    def _offer(self, event: AgentEvent) -> None:
         text = b""
         for reader in self._readers:
-            if reader.wanted.matches(event):
-                text = text or written(event, event_id=None)
+            if reader.event_filter.matches(event):
+                text = text or format_event(event, event_id=None)
                 if dropped := reader.offer(self._head.seq, text):
                     self._on_drop(SUBSCRIBER, dropped)
         if text:
-            self._ring()
+            self._schedule_wakeup()
 
     # -- telling readers ------------------------------------------------------------------------
 
-    def _ring(self) -> None:
+    def _schedule_wakeup(self) -> None:
         """Wake the readers, at once after a pause, or when the time to gather is over."""
-        if self._bell is None:
+        if self._wakeup is None:
             loop = asyncio.get_running_loop()
-            due = max(loop.time(), self._rang + self._gather)
-            self._bell = loop.call_at(due, self._wake_all)
+            due = max(loop.time(), self._woke_at + self._batch_seconds)
+            self._wakeup = loop.call_at(due, self._wake_all)
 
     def _wake_all(self) -> None:
         loop = asyncio.get_running_loop()
-        self._bell, self._rang = None, loop.time()
-        self._told = self._head.seq
-        self._taken.clear()
-        self._wake([reader for reader in self._readers if reader.waits])
+        self._wakeup, self._woke_at = None, loop.time()
+        self._released_seq = self._head.seq
+        self._slices.clear()
+        self._wake([reader for reader in self._readers if reader.is_waiting])
 
     def _wake(self, readers: list[Reader]) -> None:
-        for reader in readers[:_AT_ONCE]:
+        for reader in readers[:_WAKE_BATCH]:
             reader.wake()
-        if rest := readers[_AT_ONCE:]:
+        if rest := readers[_WAKE_BATCH:]:
             asyncio.get_running_loop().call_soon(self._wake, rest)
 
     # -- reading --------------------------------------------------------------------------------
 
-    async def take(self, wanted: Wanted, after: int, limit: int) -> Taken:
+    async def read_next(self, event_filter: EventFilter, after: int, limit: int) -> LogSlice:
         """
         Return what a reader at ``after``, which is before ``told``, reads next: it may be nothing yet.
 
@@ -272,11 +279,13 @@ class Feed:
             StoreError: It had to be read from the database, which refused.
         """
         if not self._lines or after < self._lines[0].seq - 1:
-            through = min(self._told, after + _SPAN)
-            return await self._store.read(lambda conn: take_span(conn, wanted, after, through, limit))
-        taken = self._taken.get((wanted, after))
-        if taken is None:
+            through = min(self._released_seq, after + _MAX_ROWS)
+            return await self._store.read(
+                lambda conn: read_log_slice(conn, event_filter, after, through, limit)
+            )
+        batch = self._slices.get((event_filter, after))
+        if batch is None:
             first = self._lines[0].seq
-            lines = self._lines[after + 1 - first : self._told + 1 - first]
-            taken = self._taken[wanted, after] = take_lines(lines, wanted, after, limit)
-        return taken
+            lines = self._lines[after + 1 - first : self._released_seq + 1 - first]
+            batch = self._slices[event_filter, after] = select_lines(lines, event_filter, after, limit)
+        return batch

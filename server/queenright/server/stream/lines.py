@@ -15,12 +15,12 @@ from queenright.server.agents.companion_sessions import CompanionSessions
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EventFilter:
     """Which events a reader wants; None is all."""
 
     types: frozenset[EventType] | None = None
     agent: str | None = None
-    beside: CompanionSessions | None = None
+    companions: CompanionSessions | None = None
     """With the agent, the graphs that run beside it."""
 
     def matches(self, event: AgentEvent) -> bool:
@@ -31,11 +31,11 @@ class Wanted:
 
     def sessions(self) -> Collection[str]:
         """Return the sessions that are wanted besides the agent's own."""
-        return () if self.agent is None or self.beside is None else self.beside.of(self.agent)
+        return () if self.agent is None or self.companions is None else self.companions.of(self.agent)
 
 
 @dataclass(slots=True)
-class Line:
+class LogLine:
     """An event of the log, and its text once somebody has read it."""
 
     seq: int
@@ -46,12 +46,12 @@ class Line:
     def text(self) -> bytes:
         """The event as it goes over the wire, written once."""
         if not self._text:
-            self._text = written(self.event, event_id=self.event.id)
+            self._text = format_event(self.event, event_id=self.event.id)
         return self._text
 
 
 @dataclass
-class Taken:
+class LogSlice:
     """What a reader takes at once: a part of the log, and what of it is wanted."""
 
     through: int
@@ -59,7 +59,7 @@ class Taken:
     parts: list[tuple[int, bytes]] = field(default_factory=list)
     """Sequence numbers, and the events as text."""
     size: int = 0
-    lost: bool = False
+    has_gap: bool = False
     """Events before the part were let go of by age: they cannot be told any more."""
 
     def add(self, seq: int, text: bytes) -> None:
@@ -73,46 +73,46 @@ class Taken:
         return b"".join(text for _, text in self.parts)
 
 
-def take_lines(lines: Iterable[Line], wanted: Wanted, after: int, limit: int) -> Taken:
+def select_lines(lines: Iterable[LogLine], event_filter: EventFilter, after: int, limit: int) -> LogSlice:
     """Return what is wanted of ``lines``, which follow ``after``; no more than some ``limit`` bytes."""
-    taken = Taken(after)
+    batch = LogSlice(after)
     for line in lines:
-        taken.through = line.seq
-        if wanted.matches(line.event):
-            taken.add(line.seq, line.text)
-            if taken.size >= limit:
+        batch.through = line.seq
+        if event_filter.matches(line.event):
+            batch.add(line.seq, line.text)
+            if batch.size >= limit:
                 break
-    return taken
+    return batch
 
 
-def take_span(
-    conn: Connection, wanted: Wanted, after: int, through: int, limit: int, rows: int = 500
-) -> Taken:
+def read_log_slice(
+    conn: Connection, event_filter: EventFilter, after: int, through: int, limit: int, rows: int = 500
+) -> LogSlice:
     """Return what is wanted of a part of the log: no more than some ``limit`` bytes, and ``rows`` events."""
     begins = log_begins(conn)
-    taken = Taken(max(after, begins), lost=after < begins)
-    after = taken.through
+    batch = LogSlice(max(after, begins), has_gap=after < begins)
+    after = batch.through
     found = read_span(
         conn,
         after=after,
         through=through,
-        types=wanted.types,
-        agent_id=wanted.agent,
-        or_sessions=list(wanted.sessions()),
+        types=event_filter.types,
+        agent_id=event_filter.agent,
+        or_sessions=list(event_filter.sessions()),
         limit=rows,
     )
     for seq, event in found:
-        taken.through = seq
+        batch.through = seq
         if event is not None:
-            taken.add(seq, written(event, event_id=event.id))
-            if taken.size >= limit:
-                return taken
+            batch.add(seq, format_event(event, event_id=event.id))
+            if batch.size >= limit:
+                return batch
     if len(found) < rows:
-        taken.through = max(through, after)
-    return taken
+        batch.through = max(through, after)
+    return batch
 
 
-def written(event: AgentEvent, *, event_id: str | None) -> bytes:
+def format_event(event: AgentEvent, *, event_id: str | None) -> bytes:
     """Return an event as a block of a stream; with an id, so that one can go on after it."""
     head = f"event: {event.type.value}\n"
     if event_id and event_id.isprintable():

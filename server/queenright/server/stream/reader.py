@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from queenright.health.event_log import Place
-from queenright.server.stream.lines import Taken, Wanted
+from queenright.server.stream.lines import EventFilter, LogSlice
 
 if TYPE_CHECKING:
     from queenright.server.stream.feed import Feed
 
-_PIECE: Final = 65_536
+_READ_BYTES: Final = 65_536
 """Bytes that are read at once: what a slow reader makes wait in memory is about this much."""
 
 LOST: Final = (
@@ -32,23 +32,23 @@ class Reader:
     ``sent``), and how it can be cut off meanwhile (``on_cut``).
     """
 
-    def __init__(self, feed: Feed, wanted: Wanted, after: Place, *, capacity: int) -> None:
+    def __init__(self, feed: Feed, event_filter: EventFilter, after: Place, *, capacity: int) -> None:
         self._feed = feed
-        self.wanted = wanted
+        self.event_filter = event_filter
         self.place = after.seq
-        self._passing: deque[tuple[int, bytes]] = deque()
+        self._transient: deque[tuple[int, bytes]] = deque()
         """Pieces of text, each with the sequence number after which it came."""
         self._capacity = capacity
         self._dropped = 0
         self._waiting: asyncio.Future[None] | None = None
-        self._alive = False
+        self._is_keep_alive_due = False
         self._ended = False
-        self.on_cut: Callable[[], None] | None = None
+        self.on_disconnect: Callable[[], None] | None = None
         self.sending_since: float | None = None
         self.sent_at = feed.clock()
 
     @property
-    def waits(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether it waits to be woken."""
         return self._waiting is not None
 
@@ -57,10 +57,10 @@ class Reader:
     def offer(self, after: int, text: bytes) -> int:
         """Let a piece of text wait; return how many were dropped for it."""
         dropped = 0
-        if len(self._passing) >= self._capacity:
-            self._passing.popleft()
+        if len(self._transient) >= self._capacity:
+            self._transient.popleft()
             dropped = 1
-        self._passing.append((after, text))
+        self._transient.append((after, text))
         self._dropped += dropped
         return dropped
 
@@ -69,9 +69,9 @@ class Reader:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
-    def say_alive(self) -> None:
+    def request_keep_alive(self) -> None:
         """Let it say that the stream is there, although nothing happens."""
-        self._alive = True
+        self._is_keep_alive_due = True
         self.wake()
 
     def end(self) -> None:
@@ -79,25 +79,25 @@ class Reader:
         self._ended = True
         self.wake()
 
-    def cut(self) -> None:
+    def disconnect(self) -> None:
         """Cut off who takes nothing."""
         self._ended = True
-        on_cut, self.on_cut = self.on_cut, None  # once: it takes some turns of the loop
-        if on_cut is not None:
-            on_cut()
+        on_disconnect, self.on_disconnect = self.on_disconnect, None  # once: it takes some turns of the loop
+        if on_disconnect is not None:
+            on_disconnect()
 
     # -- for whoever passes it on ---------------------------------------------------------------
 
     def close(self) -> None:
         """Read no more."""
         self.end()
-        self._feed.leave(self)
+        self._feed.remove(self)
 
-    def sending(self) -> None:
+    def mark_sending(self) -> None:
         """Say that what was read is being sent."""
         self.sending_since = self._feed.clock()
 
-    def sent(self) -> None:
+    def mark_sent(self) -> None:
         """Say that it was taken."""
         self.sending_since = None
         self.sent_at = self._feed.clock()
@@ -111,18 +111,18 @@ class Reader:
         """
         while not self._ended:
             piece = b""
-            if self.place < self._feed.told:
-                taken = await self._feed.take(self.wanted, self.place, _PIECE)
-                self.place = taken.through
-                piece = (reset(LOST) if taken.lost else b"") + self._merged(taken)
-            elif self._passing and self._passing[0][0] <= self.place:
-                piece = self._merged(Taken(self.place))
-            elif self._alive:
+            if self.place < self._feed.released_seq:
+                batch = await self._feed.read_next(self.event_filter, self.place, _READ_BYTES)
+                self.place = batch.through
+                piece = (reset_block(LOST) if batch.has_gap else b"") + self._merge(batch)
+            elif self._transient and self._transient[0][0] <= self.place:
+                piece = self._merge(LogSlice(self.place))
+            elif self._is_keep_alive_due:
                 piece = self._keep_alive()
             else:
                 await self._wait()
             if piece:
-                self._alive = False
+                self._is_keep_alive_due = False
                 return piece
         return None
 
@@ -133,20 +133,20 @@ class Reader:
         finally:
             self._waiting = None
 
-    def _merged(self, taken: Taken) -> bytes:
+    def _merge(self, batch: LogSlice) -> bytes:
         """Return events of the log, and between them the pieces of text that came between them."""
-        if not self._passing or self._passing[0][0] > taken.through:
-            return taken.joined
-        parts = [self._said_dropped()]
-        for seq, text in taken.parts:
-            while self._passing and self._passing[0][0] < seq:
-                parts.append(self._passing.popleft()[1])
+        if not self._transient or self._transient[0][0] > batch.through:
+            return batch.joined
+        parts = [self._dropped_block()]
+        for seq, text in batch.parts:
+            while self._transient and self._transient[0][0] < seq:
+                parts.append(self._transient.popleft()[1])
             parts.append(text)
-        while self._passing and self._passing[0][0] <= taken.through:
-            parts.append(self._passing.popleft()[1])
+        while self._transient and self._transient[0][0] <= batch.through:
+            parts.append(self._transient.popleft()[1])
         return b"".join(parts)
 
-    def _said_dropped(self) -> bytes:
+    def _dropped_block(self) -> bytes:
         count, self._dropped = self._dropped, 0
         return b'event: dropped\ndata: {"count":%d}\n\n' % count if count else b""
 
@@ -154,14 +154,14 @@ class Reader:
         head = self._feed.head
         # All before was looked at: who comes back need not look again.
         known = head.event_id if head.seq == self.place else ""
-        return b": still here\n" + at(known) + b"\n"
+        return b": still here\n" + id_line(known) + b"\n"
 
 
-def at(event_id: str) -> bytes:
+def id_line(event_id: str) -> bytes:
     """Return the line that says from where one can go on."""
     return f"id: {event_id}\n".encode() if event_id and event_id.isprintable() else b""
 
 
-def reset(reason: str) -> bytes:
+def reset_block(reason: str) -> bytes:
     """Return the block that says that something may be missing before what follows, and why."""
     return b"event: reset\ndata: %b\n\n" % orjson.dumps({"reason": reason})

@@ -40,18 +40,18 @@ from queenright.runtime.events import Clock
 
 _log = logging.getLogger(__name__)
 
-_PATIENCE: Final = 2.5
+_ANSWER_SECONDS: Final = 2.5
 """Seconds until Slack is answered in any case: it waits three."""
 _ID: Final = re.compile(r"[\x21-\x7e]{1,100}")
 _DEDUP_KEY: Final = re.compile(r"[0-9a-f]{64}")
-_UNDONE: Final = "That could not be noted here just now. Try again, or say it on the ticket's page."
+_NOT_RECORDED: Final = "That could not be noted here just now. Try again, or say it on the ticket's page."
 
 
 class CallbackNotConfiguredError(QueenrightError):
     """Raised when a callback comes that no secret is named for: nobody could say whether it is genuine."""
 
-    def __init__(self, whose: str, secret: str, setting: str) -> None:
-        super().__init__(f"callbacks of {whose} are not set up: name a file with {secret} in {setting}")
+    def __init__(self, sender: str, secret: str, setting: str) -> None:
+        super().__init__(f"callbacks of {sender} are not set up: name a file with {secret} in {setting}")
 
 
 class Callbacks:
@@ -75,7 +75,7 @@ class Callbacks:
         slack: SecretStr | None,
         pagerduty: tuple[SecretStr, ...],
         clock: Clock,
-        patience: float = _PATIENCE,
+        patience: float = _ANSWER_SECONDS,
     ) -> None:
         self._store = store
         self._tickets = tickets
@@ -89,7 +89,7 @@ class Callbacks:
 
     # -- Alertmanager -------------------------------------------------------------------------------
 
-    async def told(self, body: bytes) -> int:
+    async def record_notification(self, body: bytes) -> int:
         """
         Note whom Alertmanager has told; return of how many alerts about tickets of ours.
 
@@ -97,20 +97,24 @@ class Callbacks:
             InvalidWebhookError: It is no webhook of Alertmanager.
             StoreError: It could not be noted; Alertmanager posts it again.
         """
-        said, now = parse_notification(body), self._clock()
-        if said.truncated:
+        notification, now = parse_notification(body), self._clock()
+        if notification.truncated:
             _log.warning(
                 "%s was told of %d alerts more than Alertmanager names: their tickets do not show it",
-                said.receiver,
-                said.truncated,
+                notification.receiver,
+                notification.truncated,
             )
         alerts = [
-            (one.ticket_id, one.alert_key, one.status) for one in said.alerts if _ID.fullmatch(one.ticket_id)
+            (one.ticket_id, one.alert_key, one.status)
+            for one in notification.alerts
+            if _ID.fullmatch(one.ticket_id)
         ]
         if not alerts:
             return 0
         return await self._store.transact(
-            lambda conn: notification_ledger.note(conn, said.receiver, said.dedup_key, alerts, now)
+            lambda conn: notification_ledger.note(
+                conn, notification.receiver, notification.dedup_key, alerts, now
+            )
         )
 
     # -- Slack --------------------------------------------------------------------------------------
@@ -132,15 +136,15 @@ class Callbacks:
         click = read_click(body)
         try:
             async with asyncio.timeout(self._patience):
-                said = await self._once(f"slack {signature}", lambda: self._clicked(click))
-                return said, click.also_to
+                answer = await self._answer_once(f"slack {signature}", lambda: self._handle_click(click))
+                return answer, click.also_to
         except (TimeoutError, StoreError) as error:
             _log.warning("a click in Slack could not be noted: %s", error or "the store takes too long")
         except Exception:
             _log.exception("a click in Slack could not be noted, for a reason that was not foreseen")
-        return reply(_UNDONE, to_all=False), click.also_to
+        return reply(_NOT_RECORDED, to_all=False), click.also_to
 
-    async def _clicked(self, click: Click) -> dict[str, Any]:
+    async def _handle_click(self, click: Click) -> dict[str, Any]:
         if click.action != ACKNOWLEDGE:
             return reply(f"There is no action {click.action[:100]!r} here; use `acknowledge`.", to_all=False)
         ids = [one for one in click.tickets if _ID.fullmatch(one)]
@@ -148,11 +152,14 @@ class Callbacks:
             return reply("This message is about no ticket; there is nothing to acknowledge.", to_all=False)
         done, lines = 0, list[str]()
         for ticket_id in ids:
-            took, words = await self._acknowledge(ticket_id, click.by, Way.SLACK)
+            took, text = await self._acknowledge(ticket_id, click.by, Way.SLACK)
             done += took
-            lines.append(words)
+            lines.append(text)
         if len(ids) > 1:
-            lines = [f"{click.by} has {done} of {len(ids)} tickets in hand.", *_rest(ids, lines, click.by)]
+            lines = [
+                f"{click.by} has {done} of {len(ids)} tickets in hand.",
+                *_other_lines(ids, lines, click.by),
+            ]
         return reply("\n".join(lines), to_all=done > 0)
 
     # -- PagerDuty ----------------------------------------------------------------------------------
@@ -172,39 +179,43 @@ class Callbacks:
             raise CallbackNotConfiguredError("PagerDuty", what, "alerting.pagerduty_webhook_secret_files")
         check_pagerduty(body, signatures=signatures, secrets=self._pagerduty)
         event = read_event(body)
-        return await self._once(f"pagerduty {event.event_id}", lambda: self._happened(event))
+        return await self._answer_once(f"pagerduty {event.event_id}", lambda: self._handle_event(event))
 
-    async def _happened(self, event: IncidentEvent) -> dict[str, Any]:
+    async def _handle_event(self, event: IncidentEvent) -> dict[str, Any]:
         if event.happened is None:
-            return _did(f"nothing: {event.event_type} changes no ticket")
+            return _outcome(f"nothing: {event.event_type} changes no ticket")
         if self._clock() - event.at > OLDEST:
-            return _did("nothing: it happened more than a day ago")
+            return _outcome("nothing: it happened more than a day ago")
         if (ahead := event.at - self._clock()) > SOONEST:
-            return _did(
+            return _outcome(
                 f"nothing: it is dated {ahead:.0f} s ahead of this machine's clock; {SOONEST:.0f} are "
                 "allowed. Set the clock, if the event is new"
             )
         if event.happened is Happened.RESOLVED and not event.by_person:
-            return _did("nothing: no person resolved it")
-        told: set[str] = set()
+            return _outcome("nothing: no person resolved it")
+        ticket_ids: set[str] = set()
         if _DEDUP_KEY.fullmatch(event.dedup_key):
-            told = await self._store.read(lambda conn: notification_ledger.tickets_of(conn, event.dedup_key))
-        if not told:
-            return _did(
+            ticket_ids = await self._store.read(
+                lambda conn: notification_ledger.tickets_of(conn, event.dedup_key)
+            )
+        if not ticket_ids:
+            return _outcome(
                 "nothing: the incident is of no ticket that is known here. Alertmanager must post what it "
                 "tells PagerDuty to /api/alertmanager/told, too"
             )
-        live = await self._store.read(lambda conn: live_tickets_of_incidents(conn, told))
-        outcomes = {one.ticket_id: await self._answered(one.ticket_id, event) for one in live}
+        live = await self._store.read(lambda conn: live_tickets_of_incidents(conn, ticket_ids))
+        outcomes = {one.ticket_id: await self._apply_to_live(one.ticket_id, event) for one in live}
         if not live and event.happened in (Happened.ACKNOWLEDGED, Happened.RESOLVED):
-            outcomes = await self._between_lives(told, event)
-        return _did("see tickets" if outcomes else "nothing: its tickets are closed") | {"tickets": outcomes}
+            outcomes = await self._apply_to_ended(ticket_ids, event)
+        return _outcome("see tickets" if outcomes else "nothing: its tickets are closed") | {
+            "tickets": outcomes
+        }
 
-    async def _between_lives(self, told: set[str], event: IncidentEvent) -> dict[str, str]:
+    async def _apply_to_ended(self, ticket_ids: set[str], event: IncidentEvent) -> dict[str, str]:
         """Keep what was said of an incident whose last ticket has ended, and whose next would join it."""
         now, resolved = self._clock(), event.happened is Happened.RESOLVED
         ended = await self._store.read(
-            lambda conn: ended_tickets_of_incidents(conn, told, read_held(conn, now))
+            lambda conn: ended_tickets_of_incidents(conn, ticket_ids, read_held(conn, now))
         )
         outcomes = {}
         for one in ended:
@@ -222,11 +233,11 @@ class Callbacks:
             )
         return outcomes
 
-    async def _answered(self, ticket_id: str, event: IncidentEvent) -> str:
+    async def _apply_to_live(self, ticket_id: str, event: IncidentEvent) -> str:
         if event.happened is Happened.ACKNOWLEDGED:
             return (await self._acknowledge(ticket_id, event.by, Way.PAGERDUTY))[1]
         if event.happened is Happened.RESOLVED:
-            return await self._resolved(ticket_id, event.by)
+            return await self._resolve(ticket_id, event.by)
         try:
             await self._tickets.unacknowledge(
                 ticket_id, by=event.by, via=Way.PAGERDUTY, only_via=Way.PAGERDUTY
@@ -235,22 +246,22 @@ class Callbacks:
             return str(refused)
         return "Nobody has it in hand any more."
 
-    async def _resolved(self, ticket_id: str, by: str) -> str:
+    async def _resolve(self, ticket_id: str, by: str) -> str:
         """A person's word ends a ticket only where nothing else can; else its condition does."""
         try:
             await self._tickets.resolve(ticket_id, "resolved in PagerDuty", by=by)
         except TicketStatusError:
-            return await self._incident_resolved(ticket_id, by)
+            return await self._resolve_incident(ticket_id, by)
         except TicketError as refused:
             return str(refused)
         return f"{by} has settled it."
 
-    async def _incident_resolved(self, ticket_id: str, by: str) -> str:
+    async def _resolve_incident(self, ticket_id: str, by: str) -> str:
         note = "resolved in PagerDuty; the ticket ends when its condition does"
         try:
             ticket = await self._tickets.resolve_incident(ticket_id, by=by, via=Way.PAGERDUTY, note=note)
         except TicketError as refused:
-            return _why_not(await self._tickets.find(ticket_id), refused)
+            return _explain(await self._tickets.find(ticket_id), refused)
         already = "" if ticket.acknowledged_by == by else " already"
         return f"{ticket.acknowledged_by} has it in hand{already}."
 
@@ -265,10 +276,12 @@ class Callbacks:
         except TicketError as refused:
             ticket = await self._tickets.find(ticket_id)
             has = ticket is not None and ticket.live and ticket.acknowledged_by == by
-            return has, f"{by} has it in hand." if has else _why_not(ticket, refused)
+            return has, f"{by} has it in hand." if has else _explain(ticket, refused)
         return True, f"{by} has it in hand."
 
-    async def _once(self, callback_id: str, act: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    async def _answer_once(
+        self, callback_id: str, act: Callable[[], Awaitable[dict[str, Any]]]
+    ) -> dict[str, Any]:
         """
         Return the answer to a callback; what came before is answered as it was, and not done again.
 
@@ -282,11 +295,11 @@ class Callbacks:
         return answer
 
 
-def _did(what: str) -> dict[str, Any]:
+def _outcome(what: str) -> dict[str, Any]:
     return {"did": what, "tickets": {}}
 
 
-def _why_not(ticket: EscalationTicket | None, refused: TicketError) -> str:
+def _explain(ticket: EscalationTicket | None, refused: TicketError) -> str:
     if isinstance(refused, TicketClosedError) and ticket is not None:
         return f"It is over: the ticket was closed ({ticket.status.value.replace('_', ' ')})."
     if ticket is not None and ticket.status is TicketStatus.ACKNOWLEDGED:
@@ -296,7 +309,7 @@ def _why_not(ticket: EscalationTicket | None, refused: TicketError) -> str:
     return str(refused)
 
 
-def _rest(ids: list[str], lines: list[str], by: str) -> list[str]:
+def _other_lines(ids: list[str], lines: list[str], by: str) -> list[str]:
     """Return a line for each ticket that is in somebody else's hand, or in nobody's."""
     said = f"{by} has it in hand."
-    return [f"{one}: {words}" for one, words in zip(ids, lines, strict=True) if words != said]
+    return [f"{one}: {text}" for one, text in zip(ids, lines, strict=True) if text != said]

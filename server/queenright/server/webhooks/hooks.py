@@ -44,7 +44,7 @@ from queenright.server.telemetry.unusable import Fault, UnusableRecordError, Unu
 
 PREFIX: Final = "/hooks/"
 _CLIENTS: Final = {f"{PREFIX}{client.name}": client for client in CLIENTS}
-_OTHER: Final = "other"
+_UNKNOWN_CLIENT: Final = "other"
 """Whoever calls a path of no client."""
 ANSWER_SECONDS: Final = 0.8
 """Less than the second that a client gives a hook."""
@@ -52,7 +52,7 @@ MAX_BODY: Final = 16 * 1024 * 1024
 MAX_HELD: Final = 4 * MAX_BODY
 """Bytes of bodies that are arriving at one time."""
 BODY_SECONDS: Final = 10.0
-_SMALL: Final = 64 * 1024
+_MAX_INLINE: Final = 64 * 1024
 """A longer body is read in a thread."""
 _QUERY_FIELDS: Final = 16
 
@@ -110,27 +110,27 @@ class HookReceiver:
         for client in CLIENTS:
             for outcome in ("used", "ignored", "refused", "late", "failed"):
                 self._calls.labels(client.name, outcome)
-        self._calls.labels(_OTHER, "refused")
+        self._calls.labels(_UNKNOWN_CLIENT, "refused")
 
-    def denied(self, path: str, status: int, reason: str) -> None:
+    def count_denied(self, path: str, status: int, reason: str) -> None:
         """Count a request that was not let through: it has no token, one that is none, or is from a page."""
         self._intake.add_refusal(path, status, reason, self._clock())
         if path.startswith(PREFIX):
             client = _CLIENTS.get(path)
-            self._calls.labels(_OTHER if client is None else client.name, "refused").inc()
+            self._calls.labels(_UNKNOWN_CLIENT if client is None else client.name, "refused").inc()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one call."""
         status, answer = await self._answer(scope, receive)
         if isinstance(answer, _Question):
-            await self._ask(answer, receive, send)
+            await self._answer_permission(answer, receive, send)
             return
         body = json.dumps(answer).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _ask(self, question: _Question, receive: Receive, send: Send) -> None:
+    async def _answer_permission(self, question: _Question, receive: Receive, send: Send) -> None:
         """
         Answer the call of a permission request once a person has, or when nobody has in time.
 
@@ -149,19 +149,19 @@ class HookReceiver:
             )
         )
         # Its body has been read: what comes now is that the client hung up.
-        leaving = asyncio.ensure_future(receive())
+        hung_up = asyncio.ensure_future(receive())
         try:
-            await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
-            given = waiting.result() if waiting.done() else None
+            await asyncio.wait((waiting, hung_up), return_when=asyncio.FIRST_COMPLETED)
+            decision = waiting.result() if waiting.done() else None
         finally:
             waiting.cancel()
-            leaving.cancel()
+            hung_up.cancel()
         answer: dict[str, Any] = {}
-        if given is not None:
-            why = f": {given.reason}" if given.reason else ""
-            answer = question.answer(given.decision, f"{given.by} answered {given.decision}{why}")
+        if decision is not None:
+            why = f": {decision.reason}" if decision.reason else ""
+            answer = question.answer(decision.decision, f"{decision.by} answered {decision.decision}{why}")
         await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
-        if given is not None:
+        if decision is not None:
             await self._end_wait(question.client, observation)
 
     async def _end_wait(self, client: Client, asked: Observation) -> None:
@@ -177,7 +177,7 @@ class HookReceiver:
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, dict[str, Any] | _Question]:
         client = _CLIENTS.get(scope["path"])
         if client is None:
-            self._calls.labels(_OTHER, "refused").inc()
+            self._calls.labels(_UNKNOWN_CLIENT, "refused").inc()
             reason = f"nothing takes hooks there; use {', '.join(_CLIENTS)}"
             self._intake.add_refusal(scope["path"], 404, reason, self._clock())
             return 404, {"error": reason}
@@ -190,9 +190,9 @@ class HookReceiver:
             return self._refuse(client, 408, f"the call did not arrive within {BODY_SECONDS:g} s")
         if body is None:
             return self._refuse(client, 413, f"the call is longer than {MAX_BODY} bytes")
-        task = asyncio.create_task(self._take(client, body, scope.get("query_string", b"")))
+        task = asyncio.create_task(self._process_call(client, body, scope.get("query_string", b"")))
         self._working.add(task)
-        task.add_done_callback(partial(self._finished, client))
+        task.add_done_callback(partial(self._on_task_done, client))
         done, _ = await asyncio.wait([task], timeout=ANSWER_SECONDS)
         if not done:
             # It is still stored; what there is for the agent comes with its next call.
@@ -223,7 +223,7 @@ class HookReceiver:
         finally:
             self._held -= size
 
-    def _finished(self, client: Client, task: asyncio.Task[dict[str, Any] | _Question]) -> None:
+    def _on_task_done(self, client: Client, task: asyncio.Task[dict[str, Any] | _Question]) -> None:
         self._working.discard(task)
         if task.cancelled() or (error := task.exception()) is None or isinstance(error, ValueError):
             return
@@ -237,10 +237,10 @@ class HookReceiver:
         self._intake.add_refusal(f"{PREFIX}{client.name}", status, reason, self._clock(), fault=fault)
         return status, {"error": reason}
 
-    async def _take(self, client: Client, body: bytes, query: bytes) -> dict[str, Any] | _Question:
+    async def _process_call(self, client: Client, body: bytes, query: bytes) -> dict[str, Any] | _Question:
         now, process = self._clock(), _process(query)
         read = partial(_read, client, body, process, int(now * 1e9))
-        event, observation = await asyncio.to_thread(read) if len(body) > _SMALL else read()
+        event, observation = await asyncio.to_thread(read) if len(body) > _MAX_INLINE else read()
         self._calls.labels(client.name, "ignored" if observation is None else "used").inc()
         sources = Sources()
         source = sources.for_process(process, client.name)
@@ -257,7 +257,7 @@ class HookReceiver:
         is_asked = event == PERMISSION_EVENT and self._session(observation).is_asked(observation.identity)
         if is_asked and client.permission_answer is not None and self._permissions.takes_more:
             return _Question(client, client.permission_answer, observation)
-        return await self._orders(client, observation, event)
+        return await self._pull_instruction(client, observation, event)
 
     async def _store(self, observation: Observation, now: float) -> None:
         batch = Batch()
@@ -276,18 +276,18 @@ class HookReceiver:
             if not stored:
                 batch.undo()
 
-    async def _orders(self, client: Client, observation: Observation, event: str) -> dict[str, Any]:
+    async def _pull_instruction(self, client: Client, observation: Observation, event: str) -> dict[str, Any]:
         """Return the answer that hands over what there is for this session, if this call can."""
         target = self._target(observation)
         answer: dict[str, Any] = {}
         for one in await self._instructions.pull(target, 0):
-            order = client.instruction_answer(event, one.kind, one.message)
-            if order and not answer:
+            instruction = client.instruction_answer(event, one.kind, one.message)
+            if instruction and not answer:
                 try:
                     await self._instructions.answer(target, one.instruction_id, "done")
                 except (InstructionClosedError, InstructionNotFoundError):
                     continue
-                answer = order
+                answer = instruction
         return answer
 
     def _session(self, observation: Observation) -> Session:
@@ -315,14 +315,14 @@ def _process(query: bytes) -> Process:
         raise ValueError(
             f"the address has more than {_QUERY_FIELDS} query fields; user, host and repository are read"
         ) from None
-    said = {key: clean_name(values[0]) for key, values in fields.items()}
+    query_fields = {key: clean_name(values[0]) for key, values in fields.items()}
     return Process(
         service="",
         agent="",
         incarnation_id="",
         is_own=False,
-        owner="@".join(name for name in (said.get("user", ""), said.get("host", "")) if name),
-        repository=said.get("repository", ""),
+        owner="@".join(name for name in (query_fields.get("user", ""), query_fields.get("host", "")) if name),
+        repository=query_fields.get("repository", ""),
     )
 
 

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 SIGNATURE: Final = "X-Queenright-Signature"
 TIMESTAMP: Final = "X-Queenright-Timestamp"
 ATTEMPTS: Final = 6
-_PASSING: Final = frozenset({408, 425, 429})
+_TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
 """Refusals that may be none a moment later; so may every answer of the server's own fault."""
 _LONGEST_ANSWER: Final = 64 << 10
 
 
-class WebhookPostError(QueenrightError):
+class WebhookError(QueenrightError):
     """
     Raised when a post came to nothing; names the host, never the URL.
 
@@ -36,24 +36,24 @@ class WebhookPostError(QueenrightError):
     """
 
     def __init__(
-        self, message: str, *, passing: bool = False, status: int | None = None, answer: bytes = b""
+        self, message: str, *, is_transient: bool = False, status: int | None = None, answer: bytes = b""
     ) -> None:
         super().__init__(message)
-        self.passing = passing
+        self.is_transient = is_transient
         self.status = status
         self.answer = answer
 
 
-class WebhookPost:
+class WebhookClient:
     """
     Posts to one URL.
 
     Args:
         url: Where to. No message, log or repr of ours repeats it: it may hold a token.
-        what: Who is there, for messages: "the orchestrator".
+        receiver: Who is there, for messages: "the orchestrator".
         secret: What posts are signed with; see ``signed``.
         timeout: Seconds that one answer may take.
-        patience: Seconds after which nothing is tried again; None is after ``ATTEMPTS``.
+        retry_timeout: Seconds after which nothing is tried again; None is after ``ATTEMPTS``.
         clock: Seconds since the epoch.
     """
 
@@ -61,17 +61,17 @@ class WebhookPost:
         self,
         url: SecretStr,
         *,
-        what: str,
+        receiver: str,
         secret: SecretStr | None = None,
         timeout: float = 10.0,
-        patience: float | None = None,
+        retry_timeout: float | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._url = url
-        self._what = what
+        self._receiver = receiver
         self._secret = secret
         self._timeout = timeout
-        self._patience = patience
+        self._retry_timeout = retry_timeout
         self._clock = clock
         self._client: httpx.AsyncClient | None = None
         self.host: Final = urlsplit(url.get_secret_value()).hostname or "?"
@@ -79,17 +79,17 @@ class WebhookPost:
     def __repr__(self) -> str:
         return f"WebhookPost({self.host!r})"
 
-    async def post(self, said: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> bytes:
+    async def post(self, payload: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> bytes:
         """
         Post an object and return the body of the answer; a failure that may pass is tried again, the same.
 
         Raises:
-            WebhookPostError: It could not be posted, or was refused.
+            WebhookError: It could not be posted, or was refused.
         """
-        body = json.dumps(said, ensure_ascii=False).encode()
+        body = json.dumps(payload, ensure_ascii=False).encode()
         all_headers = {"Content-Type": "application/json", **(headers or {})}
         retrying = stamina.retry_context(
-            on=_may_pass, attempts=ATTEMPTS, timeout=self._patience, wait_initial=1.0, wait_max=30.0
+            on=_is_transient, attempts=ATTEMPTS, timeout=self._retry_timeout, wait_initial=1.0, wait_max=30.0
         )
         async for attempt in retrying:
             with attempt:
@@ -102,9 +102,9 @@ class WebhookPost:
             await self._client.aclose()
             self._client = None
 
-    def failure(self, reason: str, **known: Any) -> WebhookPostError:
+    def make_error(self, reason: str, **details: Any) -> WebhookError:
         """Return the error that says what is wrong there."""
-        return WebhookPostError(f"{self._what} at {self.host}: {reason}", **known)
+        return WebhookError(f"{self._receiver} at {self.host}: {reason}", **details)
 
     async def _post(self, body: bytes, headers: Mapping[str, str]) -> bytes:
         import httpx
@@ -112,7 +112,7 @@ class WebhookPost:
         url = self._url.get_secret_value()
         if self._secret is not None:
             # Anew for each attempt: whoever looks at the time is not to refuse the last of them.
-            headers = {**headers, **signed(body, self._secret, self._clock())}
+            headers = {**headers, **signature_headers(body, self._secret, self._clock())}
         if self._client is None:
             self._client = httpx.AsyncClient(timeout=self._timeout, trust_env=False, verify=certificates(url))
         try:
@@ -121,25 +121,27 @@ class WebhookPost:
                 async for chunk in response.aiter_bytes():
                     answer += chunk
                     if len(answer) > _LONGEST_ANSWER:
-                        raise self.failure(f"its answer is longer than {_LONGEST_ANSWER} bytes")
+                        raise self.make_error(f"its answer is longer than {_LONGEST_ANSWER} bytes")
         except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-            raise self.failure(f"its URL cannot be used ({type(error).__name__})") from None
+            raise self.make_error(f"its URL cannot be used ({type(error).__name__})") from None
         except httpx.HTTPError as error:
             # The library's message may repeat the URL.
-            raise self.failure(f"it cannot be reached ({type(error).__name__})", passing=True) from None
+            raise self.make_error(
+                f"it cannot be reached ({type(error).__name__})", is_transient=True
+            ) from None
         if not response.is_success:
             status = response.status_code
-            said = redact(answer.decode("utf-8", "replace"), 200).strip()
-            raise self.failure(
-                f"it answered {status} {said}".strip(),
-                passing=status in _PASSING or response.is_server_error,
+            payload = redact(answer.decode("utf-8", "replace"), 200).strip()
+            raise self.make_error(
+                f"it answered {status} {payload}".strip(),
+                is_transient=status in _TRANSIENT_STATUSES or response.is_server_error,
                 status=status,
                 answer=answer,
             )
         return answer
 
 
-def signed(body: bytes, secret: SecretStr, now: float) -> dict[str, str]:
+def signature_headers(body: bytes, secret: SecretStr, now: float) -> dict[str, str]:
     """
     Return the headers of a signed post: when it was sent, and a signature of that and of the body.
 
@@ -152,7 +154,7 @@ def signed(body: bytes, secret: SecretStr, now: float) -> dict[str, str]:
     return {TIMESTAMP: timestamp, SIGNATURE: f"sha256={mac.hexdigest()}"}
 
 
-def json_object(answer: bytes) -> dict[str, Any]:
+def parse_object(answer: bytes) -> dict[str, Any]:
     """Return the object in an answer; an empty one if the answer is only a thank-you."""
     try:
         found = json.loads(answer)
@@ -161,5 +163,5 @@ def json_object(answer: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _may_pass(error: Exception) -> bool:
-    return isinstance(error, WebhookPostError) and error.passing
+def _is_transient(error: Exception) -> bool:
+    return isinstance(error, WebhookError) and error.is_transient

@@ -28,13 +28,13 @@ RECOVERY_OUTCOMES: Final = {
 }
 _EXHAUSTED: Final = "exhausted"
 _FROM_START: Final = "from_start"
-_TROUBLES: Final = 10_000
+_MAX_TROUBLES: Final = 10_000
 """So many troubles are known whose first intervention has been; the newest."""
-_ACTED: Final = frozenset({Outcome.DONE, Outcome.QUEUED, Outcome.UNCONFIRMED})
+_VISIBLE_OUTCOMES: Final = frozenset({Outcome.DONE, Outcome.QUEUED, Outcome.UNCONFIRMED})
 """Outcomes after which the worker has, or will have, noticed something."""
 
 
-class BreakerLine(Protocol):
+class BreakerStatus(Protocol):
     """Of a circuit breaker, what its series say."""
 
     @property
@@ -58,7 +58,7 @@ class BreakerLine(Protocol):
         ...
 
 
-class ActingMetrics:
+class InterventionMetrics:
     """
     Metrics of interventions, recoveries and circuit breakers.
 
@@ -73,7 +73,7 @@ class ActingMetrics:
     def __init__(
         self,
         registry: CollectorRegistry,
-        breakers: Callable[[], Iterable[BreakerLine]],
+        breakers: Callable[[], Iterable[BreakerStatus]],
         limited: Limited,
         left_out: Gauge,
         *,
@@ -94,66 +94,68 @@ class ActingMetrics:
                 if outcome not in (Outcome.STARTED, Outcome.QUEUED):
                     self._interventions.labels(kind.value, outcome.value)
         self._recoveries = _counter(names.RECOVERIES, registry)
-        for said in (*RECOVERY_OUTCOMES.values(), _EXHAUSTED, _FROM_START):
-            self._recoveries.labels(said)
+        for outcome_label in (*RECOVERY_OUTCOMES.values(), _EXHAUSTED, _FROM_START):
+            self._recoveries.labels(outcome_label)
         active = names.RECOVERIES_ACTIVE
         Gauge(active.name, active.help, registry=registry).set_function(recovering)
         left = names.THREADS_LEFT
         Gauge(left.name, left.help, registry=registry).set_function(left_behind)
         # Read before its changes are: the scrape that first sees a breaker sees them at 0.
-        registry.register(_Breakers(self, breakers, left_out.labels(names.CIRCUIT_BREAKER_STATE.name)))
+        registry.register(
+            _BreakerCollector(self, breakers, left_out.labels(names.CIRCUIT_BREAKER_STATE.name))
+        )
         self._transitions = _counter(names.CIRCUIT_BREAKER_TRANSITIONS, registry)
         self._known_breakers: set[str] = set()
         self._limited = limited
         self._troubles: OrderedDict[tuple[str, str, float], None] = OrderedDict()
 
-    def published(self, events: Sequence[AgentEvent]) -> None:
+    def count_events(self, events: Sequence[AgentEvent]) -> None:
         """Count what events on the bus say of interventions, recoveries and breakers."""
         for event in events:
             if event.type is EventType.INTERVENTION_RECORDED:
                 exemplar = {"trace_id": event.trace_id} if event.trace_id else None
-                self._intervened(Intervention.model_validate(event.data), exemplar)
+                self._count_intervention(Intervention.model_validate(event.data), exemplar)
             elif event.type is EventType.CIRCUIT_BREAKER_STATE_CHANGED:
                 self._transitions.labels(self._label(str(event.data["name"])), str(event.data["to"])).inc()
             elif event.type in RECOVERY_OUTCOMES:
-                self._recoveries.labels(_recovery(event)).inc()
+                self._recoveries.labels(_recovery_outcome(event)).inc()
 
-    def know(self, breaker: str) -> None:
+    def add_breaker(self, breaker: str) -> None:
         """Let the changes of a breaker begin at 0, while there is room for its name."""
         if breaker not in self._known_breakers and len(self._known_breakers) < BREAKER_LIMIT:
             self._known_breakers.add(breaker)
             for state in BREAKER_STATES:
                 self._transitions.labels(breaker, state)
 
-    def _intervened(self, done: Intervention, exemplar: dict[str, str] | None) -> None:
+    def _count_intervention(self, done: Intervention, exemplar: dict[str, str] | None) -> None:
         # The time from the trouble's beginning is observed for what was first done about it, and once: the
         # rungs after that have times of their own, which are settings.
         if done.outcome is Outcome.STARTED:
             return
         if done.outcome is not Outcome.QUEUED:  # what is fetched is counted by what became of it
             self._interventions.labels(done.kind.value, done.outcome.value).inc()
-        if done.trouble_since is None or done.outcome not in _ACTED:
+        if done.trouble_since is None or done.outcome not in _VISIBLE_OUTCOMES:
             return
         trouble = (done.agent_id, done.session_id, done.trouble_since)
         if trouble in self._troubles:
             return
         self._troubles[trouble] = None
-        if len(self._troubles) > _TROUBLES:
+        if len(self._troubles) > _MAX_TROUBLES:
             self._troubles.popitem(last=False)
         self._delay.labels(done.kind.value).observe(max(done.created_at - done.trouble_since, 0.0), exemplar)
 
     def _label(self, breaker: str) -> str:
-        self.know(breaker)
+        self.add_breaker(breaker)
         if breaker in self._known_breakers:
             return breaker
         return self._limited.fold(names.CIRCUIT_BREAKER_TRANSITIONS, breaker)
 
 
-class _Breakers(Collector):
+class _BreakerCollector(Collector):
     """A gauge that is read, not kept: a breaker that is forgotten has no series."""
 
     def __init__(
-        self, metrics: ActingMetrics, breakers: Callable[[], Iterable[BreakerLine]], left_out: Gauge
+        self, metrics: InterventionMetrics, breakers: Callable[[], Iterable[BreakerStatus]], left_out: Gauge
     ) -> None:
         self._metrics, self._breakers, self._left_out = metrics, breakers, left_out
 
@@ -170,7 +172,7 @@ class _Breakers(Collector):
         self._left_out.set(len(found) - len(shown))
         states, failures, half_open = families = self._families()
         for line in shown:
-            self._metrics.know(line.name)
+            self._metrics.add_breaker(line.name)
             for state in BREAKER_STATES:
                 states.add_metric([line.name, state], float(state == line.state))
             failures.add_metric([line.name], line.failures)
@@ -187,7 +189,7 @@ class _Breakers(Collector):
         )
 
 
-def _recovery(event: AgentEvent) -> str:
+def _recovery_outcome(event: AgentEvent) -> str:
     """Return the outcome that an event about a recovery counts as."""
     if event.data.get("exhausted"):
         return _EXHAUSTED
