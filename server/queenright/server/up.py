@@ -200,7 +200,7 @@ async def serving(
             with_hooks(receiver, hooks),
             access=access,
             bound=otlp_socket.getsockname()[0],
-            denied=hooks.count_denied,
+            on_denied=hooks.count_denied,
         )
         await stack.enter_async_context(
             listening(guarded, otlp_socket, protocol=partial(OtlpProtocol, receiver.refuse_grpc))
@@ -213,7 +213,7 @@ async def serving(
         stack.callback(service.agents.stop_loading)
         stack.callback(service.stopping.set)
         stack.callback(service.permissions.close)
-        closed = any(access.required(sock.getsockname()[0]) for sock in (api_socket, otlp_socket))
+        closed = any(access.is_token_required(sock.getsockname()[0]) for sock in (api_socket, otlp_socket))
         yield Running(
             service,
             url_of(api_socket),

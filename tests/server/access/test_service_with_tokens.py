@@ -217,7 +217,7 @@ def test_a_token_that_expires_or_is_revoked_is_good_for_nothing_at_once(service:
 
 def test_a_stream_ends_when_its_token_is_revoked(service: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is looked at whenever something is sent, after a while: here, every time."""
-    monkeypatch.setattr("queenright.server.access.guard.LOOK_AGAIN", 0.0)
+    monkeypatch.setattr("queenright.server.access.guard.RECHECK_SECONDS", 0.0)
     words = token_for(service.settings, "watcher", Role.VIEWER)
     shown = {"Authorization": f"Bearer {words}"}
     with service.client(timeout=30) as http, http.stream("GET", "/live", headers=shown) as stream:
@@ -473,7 +473,7 @@ async def test_a_service_that_could_let_nobody_in_does_not_start(tmp_path: Path)
 def test_a_token_is_needed_wherever_others_can_reach(
     tmp_path: Path, host: str, said: bool, needed: bool
 ) -> None:
-    assert Access(guarded(tmp_path, required=said)).required(host) is needed
+    assert Access(guarded(tmp_path, required=said)).is_token_required(host) is needed
 
 
 async def test_on_loopback_nobody_needs_a_token_but_one_that_is_sent_is_looked_at(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from ipaddress import IPv6Address, ip_address
 
 
 @lru_cache(maxsize=1024)
-def loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Return whether an address is this machine's own."""
     if host == "localhost":
         return True

@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.requests import HTTPConnection
 
-from queenright.server.access.roles import Need, Role, may
+from queenright.server.access.roles import AccessLevel, Role, is_allowed
 
 KEY: Final = "queenright.caller"
 """Where a request's scope has its caller."""
@@ -16,7 +16,7 @@ ANYBODY: Final = "operator"
 """What a route says of a caller who gave no name."""
 
 
-LONGEST: Final = 100
+MAX_NAME_LENGTH: Final = 100
 """Characters that a name may have in the audit."""
 
 
@@ -48,7 +48,7 @@ def caller_of(request: HTTPConnection) -> Caller:
 def may_look(request: HTTPConnection) -> bool:
     """Return whether the caller may see what the fleet does."""
     role = caller_of(request).role
-    return role is not None and may(role, Need.VIEWER)
+    return role is not None and is_allowed(role, AccessLevel.VIEWER)
 
 
 def address_of(client: object) -> str:
@@ -56,22 +56,22 @@ def address_of(client: object) -> str:
     return str(client[0]) if isinstance(client, tuple | list) and client else ""
 
 
-def who(request: HTTPConnection, said: str = ANYBODY) -> str:
+def who(request: HTTPConnection, claimed_name: str = ANYBODY) -> str:
     """
     Return by whom something is done.
 
     Args:
         request: What was asked.
-        said: The name that the caller gave.
+        claimed_name: The name that the caller gave.
 
     Returns:
         With a token its name (``ada``; with another name said: ``ada (as bob)``); without one what was said.
     """
     caller = caller_of(request)
-    return _said(caller, said, "") if caller.name else said
+    return _compose_name(caller, claimed_name, "") if caller.name else claimed_name
 
 
-def who_from(request: HTTPConnection, said: str = ANYBODY) -> str:
+def who_from(request: HTTPConnection, claimed_name: str = ANYBODY) -> str:
     """
     Return by whom something grave is done: with a token, its role and where it came from, too.
 
@@ -80,15 +80,17 @@ def who_from(request: HTTPConnection, said: str = ANYBODY) -> str:
     """
     caller = caller_of(request)
     if not caller.name or caller.role is None:
-        return said
-    return _said(caller, said, f"{caller.role.value}, {caller.address.partition('%')[0] or 'no address'}")
+        return claimed_name
+    return _compose_name(
+        caller, claimed_name, f"{caller.role.value}, {caller.address.partition('%')[0] or 'no address'}"
+    )
 
 
-def _said(caller: Caller, said: str, more: str) -> str:
+def _compose_name(caller: Caller, claimed_name: str, more: str) -> str:
     """Return a name with what belongs to it; what was said is cut, and never what we know."""
-    other = "" if said in (caller.name, ANYBODY, "") else f"as {said}"
-    room = LONGEST - len(f"{caller.name} ({more})") - (len("; ") if more else 0)
-    if len(other) > room:
-        other = f"{other[: room - 1]}…" if room > len("as x…") else ""
-    inside = "; ".join(part for part in (other, more) if part)
+    alias = "" if claimed_name in (caller.name, ANYBODY, "") else f"as {claimed_name}"
+    room = MAX_NAME_LENGTH - len(f"{caller.name} ({more})") - (len("; ") if more else 0)
+    if len(alias) > room:
+        alias = f"{alias[: room - 1]}…" if room > len("as x…") else ""
+    inside = "; ".join(part for part in (alias, more) if part)
     return f"{caller.name} ({inside})" if inside else caller.name

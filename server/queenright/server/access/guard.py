@@ -11,17 +11,17 @@ from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from queenright.server.access.access import Access, Denied
+from queenright.server.access.access import Access, Denial
 from queenright.server.access.caller import KEY, Caller, address_of
-from queenright.server.access.presented import DuplicateTokenError, bearer_of, session_of
-from queenright.server.access.rights import need_of
-from queenright.server.access.roles import Need
+from queenright.server.access.credentials import DuplicateTokenError, bearer_of, session_of
+from queenright.server.access.rights import required_level
+from queenright.server.access.roles import AccessLevel
 from queenright.server.routes.problems import problem
 
-LOOK_AGAIN: Final = 5.0
+RECHECK_SECONDS: Final = 5.0
 """Seconds after which a stream that is still open is looked at: whether its token still holds."""
 
-_CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_WRITE_METHODS: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _BOUNCE: Final = (
     '<!doctype html><meta charset="utf-8"><meta name="referrer" content="same-origin">'
     '<meta http-equiv="refresh" content="0"><title>Queenright</title><p>One moment ...</p>'
@@ -54,7 +54,7 @@ class Guard:
     ) -> None:
         self._app = app
         self._access = access
-        self._required = access.required(bound)
+        self._is_token_required = access.is_token_required(bound)
         self._page = page
         self._monotonic = monotonic
 
@@ -68,34 +68,37 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
         headers = Headers(scope=scope)
-        need = need_of(scope["method"], scope["path"])
-        found = self._decide(scope, headers, need)
-        if isinstance(found, Denied):
-            await self._refusal(scope, headers, found)(scope, receive, send)
+        level = required_level(scope["method"], scope["path"])
+        found = self._identify(scope, headers, level)
+        if isinstance(found, Denial):
+            await self._denial_response(scope, headers, found)(scope, receive, send)
             return
         scope[KEY] = found
         if found.token_id:
-            await self._while_it_holds(found, scope, receive, send)
+            await self._serve_while_valid(found, scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    def _decide(self, scope: Scope, headers: Headers, need: Need) -> Caller | Denied:
+    def _identify(self, scope: Scope, headers: Headers, level: AccessLevel) -> Caller | Denial:
         try:
-            presented = bearer_of(headers)
+            token_text = bearer_of(headers)
         except DuplicateTokenError as error:
-            return Denied(400, str(error))
-        session = session_of(headers) if presented is None else None
+            return Denial(400, str(error))
+        session = session_of(headers) if token_text is None else None
         caller = self._access.identify(
-            address_of(scope.get("client")), presented=presented, session=session, required=self._required
+            address_of(scope.get("client")),
+            token_text=token_text,
+            session=session,
+            is_token_required=self._is_token_required,
         )
-        if isinstance(caller, Denied):
+        if isinstance(caller, Denial):
             return caller
-        denied = self._access.pace(caller) or self._access.allow(caller, need)
+        denied = self._access.check_rate(caller) or self._access.check_role(caller, level)
         if denied is None and session and caller.token_id:
-            denied = _not_from_a_page_of_ours(scope["method"], headers)
+            denied = _check_same_origin(scope["method"], headers)
         return denied or caller
 
-    async def _while_it_holds(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve_while_valid(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request; a stream ends soon after its token does."""
         looked, ended = self._monotonic(), False
 
@@ -103,9 +106,9 @@ class Guard:
             nonlocal looked, ended
             if message["type"] == "http.response.body" and message.get("more_body"):
                 now = self._monotonic()
-                if now - looked >= LOOK_AGAIN:
+                if now - looked >= RECHECK_SECONDS:
                     looked = now
-                    if not self._access.holds(caller):
+                    if not self._access.is_valid(caller):
                         ended = True
                         await send({"type": "http.response.body", "body": b"", "more_body": False})
                         # As when a client has gone: the route leaves off.
@@ -118,11 +121,11 @@ class Guard:
             if not ended:
                 raise
 
-    def _refusal(self, scope: Scope, headers: Headers, denied: Denied) -> Response:
+    def _denial_response(self, scope: Scope, headers: Headers, denied: Denial) -> Response:
         path = scope["path"]
-        reads_pages = "text/html" in headers.get("accept", "") and not path.startswith(("/api/", "/-/"))
-        if not reads_pages:
-            response: Response = problem(denied.status, denied.words)
+        wants_html = "text/html" in headers.get("accept", "") and not path.startswith(("/api/", "/-/"))
+        if not wants_html:
+            response: Response = problem(denied.status, denied.reason)
         elif denied.status == 401:
             if headers.get("sec-fetch-site") == "cross-site" and scope["method"] == "GET":
                 # A link from elsewhere brings no cookie along; the same page, asked for by ours, does.
@@ -131,15 +134,15 @@ class Guard:
             here = quote(path, safe="/") + (f"?{query}" if query else "")
             return RedirectResponse(f"/login?next={quote(here, safe='')}", 303)
         else:
-            response = self._page(denied.status, denied.words)
+            response = self._page(denied.status, denied.reason)
         response.headers.update(dict(denied.headers))
         return response
 
 
-def _not_from_a_page_of_ours(method: str, headers: Headers) -> Denied | None:
+def _check_same_origin(method: str, headers: Headers) -> Denial | None:
     """Refuse what a cookie alone would change: a browser says where from, and the gate has looked."""
-    if method not in _CHANGING or "origin" in headers or headers.get("sec-fetch-site") == "same-origin":
+    if method not in _WRITE_METHODS or "origin" in headers or headers.get("sec-fetch-site") == "same-origin":
         return None
-    return Denied(
+    return Denial(
         403, "a cookie is not enough to change something; send the token in the header Authorization"
     )

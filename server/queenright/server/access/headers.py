@@ -13,10 +13,10 @@ _ALWAYS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-_NOTHING: Final = "default-src 'none'; frame-ancestors 'none'"
+_DENY_ALL: Final = "default-src 'none'; frame-ancestors 'none'"
 
 
-def dress(headers: MutableHeaders) -> None:
+def set_security_headers(headers: MutableHeaders) -> None:
     """
     Add what is missing.
 
@@ -24,5 +24,5 @@ def dress(headers: MutableHeaders) -> None:
     What an answer says of the fleet no cache keeps; with an ``ETag`` a caller may, and asks again.
     """
     headers.update(_ALWAYS)
-    headers.setdefault("Content-Security-Policy", _NOTHING)
+    headers.setdefault("Content-Security-Policy", _DENY_ALL)
     headers.setdefault("Cache-Control", "private, no-cache" if "etag" in headers else "no-store")

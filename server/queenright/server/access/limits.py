@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Final
 
-MOST_CALLERS: Final = 10_000
+MAX_CALLERS: Final = 10_000
 
 
 class RateLimit:
@@ -20,16 +20,16 @@ class RateLimit:
         rate: Requests a second.
         burst: Requests at once after a pause.
         monotonic: Seconds from anywhere.
-        most: Callers that are remembered.
+        limit: Callers that are remembered.
     """
 
     def __init__(
-        self, rate: float, burst: float, *, monotonic: Callable[[], float], most: int = MOST_CALLERS
+        self, rate: float, burst: float, *, monotonic: Callable[[], float], limit: int = MAX_CALLERS
     ) -> None:
         self._rate = rate
         self._burst = burst
         self._monotonic = monotonic
-        self._most = most
+        self._most = limit
         self._left: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
 
     def __len__(self) -> int:

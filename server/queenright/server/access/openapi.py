@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from queenright.server.access.rights import need_of
-from queenright.server.access.roles import Need, enough_for
+from queenright.server.access.rights import required_level
+from queenright.server.access.roles import AccessLevel, roles_for
 
 SCHEME: Final = "token"
 _METHODS: Final = frozenset({"get", "put", "post", "delete", "patch", "head", "options"})
@@ -22,8 +22,10 @@ def add_access(document: dict[str, Any]) -> None:
     for path, operations in document.get("paths", {}).items():
         for method, operation in operations.items():
             if method in _METHODS:
-                need = need_of(method.upper(), path)
-                operation["security"] = [] if need is Need.OPEN else [{SCHEME: []}]
+                level = required_level(method.upper(), path)
+                operation["security"] = [] if level is AccessLevel.OPEN else [{SCHEME: []}]
                 operation["x-role"] = (
-                    "none" if need is Need.OPEN else " or ".join(role.value for role in enough_for(need))
+                    "none"
+                    if level is AccessLevel.OPEN
+                    else " or ".join(role.value for role in roles_for(level))
                 )

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from starlette.datastructures import Headers
 
-from queenright.server.access.access import Access, Denied
+from queenright.server.access.access import Access, Denial
 from queenright.server.access.caller import Caller, address_of
-from queenright.server.access.presented import DuplicateTokenError, bearer_of
-from queenright.server.access.roles import Need
+from queenright.server.access.credentials import DuplicateTokenError, bearer_of
+from queenright.server.access.roles import AccessLevel
 from queenright.server.access.tokens import PREFIX
 from queenright.server.middleware.gate import foreign, misnamed, names_of
 from queenright.server.otlp.encoding import MediaType, render_status
@@ -34,7 +34,7 @@ class OtlpGuard:
         app: The receiver.
         access: Knows the callers.
         bound: The address that is listened on.
-        denied: Called with the path, the status and the reason of each request that is not let through.
+        on_denied: Called with the path, the status and the reason of each request that is not let through.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class OtlpGuard:
         *,
         access: Access,
         bound: str,
-        denied: Callable[[str, int, str], None] = lambda path, status, reason: None,
+        on_denied: Callable[[str, int, str], None] = lambda path, status, reason: None,
     ) -> None:
         self._app = app
         self._access = access
-        self._required = access.required(bound)
-        self._denied = denied
+        self._is_token_required = access.is_token_required(bound)
+        self._on_denied = on_denied
         settings = access.settings
         self._names = names_of(
             settings.otlp.host,
@@ -64,9 +64,9 @@ class OtlpGuard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        found = self._decide(scope, headers)
-        if isinstance(found, Denied):
-            self._denied(scope["path"], found.status, found.words)
+        found = self._identify(scope, headers)
+        if isinstance(found, Denial):
+            self._on_denied(scope["path"], found.status, found.reason)
             await _answer(found, headers.get("content-type", ""), send)
             return
         if found.token_id:
@@ -74,23 +74,26 @@ class OtlpGuard:
             scope = {**scope, "headers": left}
         await self._app(scope, receive, send)
 
-    def _decide(self, scope: Scope, headers: Headers) -> Caller | Denied:
-        if refused := self._from_a_page(scope, headers):
-            return Denied(*refused)
+    def _identify(self, scope: Scope, headers: Headers) -> Caller | Denial:
+        if refused := self._check_browser_origin(scope, headers):
+            return Denial(*refused)
         try:
-            presented = bearer_of(headers)
+            token_text = bearer_of(headers)
         except DuplicateTokenError as error:
-            return Denied(400, str(error))
-        if presented is not None and not self._required and not presented.startswith(PREFIX):
-            presented = None
+            return Denial(400, str(error))
+        if token_text is not None and not self._is_token_required and not token_text.startswith(PREFIX):
+            token_text = None
         caller = self._access.identify(
-            address_of(scope.get("client")), presented=presented, session=None, required=self._required
+            address_of(scope.get("client")),
+            token_text=token_text,
+            session=None,
+            is_token_required=self._is_token_required,
         )
-        if isinstance(caller, Denied):
+        if isinstance(caller, Denial):
             return caller
-        return self._access.allow(caller, Need.REPORTER) or caller
+        return self._access.check_role(caller, AccessLevel.REPORTER) or caller
 
-    def _from_a_page(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
+    def _check_browser_origin(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
         """Return the refusal of what a browser sends for another site's page, as at the API's gate."""
         if self._names is None:
             return None
@@ -98,12 +101,12 @@ class OtlpGuard:
         return misnamed(hosts, self._names, setting="otlp.host") or foreign(scope["method"], headers)
 
 
-async def _answer(denied: Denied, content_type: str, send: Send) -> None:
+async def _answer(denied: Denial, content_type: str, send: Send) -> None:
     try:
         media_type = MediaType.from_header(content_type)
     except RejectedRequestError:
         media_type = MediaType.JSON
-    body = render_status(_CODES[denied.status], denied.words, media_type)
+    body = render_status(_CODES[denied.status], denied.reason, media_type)
     headers = [
         (b"content-type", media_type.encode()),
         (b"content-length", str(len(body)).encode()),

@@ -12,51 +12,51 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from queenright.server.access.roles import Need
+from queenright.server.access.roles import AccessLevel
 
-_LOOKING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_READ_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _NAME: Final = r"[\s\S]*"
 """A worker's name: it may hold slashes, as in the routes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Right:
+class AccessRule:
     """What a route asks; ``path`` has ``{agent}`` for a worker's name, and ``{}`` for one part of a path."""
 
     methods: str
     path: str
-    need: Need
+    level: AccessLevel
 
 
-RIGHTS: Final = (
+ACCESS_RULES: Final = (
     # Whether the process lives; how one logs in, and what the page for that looks like.
-    Right("GET", "/healthz", Need.OPEN),
-    Right("GET", "/readyz", Need.OPEN),
-    Right("GET POST", "/login", Need.OPEN),
-    Right("GET", "/static/{}", Need.OPEN),
+    AccessRule("GET", "/healthz", AccessLevel.OPEN),
+    AccessRule("GET", "/readyz", AccessLevel.OPEN),
+    AccessRule("GET POST", "/login", AccessLevel.OPEN),
+    AccessRule("GET", "/static/{}", AccessLevel.OPEN),
     # Signed by whoever sends them.
-    Right("POST", "/api/slack/actions", Need.OPEN),
-    Right("POST", "/api/pagerduty/webhook", Need.OPEN),
+    AccessRule("POST", "/api/slack/actions", AccessLevel.OPEN),
+    AccessRule("POST", "/api/pagerduty/webhook", AccessLevel.OPEN),
     # A browser's own: one's name on this browser, and leaving.
-    Right("GET POST", "/you", Need.VIEWER),
-    Right("POST", "/logout", Need.KNOWN),
+    AccessRule("GET POST", "/you", AccessLevel.VIEWER),
+    AccessRule("POST", "/logout", AccessLevel.KNOWN),
     # Machines.
-    Right("GET", "/metrics", Need.KNOWN),
-    Right("POST", "/v1/{}", Need.REPORTER),
-    Right("POST", "/api/heartbeats", Need.REPORTER),
-    Right("POST", "/api/alertmanager/webhook", Need.REPORTER),
-    Right("POST", "/api/alertmanager/told", Need.REPORTER),
-    Right("POST", "/api/deadman", Need.REPORTER),
-    Right("GET", "/api/agents/{agent}/instructions", Need.REPORTER),
-    Right("POST", "/api/agents/{agent}/instructions/{}/answer", Need.REPORTER),
+    AccessRule("GET", "/metrics", AccessLevel.KNOWN),
+    AccessRule("POST", "/v1/{}", AccessLevel.REPORTER),
+    AccessRule("POST", "/api/heartbeats", AccessLevel.REPORTER),
+    AccessRule("POST", "/api/alertmanager/webhook", AccessLevel.REPORTER),
+    AccessRule("POST", "/api/alertmanager/told", AccessLevel.REPORTER),
+    AccessRule("POST", "/api/deadman", AccessLevel.REPORTER),
+    AccessRule("GET", "/api/agents/{agent}/instructions", AccessLevel.REPORTER),
+    AccessRule("POST", "/api/agents/{agent}/instructions/{}/answer", AccessLevel.REPORTER),
     # The service itself: whose code runs in it, and by what settings.
-    Right("POST", "/api/agents", Need.ADMIN),
-    Right("POST DELETE", "/api/agents/{agent}/graphs", Need.ADMIN),
-    Right("DELETE", "/api/agents/{agent}/graphs/{}", Need.ADMIN),
-    Right("DELETE", "/api/agents/{agent}/sessions/{}", Need.OPERATOR),
-    Right("DELETE", "/api/agents/{agent}", Need.ADMIN),
-    Right("GET PUT POST DELETE", "/api/settings", Need.ADMIN),
-    Right("POST", "/-/reload", Need.ADMIN),
+    AccessRule("POST", "/api/agents", AccessLevel.ADMIN),
+    AccessRule("POST DELETE", "/api/agents/{agent}/graphs", AccessLevel.ADMIN),
+    AccessRule("DELETE", "/api/agents/{agent}/graphs/{}", AccessLevel.ADMIN),
+    AccessRule("DELETE", "/api/agents/{agent}/sessions/{}", AccessLevel.OPERATOR),
+    AccessRule("DELETE", "/api/agents/{agent}", AccessLevel.ADMIN),
+    AccessRule("GET PUT POST DELETE", "/api/settings", AccessLevel.ADMIN),
+    AccessRule("POST", "/-/reload", AccessLevel.ADMIN),
 )
 """The first that fits holds."""
 
@@ -68,12 +68,12 @@ def _pattern(path: str) -> re.Pattern[str]:
 
 
 _TABLE: Final = tuple(
-    (frozenset(right.methods.split()), _pattern(right.path), right.need) for right in RIGHTS
+    (frozenset(right.methods.split()), _pattern(right.path), right.level) for right in ACCESS_RULES
 )
 
 
 @lru_cache(maxsize=4096)
-def need_of(method: str, path: str) -> Need:
+def required_level(method: str, path: str) -> AccessLevel:
     """
     Return what a request asks of its caller.
 
@@ -82,7 +82,7 @@ def need_of(method: str, path: str) -> Need:
         path: Decoded, as ASGI gives it; or a template of a route.
     """
     asked = "GET" if method == "HEAD" else method
-    for methods, pattern, need in _TABLE:
+    for methods, pattern, level in _TABLE:
         if asked in methods and pattern.fullmatch(path):
-            return need
-    return Need.VIEWER if method in _LOOKING else Need.OPERATOR
+            return level
+    return AccessLevel.VIEWER if method in _READ_METHODS else AccessLevel.OPERATOR

@@ -19,7 +19,7 @@ class Role(StrEnum):
     """All of it, and what changes the service itself: agents that run inside, settings."""
 
 
-class Need(StrEnum):
+class AccessLevel(StrEnum):
     """What a route asks of its caller."""
 
     OPEN = "open"
@@ -32,19 +32,21 @@ class Need(StrEnum):
     ADMIN = "admin"
 
 
-_MAY: Final[dict[Role, frozenset[Need]]] = {
-    Role.VIEWER: frozenset({Need.OPEN, Need.KNOWN, Need.VIEWER}),
-    Role.REPORTER: frozenset({Need.OPEN, Need.KNOWN, Need.REPORTER}),
-    Role.OPERATOR: frozenset({Need.OPEN, Need.KNOWN, Need.VIEWER, Need.REPORTER, Need.OPERATOR}),
-    Role.ADMIN: frozenset(Need),
+_GRANTS: Final[dict[Role, frozenset[AccessLevel]]] = {
+    Role.VIEWER: frozenset({AccessLevel.OPEN, AccessLevel.KNOWN, AccessLevel.VIEWER}),
+    Role.REPORTER: frozenset({AccessLevel.OPEN, AccessLevel.KNOWN, AccessLevel.REPORTER}),
+    Role.OPERATOR: frozenset(
+        {AccessLevel.OPEN, AccessLevel.KNOWN, AccessLevel.VIEWER, AccessLevel.REPORTER, AccessLevel.OPERATOR}
+    ),
+    Role.ADMIN: frozenset(AccessLevel),
 }
 
 
-def may(role: Role, need: Need) -> bool:
+def is_allowed(role: Role, level: AccessLevel) -> bool:
     """Return whether a role is enough."""
-    return need in _MAY[role]
+    return level in _GRANTS[role]
 
 
-def enough_for(need: Need) -> list[Role]:
+def roles_for(level: AccessLevel) -> list[Role]:
     """Return the roles that are enough, the least first."""
-    return [role for role in Role if need in _MAY[role]]
+    return [role for role in Role if level in _GRANTS[role]]

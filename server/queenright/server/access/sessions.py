@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from queenright.runtime.events import Clock
-from queenright.server.access.tokens import Token, Tokens, hash_of
+from queenright.server.access.tokens import Token, Tokens, hash_token
 
 COOKIE: Final = "queenright_session"
 SECONDS: Final = 12 * 3600
 """How long a session lasts."""
-_MOST: Final = 10_000
+_MAX_SESSIONS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Sessions:
     Args:
         clock: Seconds since the epoch.
         new_id: Returns random words.
-        most: Sessions at once; the oldest ends for a new one.
+        limit: Sessions at once; the oldest ends for a new one.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class Sessions:
         *,
         clock: Clock,
         new_id: Callable[[], str] = lambda: secrets.token_urlsafe(32),
-        most: int = _MOST,
+        limit: int = _MAX_SESSIONS,
     ) -> None:
         self._clock = clock
         self._new_id = new_id
-        self._most = most
+        self._most = limit
         self._known: OrderedDict[str, _Session] = OrderedDict()
 
     def __len__(self) -> int:
@@ -50,15 +50,15 @@ class Sessions:
 
     def begin(self, token: Token) -> str:
         """Begin a session and return the words of its cookie; what is kept is their hash."""
-        words = self._new_id()
-        self._known[hash_of(words)] = _Session(token.id, self._clock() + SECONDS)
+        cookie = self._new_id()
+        self._known[hash_token(cookie)] = _Session(token.id, self._clock() + SECONDS)
         if len(self._known) > self._most:
             self._known.popitem(last=False)
-        return words
+        return cookie
 
-    def token(self, words: str, tokens: Tokens) -> Token | None:
+    def token(self, cookie: str, tokens: Tokens) -> Token | None:
         """Return the live token behind a cookie; None if the session or the token has ended."""
-        key, now = hash_of(words), self._clock()
+        key, now = hash_token(cookie), self._clock()
         found = self._known.get(key)
         if found is None:
             return None
@@ -69,6 +69,6 @@ class Sessions:
         del self._known[key]
         return None
 
-    def end(self, words: str) -> None:
+    def end(self, cookie: str) -> None:
         """End one."""
-        self._known.pop(hash_of(words), None)
+        self._known.pop(hash_token(cookie), None)

@@ -15,10 +15,10 @@ from queenright.server.access.tokens import InvalidTokensError, Tokens, parse_to
 
 _log = logging.getLogger(__name__)
 
-_LONGEST: Final = 8 << 20
+_MAX_BYTES: Final = 8 << 20
 _WRITABLE: Final = stat.S_IWGRP | stat.S_IWOTH
 
-_Seen = tuple[int, int, int, int]
+_Version = tuple[int, int, int, int]
 
 
 def read_tokens(path: Path) -> Tokens:
@@ -39,16 +39,16 @@ def read_tokens(path: Path) -> Tokens:
                     f"the file of tokens {path} can be written by others (mode {stat.S_IMODE(mode):04o}); "
                     "chmod 600 it, and look whose tokens are in it: `queenright token list`"
                 )
-            content = file.read(_LONGEST + 1)
+            content = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
         return Tokens()
     except OSError as error:
         raise InvalidTokensError(
             f"the file of tokens {path} cannot be read ({error.strerror}); let the service's user read it"
         ) from None
-    if len(content) > _LONGEST:
+    if len(content) > _MAX_BYTES:
         raise InvalidTokensError(
-            f"the file of tokens {path} is longer than {_LONGEST} bytes; it is none of ours"
+            f"the file of tokens {path} is longer than {_MAX_BYTES} bytes; it is none of ours"
         )
     try:
         return parse_tokens(content)
@@ -109,7 +109,7 @@ class TokenFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._seen: _Seen | None = None
+        self._loaded_version: _Version | None = None
         self._known: Tokens = Tokens()
         self._fault: InvalidTokensError | None = None
 
@@ -120,9 +120,9 @@ class TokenFile:
         Raises:
             InvalidTokensError: The file cannot be used.
         """
-        seen = self._look()
-        if seen != self._seen:
-            self._seen = seen
+        seen = self._version()
+        if seen != self._loaded_version:
+            self._loaded_version = seen
             try:
                 self._known, self._fault = read_tokens(self.path), None
             except InvalidTokensError as error:
@@ -132,7 +132,7 @@ class TokenFile:
             raise self._fault
         return self._known
 
-    def _look(self) -> _Seen:
+    def _version(self) -> _Version:
         try:
             found = self.path.stat()
         except OSError:

@@ -17,7 +17,7 @@ from queenright.server.access.tokens import InvalidTokensError, Token, Tokens
 
 _log = logging.getLogger(__name__)
 
-EVERY: Final = 5.0
+CHECK_INTERVAL: Final = 5.0
 """Seconds between two looks at the file of tokens."""
 
 _Key = tuple[str, float]
@@ -50,7 +50,7 @@ class TokenWatch:
         self._publish = publish
         self._clock = clock
         self._sleep = sleep
-        self._said: dict[_Key, str] | None = None
+        self._published: dict[_Key, str] | None = None
         """The role of each that holds, as it was said last."""
 
     async def run(self) -> None:
@@ -62,7 +62,7 @@ class TokenWatch:
                 _log.error(
                     "what became of tokens cannot be noted, and is tried again: %s", redact(str(error))
                 )
-            await self._sleep(EVERY)
+            await self._sleep(CHECK_INTERVAL)
 
     async def look(self) -> None:
         """
@@ -75,15 +75,15 @@ class TokenWatch:
             tokens = self._file.now()
         except InvalidTokensError:
             return  # the file's own words are in the service's log: nobody is let in
-        if self._said is None:
-            self._said = await self._said_last()
+        if self._published is None:
+            self._published = await self._load_last_published()
         now = self._clock()
-        data = changes(self._said, tokens, now)
+        data = changes(self._published, tokens, now)
         if data["came"] or data["went"]:
             await self._publish(AgentEvent(type=EventType.TOKENS_CHANGED, time=now, data=data))
-            self._said = _keys(data["live"])
+            self._published = _roles_by_key(data["live"])
 
-    async def _said_last(self) -> dict[_Key, str]:
+    async def _load_last_published(self) -> dict[_Key, str]:
         found = await self._store.read(
             lambda conn: read_page(
                 conn,
@@ -95,25 +95,27 @@ class TokenWatch:
                 limit=1,
             )
         )
-        return _keys(found[0].event["data"]["live"]) if found else {}
+        return _roles_by_key(found[0].event["data"]["live"]) if found else {}
 
 
-def changes(said: Mapping[_Key, str], tokens: Tokens, now: float) -> dict[str, Any]:
+def changes(published: Mapping[_Key, str], tokens: Tokens, now: float) -> dict[str, Any]:
     """
     Return the ``data`` of an event: which tokens came, which went and why, and which hold now.
 
     Args:
-        said: The role of each that held before, by name and when it was made.
+        published: The role of each that held before, by name and when it was made.
         tokens: All that the file has.
         now: Seconds since the epoch.
     """
     live = {_key(one): one for one in tokens.live(now)}
     known = {_key(one): one for one in tokens.all}
     return {
-        "came": [{"name": one.name, "role": one.role.value} for key, one in live.items() if key not in said],
+        "came": [
+            {"name": one.name, "role": one.role.value} for key, one in live.items() if key not in published
+        ],
         "went": [
             {"name": key[0], "role": role, "why": known[key].state(now) if key in known else "removed"}
-            for key, role in said.items()
+            for key, role in published.items()
             if key not in live
         ],
         "live": [{"name": one.name, "role": one.role.value, "made_at": one.made_at} for one in live.values()],
@@ -124,5 +126,5 @@ def _key(token: Token) -> _Key:
     return token.name, token.made_at
 
 
-def _keys(live: list[dict[str, Any]]) -> dict[_Key, str]:
+def _roles_by_key(live: list[dict[str, Any]]) -> dict[_Key, str]:
     return {(one["name"], one["made_at"]): one["role"] for one in live}

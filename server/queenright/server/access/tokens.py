@@ -68,13 +68,13 @@ class Tokens:
 
     all: tuple[Token, ...] = ()
 
-    def find(self, presented: str, now: float) -> Token | None:
+    def find(self, token_text: str, now: float) -> Token | None:
         """Return the live token that somebody presents; None if there is none."""
-        shape = _SHAPE.fullmatch(presented)
+        shape = _SHAPE.fullmatch(token_text)
         wanted = shape[1] if shape else ""
         found = next((one for one in self.all if one.id == wanted), None)
         # Compared even with nothing, and never a character at a time.
-        same = hmac.compare_digest(hash_of(presented), found.sha256 if found else _NO_HASH)
+        same = hmac.compare_digest(hash_token(token_text), found.sha256 if found else _NO_HASH)
         return found if found is not None and same and found.live(now) else None
 
     def live(self, now: float) -> tuple[Token, ...]:
@@ -134,19 +134,19 @@ def new_token(
     Raises:
         InvalidTokensError: The name is none.
     """
-    words = f"{PREFIX}{id_}_{secret}"
+    text = f"{PREFIX}{id_}_{secret}"
     if not re.fullmatch(_NAME, name):
         raise InvalidTokensError(
             f"{name[:80]!r} is no name for a token; use letters, digits and . _ @ -, at most 40, "
             "the first a letter or a digit"
         )
-    token = Token(id=id_, name=name, role=role, sha256=hash_of(words), made_at=now, expires_at=expires_at)
-    return token, words
+    token = Token(id=id_, name=name, role=role, sha256=hash_token(text), made_at=now, expires_at=expires_at)
+    return token, text
 
 
-def hash_of(words: str) -> str:
+def hash_token(text: str) -> str:
     """Return what is kept of a secret."""
-    return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def parse_tokens(text: str | bytes) -> Tokens:

@@ -19,7 +19,7 @@ from queenright.health.store import StoreError
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import EventType
-from queenright.server.access.addresses import loopback
+from queenright.server.access.addresses import is_loopback
 from queenright.server.access.caller import Caller, caller_of
 from queenright.server.middleware.connections import ABORT
 from queenright.server.routes.openapi import says
@@ -219,7 +219,7 @@ class Shares:
 
     def full(self, caller: Caller) -> bool:
         """Return whether a caller has its share. Who needs no token on this machine has all of it."""
-        local = not caller.token_id and loopback(caller.address)
+        local = not caller.token_id and is_loopback(caller.address)
         return not local and self._open[caller.key] >= self.each
 
     @contextlib.contextmanager

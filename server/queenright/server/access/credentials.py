@@ -8,7 +8,7 @@ from starlette.datastructures import Headers
 
 from queenright.server.access.sessions import COOKIE
 
-_LONGEST_COOKIES: Final = 16 << 10
+_MAX_COOKIE_BYTES: Final = 16 << 10
 
 
 class DuplicateTokenError(ValueError):
@@ -25,14 +25,14 @@ def bearer_of(headers: Headers) -> str | None:
     found = headers.getlist("authorization")
     if len(found) > 1:
         raise DuplicateTokenError("the header Authorization comes twice; send it once")
-    scheme, _, words = (found[0] if found else "").strip().partition(" ")
-    return words.strip() if scheme.lower() == "bearer" else None
+    scheme, _, credentials = (found[0] if found else "").strip().partition(" ")
+    return credentials.strip() if scheme.lower() == "bearer" else None
 
 
 def session_of(headers: Headers) -> str | None:
     """Return the console's cookie; None if there is none."""
     text = headers.get("cookie", "")
-    if COOKIE not in text or len(text) > _LONGEST_COOKIES:
+    if COOKIE not in text or len(text) > _MAX_COOKIE_BYTES:
         return None
     # Each by itself: one that cannot be read takes no other with it.
     for part in text.split(";"):
