@@ -1,4 +1,4 @@
-"""Advice: what a sender of telemetry has to set, by what its telemetry lacks. Pure."""
+"""Tell the sender of incomplete telemetry which settings to change. Pure."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _CONTENT: Final = {
     "vercel-ai": "set recordInputs and recordOutputs in experimental_telemetry",
     OTHER: _GENAI_CONTENT,
 }
-"""What makes each dialect record what tools are called with."""
+"""How to make each dialect record tool arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What is missing of what a source sends, and what to set."""
+    """Something that a source does not send, and the setting that adds it."""
 
     missing: str
     remedy: str
 
 
 def advice_for(source: Source) -> list[Advice]:
-    """Return what is missing, the most serious first; empty if everything that we use is there."""
+    """Return what is missing, the most serious first; empty if everything is there."""
     found = [
         Advice(f"records are rejected: {count} ({fault})", REMEDIES[fault])
         for fault, count in source.rejected.most_common()

@@ -1,8 +1,8 @@
 """
-The assembler: observations of any source become events of the agent that they are about.
+The assembler: turns observations of any source into events.
 
-It knows who an observation belongs to, when a run begins and ends, and that one piece of work counts once,
-however many records say so.
+It decides which agent an observation belongs to and when a run starts and ends. A piece of work counts once,
+however many records report it.
 """
 
 from __future__ import annotations
@@ -42,35 +42,34 @@ _STARTED: Final = {
     Kind.RESOURCE: EventType.RESOURCE_REPORTED,
     Kind.BREAKER: EventType.BREAKER_REPORTED,
 }
-"""What began, or happened at one moment."""
+"""The event for work that started, or for something that has no duration."""
 
 
 RUN_END_HOLD: Final = 60.0
-"""Seconds in which more of a run may arrive after the end of an agent inside it."""
+"""Seconds to wait for more of a run after an agent inside it has ended."""
 UNSEEN_TOOL_HOLD: Final = 15.0
-"""Seconds in which the span of a tool call may arrive after what messages say of it."""
+"""Seconds to wait for the span of a tool call that messages mention."""
 CLOCK_TOLERANCE: Final = 100_000_000
-"""Nanoseconds by which the end of work may lie after that of what is around it: clocks differ."""
+"""Nanoseconds by which work may end after the span around it: clocks differ."""
 _DEPTH: Final = 16
-"""How many spans around a span are looked for in its request."""
+"""Ancestors of a span that are looked up in its request."""
 _MAX_SAMPLED: Final = 64
 _MAX_SAMPLED_PER_KIND: Final = 2
 """
-Of the first observations of a request so many of each process and kind are looked at for what their sender
-shows of its agents: it costs as much as a tenth of decoding one.
+Observations of each process and kind that are inspected for `Part`; each costs a tenth of decoding it.
 """
 _STEP_KEYS: Final = ("error_type", "error", "duration")
-"""What of a model call is said of the step that it is, too."""
+"""Fields of a model call that its step event repeats."""
 _TOKEN_KEYS: Final = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
 
 class Assembler:
     """
-    What is remembered between requests, all of it bounded. For one thread.
+    State between requests, all of it bounded. Not thread-safe.
 
     Args:
-        max_traces: Those seen last are remembered.
-        prices: What model calls cost that do not say it themselves.
+        max_traces: Traces to remember; the least recently seen are dropped.
+        prices: Prices for model calls that do not report their cost.
     """
 
     def __init__(self, max_traces: int = MAX_TRACES, prices: Prices | None = None) -> None:
@@ -81,19 +80,19 @@ class Assembler:
         self.lost_spans = LostSpans()
         self.loose_runs = LooseRuns()
         self.pending_ends = HeldRuns()
-        """Those that are over unless more of them arrives."""
+        """Runs that end unless more of them arrives."""
         self.pending_answers = HeldRuns()
-        """Those whose messages tell of tool calls, of which spans may arrive."""
+        """Runs whose messages mention tool calls; their spans may still arrive."""
 
     def assemble(self, observations: list[Observation], batch: Batch, now: float) -> Iterator[None]:
         """
-        Add to ``batch`` the events that observations stand for, pausing after each.
+        Add the events of observations to ``batch``; yield after each observation.
 
         Raises:
-            StillStoringError: one of the records is being stored by another request.
+            StillStoringError: Another request is storing one of the records.
         """
-        # By time, whatever scope they come from, and what lies inside another before it: a root must not
-        # end a run before the records of what was done in it are there.
+        # Sorted by end, inner spans first: a root must not end a run before the records of its work are
+        # added.
         observations += self.lost_spans.pop_due(now, self.duplicates, batch)
         observations.sort(key=_order)
         assembly = _Assembly(self, observations, batch, now)
@@ -117,7 +116,7 @@ def _order(observation: Observation) -> tuple[int, int]:
 
 
 class _Assembly:
-    """Takes in the observations of one batch."""
+    """Assembles the observations of one batch."""
 
     def __init__(
         self, assembler: Assembler, observations: Sequence[Observation], batch: Batch, now: float
@@ -137,12 +136,12 @@ class _Assembly:
         self._by_trace: dict[tuple[bytes, str], list[Observation]] | None = None
         self._own_runs: dict[tuple[bytes, str, str, str], Run] = {}
         self._named: set[tuple[int, bytes]] = set()
-        """Runs that have the best name that the batch knows, by what it says of each of their traces."""
+        """Runs and traces whose names were already compared with the rest of the batch."""
         self._roots: dict[int, tuple[int, dict[str, Any]]] = {}
-        """When and how the outermost span of a run ended that arrived before anything inside it."""
+        """The end and failure of a run whose outermost span arrived before anything inside it."""
 
     def release_held(self) -> None:
-        """End the runs of which nothing more has come, and tell what was held of them."""
+        """End the runs of which nothing more arrived, and emit what was held back."""
         for run, observation in self._pending_answers.pop_due(self._now):
             self._batch.on_undo(partial(self._pending_answers.hold, run, observation, self._now))
             self._emit_answered_calls(run, observation)
@@ -152,7 +151,7 @@ class _Assembly:
                 self._end_run(run, observation)
 
     def add(self, observation: Observation) -> Run | None:
-        """Take in one observation; return the run that it is of, None if it is not used."""
+        """Process one observation; return its run, or None if the observation is not used."""
         batch = self._batch
         if observation.kind is None:
             batch.ignore(observation.process, observation.library, Unused.NO_AGENT_WORK)
@@ -176,7 +175,7 @@ class _Assembly:
             batch.accepted += 1
             session = self._sessions.get(observation.client, observation.session)
             run = session.run
-            # What it has noted would keep the same records from counting when they come again.
+            # Otherwise the session would treat the same records as duplicates when they are sent again.
             ended_at = None if run.open else run.ended_at
             forget = partial(self._sessions.reset, observation.client, observation.session, run.agent_id)
             batch.on_undo(partial(forget, ended_at=ended_at, has_failed=run.has_failed))
@@ -191,12 +190,12 @@ class _Assembly:
                 batch.ignore(observation.process, observation.library, Unused.SAME_WORK)
                 batch.identities.add(observation.identity)
                 if observation.kind is Kind.LLM:
-                    self._collect_message_calls(run, observation)  # the other library may have recorded none
+                    self._collect_message_calls(run, observation)  # the other library may have no messages
                 return None
             self._begin_run(run, observation)
             run.last_at = max(run.last_at, observation.end or observation.start)
         elif observation.kind is Kind.AGENT and not observation.is_own:
-            # Another framework's agent inside one of ours is a part of its work.
+            # An agent of another framework inside one of ours is part of its work.
             batch.ignore(observation.process, observation.library, Unused.SAME_WORK)
             return None
         batch.identities.add(observation.identity)
@@ -216,7 +215,7 @@ class _Assembly:
         return run
 
     def _is_duplicate(self, observation: Observation) -> bool:
-        """Say whether a record came before, or says that something begins that is known to be over."""
+        """Return whether a record arrived before, or reports the start of work that has ended."""
         known, seen = self._batch.identities, self._duplicates.is_stored
         if observation.identity in known or seen(observation.identity):
             return True
@@ -238,7 +237,7 @@ class _Assembly:
         return run
 
     def _new_run(self, observation: Observation, trace: Trace) -> Run:
-        """Return the run of a trace, or of a session in it, of which nothing is known."""
+        """Create the run of an unknown trace or session."""
         root = self._traces.pop_root(observation)
         outer = self._outermost(observation)
         is_loose = not outer.parent_id and outer.kind in (Kind.LLM, Kind.TOOL)
@@ -259,7 +258,7 @@ class _Assembly:
         return run
 
     def _outermost(self, observation: Observation) -> Observation:
-        """Return the outermost span around one that is in the same request, or itself."""
+        """Return the outermost ancestor of a span in the same request, or the span itself."""
         if self._by_span is None:
             self._by_span = {each.span_id: each for each in self._observations}
         for _ in range(_DEPTH):
@@ -270,7 +269,7 @@ class _Assembly:
         return observation
 
     def _update_name(self, run: Run, trace: Trace, observation: Observation) -> None:
-        """Give a run and its session the best names that are known by now."""
+        """Give a run and its session the best names known so far."""
         key = id(run), observation.trace_id
         if key in self._named:
             return
@@ -297,14 +296,14 @@ class _Assembly:
         trace.add(run)
 
     def _rename(self, run: Run, observation: Observation, agent: str, session: str) -> None:
-        """Give a run and its session other names, and say so if they had names before."""
+        """Rename a run and its session; emit an event if they had names before."""
         if run.agent_id and (agent, session) != (run.agent_id, run.session_id):
             self._batch.on_undo(run.name_restorer())
             self._emit(EventType.AGENT_RENAMED, run, observation, {"agent_id": agent, "session_id": session})
         run.agent_id, run.session_id = agent, session
 
     def _spans_of_trace(self, observation: Observation) -> Sequence[Observation]:
-        """Return what the request holds of the trace of a span, in its process."""
+        """Return the request's observations of a trace in one process."""
         if self._by_trace is None:
             self._by_trace = {}
             for each in self._observations:
@@ -318,7 +317,7 @@ class _Assembly:
         run = self._own_runs.get(key)
         if run is None:
             if observation.trace_id:
-                # Spans without a name in this trace (a model client's, say) are this agent's.
+                # Unnamed spans in this trace, such as a model client's, belong to this agent.
                 trace = self._traces.get(observation.trace_id, observation.process)
                 run = trace.own_run(observation.agent, observation.session, incarnation)
             else:
@@ -328,10 +327,10 @@ class _Assembly:
 
     def _is_new_work(self, run: Run, observation: Observation) -> bool:
         """
-        Say whether a piece of work of another framework is none that has been counted, and note its id.
+        Return whether work of another framework was not counted before, and record its id.
 
-        Two instrumentations on one call (the framework's and the model client's) make two spans of it, one
-        around the other or both beside each other. The first of them to begin and the first to end count.
+        Two instrumentations of one call, such as the framework's and the model client's, make two spans:
+        nested or side by side. The first to start and the first to end count.
         """
         if not observation.end and not run.open and run.ended_at and observation.start <= run.ended_at:
             return False
@@ -366,7 +365,7 @@ class _Assembly:
     # -- when it began and ended ----------------------------------------------------------------
 
     def _begin_run(self, run: Run, observation: Observation) -> None:
-        """Say that a run of another framework has begun, when the first that is heard of it arrives."""
+        """Start a run of another framework when its first record arrives."""
         spread = CLOCK_TOLERANCE if observation.start <= run.ended_at else 0
         if run.open or (run.ended_at and (observation.end or observation.start) <= run.ended_at + spread):
             return
@@ -383,7 +382,7 @@ class _Assembly:
         )
 
     def _end_of_trace(self, observation: Observation) -> None:
-        """End what is open in a trace whose outermost span in this process has ended."""
+        """End the open runs of a trace whose outermost span in this process has ended."""
         if not observation.is_outermost or not observation.end:
             return
         trace = self._traces.known(observation.trace_id, observation.process)
@@ -393,7 +392,7 @@ class _Assembly:
         for run in list(trace.open_runs()):
             if run.is_loose:
                 self._hold_end(run, observation)
-            elif run.began_at <= observation.end:  # else it ended before there was an agent: it made one
+            elif run.began_at <= observation.end:  # else it created the agent, before the run
                 self._end_run(run, observation)
 
     def _hold_end(self, run: Run, observation: Observation) -> None:
@@ -415,7 +414,7 @@ class _Assembly:
         failure = own or run.failure
         run.own_failure, run.has_failed = own, bool(failure)
         if run.agent_id not in (run.first_name, run.name[3]):
-            # It was called after runs that began like it, and nothing has said so since.
+            # Its name was guessed from earlier runs, and no record has confirmed it.
             self._traces.note_name(run.incarnation_id, run.first_name, run.first_name)
         kind = EventType.EXECUTION_FAILED if failure else EventType.EXECUTION_COMPLETED
         if observation.data.get("waiting_reason") == WaitingReason.PAUSED:
@@ -423,7 +422,7 @@ class _Assembly:
         self._emit(kind, run, observation, failure, at=at)
 
     def _correct_end(self, run: Run, observation: Observation) -> None:
-        """Say how a run ended if what arrived after its end says otherwise."""
+        """Emit a corrected end if records that arrived after the end change the outcome."""
         failure = run.own_failure or run.failure
         if bool(failure) != run.has_failed:
             run.has_failed = bool(failure)
@@ -440,7 +439,7 @@ class _Assembly:
             run.note_outcome(failure, observation.end)
         trace = self._traces.get(observation.trace_id, observation.process)
         if observation.agent and not observation.is_outermost and not trace.open_agents:
-            # An agent inside another one, or inside a workflow: what is around it may go on.
+            # An agent inside another agent or a workflow: the outer one may continue.
             self._hold_end(run, observation)
 
     def _end_step(self, run: Run, observation: Observation) -> None:
@@ -455,7 +454,7 @@ class _Assembly:
         self._emit(EventType.LLM_CALL_COMPLETED, run, observation, observation.data)
         if not run.is_own:
             run.note_outcome(_failure_of(observation), observation.end)
-            # Frameworks know no steps: a turn of the model is one.
+            # Other frameworks have no steps: each model turn is one.
             step: dict[str, Any] = {
                 key: observation.data[key] for key in _STEP_KEYS if key in observation.data
             }
@@ -463,7 +462,7 @@ class _Assembly:
             self._emit(EventType.STEP_COMPLETED, run, observation, step)
 
     def _collect_message_calls(self, run: Run, observation: Observation) -> None:
-        """Note tool calls that only messages tell of: those of an answer, and of the next question."""
+        """Collect tool calls that appear only in the messages of a model call."""
         if (
             run.has_tools
             or not observation.end
@@ -479,7 +478,7 @@ class _Assembly:
             self._pending_answers.hold(run, observation, self._now + UNSEEN_TOOL_HOLD)
 
     def _emit_answered_calls(self, run: Run, observation: Observation) -> None:
-        """Tell of the tool calls of which only messages have told."""
+        """Emit the tool calls that only messages report."""
         if run.has_tools:
             return
         for call, result, at, turn in run.pop_answered_calls():
@@ -508,7 +507,7 @@ class _Assembly:
             data = self._with_cost(observation, data)
         at = observation.end if at is None else at
         if run.ended_at and not run.open and not run.is_own:
-            at = min(at, run.ended_at)  # work of a run that is over does not make it active again
+            at = min(at, run.ended_at)  # late work does not make an ended run active again
         events.append(
             AgentEvent(
                 type=type_,
@@ -527,9 +526,9 @@ class _Assembly:
 
     def _with_cost(self, observation: Observation, data: dict[str, Any]) -> dict[str, Any]:
         """
-        Return what is said of a model call with its price, if the table knows one.
+        Add the price of a model call, if the table has one.
 
-        A client that tells costs may do so later in another record: nothing is priced beside that.
+        Calls of a client that reports costs are not priced: the cost may arrive in a later record.
         """
         if "cost_usd" in data or observation.client in COST_REPORTING_CLIENTS or not self._prices:
             return data
@@ -543,7 +542,7 @@ def _failure_of(observation: Observation) -> dict[str, Any]:
 
 
 def _work_of(observation: Observation) -> str:
-    """Return what kind of work an observation is of; calls of two tools are of two kinds."""
+    """Return a key for the kind of work; each tool is a kind of its own."""
     return (
         f"{observation.kind} {observation.data['tool']}"
         if observation.kind is Kind.TOOL
@@ -565,7 +564,7 @@ def _as_call(observation: Observation) -> EndedCall:
 
 
 def _is_of_session(observation: Observation, run: Run, session: str) -> bool:
-    """Say whether a span of a run's trace may be of its session."""
+    """Return whether a span of a run's trace may belong to the run's session."""
     if not observation.session or observation.session == run.session_id:
         return True
     return not run.has_own_session and session in ("", observation.session)

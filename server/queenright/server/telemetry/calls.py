@@ -1,4 +1,4 @@
-"""Which records tell of one and the same call: by its id, or by what it was and when."""
+"""Match records of the same call: by its id, or by its content and time."""
 
 from __future__ import annotations
 
@@ -11,47 +11,46 @@ from queenright.server.telemetry.observation import Observation
 
 MAX_CALLS: Final = 64
 _BEFORE_RESTART: Final = "before"
-"""The source of what is known of calls after a restart."""
+"""The source of calls that were restored after a restart."""
 _SLACK: Final = 2_000_000
 """Nanoseconds: clients round their times to milliseconds."""
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A call of a model or a tool that at least one source has told of."""
+    """A model or tool call that at least one source has reported."""
 
     kind: Kind
     id: str
     start: int
     end: int = 0
     clock_shift: int | None = None
-    """By how much its times were moved, as in an observation: another record of it may be moved by more."""
+    """Its `Observation.clock_shift`; that of another record may be greater."""
     has_failed: bool = False
-    """Its end was told as a failure."""
+    """A source reported its end as a failure."""
     is_subagent: bool = False
-    """A sub-agent made it, as one of its sources has told."""
+    """A source reported that a sub-agent made it."""
     has_cost: bool = False
-    """What it cost was told."""
+    """A source reported its cost."""
     unpriced_tokens: int = 0
-    """Of a call of a model that was told without its cost: the tokens that were told."""
+    """The tokens of a model call that was reported without its cost."""
     tool: str = ""
     arguments: str | None = None
-    """The hash of a tool's arguments, where a source has told them."""
+    """The hash of a tool's arguments, if a source reported them."""
     effect: str | None = None
-    """What the call does, where its arguments tell that."""
+    """What the call does, if its arguments show it."""
     sources: set[tuple[str, bool]] = field(default_factory=set)
-    """Which source has told of it, and whether of its end."""
+    """The sources that reported it, each with whether it reported the end."""
 
 
 class Calls:
     """
-    The calls of one session seen last.
+    The most recent calls of one session.
 
-    Sources that know a call's id name it by that. Where they do not (a log record and a span of one model
-    call), two calls are one if they come from different sources and at least half of the shorter lies within
-    the other: a session waits for one answer of its model before it asks again. Calls of tools are one only
-    if the tool and its arguments are the same, too; a source that told when a call began tells its end, of
-    equal calls that of the first.
+    Records with a call id match by id. Without ids (a log record and a span of one model call), two records
+    are the same call if they come from different sources and at least half of the shorter one overlaps the
+    other: a session has one model call at a time. Tool calls must also have the same tool and arguments; a
+    source that reported a start also reports the end, and among equal calls the first one ends.
     """
 
     def __init__(self) -> None:
@@ -63,7 +62,7 @@ class Calls:
         self._noted = 0
 
     def note(self, observation: Observation, kind: Kind) -> tuple[Call, bool]:
-        """Return the call of a kind that an observation is of, and whether it is new."""
+        """Return the call that an observation reports, and whether the call is new."""
         self._sources.add(observation.source)
         call = self._find(observation, kind)
         is_new = call is None
@@ -80,7 +79,7 @@ class Calls:
         return call, is_new
 
     def restore(self, kind: Kind, id_: str, tool: str, start: int, end: int) -> Call:
-        """Note a call that was told before the service was started anew, and its end if ``end`` is not 0."""
+        """Restore a call from before a restart, and its end unless ``end`` is 0."""
         id_ = id_ or f"{tool}-{end}"
         call = self._calls[kind].get(id_)
         if call is None:
@@ -93,7 +92,7 @@ class Calls:
         return call
 
     def end(self, call: Call, at: int) -> None:
-        """Note when a call ended."""
+        """Set the end of a call."""
         if not call.end:
             self._open[call.kind] -= 1
         call.end = at
@@ -103,7 +102,7 @@ class Calls:
         return self._open[kind] > 0
 
     def find_open(self, tool: str, arguments: str | None, but: Collection[str]) -> Call | None:
-        """Return the call of a tool with these arguments that began last and goes on; none of ``but``."""
+        """Return the newest open call of a tool with these arguments, except the ids in ``but``."""
         for call in reversed(self._calls[Kind.TOOL].values()):
             if call.tool == tool and call.arguments == arguments and not call.end and call.id not in but:
                 return call
@@ -121,7 +120,7 @@ class Calls:
         if observation.call:
             return self._calls[kind].get(observation.call)
         if len(self._sources) == 1 and not self._open[kind]:
-            return None  # whoever tells this has told the ends of all
+            return None  # the only source has reported the ends of all calls
         alike = reversed(self._calls[kind].values())
         told = (observation.source, True)
         if kind is Kind.TOOL:
@@ -138,7 +137,7 @@ class Calls:
 
 
 def _is_same_work(call: Call, observation: Observation) -> bool:
-    """Say whether a call is of the same tool and arguments, and its source has not told this of it."""
+    """Return whether a call has the same tool and arguments, and this source has not reported it yet."""
     arguments = observation.data.get("args_hash")
     return (
         call.tool == observation.data.get("tool")
@@ -148,7 +147,7 @@ def _is_same_work(call: Call, observation: Observation) -> bool:
 
 
 def _common_times(call: Call, observation: Observation) -> tuple[int, int, int, int]:
-    """Return when both began and ended, by one clock; a call that goes on lasts as long as it must."""
+    """Return start and end of both on one clock; an open call lasts until the other ends."""
     moved = (
         0
         if observation.clock_shift is None or call.clock_shift is None

@@ -1,4 +1,4 @@
-"""The intake: what telemetry has arrived since the start, what was not used of it, and why."""
+"""Statistics of received telemetry since the start: what arrived, what was not used, and why."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from queenright.server.telemetry.sources import DIALECTS, OTHER, Source, Sources
 from queenright.server.telemetry.unusable import Fault, Unused
 
 MAX_SOURCES: Final = 100
-"""More than these are forgotten, those that sent last stay."""
+"""Sources to remember; the most recent ones are kept."""
 MAX_REFUSALS: Final = 50
 OTHER_PATH: Final = "another path"
 GRPC_PATH: Final = "gRPC"
@@ -26,7 +26,7 @@ GRPC_PATH: Final = "gRPC"
 _PATHS: Final[Mapping[str, str]] = dict.fromkeys(
     ("/v1/traces", "/v1/logs", "/v1/metrics", GRPC_PATH), OTHER
 ) | {f"/hooks/{client.name}": client.name for client in CLIENTS}
-"""What is received where, and the dialect of a request that cannot be read."""
+"""Known paths, and the dialect to which an unreadable request is attributed."""
 _FAULTS: Final[Mapping[int, Fault]] = {
     400: Fault.UNREADABLE,
     401: Fault.UNAUTHORIZED,
@@ -38,35 +38,35 @@ _FAULTS: Final[Mapping[int, Fault]] = {
     415: Fault.UNSUPPORTED,
     505: Fault.UNSUPPORTED,
 }
-"""Why a request is refused, by its status; others are sent again, and nothing of them is lost."""
+"""The fault of a refused request, by status. Clients retry on other statuses, so nothing is lost."""
 NOTICE_INTERVAL: Final = 3_600.0
-"""Seconds before a sender is told again that nothing is made of what it sends."""
+"""Seconds before a sender is notified again that its telemetry is not used."""
 
 
 @dataclass(slots=True)
 class Refusal:
-    """Requests to one path that were refused whole, with one HTTP status."""
+    """Requests to one path that were refused with one HTTP status."""
 
     path: str
     status: int
     count: int = 0
     reason: str = ""
-    """Of the last one."""
+    """The reason of the last refusal."""
     last_seen: float = 0.0
 
 
 class Intake:
     """
-    What the telemetry port has received. For one thread.
+    What the telemetry port has received. Not thread-safe.
 
     Args:
-        registry: Where the counters of rejected and unused records are registered.
+        registry: The registry for the counters of rejected and unused records.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.sources = Sources(MAX_SOURCES)
         self.rejected: Counter[tuple[str, Fault]] = Counter()
-        """Records by dialect and reason."""
+        """Rejected records by dialect and reason."""
         self.unused: Counter[tuple[str, Unused]] = Counter()
         self._refusals: dict[tuple[str, int], Refusal] = {}
         self._rejected_total, self._unused_total = (
@@ -77,7 +77,7 @@ class Intake:
             self._rejected_total.labels(dialect, fault)
 
     def add(self, sources: Sources, now: float) -> list[str]:
-        """Add what a request held; return what its sender is to be told of what nothing is made of."""
+        """Add the sources of a request; return notices for senders whose telemetry is not used."""
         words = []
         for new in sources:
             for fault, count in new.rejected.items():
@@ -100,14 +100,14 @@ class Intake:
         self, path: str, status: int, reason: str, now: float, *, fault: Fault | None = None
     ) -> None:
         """
-        Note a request that was refused whole; it counts as one record.
+        Count a refused request as one rejected record.
 
         Args:
-            path: Where it was sent.
-            status: Of HTTP.
-            reason: What its sender was told.
+            path: The request's path.
+            status: The HTTP status of the response.
+            reason: The reason in the response.
             now: Seconds since the epoch.
-            fault: What is wrong with it, where that is known better than by the status.
+            fault: The fault, if it is more specific than the status.
         """
         fault = fault or _FAULTS.get(status)
         if fault is not None:
@@ -123,7 +123,7 @@ class Intake:
         self._refusals[key] = refusal
 
     def refusals(self) -> list[Refusal]:
-        """Return the requests that were refused, by path and status, the newest first."""
+        """Return the refused requests by path and status, newest first."""
         return list(reversed(self._refusals.values()))
 
 

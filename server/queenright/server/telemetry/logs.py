@@ -1,4 +1,4 @@
-"""Log records of our own instrumentation and of coding agents into observations. Pure."""
+"""Convert log records of our instrumentation and of coding agents into observations. Pure."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def read_log(
     record: LogRecord, process: Process, scope: InstrumentationScope, now: float
 ) -> Observation | None:
     """
-    Return what a log record says, None if it is nothing; ``now`` is when it arrived.
+    Return the observation of a log record, or None if it has none; ``now`` is its arrival.
 
     Raises:
-        UnusableRecordError: it lacks what it should have, and what: the sender is told.
+        UnusableRecordError: A required attribute is missing. The message is for the sender.
     """
     if len(record.attributes) > MAX_ATTRIBUTES:
         raise UnusableRecordError(
@@ -49,7 +49,7 @@ def read_log(
     client = CLIENT_OF_LOGS.get(scope.name)
     if client is not None:
         attributes = {
-            # Nearly all are texts.
+            # Nearly all values are strings.
             each.key: each.value.string_value or plain_of(each.value)
             for each in record.attributes
         }
@@ -166,7 +166,7 @@ def _nothing(found: Fields, now: float) -> dict[str, Any]:
 
 
 Reader = Callable[[Fields, float], dict[str, Any]]
-"""Of the attributes, and the time of arrival."""
+"""Takes the attributes and the time of arrival."""
 
 RECORDS: Final[Mapping[str, tuple[Kind, Reader]]] = {
     names.EVENT_AGENT_STARTED: (Kind.AGENT, _started),
@@ -181,9 +181,9 @@ RECORDS: Final[Mapping[str, tuple[Kind, Reader]]] = {
     names.EVENT_RESOURCE: (Kind.RESOURCE, _resource),
     names.EVENT_BREAKER: (Kind.BREAKER, _breaker),
 }
-"""The records that mean something."""
+"""The event names that are read."""
 
 
 def _known_values(**values: Any) -> dict[str, Any]:
-    """Return what is known of the values."""
+    """Drop values that are None or empty."""
     return {key: value for key, value in values.items() if value is not None and value != ""}

@@ -1,4 +1,4 @@
-"""Calls that are each a trace of their own: those of one process that follow each other are one run."""
+"""Group calls that are each a trace of their own: consecutive calls of one process are one run."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from queenright.server.telemetry.runs import EndedCall, Run
 
 MAX_PROCESSES: Final = 10_000
 MAX_RUNS: Final = 64
-"""Of one process, those that began last."""
+"""Runs per process; the newest are kept."""
 MAX_GAP: Final = 60 * 10**9
-"""Nanoseconds between two calls of one run, at most."""
+"""Nanoseconds between two calls of one run."""
 
 
 class LooseRuns:
     """
-    Runs of libraries that open a trace for each call, the least recently begun forgotten first.
+    Runs of libraries that open a trace for each call. The oldest are dropped first.
 
-    A run makes one call after the other: a call at the same time as another one is of another run, unless
-    another library tells of the same call.
+    A run makes one call at a time: overlapping calls belong to different runs, unless two libraries report
+    the same call.
     """
 
     def __init__(self) -> None:
         self._runs: dict[str, list[Run]] = {}
 
     def find(self, observation: Observation, call: EndedCall) -> Run | None:
-        """Return the run of a call's session, or whose calls it lies next to; None if there is none."""
+        """Return the run of a call's session, or the run with the nearest calls; None if there is none."""
         found: tuple[int, Run] | None = None
         for run in reversed(self._runs.get(observation.process.incarnation_id, ())):
             if observation.session and run.has_own_session:
@@ -39,7 +39,7 @@ class LooseRuns:
         return None if found is None else found[1]
 
     def add(self, run: Run) -> None:
-        """Add a run that a call has begun."""
+        """Add a new run."""
         runs = self._runs.pop(run.incarnation_id, [])
         while len(self._runs) >= MAX_PROCESSES:
             del self._runs[next(iter(self._runs))]
@@ -47,7 +47,7 @@ class LooseRuns:
 
 
 def _gap(run: Run, observation: Observation, call: EndedCall) -> int | None:
-    """Return the time between a call and the nearest one of a run; None if it is not of the run."""
+    """Return the time between a call and the nearest call of a run; None if the call overlaps one."""
     gaps = []
     for begun in run.open_work.values():
         if not begun.end and begun.library == observation.library:

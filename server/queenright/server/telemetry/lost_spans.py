@@ -1,4 +1,4 @@
-"""Lost spans: work whose end was reported by a record, and whose span an exporter dropped or sampled."""
+"""Lost spans: work whose end a log record reported, but whose span was dropped or not sampled."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from queenright.server.telemetry.observation import Observation
 MAX_HELD: Final = 10_000
 
 SPAN_GRACE: Final = 60.0
-"""Seconds that a span may arrive after the record of its end; exporters send every 5 s and try again."""
+"""Seconds to wait for a span after the record of its end; exporters send every 5 s and retry."""
 
 
 class LostSpans:
-    """Ends that wait for their spans, the oldest first; the span says more. For one thread."""
+    """Reported ends that wait for their spans, which carry more data. Not thread-safe."""
 
     def __init__(self) -> None:
         self._held: dict[bytes, tuple[float, Observation]] = {}
 
     def hold(self, observation: Observation, now: float) -> None:
-        """Keep the end of a span until the span must have arrived."""
+        """Keep the end of a span until the span is overdue."""
         while len(self._held) >= MAX_HELD:
             del self._held[next(iter(self._held))]
         self._held.setdefault(observation.identity, (now + SPAN_GRACE, observation))
 
     def pop_due(self, now: float, duplicates: Duplicates, batch: Batch) -> list[Observation]:
         """
-        Return the ends whose spans have not arrived in time.
+        Remove and return the ends whose spans have not arrived in time.
 
         Raises:
-            StillStoringError: one of the spans is being stored right now.
+            StillStoringError: One of the spans is being stored.
         """
         ended = []
         for identity, (at, _) in self._held.items():

@@ -1,8 +1,8 @@
 """
-Tool calls in the messages of a model call, for libraries that make no spans of tools.
+Find tool calls in the messages of a model call, for libraries without tool spans.
 
-An answer says which tools are called; the question after it ends with their results. Messages are in JSON: of
-the GenAI conventions (`parts`), or as OpenAI, Anthropic or Gemini have them. Pure.
+A response names the tools to call; the next request ends with their results. Messages are JSON in the shape
+of the GenAI conventions (`parts`), OpenAI, Anthropic or Gemini. Pure.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from queenright.server.telemetry.payload import unwrap_payload
 from queenright.server.telemetry.values import id_in
 
 LONGEST: Final = 1_000_000
-"""Characters of messages that are read."""
+"""Longest messages that are read, in characters."""
 MAX_CALLS: Final = 64
-"""Of one answer or question."""
+"""Tool calls per message list."""
 _DEPTH: Final = 10
 _LISTS: Final = (
     "messages",
@@ -40,18 +40,18 @@ _RESULTS: Final = frozenset({"tool_call_response", "tool_result", "function_call
 
 @dataclass(frozen=True, slots=True)
 class RequestedCall:
-    """A tool call that the model asks for."""
+    """A tool call that a model response requests."""
 
     id: str
     tool: str
     args_hash: str | None
     effect: dict[str, str] = field(default_factory=dict)
-    """What the call does, where its arguments tell that."""
+    """What the call does, if its arguments show it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What a tool call came to."""
+    """The result of a tool call."""
 
     id: str
     result_hash: str | None
@@ -60,9 +60,9 @@ class CallResult:
 
 def find_tool_calls(text: str) -> tuple[list[RequestedCall], list[CallResult]]:
     """
-    Return the tool calls that messages ask for, and the results after which the model has said nothing.
+    Return the requested tool calls, and the results that follow the model's last message.
 
-    Both are empty if the messages cannot be read, or are longer than `LONGEST`.
+    Both are empty if the messages cannot be read or are longer than `LONGEST`.
     """
     requested: list[RequestedCall] = []
     results: list[CallResult] = []
@@ -85,7 +85,7 @@ def find_tool_calls(text: str) -> tuple[list[RequestedCall], list[CallResult]]:
 def _walk_messages(
     value: Any, role: str, depth: int
 ) -> Iterator[tuple[str, RequestedCall | CallResult | None]]:
-    """Yield the role of each message, and what of tools is in it."""
+    """Yield the role of each message, and the tool calls and results in it."""
     if depth < 0:
         return
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The payload of recorded arguments and results: what is left without the envelopes of libraries. Pure."""
+"""Unwrap recorded arguments and results from the envelopes that libraries put around them. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PAYLOADS: Final = (
     "text",
     "kwargs",
 )
-"""Keys under which envelopes have their payload, the outermost first."""
+"""Keys of the payload in an envelope, outermost first."""
 
 _MARKS: Final = frozenset(
     {
@@ -45,7 +45,7 @@ _MARKS: Final = frozenset(
         "langgraph_step",
     }
 )
-"""Keys that only envelopes have: what else is beside the payload is the library's."""
+"""Keys that only envelopes have."""
 
 _TYPES: Final = frozenset(
     {
@@ -64,7 +64,7 @@ _TYPES: Final = frozenset(
 _RUN_KEYS: Final = frozenset(
     {"callbacks", "color", "config", "metadata", "name", "parent_run_id", "run_id", "tags"}
 )
-"""What LangChain notes about a run beside its output, as ``kwargs``."""
+"""Keys that LangChain adds next to a run's output, as ``kwargs``."""
 _ROLES: Final = frozenset({"assistant", "function", "model", "tool", "user"})
 _ENVELOPE_KEYS: Final = frozenset(
     {
@@ -80,19 +80,19 @@ _ENVELOPE_KEYS: Final = frozenset(
         *_PAYLOADS,
     }
 )
-"""What such an envelope has beside its payload; anything else is an argument."""
+"""Keys of a typed envelope; a mapping with other keys holds arguments."""
 _PRINTED_MESSAGE: Final = re.compile(
     r"content=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")(?: \w+=|\Z)", re.DOTALL
 )
-"""A message as Python prints it."""
+"""A message printed by Python."""
 
 
 def unwrap_payload(value: Any) -> Any:
     """
-    Return what a tool was called with or answered, without what libraries put around it.
+    Return the arguments or the result of a tool call without library envelopes.
 
-    A mapping with one key that means "input" or "output" is an envelope; one with more keys only if a key,
-    its type or its role says so: "id", "name" or "step" may be arguments.
+    A mapping with a single key such as "input" or "output" is an envelope. One with more keys is an envelope
+    only if a key, its type or its role shows it: "id", "name" or "step" may be arguments.
     """
     for _ in range(_DEPTH):
         if isinstance(value, str):
@@ -125,7 +125,7 @@ def _of_text(text: str) -> Any:
 
 
 def _literal(source: str, default: str) -> Any:
-    """Return a literal of Python, as ``str()`` of arguments writes it; ``default`` if it is none."""
+    """Parse a Python literal, as written by ``str()``; return ``default`` if it is not one."""
     try:
         return ast.literal_eval(source)
     except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):

@@ -1,4 +1,4 @@
-"""What a call of a model costs in US dollars, by a local price table. An unknown price is None, never 0."""
+"""Price model calls in US dollars from a local table. An unknown price is None, never 0."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Final
 _log = logging.getLogger(__name__)
 
 _FILE: Final = "model_prices_and_context_window_backup.json"
-"""litellm's own price table, as it is installed."""
+"""The price table of the installed litellm."""
 _MODES: Final = ("chat", "completion", "responses")
 _TIER: Final = re.compile(r"^input_cost_per_token_above_(\d+)k_tokens$")
 
@@ -29,12 +29,12 @@ class Price:
     cache_read: Decimal | None = None
     cache_write: Decimal | None = None
     max_input_tokens: int | None = None
-    """Longer calls have another price; None: they do not."""
+    """Longer calls have another price; None if they do not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What a call used; those of the cache are among those of the input."""
+    """Tokens of a call; cache tokens are included in the input tokens."""
 
     input: int
     output: int
@@ -46,7 +46,7 @@ Prices = Mapping[str, Price]
 
 
 def price_call(model: str, tokens: Tokens, prices: Prices) -> Decimal | None:
-    """Return what a call costs; None if the table has no price for all of its tokens."""
+    """Return the price of a call; None if the table lacks a price for any of its tokens."""
     price = prices.get(model)
     plain = tokens.input - tokens.cache_read - tokens.cache_write
     if price is None or plain < 0 or not (tokens.input or tokens.output):
@@ -62,7 +62,7 @@ def price_call(model: str, tokens: Tokens, prices: Prices) -> Decimal | None:
 
 
 def read_prices(table: Mapping[str, Any]) -> dict[str, Price]:
-    """Return the prices in litellm's table, without models that it lists at 0 dollars: 0 is unknown there."""
+    """Return the prices in litellm's table, without models listed at 0 dollars: there, 0 means unknown."""
     return {name: price for name, entry in table.items() if (price := _parse_price(entry)) is not None}
 
 

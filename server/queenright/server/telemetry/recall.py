@@ -1,4 +1,4 @@
-"""What is known of runs after the service was started anew."""
+"""Restore the state of runs after a restart of the service."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ RECALLED: Final = (
     EventType.TOOL_CALL_COMPLETED,
 )
 RECALLED_EVENTS: Final = 5_000
-"""So many of these events are read at most: those of which a sender may tell again."""
+"""Limit of events to read: those that a sender may report again."""
 
 
 def recall(assembler: Assembler, monitor: HealthMonitor, events: Iterable[AgentEvent]) -> None:
     """
-    Tell a new assembler which runs go on and what they are called, what they wait for, and which calls count.
+    Restore in a new assembler which runs are open, their names, what they wait for, and their calls.
 
     Args:
-        assembler: One that has read nothing.
-        monitor: Knows the workers of before.
-        events: What was stored last of the types `RECALLED`, oldest first.
+        assembler: A new assembler.
+        monitor: The rebuilt monitor, with the workers from before the restart.
+        events: The latest stored events of the types in `RECALLED`, oldest first.
     """
     for incarnation, session, names in monitor.foreign_runs():
         assembler.traces.restore_name(incarnation, session, names)

@@ -1,14 +1,14 @@
 """
-Whose work is it: the agent, its session and its incarnation.
+Runs: the agent, session and incarnation to which work belongs.
 
-One run is one worker. A run is what one process does in one trace, or in one conversation where spans name
-one. Spans are exported when they end, so what is inside an agent arrives before the agent itself, and most
-frameworks name the agent and the conversation on some of their spans only: a run has the best name that is
-known so far, and is renamed when a better one arrives. From worst to best:
+A run is what one process does in one trace, or in one conversation if spans name one. Spans are exported when
+they end, so the work inside an agent arrives before the agent's own span, and most frameworks name the agent
+and the conversation only on some spans. A run has the best name known so far and is renamed when a better one
+arrives. From worst to best:
 
-* the service's name, then the name of an agent in the resource;
-* what the text of an agent's span names;
-* the name on a span; of several, that of the one that began first: it is around the others.
+* the service's name, then the agent's name in the resource;
+* the agent's name in the text of its span;
+* the agent's name on a span; of several, the one that started first, as it encloses the others.
 
 Spans of our own instrumentation name everything themselves.
 """
@@ -38,7 +38,7 @@ MAX_NAMES: Final = 10_000
 
 Name = tuple[int, int, bool, str]
 """
-How good a name is, minus when what it names began, whether that is an agent, and the name: the greatest is
+The name's rank, its negated start time, whether it comes from an agent's span, and the name. The greatest is
 the best.
 """
 _OF_SERVICE: Final = 0
@@ -61,25 +61,25 @@ def name_in(observation: Observation) -> Name:
 
 
 def name_known(agent: str, process: Process) -> Name:
-    """Return the name of a run that was known before the service was started anew: nothing is better."""
+    """Return the name of a run from before a restart; no other name is better."""
     return (_OF_SERVICE if agent == process.service else _OF_WORK), 0, True, agent
 
 
 @dataclass(slots=True, eq=False)
 class EndedCall:
-    """A call of a model or a tool, as the first library that told of it said."""
+    """An ended model or tool call, as reported by the first library."""
 
     what: str
     libraries: tuple[str, ...]
     start: int
     end: int
     id: str
-    """Its own id, "" where it does not say."""
+    """Its id, or ""."""
     mark: Any
-    """The hash of its arguments, or an answer's tokens; None where it does not say."""
+    """The hash of its arguments, or the response's tokens; None if not reported."""
 
     def is_same(self, other: EndedCall) -> bool:
-        """Say whether another library's call is this one: the same work, most of it at the same time."""
+        """Return whether another library reports this call: the same work, mostly at the same time."""
         if self.what != other.what:
             return False
         shared = min(self.end, other.end) - max(self.start, other.start)
@@ -93,64 +93,64 @@ class EndedCall:
 
 @dataclass(slots=True, eq=False)
 class OpenWork:
-    """Work that has begun, and of which the span has not arrived."""
+    """Work that has started and whose span has not arrived."""
 
     what: str
     call_id: str
     library: str
-    """What said so."""
+    """The library that reported the start."""
     end: int = 0
-    """When it ended, if a record has said so."""
+    """Its end, if a record reported it."""
 
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """One worker's part in one trace."""
+    """The work of one agent in one trace or session."""
 
     agent_id: str
     session_id: str
     incarnation_id: str
     is_own: bool = False
-    """It is of our own instrumentation, which says itself when it begins and what a step is."""
+    """It comes from our instrumentation, which reports starts and steps itself."""
     name: Name = (-1, 0, False, "")
-    """Where the agent's name is from."""
+    """The agent's name with its rank."""
     first_name: str = ""
-    """The first name that was known."""
+    """The first known name."""
     is_loose: bool = False
-    """Each of its calls is a trace of its own."""
+    """Each of its calls is a trace."""
     has_own_session: bool = True
-    """Its session is named; else it is called after its trace."""
+    """Its session is named; otherwise the trace id is the session id."""
     open: bool = False
     ended_at: int = 0
-    """When it last ended, in nanoseconds since the epoch."""
+    """The last end, in nanoseconds since the epoch; 0 if it has not ended."""
     began_at: int = 0
-    """When it began to be open, as far as is known; likewise."""
+    """The start, in nanoseconds since the epoch, as far as known."""
     last_at: int = 0
-    """When the last of its work that is known ended."""
+    """The end of its latest known work."""
     last_llm: str = ""
     turn: str = ""
     turn_until: int = 0
     open_work: dict[bytes, OpenWork] = field(default_factory=dict)
-    """By span."""
+    """By span id."""
     ended_calls: deque[EndedCall] | None = None
-    """The calls that ended last."""
+    """The most recent ended calls."""
     failure: dict[str, Any] = field(default_factory=dict)
-    """How its last call of a model, or an agent inside it since, failed."""
+    """The failure of its last model call, or of an agent inside it since."""
     has_tools: bool = False
-    """It has spans of tools: what messages say of tools is known."""
+    """It has tool spans, so tool calls in messages are not used."""
     requested_calls: dict[str, RequestedCall] | None = None
-    """Tool calls in answers of the model, by id."""
+    """Tool calls in model responses, by id."""
     results: dict[str, tuple[CallResult, int, str] | None] | None = None
-    """Results in its questions, by id: what, at the latest when, in which turn. None once it was told."""
+    """Tool results in model requests, by id: result, latest time and turn. None once reported."""
     outcome_at: int = 0
-    """When that call, or agent, ended."""
+    """The end of that call or agent."""
     own_failure: dict[str, Any] = field(default_factory=dict)
-    """How what ended it failed."""
+    """The failure of the span that ended it."""
     has_failed: bool = False
-    """It was said to have failed when it ended."""
+    """Its end was reported as a failure."""
 
     def name_restorer(self) -> Callable[[], None]:
-        """Return what gives it and its session the names again that they have now."""
+        """Return a function that restores the current names of the run and its session."""
         names = self.agent_id, self.session_id, self.name, self.has_own_session
 
         def give() -> None:
@@ -159,17 +159,17 @@ class Run:
         return give
 
     def note_outcome(self, failure: dict[str, Any], at: int) -> None:
-        """Note how a call of a model, or an agent inside the run, ended; an earlier one changes nothing."""
+        """Record the outcome of a model call or of an agent inside the run; an older one is ignored."""
         if at >= self.outcome_at:
             self.failure, self.outcome_at = failure, at
 
     def add_open_work(self, span_id: bytes, what: str, call_id: str, library: str) -> None:
-        """Note that a piece of work has begun."""
+        """Record the start of a piece of work."""
         _bound(self.open_work, MAX_PARENTS)
         self.open_work[span_id] = OpenWork(what, call_id, library)
 
     def add_requested_call(self, call: RequestedCall) -> None:
-        """Note that an answer of the model asks for a tool call; one without an id is not known again."""
+        """Record a tool call that a model response requests; one without an id is ignored."""
         if self.requested_calls is None:
             self.requested_calls = {}
         if call.id and call.id not in self.requested_calls:
@@ -177,7 +177,7 @@ class Run:
             self.requested_calls[call.id] = call
 
     def add_result(self, result: CallResult, at: int, turn: str) -> None:
-        """Note that a question to the model holds the result of a tool call."""
+        """Record a tool result from a model request."""
         if self.results is None:
             self.results = {}
         if result.id not in self.results:
@@ -185,12 +185,12 @@ class Run:
             self.results[result.id] = result, at, turn
 
     def restore_result(self, result: CallResult, at: int, turn: str) -> None:
-        """Note a result once more that was taken: it could not be told."""
+        """Record a popped result again: its event was not stored."""
         if self.results is not None:
             self.results[result.id] = result, at, turn
 
     def pop_answered_calls(self) -> list[tuple[RequestedCall, CallResult, int, str]]:
-        """Return the tool calls of which call and result are known, each once."""
+        """Return the tool calls whose call and result are known, each once."""
         if self.requested_calls is None or self.results is None:
             return []
         found = [
@@ -203,17 +203,17 @@ class Run:
         return found
 
     def is_reported(self, call_id: str) -> bool:
-        """Say whether messages have told of a tool call."""
+        """Return whether a tool call was reported from messages."""
         return self.results is not None and call_id in self.results and self.results[call_id] is None
 
     def find_open_elsewhere(self, what: str, library: str) -> str | None:
-        """Return the id of a call that another library said has begun, and this one has not; None if none."""
+        """Return the id of an open call that only another library reported; None if there is none."""
         same = [work for work in self.open_work.values() if work.what == what and not work.end]
         here = {work.call_id for work in same if work.library == library}
         return next((work.call_id for work in same if work.call_id not in here), None)
 
     def is_repeat(self, call: EndedCall) -> bool:
-        """Say whether another library has told of a call, and note it."""
+        """Return whether another library reported a call, and record it."""
         if self.ended_calls is None:
             self.ended_calls = deque(maxlen=MAX_LOOSE_ENDED if self.is_loose else MAX_ENDED)
         [library] = call.libraries
@@ -226,9 +226,9 @@ class Run:
 
     def turn_of(self, span_id: str, start: int, end: int) -> str:
         """
-        Return the turn that a tool call which has just ended belongs to.
+        Return the turn of a tool call that has just ended.
 
-        Calls after the same answer of the model are one turn; without a model, calls that overlap.
+        Calls after the same model response are one turn; without a model, overlapping calls are.
         """
         if self.last_llm:
             return self.last_llm
@@ -238,28 +238,28 @@ class Run:
         return self.turn
 
     def end_step(self) -> None:
-        """Note that a step ended: what comes next is another turn."""
+        """End the current step; the next work is a new turn."""
         self.last_llm = self.turn = ""
         self.turn_until = 0
 
 
 @dataclass(slots=True, eq=False)
 class Trace:
-    """What is known of one trace of one process."""
+    """The state of one trace in one process."""
 
     id: str
     runs: dict[str, Run] = field(default_factory=dict)
     """By session."""
     own_runs: dict[tuple[str, str], Run] = field(default_factory=dict)
-    """Of our own instrumentation, by agent and session."""
+    """Runs of our instrumentation, by agent and session."""
     last_run: Run | None = None
     runs_by_parent: dict[bytes, Run] = field(default_factory=dict)
     work_by_parent: dict[bytes, str] = field(default_factory=dict)
     open_agents: dict[bytes, None] = field(default_factory=dict)
-    """Spans of agents that have begun and not ended."""
+    """Open agent spans."""
 
     def own_run(self, agent: str, session: str, incarnation: str) -> Run:
-        """Return the run of a span or record of our own instrumentation, which names everything."""
+        """Return the run of our instrumentation with these names; create it if it is new."""
         run = self.own_runs.get((agent, session))
         if run is None or run.incarnation_id != incarnation:
             run = Run(agent, session, incarnation, is_own=True)
@@ -269,7 +269,7 @@ class Trace:
         return run
 
     def find(self, observation: Observation) -> Run | None:
-        """Return the run that an observation is of: that of its session, else that of what is around it."""
+        """Return the run of an observation: by its session, else by the spans around it."""
         near = (
             self.runs_by_parent.get(observation.span_id)
             or self.runs_by_parent.get(observation.parent_id)
@@ -281,12 +281,12 @@ class Trace:
         return near if named is None and not near.has_own_session else named
 
     def add(self, run: Run) -> None:
-        """Add a run of another framework, or one whose session has another name now."""
+        """Add a run of another framework, or one whose session was renamed."""
         _bound(self.runs, MAX_RUNS)
         self.runs[run.session_id] = run
 
     def note(self, observation: Observation, run: Run) -> None:
-        """Note that a span is of a run: what lies beside it or below it is likely to be, too."""
+        """Assign a span to a run, as a hint for its siblings and children."""
         self.last_run = run
         if observation.parent_id:
             self.note_child(observation.parent_id, run)
@@ -294,20 +294,20 @@ class Trace:
             if observation.end:
                 self.open_agents.pop(observation.span_id, None)
             else:
-                self.note_child(observation.span_id, run)  # what begins below it is its work
+                self.note_child(observation.span_id, run)  # work that starts below it belongs to it
                 _bound(self.open_agents, MAX_PARENTS)
                 self.open_agents[observation.span_id] = None
 
     def note_child(self, parent: bytes, run: Run) -> None:
-        """Note whose work lies below a span."""
+        """Assign the children of a span to a run."""
         _bound(self.runs_by_parent, MAX_PARENTS)
         self.runs_by_parent[parent] = run
 
     def is_wrapper(self, span_id: bytes, parent: bytes, what: str) -> bool:
         """
-        Say whether a span only wraps one of the same kind that has been counted.
+        Return whether a span only wraps a counted span of the same kind.
 
-        Two instrumentations on one call (the framework's and the model client's) make two spans of it.
+        Two instrumentations of one call, such as the framework's and the model client's, make two spans.
         """
         if parent:
             _bound(self.work_by_parent, MAX_PARENTS)
@@ -315,12 +315,12 @@ class Trace:
         return self.work_by_parent.get(span_id) == what
 
     def open_runs(self) -> Iterator[Run]:
-        """Yield the runs of others than our own instrumentation that have begun and not ended."""
+        """Yield the open runs of other frameworks."""
         return (run for run in self.runs.values() if run.open)
 
 
 class Traces:
-    """Traces by process, least recently seen forgotten first. For one thread."""
+    """Traces by process. The least recently seen are dropped first. Not thread-safe."""
 
     def __init__(self, max_traces: int = MAX_TRACES) -> None:
         self._traces: dict[tuple[bytes, str], Trace] = {}
@@ -333,7 +333,7 @@ class Traces:
         return len(self._traces)
 
     def get(self, trace_id: bytes, process: Process) -> Trace:
-        """Return what is known of a trace."""
+        """Return the state of a trace; create it if it is new."""
         key = (trace_id, process.incarnation_id)
         trace = self._traces.pop(key, None)
         if trace is None:
@@ -343,35 +343,35 @@ class Traces:
         return trace
 
     def known(self, trace_id: bytes, process: Process) -> Trace | None:
-        """Return a trace only if something of it has been seen."""
+        """Return the state of a trace, or None if it is unknown."""
         return self._traces.get((trace_id, process.incarnation_id))
 
     def restore_name(self, incarnation_id: str, session: str, names: tuple[str, str]) -> None:
-        """Note what a run is called that was known before the service was started anew, and its session."""
+        """Restore the agent and session names of a run from before a restart."""
         _bound(self._known, MAX_NAMES)
         self._known[incarnation_id, session] = names
 
     def pop_restored_name(self, incarnation_id: str, session: str) -> tuple[str, str] | None:
-        """Return what a run that was known before is called, and its session; once."""
+        """Remove and return the restored names of a run."""
         return self._known.pop((incarnation_id, session), None)
 
     def note_root(self, observation: Observation, failure: dict[str, Any]) -> None:
-        """Note the end of an outermost span that arrived before anything inside it."""
+        """Record the end of an outermost span that arrived before anything inside it."""
         _bound(self._roots, MAX_ROOTS)
         self._roots[observation.trace_id, observation.process.incarnation_id] = observation.end, failure
 
     def pop_root(self, observation: Observation) -> tuple[int, dict[str, Any]] | None:
-        """Return when and how the outermost span around an observation ended, if that was known before."""
+        """Remove and return the recorded end and failure of the outermost span around an observation."""
         return self._roots.pop((observation.trace_id, observation.process.incarnation_id), None)
 
     def note_name(self, incarnation_id: str, old: str, new: str) -> None:
-        """Note that a run of a process was renamed: the next that begins under the old name may be alike."""
+        """Record that a run was renamed: later runs with the old name may be renamed the same way."""
         _bound(self._names, MAX_NAMES)
         known = self._names.get((incarnation_id, old), new)
         self._names[incarnation_id, old] = new if known == new else ""
 
     def usual_name(self, incarnation_id: str, name: str) -> str:
-        """Return what runs of a process that begin under a name are called in the end, if always the same."""
+        """Return the final name of runs that start with a name, if it has always been the same."""
         return self._names.get((incarnation_id, name)) or name
 
 

@@ -1,4 +1,4 @@
-"""Sessions of coding agents: each has an id of its own, and any number of sources that tell of it."""
+"""Sessions of coding agents. Hooks, logs and spans may all report the same session."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _FAILURE: Final = ("error_type", "error")
 
 
 ANSWERED_SUFFIX: Final = b"\nanswered"
-"""Ends the identity of what says that the permission request of the identity before it was answered."""
+"""Suffix of the identity of an observation that reports the answer to a permission request."""
 _MAX_TRANSIT: Final = 30 * 1_000_000_000
-"""Nanoseconds by which times of a clock that is ahead may still be late: what exporters take to send."""
+"""Nanoseconds that exporters take to send a record."""
 _ENDS_WAIT: Final = frozenset({EventType.TOOL_CALL_STARTED, EventType.LLM_CALL_STARTED})
-"""What shows that a worker works, and ends its wait."""
+"""Events that end a wait, as they show that the worker works."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A permission request: which call it is about, "" if that is not known, and what is shown of it."""
+    """A permission request: the id of its call, or "" if unknown, and the data to show."""
 
     call: str
     at: int
@@ -41,7 +41,7 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What becomes an event of the session; ``at`` in nanoseconds."""
+    """A future event of the session; ``at`` is in nanoseconds."""
 
     type: EventType
     at: int
@@ -50,47 +50,47 @@ class Change:
 
 class Session:
     """
-    One session: what its records say becomes what it does, once each, in whatever order they come.
+    One session. Converts its records into changes, once each, in any order of arrival.
 
-    Few coding agents say when they ask their model: they do once they have a prompt, and once the last of
-    their tools has answered.
+    Few coding agents report when a model call starts; it is inferred from a prompt and from the end of the
+    last tool call.
     """
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self._known_as = run.agent_id
-        """What its agent was called before the service was started anew."""
+        """The agent's name before a restart of the service."""
         self._owner = self._repository = self._folder = ""
         self._calls = Calls()
         self._turns: dict[str, bool] = {}
-        """Prompts, and whether their turn is over."""
+        """Prompt ids, and whether their turn has ended."""
         self._clock_lead = 0
-        """By how much its client's clock is ahead of ours at least, in nanoseconds."""
+        """How far the client's clock is ahead of ours, in nanoseconds; a lower bound."""
         self._is_turn_over = False
-        """The last turn has ended, and what is done since is done by sub-agents."""
+        """The last turn has ended; later work is by sub-agents."""
         self._last = 0
-        """When it last did something: an older record says nothing of what it does now."""
+        """The time of its latest activity; older records do not change its current state."""
         self._is_model_pending = False
         self._model_asked_at = 0
         self._requests: dict[bytes, _Request] = {}
-        """What a person is asked, by the identity of the request."""
+        """Open permission requests, by identity."""
         self._failure: dict[str, Any] = {"error_type": "error"} if run.has_failed else {}
-        """Of its last model call, if that failed."""
+        """The failure of its last model call, if it failed."""
         self._answered_at = run.ended_at if run.has_failed else 0
-        """When its last model call ended."""
+        """The end of its last model call."""
         self._continued: dict[str, Call | Observation] = {}
-        """Calls that go on after their answer; or the end of one, where that was told first."""
+        """Calls that continue after their first answer; or the end of one, if it arrived first."""
         self._notes: dict[str, dict[str, Any]] = {}
-        """What is known of tool calls of which the end has not come, by their id."""
+        """Data of open tool calls, by call id."""
         self._mcp_changes: list[Change] = []
-        """What was reported of MCP servers before the session is known to have begun."""
+        """Changes of MCP servers that arrived before the session started."""
 
     def name_by(self, observation: Observation) -> str:
         """
-        Return what its agent is called, by all that its records have said until this one.
+        Return the agent's name, from all records up to this one.
 
-        Sources know different parts of it. The first to know a part names it: an agent that goes to another
-        folder goes by the same name.
+        Each source knows some parts of the name. The first value of a part wins, so an agent that changes its
+        folder keeps its name.
         """
         if not self._owner or observation.process.owner.count("@") > self._owner.count("@"):
             self._owner = observation.process.owner
@@ -101,7 +101,7 @@ class Session:
         return name if is_better or not self._known_as else self._known_as
 
     def restore(self, event: AgentEvent) -> None:
-        """Take in what was told before: a call that counts already, a wait, or that it asked its model."""
+        """Restore state from a stored event: a counted call, a wait, or a pending model call."""
         at = round(event.time * 1e9)
         self._last = max(self._last, at)
         if event.type is EventType.WORKER_WAITING:
@@ -142,16 +142,16 @@ class Session:
 
     def _adjust_clock(self, observation: Observation, now: int) -> None:
         """
-        Move the times of a record by what its client's clock is ahead of ours.
+        Shift the times of a record by the lead of its client's clock.
 
-        Nothing arrives before it happens, so the fastest record says by how much. A clock that is behind
-        looks like records that took long, and is left alone.
+        Nothing arrives before it happens, so the fastest record shows the lead. A clock that is behind looks
+        like slow delivery and is not corrected.
         """
         at = observation.end or observation.start
         if at == now:
-            return  # a hook call that says no time: it has ours
+            return  # a hook call without a time uses our clock
         if self._clock_lead > 2 * _MAX_TRANSIT and 0 <= now - at < _MAX_TRANSIT:
-            self._clock_lead = 0  # by such a clock this would have taken long to arrive: it was set right
+            self._clock_lead = 0  # the clock was corrected: with the lead, this record would be late
         self._clock_lead = max(self._clock_lead, at - now)
         observation.clock_shift = self._clock_lead
         if self._clock_lead:
@@ -159,11 +159,11 @@ class Session:
             observation.end -= self._clock_lead if observation.end else 0
             ended_at = self.run.ended_at
             if observation.end and not self.run.open and 0 < observation.end - ended_at < _MAX_TRANSIT:
-                # Told by a hook, the end has our time; this one has at most what it took to arrive too much.
+                # The end came from a hook and has our time; this one is late by its delivery time at most.
                 observation.start, observation.end = min(observation.start, ended_at), ended_at
 
     def take(self, observation: Observation, now: int) -> Iterator[Change]:
-        """Take in what one record says; ``now`` in nanoseconds since the epoch."""
+        """Yield the changes of one record; ``now`` is in nanoseconds since the epoch."""
         self._adjust_clock(observation, now)
         at = observation.end or observation.start
         if observation.kind is Kind.MCP_SERVER:
@@ -174,7 +174,7 @@ class Session:
             return
         if not self.run.open:
             if self.run.ended_at and observation.start <= self.run.ended_at:
-                # Late: what was done counts, and the session stays over.
+                # Late work counts, but does not reopen the session.
                 yield from self._work(observation, at)
                 if bool(self._failure) != self.run.has_failed:
                     yield self._ended()
@@ -191,7 +191,7 @@ class Session:
             is_working |= change.type in _ENDS_WAIT
             yield change
         if is_working and self._requests:
-            yield self._wait_change(at)  # another of its calls, or a sub-agent, works on meanwhile
+            yield self._wait_change(at)  # another call or a sub-agent continues meanwhile
 
     def _work(self, observation: Observation, at: int) -> Iterator[Change]:
         is_news = self.run.open and at >= self._last
@@ -212,12 +212,12 @@ class Session:
 
     def _mcp_server(self, observation: Observation, at: int) -> Iterator[Change]:
         """
-        Report what became of an MCP server. It is no work: it neither begins a session nor ends a wait.
+        Report a change of an MCP server. It is not work: it neither starts a session nor ends a wait.
 
-        A client connects before its first prompt, and disconnects when it exits.
+        A client connects before its first prompt and disconnects when it exits.
         """
         if self.run.open and at <= self.run.ended_at:
-            return  # late, and of the run before
+            return  # late, of an earlier run
         change = Change(EventType.MCP_SERVER_CHANGED, at, observation.data)
         if self.run.open or self.run.ended_at:
             yield change
@@ -240,12 +240,12 @@ class Session:
             yield Change(EventType.WORKER_WAITING, at, data)
 
     def _wait_change(self, at: int) -> Change:
-        """Return that it waits for its person, or that it waits no longer."""
+        """Return the current wait, or that it no longer waits."""
         last = next(reversed(self._requests.values()), None)
         return Change(EventType.WORKER_WAITING, at, {"reason": None} if last is None else last.data)
 
     def _end_wait(self, answered: Sequence[bytes], at: int) -> Iterator[Change]:
-        """End the wait for these permissions: the person, or we, have answered."""
+        """Close answered permission requests."""
         for identity in answered:
             del self._requests[identity]
         if answered:
@@ -255,9 +255,9 @@ class Session:
         self, call: Call, at: int, *, is_decision: bool, is_news: bool
     ) -> list[bytes]:
         """
-        Return which requests are over as this call was decided on, or ended, at this time.
+        Return the requests that are answered because this call was decided or ended.
 
-        Only hooks tell of a call before a person is asked: what else tells of it is a decision, by a clock
+        Only hooks report a call before a person is asked; any other record of it is a decision, with a clock
         that may be behind ours.
         """
         found = []
@@ -272,7 +272,7 @@ class Session:
         return found
 
     def is_asked(self, identity: bytes) -> bool:
-        """Return whether a permission request waits for its person, as far as is known."""
+        """Return whether a permission request is still open."""
         return identity in self._requests
 
     def _turn(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
@@ -327,13 +327,13 @@ class Session:
         if observation.end >= self._model_asked_at:
             self._is_model_pending = False
         elif self._is_model_pending:
-            # Told late, of a call before the one that goes on.
+            # A late record of an earlier call; the current one is still open.
             yield Change(EventType.LLM_CALL_STARTED, self._model_asked_at, {})
         if is_news and observation.requested_tools is not None:
             yield from self._answer(observation, observation.requested_tools)
 
     def _answer(self, observation: Observation, tools: tuple[str, ...]) -> Iterator[Change]:
-        """Begin the tools that an answer of the model calls; one that calls none ends the turn."""
+        """Start the tool calls of a model response; a response without tool calls ends the turn."""
         if not tools:
             yield Change(
                 EventType.WORKER_WAITING, observation.end, {"reason": WaitingReason.USER_INPUT.value}
@@ -369,12 +369,12 @@ class Session:
             yield from self._amend(call, observation)
             return
         if not is_new:
-            # It began before its client asked: the client decided, or the tool ended.
+            # The call started before the request: either the client decided, or the tool ended.
             is_decision = observation.source != "hook"
             answered = self._find_answered_requests(call, at, is_decision=is_decision, is_news=is_news)
             yield from self._end_wait(answered, at)
-        # The begin of a call without an id of its own was told to an earlier service: its end closes any of
-        # the same tool.
+        # The start of a call without an id was stored before a restart: its end closes any call of the same
+        # tool.
         is_begin_unknown = is_new and is_news and not observation.call and observation.end > 0
         data = observation.data | {"call_id": "" if is_begin_unknown else call.id}
         if not observation.end:
@@ -398,7 +398,7 @@ class Session:
         yield Change(EventType.TOOL_CALL_COMPLETED, observation.end, data)
         if is_news and not self._calls.is_open(Kind.TOOL):
             if self._is_turn_over and (observation.is_subagent or call.is_subagent):
-                # Whether it asks its model again or has ended is not known; its parent waits for a prompt.
+                # It is unknown whether the sub-agent continues; its parent waits for a prompt.
                 yield Change(EventType.WORKER_WAITING, at, {"reason": WaitingReason.USER_INPUT.value})
             else:
                 yield from self._ask_model(at)
@@ -409,7 +409,7 @@ class Session:
         self._continued[continuation] = observation
 
     def _amend(self, call: Call, observation: Observation) -> Iterator[Change]:
-        """Tell that a call has failed, where the source that told its end did not know."""
+        """Correct a call to failed, if the source that reported its end did not know."""
         failure = _failure_of(observation)
         if not observation.end or not failure or call.has_failed:
             return
@@ -431,7 +431,7 @@ class Session:
         yield self._ended()
 
     def _ended(self) -> Change:
-        """Return how the session ended, as far as is known."""
+        """Return the end of the session with its known outcome."""
         self.run.has_failed = bool(self._failure)
         kind = EventType.EXECUTION_FAILED if self._failure else EventType.EXECUTION_COMPLETED
         return Change(kind, self.run.ended_at, self._failure)
@@ -446,34 +446,34 @@ def _failure_of(observation: Observation) -> dict[str, Any]:
 
 
 class Sessions:
-    """Sessions by client and id, the least recently seen forgotten first."""
+    """Sessions by client and id. The least recently seen are dropped first."""
 
     def __init__(self) -> None:
         self._sessions: dict[tuple[str, str], Session] = {}
 
     def get(self, client: str, session: str) -> Session:
-        """Return a session; one that is new has no name until its first record gives it one."""
+        """Return a session; create it without a name if it is new."""
         key = (client, session)
         known = self._sessions.pop(key, None)
         return self._keep(key, known or Session(Run("", session, session)))
 
     def reset(self, client: str, session: str, agent: str, *, ended_at: int | None, has_failed: bool) -> None:
         """
-        Forget what is known of a session, but for what its agent is called and how it ended.
+        Reset a session to its agent's name and its end.
 
         Args:
             client: The coding agent.
-            session: Its id for the session.
-            agent: What the agent is called; "" if nothing was told of it.
-            ended_at: When the session ended, in nanoseconds since the epoch; None if it goes on.
-            has_failed: Whether it ended in a failure.
+            session: The session id.
+            agent: The agent's name; "" if none was stored.
+            ended_at: The end of the session, in nanoseconds since the epoch; None if it is open.
+            has_failed: Whether it ended with a failure.
         """
         run = Run(agent, session, session, open=ended_at is None, ended_at=ended_at or 0)
         run.has_failed = has_failed
         self._keep((client, session), Session(run))
 
     def restore(self, event: AgentEvent) -> None:
-        """Take in what a known session was told to have called before the service was started anew."""
+        """Restore state of a known session from a stored event."""
         session = self._sessions.get((event.agent_id.partition("/")[0], event.session_id))
         if session is not None:
             session.restore(event)

@@ -1,4 +1,4 @@
-"""Span records: what `queenright.instrumentation.watch_spans` sends about open spans of any library."""
+"""Span records: log records of `queenright.instrumentation.watch_spans` about open spans of any library."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _OUTCOMES: Final[Mapping[str, SpanOutcome]] = {outcome.value: outcome for outcom
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanRecord:
-    """What one record says. Times are nanoseconds since the epoch; names and ids are "" if it says none."""
+    """The fields of one record. Times are nanoseconds since the epoch; missing names and ids are ""."""
 
     event: str
     trace_id: bytes
     span_id: bytes
     parent_id: bytes
     kind: Kind | None
-    """None of work whose kind its library has not said yet."""
+    """None if the span has no attribute yet that shows its kind."""
     name: str
     """The span's name."""
     scope: str
     start: int
     time: int
-    """Of the start, of the heartbeat, or of the end."""
+    """The time of the start, the heartbeat or the end."""
     report_interval: float | None
     """Seconds between two heartbeats."""
     outcome: SpanOutcome | None
@@ -53,7 +53,7 @@ class SpanRecord:
 
 
 def read_span_record(record: LogRecord) -> SpanRecord | None:
-    """Return what a record says of a span, or None if it is another record, or names no span."""
+    """Parse a span record; return None for any other record, or one without a span id."""
     if record.event_name not in SPAN_EVENTS or len(record.trace_id) != 16 or len(record.span_id) != 8:
         return None
     found: dict[str, AnyValue] = {attribute.key: attribute.value for attribute in record.attributes}
@@ -84,10 +84,9 @@ def read_span_record(record: LogRecord) -> SpanRecord | None:
 
 def observation_of(record: SpanRecord, process: Process) -> Observation | None:
     """
-    Return that the work of a span has begun or ended; None if its kind is not known yet.
+    Return the start or end of a span's work; None if its kind is not known yet.
 
-    Its end comes with the span itself, which also says what came of it; the record stands for a span that
-    is lost on its way.
+    The span itself reports the end with its result; the record replaces a span that is lost.
     """
     if record.kind is None:
         return None

@@ -1,4 +1,4 @@
-"""Spans of any dialect into observations. Pure."""
+"""Convert spans of any dialect into observations. Pure."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ NO_TRACE: Final = bytes(16)
 _SPAN_ID: Final = re.compile("[0-9a-fA-F]{16}")
 _LANGCHAIN_AGENT: Final = re.compile(r'"lc_agent_name": ?"([^"\\]{1,200})"')
 _METHOD: Final = re.compile(r"(.{1,200})\._\w{1,100}")
-"""What an agent's span is called after an inner method of it: the agent, then the method."""
+"""The name of an agent's span that includes an inner method: the agent, then the method."""
 _INNER_METHOD: Final = re.compile(r".{1,200}\._[^\W_]\w{0,100}")
-"""What a span is called after a method that only other methods of the same thing call."""
+"""The name of a span for a private method."""
 _LONGEST_METADATA: Final = 16_384
 _IS_REMOTE: Final = 0x200
 _ERROR: Final = Status.STATUS_CODE_ERROR
@@ -58,10 +58,10 @@ _EXCEPTION_MESSAGE: Final = "exception.message"
 
 def read_span(span: Span, process: Process, scope: InstrumentationScope, now: float) -> Observation | None:
     """
-    Return what a span says, None if it is nothing.
+    Return the observation of a span, or None if it is not an agent's work.
 
     Raises:
-        UnusableRecordError: it is no span, and why: the sender is told.
+        UnusableRecordError: The span is not valid. The message is for the sender.
     """
     trace_id, span_id = span.trace_id, span.span_id
     if len(trace_id) != 16 or len(span_id) != 8 or trace_id == NO_TRACE or span_id == NO_SPAN:
@@ -78,7 +78,7 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
     found = fields_of(attributes)
     name, parent_id, flags, end = span.name, span.parent_span_id, span.flags, span.end_time_unix_nano
     if "pending_parent" in found and _SPAN_ID.fullmatch(pending_parent := text_of(found["pending_parent"])):
-        # It stands for its parent, which is open.
+        # A pending span represents its parent, which is open.
         if len(parent_id) != 8:
             raise UnusableRecordError(Fault.INVALID_ID, "a pending span without a valid parent span id")
         span_id, parent_id, flags, end = parent_id, span_id_in(pending_parent), 0, 0
@@ -95,10 +95,10 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
             name = fill_template(name, lambda key: _text_in(span, key))
         kind = _kind(found, name)
         if kind is Kind.TOOL and span.kind in _ENTRY_KINDS:
-            kind = None  # whoever called has a span of the call, too
+            kind = None  # the caller has a span of the call as well
         elif kind is Kind.LLM and _is_preparation(span, found):
             kind = None
-    # No parent, one in another process, or an entry point.
+    # It has no parent, one in another process, or is an entry point.
     is_outermost = not parent_id or bool(flags & _IS_REMOTE) or span.kind in _ENTRY_KINDS
     if kind is None and (client is not None or not is_outermost):
         return None
@@ -137,7 +137,7 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
 
 
 def _agent_in(found: Fields, process: Process) -> str:
-    """Return the agent that a span's metadata, an object in JSON, names as LangChain does; else ""."""
+    """Return the agent in LangChain's JSON metadata of a span, or ""."""
     if "metadata" not in found:
         return ""
     named = _LANGCHAIN_AGENT.search(found["metadata"].string_value, 0, _LONGEST_METADATA)
@@ -145,7 +145,7 @@ def _agent_in(found: Fields, process: Process) -> str:
 
 
 def _object(value: AnyValue) -> dict[str, Any]:
-    """Return an object in JSON; empty if it is none."""
+    """Parse a JSON object; return {} if it is not one."""
     try:
         found = orjson.loads(value.string_value[:_LONGEST_METADATA])
     except orjson.JSONDecodeError:
@@ -217,7 +217,7 @@ def _tool(observation: Observation, name: str, found: Fields) -> None:
     if data["result_hash"] == NO_CONTENT and data["args_hash"] in (None, NO_CONTENT):
         data["result_hash"] = None
     if data["result_hash"] is None and "error_type" in data:
-        # The same failure again is the same result again.
+        # A repeated failure is a repeated result.
         text = f"{data['error_type']}: {data.get('error', '')}"
         data["result_hash"] = result_fingerprint(text, arguments, failed=True)
     if data["args_hash"] == NO_CONTENT and data["result_hash"] is None:
@@ -262,19 +262,19 @@ def _kind(found: Fields, name: str) -> Kind | None:
 
 
 def _is_step(found: Fields, name: str) -> bool:
-    """Say whether a span of our own instrumentation without an operation is a step."""
+    """Return whether a span of our instrumentation without an operation is a step."""
     return "index" in found or "verdict" in found or name == SPAN_STEP or name.startswith(f"{SPAN_STEP} ")
 
 
 def _failure(span: Span, kind: Kind | None, events: Sequence[Span.Event], found: Fields) -> dict[str, Any]:
-    """Return ``error_type`` and ``error`` of a span that failed, else an empty mapping."""
+    """Return ``error_type`` and ``error`` of a failed span, else an empty dict."""
     error_type = text_of(found["error_type"]) if "error_type" in found else ""
     message = _message(found["error"]) if "error" in found else ""
     exception = None
     if events:
         last = islice(reversed(events), MAX_ATTRIBUTES)
         exception = next((event for event in last if event.name == _EXCEPTION_EVENT), None)
-    # A model that answered was asked again after the exception.
+    # A model call with output was retried after the exception.
     has_failed = exception is not None and not (kind is Kind.LLM and "output_tokens" in found)
     if span.status.code != _ERROR and not error_type and not message and not has_failed:
         return {}
@@ -290,7 +290,7 @@ def _failure(span: Span, kind: Kind | None, events: Sequence[Span.Event], found:
 
 
 def _is_preparation(span: Span, found: Fields) -> bool:
-    """Say whether a span that is marked as a call of a model is of work around one: no model has answered."""
+    """Return whether a span marked as a model call is only preparation, without a model response."""
     return (
         _INNER_METHOD.fullmatch(span.name) is not None
         and not ("input_tokens" in found or "output_tokens" in found)
@@ -299,7 +299,7 @@ def _is_preparation(span: Span, found: Fields) -> bool:
 
 
 def _message(value: AnyValue) -> str:
-    """Return what an attribute says of an error; "" if it says that there is none."""
+    """Return the error message in an attribute; "" if it means no error."""
     if value.WhichOneof("value") == "string_value":
         text = value.string_value.strip()
         return "" if text.lower() in _NO_ERROR else text
@@ -307,12 +307,12 @@ def _message(value: AnyValue) -> str:
 
 
 def _text_in(span: Span, key: str) -> str:
-    """Return an attribute of a span as text, "" if it has none of that name."""
+    """Return an attribute of a span as text, or ""."""
     return next((text_of(each.value) for each in span.attributes if each.key == key), "")
 
 
 def _add_content(events: Sequence[Span.Event], found: Fields) -> None:
-    """Add arguments and results of a tool call that are recorded as events."""
+    """Add arguments and results that are recorded as span events."""
     for event in islice(events, MAX_ATTRIBUTES):
         for field, keys in CONTENT_EVENTS.get(event.name, ()):
             if field not in found:
@@ -323,7 +323,7 @@ def _add_content(events: Sequence[Span.Event], found: Fields) -> None:
 
 
 def outcome_of(failure: dict[str, Any]) -> str:
-    """Return how a tool call ended, by its failure if it has one."""
+    """Return the outcome of a tool call."""
     if "error_type" not in failure:
         return ToolOutcome.OK.value
     if "timeout" in failure["error_type"].lower():

@@ -12,8 +12,8 @@ Claude Code: log records, hook calls, and spans of its traces beta.
 | waits for a person | | PermissionRequest, Elicitation | |
 | MCP server connected, failed or disconnected | mcp_server_connection | | |
 
-Nothing says when it asks its model: that is once a prompt is there, and once all tools have answered.
-A turn that ended waits for its person. https://code.claude.com/docs/en/monitoring-usage, .../hooks
+No record reports the start of a model call; it follows a prompt or the end of all tool calls. After a turn,
+the agent waits for its user. https://code.claude.com/docs/en/monitoring-usage, .../hooks
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     elif kind is Kind.TOOL:
         observation.data["tool"] = clean_name(plain_text(record.get("tool_name") or "unknown"))
         if name == "tool_decision" and record.get("decision") == "reject":
-            # A person, or a rule of theirs, said no: it ended, and that is no failure of the tool.
+            # Rejected by a person or a rule: the call ended, and the tool did not fail.
             observation.end = time
             observation.data["outcome"] = ToolOutcome.OK.value
         elif is_end:
@@ -109,7 +109,7 @@ _LOGS: Final[Mapping[str, tuple[Kind, bool]]] = {
     "tool_result": (Kind.TOOL, True),
     "mcp_server_connection": (Kind.MCP_SERVER, False),
 }
-"""What is used of its events, and whether that has ended then."""
+"""The events that are used, and whether each reports an end."""
 
 
 def _add_model_call(data: dict[str, Any], name: str, record: Mapping[str, Any]) -> None:
@@ -143,14 +143,14 @@ def _add_tool_result(data: dict[str, Any], record: Mapping[str, Any]) -> None:
         arguments = _without_description(record["tool_input"])
         data["args_hash"] = fingerprint(arguments)
         data |= effect_facts(data.get("tool", ""), arguments)
-    # Its result is never recorded here. The same failure again is the same result again.
+    # Results are not recorded here. A repeated failure is a repeated result.
     if failed:
         text = f"{data['error_type']}: {data.get('error', '')}"
         data["result_hash"] = result_fingerprint(text, arguments, failed=True)
 
 
 def _add_mcp_server(data: dict[str, Any], record: Mapping[str, Any]) -> None:
-    # Its name is there with OTEL_LOG_TOOL_DETAILS=1 only.
+    # The name is present only with OTEL_LOG_TOOL_DETAILS=1.
     named = {
         "status": record.get("status"),
         "server": record.get("server_name"),
@@ -164,7 +164,7 @@ def _add_mcp_server(data: dict[str, Any], record: Mapping[str, Any]) -> None:
 
 
 def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observation | None:
-    # It says no time itself.
+    # Hook calls carry no time.
     name = str(call.get("hook_event_name") or "")
     known = _HOOKS.get(name)
     session = process.id_in(call.get("session_id"))
@@ -243,7 +243,7 @@ def _add_tool_response(data: dict[str, Any], call: Mapping[str, Any], arguments:
 
 
 def _instruction_answer(event: str, kind: str, message: str) -> dict[str, Any]:
-    # A stop is ignored at PostToolUseFailure; added context reaches the model after a tool.
+    # PostToolUseFailure ignores a stop; added context reaches the model after a tool call.
     if kind == "terminate" and event in ("PreToolUse", "PostToolUse"):
         return {"continue": False, "stopReason": message}
     if kind == "nudge" and event in ("PostToolUse", "PostToolUseFailure"):
@@ -252,7 +252,7 @@ def _instruction_answer(event: str, kind: str, message: str) -> dict[str, Any]:
 
 
 def _without_description(arguments: Any) -> Any:
-    """Return a tool's arguments without what the model says of them: new words are no new call."""
+    """Return a tool's arguments without the model's description: a new wording is not a new call."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)

@@ -11,9 +11,9 @@ Codex CLI: log records and hook calls.
 | tool call ends | tool_result | PostToolUse |
 | waits for a person | sse_event, unless a tool begins | PermissionRequest |
 
-`exec_command` returns after 10 s while its command runs, and `write_stdin` asks for more: the command is one
-call until it exits. A model that calls tools from code does so inside of `exec`, which is no call of its own.
-Only log records have the exit code of a command, in the text of its output.
+`exec_command` returns after 10 s while its command runs, and `write_stdin` polls it: the command is one call
+until it exits. A model that calls tools from code does so inside `exec`, which is not counted as a call. Only
+log records have the exit code of a command, in the text of its output.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _COMMAND: Final = "exec_command"
 _POLL: Final = "write_stdin"
 _CODE: Final = "exec"
 _HEAD: Final = 1_000
-"""Characters of an output that hold what the client says of it."""
+"""Characters of an output that contain the client's status lines."""
 _EXIT_CODE: Final = re.compile(r"^Process exited with code (-?\d+)$", re.MULTILINE)
 _RUNNING: Final = re.compile(r"^Process running with session ID (\d+)$", re.MULTILINE)
 
@@ -81,7 +81,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     tool = clean_name(plain_text(record.get("tool_name") or "unknown"))
     output = plain_text(record.get("output") or "")
     is_running = name == "tool_result" and _RUNNING.search(output[:_HEAD]) is not None
-    # Code that calls tools is no call itself; a poll is neither a call nor progress, but tells of an exit.
+    # Code that calls tools is not a call; a poll is neither a call nor progress, but reports an exit.
     is_exit = name == "tool_result" and tool == _POLL and _EXIT_CODE.search(output[:_HEAD]) is not None
     if name.startswith("tool_") and tool in (_CODE, _POLL) and not is_exit:
         return None
@@ -109,8 +109,8 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
             observation.data["input_tokens"] = count_in(record.get("input_token_count"))
             observation.data["output_tokens"] = count_in(record.get("output_token_count"))
             observation.data["cache_read_tokens"] = count_in(record.get("cached_token_count"))
-            # Nothing says what the answer asks for: until a tool begins, it waits for its person, be it
-            # for an approval or for the next prompt.
+            # The response's tool calls are not reported: until a tool starts, it waits for its user, for an
+            # approval or for the next prompt.
             observation.requested_tools = ()
         else:
             observation.data["error_type"] = clean_name(status or "api_error")
@@ -120,7 +120,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     elif kind is Kind.TOOL:
         observation.data["tool"] = tool
         if name == "tool_decision" and str(record.get("decision")).lower() in ("denied", "abort"):
-            # A person, or a rule of theirs, said no: it ended, and that is no failure of the tool.
+            # Rejected by a person or a rule: the call ended, and the tool did not fail.
             observation.end = time
             observation.data["outcome"] = ToolOutcome.OK.value
         elif is_exit:
@@ -140,7 +140,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
 
 
 def _polled(arguments: Any) -> str:
-    """Return which command a poll asks for."""
+    """Return the session id of the command that a poll reads."""
     found = re.search(r'"session_id"\s*:\s*(\d+)', plain_text(arguments or "")[:_HEAD])
     return found[1] if found else ""
 
@@ -150,7 +150,7 @@ def _add_result(data: dict[str, Any], output: str, is_success: bool, arguments: 
     failure = "" if is_success else "error"
     if exited and exited[1] != "0":
         failure = f"exit_code_{exited[1]}"
-    # Its chunk id and wall time are others each time.
+    # The chunk id and wall time above the output differ on each call.
     text = output.partition("\nOutput:\n")[2] if exited else output
     data["outcome"] = (ToolOutcome.ERROR if failure else ToolOutcome.OK).value
     if failure:
@@ -205,7 +205,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
 
 
 def _arguments(arguments: Any) -> Any:
-    """Return a tool's arguments: of a command, its text alone, as hooks have it."""
+    """Return a tool's arguments; for a command only its text, as in hooks."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
@@ -217,7 +217,7 @@ def _arguments(arguments: Any) -> Any:
 
 
 def _instruction_answer(event: str, kind: str, message: str) -> dict[str, Any]:
-    # Nothing ends its turn: each call that it makes is refused.
+    # A hook cannot end the turn, so each further call is denied.
     if kind == "terminate" and event == "PreToolUse":
         return {
             "hookSpecificOutput": {

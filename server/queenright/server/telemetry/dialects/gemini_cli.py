@@ -12,9 +12,9 @@ Gemini CLI: log records and hook calls.
 | tool call ends | tool_call | AfterTool |
 | waits for a person | | Notification of ToolPermission |
 
-Its log says ``success`` of a command that exited with 2: the exit code is in the hook call's result only.
-Tool calls have no id in either. What an answer of the model calls is in the log unless
-``telemetry.logPrompts`` is false. Its spans say nothing that its log leaves out, and are not used.
+The log reports ``success`` for a command that exited with 2: the exit code is only in the hook call's result.
+Tool calls have no id in either. The tool calls of a model response are in the log unless
+``telemetry.logPrompts`` is false. Spans add nothing to the log and are not used.
 https://geminicli.com/docs/cli/telemetry, .../hooks/reference
 """
 
@@ -48,7 +48,7 @@ _LOGS: Final[Mapping[str, tuple[Kind, bool]]] = {
     "api_error": (Kind.LLM, True),
     "tool_call": (Kind.TOOL, True),
 }
-"""What is used of its events, and whether that has ended then."""
+"""The events that are used, and whether each reports an end."""
 
 _HOOKS: Final[Mapping[str, tuple[Kind, bool]]] = {
     "SessionStart": (Kind.AGENT, False),
@@ -63,9 +63,9 @@ _HOOKS: Final[Mapping[str, tuple[Kind, bool]]] = {
 }
 
 _MAIN_ROLE: Final = "main"
-"""Of the model calls whose answers are the agent's turn; others sum up."""
+"""The role of model calls that are the agent's turn; others summarize."""
 _ROUTER_ROLE: Final = "utility_router"
-"""Of the model calls that choose the model for a turn: no step of the agent."""
+"""The role of model calls that choose the model for a turn; they are not steps of the agent."""
 _MAX_TEXT: Final = 100_000
 _NANO: Final = 1_000_000_000
 _MILLI: Final = 1_000_000
@@ -73,7 +73,7 @@ _MILLI: Final = 1_000_000
 _EXIT_CODE: Final = re.compile(r"^Exit Code: (-?\d+)$", re.MULTILINE)
 _SIGNAL: Final = re.compile(r"^Signal: (\w+)$", re.MULTILINE)
 _PROCESS_IDS: Final = re.compile(r"^(?:Process Group PGID|Background PIDs): .*$\n?", re.MULTILINE)
-"""Other in each call, and no part of its result."""
+"""These differ on each call and are not part of the result."""
 
 
 def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observation | None:
@@ -121,7 +121,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         if arguments:
             observation.data["args_hash"] = fingerprint(arguments)
             observation.data |= effect_facts(observation.data["tool"], arguments)
-        # A person, or a rule of theirs, said no: it ended, and that is no failure of the tool.
+        # Rejected by a person or a rule: the call ended, and the tool did not fail.
         is_refused = record.get("decision") == "reject"
         if str(record.get("success")).lower() == "false" and not is_refused:
             observation.data["outcome"] = ToolOutcome.ERROR.value
@@ -142,7 +142,7 @@ def _add_error(data: dict[str, Any], record: Mapping[str, Any]) -> None:
 
 
 def _add_tokens(data: dict[str, Any], record: Mapping[str, Any]) -> None:
-    # Cached tokens are counted among those of the input.
+    # Input tokens include cached tokens.
     data["input_tokens"] = count_in(record.get("input_token_count"))
     data["cache_read_tokens"] = count_in(record.get("cached_content_token_count"))
     thoughts = count_in(record.get("thoughts_token_count"))
@@ -150,7 +150,7 @@ def _add_tokens(data: dict[str, Any], record: Mapping[str, Any]) -> None:
 
 
 def _tools_in(response: Any) -> tuple[str, ...] | None:
-    """Return the tools that an answer of the model calls; None if what it says is not recorded whole."""
+    """Return the tools that a model response calls; None if the response is not recorded completely."""
     if not isinstance(response, str) or len(response) > _MAX_TEXT:
         return None
     try:
@@ -240,7 +240,7 @@ def _is_finished(response: Any) -> bool:
 
 
 def _time_of(written: Any, now: int) -> int:
-    """Return when a hook was called, by its client's clock as its log's times are; not after it arrived."""
+    """Return the time of a hook call by its client's clock, as in its log; ``now`` if it has none."""
     try:
         moment = datetime.fromisoformat(written).timestamp()
     except (TypeError, ValueError, OverflowError, OSError):
@@ -274,7 +274,7 @@ def _add_result(data: dict[str, Any], response: Any, arguments: Any) -> None:
 
 
 def _arguments(arguments: Any) -> Any:
-    """Return a tool's arguments without what the model says of them."""
+    """Return a tool's arguments without the model's description."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
