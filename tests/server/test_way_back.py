@@ -136,7 +136,7 @@ async def test_a_click_in_slack_acknowledges_and_says_by_whom(
 
     answer = await clicks(http, running, click(ticket_id))
 
-    said = {"response_type": "in_channel", "replace_original": False, "text": "ada has it in hand."}
+    said = {"response_type": "in_channel", "replace_original": False, "text": "Acknowledged by ada."}
     assert (answer.status_code, answer.json()) == (200, said)
     ticket = await ticket_of(running, ticket_id)
     assert (ticket.status, ticket.acknowledged_by, ticket.acknowledged_via) == (
@@ -157,7 +157,7 @@ async def test_buttons_of_blocks_do_the_same(running: Running, http: httpx.Async
         http, running, click(type="block_actions", user=user, actions=[action], **elsewhere)
     )
 
-    assert answer.json()["text"] == "ada has it in hand."
+    assert answer.json()["text"] == "Acknowledged by ada."
     assert (await ticket_of(running, ticket_id)).acknowledged_by == "ada"
 
 
@@ -189,15 +189,15 @@ async def test_what_cannot_be_done_is_said_in_words_to_who_clicked(
         assert (answer.status_code, answer.json()["response_type"]) == (200, "ephemeral")
         return str(answer.json()["text"])
 
-    assert await words(click("nobody")) == "There is no such ticket here (any more)."
+    assert await words(click("nobody")) == "This ticket does not exist (any more)."
     assert "about no ticket" in await words(click())
     assert "about no ticket" in await words(click("\0"))
     assert "no action 'delete'" in await words(click(actions=[{"name": "delete", "value": ticket_id}]))
     await running.service.tickets.acknowledge(ticket_id, by="bob")
-    assert await words(click(ticket_id)) == "bob has it in hand already."
+    assert await words(click(ticket_id)) == "Already acknowledged by bob."
     await running.service.ingest(list(looping(running.service.clock(), times=0, ended=True)))
     await until(lambda: not running.service.tickets.open_tickets(), "the ticket of an ended run closes")
-    assert await words(click(ticket_id, by="eve")) == "It is over: the ticket was closed (worker gone)."
+    assert await words(click(ticket_id, by="eve")) == "The ticket is closed (worker gone)."
 
 
 async def test_one_button_may_be_for_many_tickets(running: Running, http: httpx.AsyncClient) -> None:
@@ -206,7 +206,7 @@ async def test_one_button_may_be_for_many_tickets(running: Running, http: httpx.
     answer = await clicks(http, running, click(ticket_id, "nobody", ticket_id))
 
     lines = answer.json()["text"].splitlines()
-    assert lines == ["ada has 1 of 2 tickets in hand.", "nobody: There is no such ticket here (any more)."]
+    assert lines == ["1 of 2 tickets acknowledged by ada.", "nobody: This ticket does not exist (any more)."]
 
 
 async def test_a_click_that_is_replayed_is_answered_as_before_and_does_nothing(
@@ -311,7 +311,7 @@ async def test_a_store_that_takes_too_long_is_said_within_slacks_three_seconds(r
         signature=headers["X-Slack-Signature"],
     )
 
-    assert "could not be noted" in said["text"]
+    assert "could not be recorded" in said["text"]
 
 
 # -- PagerDuty --------------------------------------------------------------------------------------
@@ -327,14 +327,14 @@ async def test_an_incident_acknowledged_in_pagerduty_is_a_ticket_in_hand(
     answer = await pagerduty(http, event("acknowledged", running))
 
     assert answer.status_code == 202
-    assert answer.json() == {"did": "see tickets", "tickets": {ticket_id: "Ada Lovelace has it in hand."}}
+    assert answer.json() == {"did": "see tickets", "tickets": {ticket_id: "Acknowledged by Ada Lovelace."}}
     ticket = await ticket_of(running, ticket_id)
     assert (ticket.acknowledged_by, ticket.acknowledged_via) == ("Ada Lovelace", "pagerduty")
     assert running.service.tickets.next_deadline() is None
 
     undone = await pagerduty(http, event("unacknowledged", running, number=2, agent=None))
 
-    assert undone.json()["tickets"] == {ticket_id: "Nobody has it in hand any more."}
+    assert undone.json()["tickets"] == {ticket_id: "No longer acknowledged."}
     ticket = await ticket_of(running, ticket_id)
     assert (ticket.status, ticket.reminders, ticket.acknowledged_by) == ("intervening", 0, "")
     assert running.service.tickets.next_deadline() == (ticket.bumped_at or 0) + 3600
@@ -378,7 +378,7 @@ async def test_resolved_by_a_person_is_in_hand_and_the_condition_decides_when_it
     by_ada = await pagerduty(http, event("resolved", running, number=2))
 
     assert by_alertmanager.json()["did"] == "nothing: no person resolved it"
-    assert by_ada.json()["tickets"] == {ticket_id: "Ada Lovelace has it in hand."}
+    assert by_ada.json()["tickets"] == {ticket_id: "Acknowledged by Ada Lovelace."}
     ticket = await ticket_of(running, ticket_id)
     assert (ticket.status, ticket.closed_at) == ("acknowledged", None)
     assert ticket.acknowledged_note.startswith("resolved in PagerDuty")
@@ -392,7 +392,7 @@ async def test_resolved_by_a_person_ends_what_nothing_else_can_end(
 
     answer = await pagerduty(http, event("resolved", running))
 
-    assert answer.json()["tickets"] == {ticket_id: "Ada Lovelace has settled it."}
+    assert answer.json()["tickets"] == {ticket_id: "Resolved by Ada Lovelace."}
     ticket = await ticket_of(running, ticket_id)
     assert (ticket.status, ticket.closed_reason) == ("resolved", "Ada Lovelace: resolved in PagerDuty")
     late = await pagerduty(http, event("reopened", running, number=2))
@@ -411,7 +411,7 @@ async def test_an_incident_that_is_not_ours_changes_nothing_and_is_said(
         ("acknowledged", "of no ticket that is known", {"data": {"incident_key": "\0"}}),
         ("acknowledged", "of no ticket that is known", {"data": {"incident_key": None}}),
         ("acknowledged", "of no ticket that is known", {"data": None}),
-        ("acknowledged", "more than a day ago", {"occurred_at": old}),
+        ("acknowledged", "more than a day old", {"occurred_at": old}),
         ("acknowledged", "s ahead of this machine's clock; 300 are allowed", {"occurred_at": soon}),
         ("acknowledged", "ahead of this machine's clock", {"occurred_at": "2099-01-01T00:00:00Z"}),
         ("acknowledged", "ahead of this machine's clock", {"occurred_at": "9999-12-31T23:59:59Z"}),
@@ -478,7 +478,7 @@ async def test_an_incident_finds_its_ticket_after_a_restart(settings: Settings) 
         answer = await pagerduty(http, event("acknowledged", running))
         [row] = (await http.get("/api/status")).json()["tickets"]
 
-    assert answer.json()["tickets"] == {ticket_id: "Ada Lovelace has it in hand."}
+    assert answer.json()["tickets"] == {ticket_id: "Acknowledged by Ada Lovelace."}
     assert [one["receiver"] for one in row["told"]] == ["slack-and-pagerduty"]
 
 

@@ -197,7 +197,7 @@ def test_a_role_may_what_it_is_for(service: Guarded, method: str, path: str, eno
 
     assert set(refused) == set(service.tokens) - enough
     for role, response in refused.items():
-        assert f"is a {role}'s; this takes the role " in response.json()["title"]
+        assert f"has the role {role}; this requires the role " in response.json()["title"]
         assert "insufficient_scope" in response.headers["www-authenticate"]
 
 
@@ -399,7 +399,7 @@ def test_a_cookie_alone_changes_nothing(service: Guarded) -> None:
         ours = http.post("/api/deadman", headers={"Origin": service.running.url})
 
     assert (without.status_code, foreign.status_code, ours.status_code) == (403, 403, 204)
-    assert "a cookie is not enough" in without.json()["title"]
+    assert "a cookie does not authorize" in without.json()["title"]
 
 
 def test_a_page_says_which_role_is_missing(service: Guarded) -> None:
@@ -410,7 +410,7 @@ def test_a_page_says_which_role_is_missing(service: Guarded) -> None:
 
     assert response.status_code == 403
     assert response.headers["content-type"].startswith("text/html")
-    assert "this takes the role operator or admin" in response.text
+    assert "this requires the role operator or admin" in response.text
 
 
 def test_a_wrong_token_is_said_to_be_wrong_and_not_repeated(service: Guarded) -> None:
@@ -420,7 +420,7 @@ def test_a_wrong_token_is_said_to_be_wrong_and_not_repeated(service: Guarded) ->
         )
 
     assert response.status_code == 401
-    assert "This token is not known" in response.text
+    assert "This token is unknown" in response.text
     assert "qrt_wrong" not in response.text
 
 
@@ -531,7 +531,7 @@ async def test_tokens_are_not_passed_on_with_telemetry(tmp_path: Path) -> None:
     ("required", "host", "why"),
     [
         (True, "127.0.0.1", "auth.required is true"),
-        (False, "0.0.0.0", "others than this machine reach it"),
+        (False, "0.0.0.0", "other machines can reach it"),
     ],
 )
 def test_service_that_would_refuse_everybody_says_why(

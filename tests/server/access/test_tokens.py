@@ -62,7 +62,7 @@ def test_a_revoked_token_is_none_and_its_hash_is_gone() -> None:
 
     assert after.find(words, NOW) is None
     assert token.sha256 not in repr([one.model_dump() for one in after.all])
-    with pytest.raises(InvalidTokensError, match="no live token 'ada'; there are: none"):
+    with pytest.raises(InvalidTokensError, match="no live token 'ada'; live tokens: none"):
         after.without("ada", NOW)
 
 

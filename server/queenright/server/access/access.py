@@ -86,10 +86,10 @@ class Access:
         if needed and not self.file.now().live(self._clock()):
             why, remedy = "auth.required is true", "set auth.required to false"
             if not self._settings.auth.required:
-                why, remedy = "others than this machine reach it", "listen on 127.0.0.1"
+                why, remedy = "other machines can reach it", "listen on 127.0.0.1"
             raise InvalidTokensError(
-                f"nobody could ask anything: on {needed[0]} a token is needed ({why}), and there is no live "
-                f"one in {self.file.path}. Make one with `queenright token create NAME --role admin "
+                f"{needed[0]} requires a token ({why}), but {self.file.path} has no live token. "
+                f"Create one with `queenright token create NAME --role admin "
                 f"--tokens-file {self.file.path}`, or {remedy}"
             )
 
@@ -128,8 +128,8 @@ class Access:
             address: Where from.
             token_text: The token that was sent; None if there was none.
             session: The console's cookie; the same.
-            is_token_required: Whether a token is needed here. If not, everybody is an admin; but a token that is
-                sent is looked at.
+            is_token_required: Whether this port requires a token. If not, callers without one are admins; a
+                token that is sent is still checked.
         """
         try:
             if token_text is not None:
@@ -139,7 +139,7 @@ class Access:
             else:
                 found = self.sessions.token(session, self.file.now()) if session else None
         except InvalidTokensError:
-            return Denial(503, "the file of tokens cannot be used; the service's log says why")
+            return Denial(503, "the token file cannot be used; see the service's log")
         if found is not None:
             return Caller(found.role, address, found.name, found.id)
         return Caller(None if is_token_required else Role.ADMIN, address)
@@ -149,13 +149,13 @@ class Access:
         if wait := self._failures.take(network_of(address)):
             return Denial(
                 429,
-                "too many tokens from your address were refused; look at the one you use, and wait",
+                "too many invalid tokens from your address; check your token and wait",
                 (("Retry-After", retry_after(wait)),),
             )
-        _log.warning("a token from %s was refused", redact(address, 60) or "an unknown address")
+        _log.warning("refused a token from %s", redact(address, 60) or "an unknown address")
         return Denial(
             401,
-            "this token is not known, has expired or was revoked; `queenright token list` shows which hold",
+            "this token is unknown, expired or revoked; run `queenright token list` to see the live ones",
             (("WWW-Authenticate", 'Bearer realm="queenright", error="invalid_token"'),),
         )
 
@@ -178,8 +178,8 @@ class Access:
         if caller.role is None:
             return Denial(
                 401,
-                "a token is needed here, in the header Authorization after the word Bearer; "
-                "an admin makes one with `queenright token create`",
+                "a token is required: send `Authorization: Bearer TOKEN`; "
+                "an admin creates one with `queenright token create`",
                 (("WWW-Authenticate", 'Bearer realm="queenright"'),),
             )
         if is_allowed(caller.role, level):
@@ -187,7 +187,7 @@ class Access:
         enough = " or ".join(role.value for role in roles_for(level))
         return Denial(
             403,
-            f"the token {caller.name!r} is a {caller.role.value}'s; this takes the role {enough}",
+            f"the token {caller.name!r} has the role {caller.role.value}; this requires the role {enough}",
             (("WWW-Authenticate", 'Bearer realm="queenright", error="insufficient_scope"'),),
         )
 
@@ -198,6 +198,6 @@ class Access:
             return None
         return Denial(
             429,
-            "you ask more than http.limits.requests_per_second; wait, or have your events from the stream",
+            "more requests than http.limits.requests_per_second; wait, or use the event stream",
             (("Retry-After", retry_after(wait)),),
         )

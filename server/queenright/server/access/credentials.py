@@ -24,7 +24,7 @@ def bearer_of(headers: Headers) -> str | None:
     """
     found = headers.getlist("authorization")
     if len(found) > 1:
-        raise DuplicateTokenError("the header Authorization comes twice; send it once")
+        raise DuplicateTokenError("the header Authorization is present twice; send it once")
     scheme, _, credentials = (found[0] if found else "").strip().partition(" ")
     return credentials.strip() if scheme.lower() == "bearer" else None
 

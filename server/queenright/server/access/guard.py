@@ -112,7 +112,7 @@ class Guard:
                         ended = True
                         await send({"type": "http.response.body", "body": b"", "more_body": False})
                         # As when a client has gone: the route leaves off.
-                        raise OSError("the token has expired or was revoked")
+                        raise OSError("the token is expired or revoked")
             await send(message)
 
         try:
@@ -143,6 +143,4 @@ def _check_same_origin(method: str, headers: Headers) -> Denial | None:
     """Refuse what a cookie alone would change: a browser says where from, and the gate has looked."""
     if method not in _WRITE_METHODS or "origin" in headers or headers.get("sec-fetch-site") == "same-origin":
         return None
-    return Denial(
-        403, "a cookie is not enough to change something; send the token in the header Authorization"
-    )
+    return Denial(403, "a cookie does not authorize changes; send the token in the header Authorization")

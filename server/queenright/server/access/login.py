@@ -46,7 +46,7 @@ def add_login(app: FastAPI, access: Access) -> None:
         try:
             token = access.token(form.get("token", "").strip())
         except InvalidTokensError:
-            return _page("login.html", 503, next=path, fault="The file of tokens cannot be used.")
+            return _page("login.html", 503, next=path, fault="The token file cannot be used.")
         if token is None:
             denied = access.reject_token(address_of(request.scope.get("client")))
             refused = _page("login.html", denied.status, next=path, fault=denied.reason)

@@ -16,8 +16,8 @@ def add_access(document: dict[str, Any]) -> None:
     document.setdefault("components", {}).setdefault("securitySchemes", {})[SCHEME] = {
         "type": "http",
         "scheme": "bearer",
-        "description": "A token of `queenright token create`. Where the service listens on loopback alone, "
-        "none is needed unless `auth.required` says so.",
+        "description": "A token of `queenright token create`. If the service listens only on loopback, "
+        "a token is required only with `auth.required`.",
     }
     for path, operations in document.get("paths", {}).items():
         for method, operation in operations.items():

@@ -36,25 +36,25 @@ def read_tokens(path: Path) -> Tokens:
             mode = os.fstat(file.fileno()).st_mode
             if mode & _WRITABLE:
                 raise InvalidTokensError(
-                    f"the file of tokens {path} can be written by others (mode {stat.S_IMODE(mode):04o}); "
-                    "chmod 600 it, and look whose tokens are in it: `queenright token list`"
+                    f"the token file {path} is writable by others (mode {stat.S_IMODE(mode):04o}); "
+                    "run chmod 600, and check its tokens with `queenright token list`"
                 )
             content = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
         return Tokens()
     except OSError as error:
         raise InvalidTokensError(
-            f"the file of tokens {path} cannot be read ({error.strerror}); let the service's user read it"
+            f"the token file {path} cannot be read ({error.strerror}); let the service's user read it"
         ) from None
     if len(content) > _MAX_BYTES:
         raise InvalidTokensError(
-            f"the file of tokens {path} is longer than {_MAX_BYTES} bytes; it is none of ours"
+            f"the token file {path} is longer than {_MAX_BYTES} bytes; it is not a token file"
         )
     try:
         return parse_tokens(content)
     except InvalidTokensError as error:
         raise InvalidTokensError(
-            f"the file of tokens {path} is damaged ({error}); bring it back, or move it away and make new "
+            f"the token file {path} is damaged ({error}); restore it, or move it away and create new "
             "tokens with `queenright token create`"
         ) from None
 
@@ -85,7 +85,7 @@ def edit_tokens(path: Path, change: Callable[[Tokens], Tokens]) -> None:
             new.replace(path)
     except OSError as error:
         raise InvalidTokensError(
-            f"the file of tokens {path} cannot be written ({error.strerror}); nothing was changed"
+            f"the token file {path} cannot be written ({error.strerror}); nothing was changed"
         ) from None
 
 
@@ -127,7 +127,7 @@ class TokenFile:
                 self._known, self._fault = read_tokens(self.path), None
             except InvalidTokensError as error:
                 self._known, self._fault = Tokens(), error
-                _log.error("nobody with a token is let in: %s", error)
+                _log.error("refusing all tokens: %s", error)
         if self._fault is not None:
             raise self._fault
         return self._known

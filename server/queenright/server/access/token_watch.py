@@ -59,9 +59,7 @@ class TokenWatch:
             try:
                 await self.look()
             except StoreError as error:
-                _log.error(
-                    "what became of tokens cannot be noted, and is tried again: %s", redact(str(error))
-                )
+                _log.error("cannot record token changes, retrying: %s", redact(str(error)))
             await self._sleep(CHECK_INTERVAL)
 
     async def look(self) -> None:

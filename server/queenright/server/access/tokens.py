@@ -90,8 +90,8 @@ class Tokens:
         """
         if any(one.name == token.name for one in self.live(now)):
             raise InvalidTokensError(
-                f"there is a token {token.name!r} already; revoke it first, or choose another name, "
-                f"such as {token.name}-2 to have both for a while"
+                f"token {token.name!r} already exists; revoke it first, or choose another name, "
+                f"such as {token.name}-2, to use both for a while"
             )
         return Tokens((*(one for one in self.all if one.name != token.name), token))
 
@@ -104,9 +104,7 @@ class Tokens:
         """
         names = sorted(one.name for one in self.live(now))
         if name not in names:
-            raise InvalidTokensError(
-                f"there is no live token {name!r}; there are: {', '.join(names) or 'none at all'}"
-            )
+            raise InvalidTokensError(f"no live token {name!r}; live tokens: {', '.join(names) or 'none'}")
         # Without its hash: it cannot be made good again by hand.
         ended = {"revoked_at": now, "sha256": _NO_HASH}
         return Tokens(
@@ -137,8 +135,8 @@ def new_token(
     text = f"{PREFIX}{id_}_{secret}"
     if not re.fullmatch(_NAME, name):
         raise InvalidTokensError(
-            f"{name[:80]!r} is no name for a token; use letters, digits and . _ @ -, at most 40, "
-            "the first a letter or a digit"
+            f"{name[:80]!r} is not a valid token name; use at most 40 letters, digits and . _ @ -, "
+            "starting with a letter or a digit"
         )
     token = Token(id=id_, name=name, role=role, sha256=hash_token(text), made_at=now, expires_at=expires_at)
     return token, text
@@ -163,7 +161,7 @@ def parse_tokens(text: str | bytes) -> Tokens:
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise InvalidTokensError(f"{where}: {first['type'].replace('_', ' ')}") from None
     if len({one.id for one in found}) < len(found):
-        raise InvalidTokensError("two tokens in it have one id")
+        raise InvalidTokensError("two tokens have the same id")
     return Tokens(found)
 
 

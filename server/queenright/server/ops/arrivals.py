@@ -82,7 +82,7 @@ class ArrivalLog:
         except FileNotFoundError:
             return []
         except OSError as error:
-            _log.warning("%s cannot be read (%s): events are timed by what the log says", self.path, error)
+            _log.warning("cannot read %s (%s): using the event log's times", self.path, error)
             return []
         if lines and (head := re.fullmatch(r"lived (\d{1,13}\.\d+)", lines[0])):
             self.alive_until = float(head[1])
@@ -149,7 +149,7 @@ class ArrivalLog:
 
     def _log_once(self, error: OSError) -> None:
         if not self._has_failed:
-            _log.error("%s cannot be written (%s): after a restart ages are less exact", self.path, error)
+            _log.error("cannot write %s (%s): ages will be less exact after a restart", self.path, error)
         self._has_failed = True
 
 

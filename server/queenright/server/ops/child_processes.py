@@ -25,7 +25,7 @@ class ChildProcessFailedError(QueenrightError):
         last = ""
         with contextlib.suppress(OSError):
             last = "\n  ".join(log.read_text(errors="replace").splitlines()[-5:])
-        super().__init__(f"{name} {why}. Its last words ({log}):\n  {last}")
+        super().__init__(f"{name} {why}. The end of its log ({log}):\n  {last}")
         self.log = log
 
 
@@ -73,7 +73,7 @@ class Child:
             for _ in range(int(within / 0.1)):
                 if self.process.returncode is not None:
                     raise ChildProcessFailedError(
-                        self.name, f"ended at once (exit code {self.process.returncode})", self.log
+                        self.name, f"exited during startup (exit code {self.process.returncode})", self.log
                     )
                 with contextlib.suppress(httpx.HTTPError):
                     if (await client.get(url)).status_code == 200:

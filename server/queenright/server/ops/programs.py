@@ -46,7 +46,7 @@ class ProgramNotFoundError(QueenrightError):
 
     def __init__(self, name: str, *, chosen: str | None = None) -> None:
         if chosen is not None:
-            text = f"{_variable(name)} is {chosen!r}, which is not a program; correct it or unset it."
+            text = f"{_variable(name)} is {chosen!r}, which is not a program; correct or unset it."
         else:
             program = _PROGRAMS.get(name, _Program(name, name))
             way_out = (
@@ -56,7 +56,7 @@ class ProgramNotFoundError(QueenrightError):
             )
             text = (
                 f"{name} was not found in ${_variable(name)}, on PATH or in .tools/bin; "
-                f"{way_out}, or set {_variable(name)} to where it is."
+                f"{way_out}, or set {_variable(name)} to its path."
             )
         super().__init__(text)
         self.name = name

@@ -273,7 +273,7 @@ def _apply(
     try:
         monitor.recall(event, at, counts_runs=counts_runs)
     except Exception:
-        _log.exception("an event of %r in the log could not be looked at: %s", event.agent_id, event.type)
+        _log.exception("cannot replay an event of %r from the log: %s", event.agent_id, event.type)
 
 
 def _apply_gap(monitor: HealthMonitor, gap: Gap) -> None:

@@ -45,7 +45,9 @@ class NoSettingsFileError(QueenrightError):
     """Raised when the settings came from nowhere that could be read again."""
 
     def __init__(self) -> None:
-        super().__init__("these settings were handed over by a program, and cannot be read again; restart it")
+        super().__init__(
+            "these settings were not read from a file and cannot be reloaded; restart the service"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,8 @@ class ReloadResult:
     def __str__(self) -> str:
         """Say it in a line, for the log."""
         if not (self.applied or self.needs_restart):
-            return "the settings are as they were"
-        parts = (("applied", self.applied), ("in force after a restart", self.needs_restart))
+            return "the settings have not changed"
+        parts = (("applied", self.applied), ("require a restart", self.needs_restart))
         return "; ".join(f"{what}: {', '.join(paths)}" for what, paths in parts if paths)
 
 
@@ -91,7 +93,7 @@ async def reload(service: Service) -> ReloadResult:
     if applied:
         await service.exchange(_merge(service.settings, after, applied))
     outcome = ReloadResult(applied, tuple(path for path in changed if path not in applied))
-    _log.info("settings read again: %s", outcome)
+    _log.info("settings reloaded: %s", outcome)
     return outcome
 
 

@@ -94,9 +94,7 @@ def read_secret(file: Path, *, setting: str) -> SecretStr:
         InvalidSecretError: It cannot be read, others can reach it, or there is nothing in it.
     """
     if file == Path():  # what an empty text is read as
-        raise InvalidSecretError(
-            f"{setting} is empty: name the file with the secret, or leave the setting out"
-        )
+        raise InvalidSecretError(f"{setting} is empty; set it to the secret's file, or remove it")
     label = f"{setting}: the secret file {file}"
     try:
         with file.open("rb") as opened:
@@ -104,16 +102,14 @@ def read_secret(file: Path, *, setting: str) -> SecretStr:
             content = opened.read()
     except OSError as error:
         raise InvalidSecretError(
-            f"{label} cannot be read ({error.strerror}); make it, readable by the service's user alone"
+            f"{label} cannot be read ({error.strerror}); create it, readable only by the service's user"
         ) from None
     if mode & _OTHERS:
-        raise InvalidSecretError(f"{label} can be reached by others (mode {mode:04o}); chmod 600 it")
+        raise InvalidSecretError(f"{label} is accessible to others (mode {mode:04o}); run chmod 600")
     try:
         secret = content.decode("utf-8").strip()
     except UnicodeDecodeError:
-        raise InvalidSecretError(
-            f"{label} is no text in UTF-8; write the secret into it, on one line"
-        ) from None
+        raise InvalidSecretError(f"{label} is not UTF-8 text; write the secret on one line") from None
     if not secret:
-        raise InvalidSecretError(f"{label} is empty; write the secret into it, on one line")
+        raise InvalidSecretError(f"{label} is empty; write the secret on one line")
     return SecretStr(secret)

@@ -27,7 +27,7 @@ class PortInUseError(QueenrightError):
 
     def __init__(self, what: str, host: str, port: int, option: str, *, by: str = "another program") -> None:
         super().__init__(
-            f"Port {port} on {host}, for {what}, is taken by {by}. "
+            f"Port {port} on {host}, for {what}, is in use by {by}. "
             f"Stop it, or choose another port with {option}."
         )
         self.port = port
@@ -39,7 +39,7 @@ def _describe_listener(host: str, port: int) -> str:
         url = f"http://{host}:{port}/readyz"
         answer = httpx.get(url, timeout=1, trust_env=False, verify=certificates(url))
         if answer.headers.get("content-type", "").startswith("application/json") and "ready" in answer.text:
-            return "a Queenright that is running already"
+            return "another Queenright"
     return "another program"
 
 

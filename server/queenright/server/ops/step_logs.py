@@ -57,7 +57,7 @@ class StepLogs:
                 del self._unstored[path]
         except (OSError, StoreError) as error:
             if path not in self._failing:
-                _log.error("the step log %s cannot be followed, and is tried again: %s", path, error)
+                _log.error("cannot follow the step log %s, retrying: %s", path, error)
             self._failing.add(path)
         else:
             self._failing.discard(path)

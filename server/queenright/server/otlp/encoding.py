@@ -61,7 +61,7 @@ class MediaType(StrEnum):
         try:
             return cls(name)
         except ValueError:
-            reason = f"content type {name[:100]!r} is not known here; send {cls.PROTOBUF} or {cls.JSON}"
+            reason = f"content type {name[:100]!r} is not supported; send {cls.PROTOBUF} or {cls.JSON}"
             raise RejectedRequestError(415, INVALID_ARGUMENT, reason) from None
 
 
@@ -78,7 +78,7 @@ def decompress_chunks(body: bytes, content_encoding: str, limit: int) -> Iterato
         return
     bits = _WINDOW_BITS.get(name)
     if bits is None:
-        reason = f"content encoding {name[:100]!r} is not known here; send gzip, deflate or none"
+        reason = f"content encoding {name[:100]!r} is not supported; send gzip, deflate or none"
         raise RejectedRequestError(415, INVALID_ARGUMENT, reason, ((b"accept-encoding", b"gzip, deflate"),))
     left, members, at = limit, 0, 0
     stream = None
@@ -113,11 +113,11 @@ def decompress_chunks(body: bytes, content_encoding: str, limit: int) -> Iterato
             if stream.eof:
                 stream = None
             elif not chunk:
-                raise malformed_error(f"the body ends in the middle of its {name} stream")
+                raise malformed_error(f"the body ends before its {name} stream does")
             if chunk:
                 yield chunk
     except zlib.error as error:
-        raise malformed_error(f"the body is not {name}: {error}") from None
+        raise malformed_error(f"the body is not valid {name}: {error}") from None
 
 
 def check_json(body: bytes | bytearray) -> None:
@@ -154,13 +154,17 @@ def parse(body: bytes | bytearray, media_type: MediaType, make: Callable[[], M])
         else:
             parsed = _loads(body)
             if not isinstance(parsed, dict):
-                raise malformed_error("the body is JSON, but no object")
+                raise malformed_error("the body must be a JSON object")
             json_format.ParseDict(_with_base64_ids(parsed, 0), message, ignore_unknown_fields=True)
     except (DecodeError, json_format.Error, orjson.JSONDecodeError) as error:
-        raise malformed_error(f"the body is no {message.DESCRIPTOR.name}: {str(error)[:300]}") from None
+        raise malformed_error(
+            f"the body is not a valid {message.DESCRIPTOR.name}: {str(error)[:300]}"
+        ) from None
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         # What the JSON parser lets through on values of the wrong kind.
-        raise malformed_error(f"the body is no {message.DESCRIPTOR.name}: {type(error).__name__}") from None
+        raise malformed_error(
+            f"the body is not a valid {message.DESCRIPTOR.name}: {type(error).__name__}"
+        ) from None
     return message
 
 

@@ -28,7 +28,7 @@ class OverloadedError(QueenrightError):
     """Raised by what events are handed to, when it can take no more for now."""
 
     def __init__(
-        self, reason: str = "the service is overloaded; send this again later", *, retry_after: int = 5
+        self, reason: str = "the service is overloaded; retry later", *, retry_after: int = 5
     ) -> None:
         super().__init__(reason)
         self.retry_after = retry_after
@@ -53,7 +53,7 @@ def too_large_error(what: str, limit: int) -> RejectedRequestError:
 def too_many_error(what: str, limit: int) -> RejectedRequestError:
     """Return the refusal of a body that holds more of something than ``limit``."""
     return RejectedRequestError(
-        413, RESOURCE_EXHAUSTED, f"the body holds more than {limit} {what}; send smaller batches"
+        413, RESOURCE_EXHAUSTED, f"the body has more than {limit} {what}; send smaller batches"
     )
 
 

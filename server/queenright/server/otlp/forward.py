@@ -104,7 +104,7 @@ class Forwarder:
         if parsed.scheme not in ("http", "https") or not parsed.host:
             # Without the URL, nor what is wrong with it: either could show the password in it.
             raise ValueError(
-                "the URL to forward to must be like https://collector.example.com:4318"
+                "the forwarding URL must be an http or https URL such as https://collector.example.com:4318"
             ) from None
         self._auth = httpx.BasicAuth(parsed.username, parsed.password) if parsed.userinfo else None
         bare = parsed.copy_with(userinfo=b"", fragment=None)
@@ -216,7 +216,7 @@ class Forwarder:
             try:
                 sent = await self._send(request)
             except Exception:
-                logger.exception("a request could not be passed on to %s", self._base)
+                logger.exception("cannot forward a request to %s", self._base)
             finally:
                 self._under_way -= 1
                 if sent:
@@ -245,7 +245,7 @@ class Forwarder:
     async def _try(self, request: _Request) -> tuple[str, bool, float]:
         """Send a request once; return why it failed ("" if not), whether to try again, and after how long."""
         if self._client is None:
-            raise RuntimeError("the forwarder has not been started")
+            raise RuntimeError("the forwarder is not started; call start() first")
         url = f"{self._base}{request.path}"
         if self._query:
             url = f"{url}?{self._query.decode('ascii', 'replace')}"
@@ -263,9 +263,9 @@ class Forwarder:
     def _report(self, reason: str | None) -> None:
         """Log when the other end begins to fail and when it is back; not each request."""
         if reason is not None and not self._failing:
-            logger.warning("telemetry cannot be passed on to %s: %s", self._base, reason)
+            logger.warning("cannot forward telemetry to %s: %s", self._base, reason)
         elif reason is None and self._failing:
-            logger.info("telemetry is passed on to %s again", self._base)
+            logger.info("forwarding telemetry to %s again", self._base)
         self._failing = reason is not None
 
 

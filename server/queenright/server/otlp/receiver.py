@@ -181,7 +181,7 @@ class OtlpReceiver:
         elif scope["type"] == "lifespan":
             await _lifespan(receive, send)
         else:
-            raise ValueError(f"the OTLP receiver speaks HTTP, not {scope['type']}")
+            raise ValueError(f"the OTLP receiver does not support {scope['type']}")
 
     def refuse_grpc(self, address: str) -> None:
         """Count the connection of a gRPC client, and log it at most once an hour."""
@@ -227,10 +227,12 @@ class OtlpReceiver:
         signal = _SIGNALS.get(path)
         if signal is None:
             raise RejectedRequestError(
-                404, NOT_FOUND, f"nothing is received at {path[:100]!r}; use {', '.join(_SIGNALS)}"
+                404, NOT_FOUND, f"unknown path {path[:100]!r}; use {', '.join(_SIGNALS)}"
             )
         if scope["method"] != "POST":
-            raise RejectedRequestError(405, UNIMPLEMENTED, f"{path} takes POST", ((b"allow", b"POST"),))
+            raise RejectedRequestError(
+                405, UNIMPLEMENTED, f"{path} accepts only POST", ((b"allow", b"POST"),)
+            )
         media_type = MediaType.from_header(content_type)
         # What was only announced takes no place from what others have sent.
         held = _HeldBytes(self, self._declared_length(headers))
@@ -253,7 +255,7 @@ class OtlpReceiver:
         if text is None:
             return None
         if not text.isdigit() or len(text) > 18:
-            raise malformed_error("Content-Length is no number")
+            raise malformed_error("Content-Length must be a number")
         length = int(text)
         if length > self._max_body:
             raise too_large_error("the body", self._max_body)
@@ -310,14 +312,14 @@ class OtlpReceiver:
             try:
                 await self.end_held_runs()
             except Exception:
-                logger.exception("runs that are over could not be ended")
+                logger.exception("cannot end finished runs")
 
     async def end_held_runs(self) -> None:
         """End runs whose agent has ended, and of which nothing more has arrived in time."""
         try:
             await self._store(_SIGNALS["/v1/traces"], ExportTraceServiceRequest(), Batch())
         except RejectedRequestError:
-            logger.warning("runs that are over could not be ended now; this is tried again")
+            logger.warning("cannot end finished runs now; retrying")
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
@@ -366,8 +368,8 @@ class OtlpReceiver:
             raise unavailable_error(str(error), error.retry_after) from None
         except Exception:
             # The client keeps what was not stored and sends it again, so nothing is lost.
-            logger.exception("%d events received over OTLP could not be stored", len(batch.events))
-            raise unavailable_error("the events could not be stored; send this again later", 5) from None
+            logger.exception("cannot store %d events received over OTLP", len(batch.events))
+            raise unavailable_error("the events could not be stored; retry later", 5) from None
 
     def _count(self, signal: _Signal, batch: Batch) -> None:
         self._note_alive(batch.report_intervals)
@@ -410,7 +412,7 @@ class _HeldBytes:
 
     def _check(self, count: int) -> None:
         if self._receiver._in_flight + count > self._receiver._max_in_flight:
-            raise unavailable_error("too many requests are being handled; send this again later", 2)
+            raise unavailable_error("too many requests are in progress; retry later", 2)
 
 
 def _as_protobuf(body: bytes | bytearray, make: Callable[[], Message]) -> bytes:

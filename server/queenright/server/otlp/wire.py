@@ -103,7 +103,7 @@ def _varint(body: bytes | bytearray, at: int, end: int) -> tuple[int, int]:
 
 
 def _truncated_error() -> RejectedRequestError:
-    return malformed_error("the body is no protobuf message: a field is cut off or damaged")
+    return malformed_error("the body is not a valid protobuf message: a field is truncated or damaged")
 
 
 class _Splitter:

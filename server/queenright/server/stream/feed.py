@@ -150,7 +150,7 @@ class Feed:
         try:
             self.check_readers()
         except Exception:
-            _log.exception("the event streams could not be looked after; the next tick tries again")
+            _log.exception("checking the event streams failed; retrying")
 
     def check_readers(self) -> None:
         """Cut off who takes nothing, and let the silent streams say that they are there."""

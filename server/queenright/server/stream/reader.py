@@ -19,8 +19,8 @@ _READ_BYTES: Final = 65_536
 """Bytes that are read at once: what a slow reader makes wait in memory is about this much."""
 
 LOST: Final = (
-    "events after this one were let go of by age (health_monitoring.retention); "
-    "the stream goes on with the oldest that is there"
+    "events after this one have expired (health_monitoring.retention); "
+    "the stream continues with the oldest available event"
 )
 
 

@@ -129,7 +129,7 @@ class Intake:
 
 def _unused_notice(source: Source) -> str:
     return (
-        f"nothing is made of what {source.service!r} sends ({', '.join(source.libraries) or 'no scope'}): "
-        "none of it says that it is an agent, a model call or a tool call; "
-        "`queenright telemetry` and the page /telemetry say what to set"
+        f"telemetry of {source.service!r} ({', '.join(source.libraries) or 'no scope'}) is not used: "
+        "none of it is an agent, a model call or a tool call; "
+        "run `queenright telemetry` or open /telemetry to see what to set"
     )

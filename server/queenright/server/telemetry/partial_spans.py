@@ -47,7 +47,7 @@ def read_partial_span(event: str, body: AnyValue, now: float) -> Observation | N
         *(DecodeError, JsonFormatError, JsonSizeError, json_format.Error),
     ):
         raise UnusableRecordError(
-            Fault.INVALID_SPAN, "a partial span whose body is no TracesData with a span"
+            Fault.INVALID_SPAN, "a partial span whose body is not TracesData with a span"
         ) from None
     span.end_time_unix_nano = 0
     return read_span(span, Process.from_resource(resource), scope, now)

@@ -75,7 +75,7 @@ def load_prices() -> dict[str, Price]:
     try:
         return read_prices(json.loads(file.read_text("utf-8"), parse_float=Decimal))
     except (OSError, ValueError) as error:
-        _log.warning("model calls are not priced: litellm's price table %s cannot be read: %s", file, error)
+        _log.warning("cannot read litellm's price table %s, so model calls have no cost: %s", file, error)
         return {}
 
 

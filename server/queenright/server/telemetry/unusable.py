@@ -41,12 +41,12 @@ class Unused(StrEnum):
 
 REMEDIES: Final[Mapping[Fault, str]] = {
     Fault.INVALID_ID: "set trace ids of 16 bytes and span ids of 8 bytes, not all zero; "
-    "in JSON they are hexadecimal",
+    "write them in hexadecimal in JSON",
     Fault.INVALID_SPAN: "write the open span into the record's body as OTLP's TracesData",
     Fault.NO_NAME: "set gen_ai.agent.name on the records or on the resource",
-    Fault.NO_SESSION: "set gen_ai.conversation.id; of a coding agent, what `queenright connect` sets",
+    Fault.NO_SESSION: "set gen_ai.conversation.id; for a coding agent run `queenright connect`",
     Fault.TOO_LARGE: "send fewer attributes and shorter texts",
-    Fault.UNREADABLE: "send the body that Content-Type and Content-Encoding announce",
+    Fault.UNREADABLE: "send a body that matches Content-Type and Content-Encoding",
     Fault.UNSUPPORTED: "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, and the endpoint without a path",
     Fault.TIMEOUT: "send smaller batches",
     Fault.UNAUTHORIZED: "set a token of role reporter in OTEL_EXPORTER_OTLP_HEADERS",

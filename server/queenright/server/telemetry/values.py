@@ -183,7 +183,7 @@ def tool_in(value: Any) -> str:
         ValueError: It is not a string.
     """
     if value is not None and not isinstance(value, str):
-        raise ValueError(f"tool_name is no text but a {type(value).__name__}; send the name of the tool")
+        raise ValueError(f"tool_name must be a string, not {type(value).__name__}")
     return clean_name(plain_text(value or "")) or "unknown"
 
 

@@ -44,14 +44,14 @@ _ANSWER_SECONDS: Final = 2.5
 """Seconds until Slack is answered in any case: it waits three."""
 _ID: Final = re.compile(r"[\x21-\x7e]{1,100}")
 _DEDUP_KEY: Final = re.compile(r"[0-9a-f]{64}")
-_NOT_RECORDED: Final = "That could not be noted here just now. Try again, or say it on the ticket's page."
+_NOT_RECORDED: Final = "This could not be recorded. Try again, or use the ticket's page."
 
 
 class CallbackNotConfiguredError(QueenrightError):
     """Raised when a callback comes that no secret is named for: nobody could say whether it is genuine."""
 
     def __init__(self, sender: str, secret: str, setting: str) -> None:
-        super().__init__(f"callbacks of {sender} are not set up: name a file with {secret} in {setting}")
+        super().__init__(f"callbacks from {sender} are not configured: set {setting} to a file with {secret}")
 
 
 class Callbacks:
@@ -100,7 +100,7 @@ class Callbacks:
         notification, now = parse_notification(body), self._clock()
         if notification.truncated:
             _log.warning(
-                "%s was told of %d alerts more than Alertmanager names: their tickets do not show it",
+                "a notification to %s has %d unlisted alerts; their tickets do not show it",
                 notification.receiver,
                 notification.truncated,
             )
@@ -139,17 +139,17 @@ class Callbacks:
                 answer = await self._answer_once(f"slack {signature}", lambda: self._handle_click(click))
                 return answer, click.also_to
         except (TimeoutError, StoreError) as error:
-            _log.warning("a click in Slack could not be noted: %s", error or "the store takes too long")
+            _log.warning("cannot record a click in Slack: %s", error or "the store takes too long")
         except Exception:
-            _log.exception("a click in Slack could not be noted, for a reason that was not foreseen")
+            _log.exception("cannot record a click in Slack")
         return reply(_NOT_RECORDED, to_all=False), click.also_to
 
     async def _handle_click(self, click: Click) -> dict[str, Any]:
         if click.action != ACKNOWLEDGE:
-            return reply(f"There is no action {click.action[:100]!r} here; use `acknowledge`.", to_all=False)
+            return reply(f"Unknown action {click.action[:100]!r}; use `acknowledge`.", to_all=False)
         ids = [one for one in click.tickets if _ID.fullmatch(one)]
         if not ids:
-            return reply("This message is about no ticket; there is nothing to acknowledge.", to_all=False)
+            return reply("This message has no ticket to acknowledge.", to_all=False)
         done, lines = 0, list[str]()
         for ticket_id in ids:
             took, text = await self._acknowledge(ticket_id, click.by, Way.SLACK)
@@ -157,7 +157,7 @@ class Callbacks:
             lines.append(text)
         if len(ids) > 1:
             lines = [
-                f"{click.by} has {done} of {len(ids)} tickets in hand.",
+                f"{done} of {len(ids)} tickets acknowledged by {click.by}.",
                 *_other_lines(ids, lines, click.by),
             ]
         return reply("\n".join(lines), to_all=done > 0)
@@ -185,7 +185,7 @@ class Callbacks:
         if event.happened is None:
             return _outcome(f"nothing: {event.event_type} changes no ticket")
         if self._clock() - event.at > OLDEST:
-            return _outcome("nothing: it happened more than a day ago")
+            return _outcome("nothing: the event is more than a day old")
         if (ahead := event.at - self._clock()) > SOONEST:
             return _outcome(
                 f"nothing: it is dated {ahead:.0f} s ahead of this machine's clock; {SOONEST:.0f} are "
@@ -200,8 +200,8 @@ class Callbacks:
             )
         if not ticket_ids:
             return _outcome(
-                "nothing: the incident is of no ticket that is known here. Alertmanager must post what it "
-                "tells PagerDuty to /api/alertmanager/told, too"
+                "nothing: no ticket is known for this incident. Alertmanager must also post its PagerDuty "
+                "notifications to /api/alertmanager/told"
             )
         live = await self._store.read(lambda conn: live_tickets_of_incidents(conn, ticket_ids))
         outcomes = {one.ticket_id: await self._apply_to_live(one.ticket_id, event) for one in live}
@@ -227,9 +227,9 @@ class Callbacks:
                 is_resolved=resolved,
             )
             outcomes[one.ticket_id] = (
-                f"{event.by} has resolved the incident; the next life pages anew."
+                f"Incident resolved by {event.by}; the next ticket pages again."
                 if resolved
-                else f"{taken.acknowledged_by} has it in hand; so is what happens next."
+                else f"Acknowledged by {taken.acknowledged_by}; this also covers the next ticket."
             )
         return outcomes
 
@@ -244,7 +244,7 @@ class Callbacks:
             )
         except TicketError as refused:
             return str(refused)
-        return "Nobody has it in hand any more."
+        return "No longer acknowledged."
 
     async def _resolve(self, ticket_id: str, by: str) -> str:
         """A person's word ends a ticket only where nothing else can; else its condition does."""
@@ -254,7 +254,7 @@ class Callbacks:
             return await self._resolve_incident(ticket_id, by)
         except TicketError as refused:
             return str(refused)
-        return f"{by} has settled it."
+        return f"Resolved by {by}."
 
     async def _resolve_incident(self, ticket_id: str, by: str) -> str:
         note = "resolved in PagerDuty; the ticket ends when its condition does"
@@ -262,8 +262,8 @@ class Callbacks:
             ticket = await self._tickets.resolve_incident(ticket_id, by=by, via=Way.PAGERDUTY, note=note)
         except TicketError as refused:
             return _explain(await self._tickets.find(ticket_id), refused)
-        already = "" if ticket.acknowledged_by == by else " already"
-        return f"{ticket.acknowledged_by} has it in hand{already}."
+        prefix = "Acknowledged" if ticket.acknowledged_by == by else "Already acknowledged"
+        return f"{prefix} by {ticket.acknowledged_by}."
 
     # -- both ---------------------------------------------------------------------------------------
 
@@ -272,12 +272,12 @@ class Callbacks:
         try:
             await self._tickets.acknowledge(ticket_id, by=by, via=via)
         except TicketNotFoundError:
-            return False, "There is no such ticket here (any more)."
+            return False, "This ticket does not exist (any more)."
         except TicketError as refused:
             ticket = await self._tickets.find(ticket_id)
             has = ticket is not None and ticket.live and ticket.acknowledged_by == by
-            return has, f"{by} has it in hand." if has else _explain(ticket, refused)
-        return True, f"{by} has it in hand."
+            return has, f"Acknowledged by {by}." if has else _explain(ticket, refused)
+        return True, f"Acknowledged by {by}."
 
     async def _answer_once(
         self, callback_id: str, act: Callable[[], Awaitable[dict[str, Any]]]
@@ -301,15 +301,15 @@ def _outcome(what: str) -> dict[str, Any]:
 
 def _explain(ticket: EscalationTicket | None, refused: TicketError) -> str:
     if isinstance(refused, TicketClosedError) and ticket is not None:
-        return f"It is over: the ticket was closed ({ticket.status.value.replace('_', ' ')})."
+        return f"The ticket is closed ({ticket.status.value.replace('_', ' ')})."
     if ticket is not None and ticket.status is TicketStatus.ACKNOWLEDGED:
-        return f"{ticket.acknowledged_by} has it in hand already."
+        return f"Already acknowledged by {ticket.acknowledged_by}."
     if ticket is not None and ticket.status is TicketStatus.DISMISSED:
-        return "There is nothing to do: the ticket was dismissed."
+        return "The ticket is dismissed."
     return str(refused)
 
 
 def _other_lines(ids: list[str], lines: list[str], by: str) -> list[str]:
     """Return a line for each ticket that is in somebody else's hand, or in nobody's."""
-    said = f"{by} has it in hand."
-    return [f"{one}: {text}" for one, text in zip(ids, lines, strict=True) if text != said]
+    own = f"Acknowledged by {by}."
+    return [f"{one}: {text}" for one, text in zip(ids, lines, strict=True) if text != own]

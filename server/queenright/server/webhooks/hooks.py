@@ -172,24 +172,24 @@ class HookReceiver:
             await self._store(over, now)
         except Exception as error:
             # Its tool's next record ends the wait as well.
-            _log.error("%s: the end of a wait could not be stored: %s", client.name, error, exc_info=error)
+            _log.error("%s: cannot store the end of a wait: %s", client.name, error, exc_info=error)
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, dict[str, Any] | _Question]:
         client = _CLIENTS.get(scope["path"])
         if client is None:
             self._calls.labels(_UNKNOWN_CLIENT, "refused").inc()
-            reason = f"nothing takes hooks there; use {', '.join(_CLIENTS)}"
+            reason = f"unknown hook path; use {', '.join(_CLIENTS)}"
             self._intake.add_refusal(scope["path"], 404, reason, self._clock())
             return 404, {"error": reason}
         if scope["method"] != "POST":
-            return self._refuse(client, 405, "hooks are called with POST")
+            return self._refuse(client, 405, "hooks accept only POST")
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await self._body(receive)
         except TimeoutError:
-            return self._refuse(client, 408, f"the call did not arrive within {BODY_SECONDS:g} s")
+            return self._refuse(client, 408, f"the body did not arrive within {BODY_SECONDS:g} s")
         if body is None:
-            return self._refuse(client, 413, f"the call is longer than {MAX_BODY} bytes")
+            return self._refuse(client, 413, f"the body is longer than {MAX_BODY} bytes")
         task = asyncio.create_task(self._process_call(client, body, scope.get("query_string", b"")))
         self._working.add(task)
         task.add_done_callback(partial(self._on_task_done, client))
@@ -228,7 +228,7 @@ class HookReceiver:
         if task.cancelled() or (error := task.exception()) is None or isinstance(error, ValueError):
             return
         self._calls.labels(client.name, "failed").inc()
-        _log.error("a hook call could not be stored, and its agent goes on: %s", error, exc_info=error)
+        _log.error("cannot store a hook call; its agent continues: %s", error, exc_info=error)
 
     def _refuse(
         self, client: Client, status: int, reason: str, fault: Fault | None = None
@@ -313,7 +313,7 @@ def _process(query: bytes) -> Process:
         fields = parse_qs(query.decode("latin-1"), max_num_fields=_QUERY_FIELDS)
     except ValueError:
         raise ValueError(
-            f"the address has more than {_QUERY_FIELDS} query fields; user, host and repository are read"
+            f"the URL has more than {_QUERY_FIELDS} query fields; send only user, host and repository"
         ) from None
     query_fields = {key: clean_name(values[0]) for key, values in fields.items()}
     return Process(
@@ -330,9 +330,9 @@ def _parsed(body: bytes) -> Mapping[str, Any]:
     try:
         call = json.loads(without_lone_surrogates(body))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"the call is no JSON: {str(error)[:200]}") from None
+        raise ValueError(f"the body is not valid JSON: {str(error)[:200]}") from None
     if not isinstance(call, dict):
-        raise ValueError(f"the call is no JSON object but a {type(call).__name__}")
+        raise ValueError(f"the body must be a JSON object, not {type(call).__name__}")
     return call
 
 
