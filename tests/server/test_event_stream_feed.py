@@ -229,19 +229,19 @@ _ACTS = st.lists(
 @settings(max_examples=30)
 @given(acts=_ACTS, max_recent=st.integers(1, 12), few=st.booleans())
 def test_whoever_lags_or_comes_again_has_the_log_in_order_without_a_gap(
-    tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[str, int]], keep: int, few: bool
+    tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[str, int]], max_recent: int, few: bool
 ) -> None:
     """B64: nobody is skipped silently; with the last id that one has, nothing is missed."""
     folder = tmp_path_factory.mktemp("feed")
-    asyncio.run(_lags(folder, acts, keep, few))
+    asyncio.run(_lags(folder, acts, max_recent, few))
 
 
-async def _lags(folder: Path, acts: list[tuple[str, int]], keep: int, few: bool) -> None:
+async def _lags(folder: Path, acts: list[tuple[str, int]], max_recent: int, few: bool) -> None:
     store = Store.open(f"sqlite:///{folder / 'feed.db'}")
     wanted = EventFilter(agent="bee") if few else EventFilter()
     written: list[AgentEvent] = []
     try:
-        feed = await fed(store, max_recent=keep)
+        feed = await fed(store, max_recent=max_recent)
         readers = [feed.open(wanted) for _ in range(3)]
         had: list[list[str]] = [[] for _ in readers]
 

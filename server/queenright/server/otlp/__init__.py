@@ -1,4 +1,4 @@
-"""The OTLP receiver: what agents of any framework send becomes events."""
+"""The OTLP receiver: converts telemetry of agents of any framework into events."""
 
 from queenright.server.otlp.errors import OverloadedError
 from queenright.server.otlp.forward import Forwarder

@@ -1,4 +1,4 @@
-"""The messages of OTLP into events: every span and record is read, then all are assembled. No I/O."""
+"""Decode OTLP messages into events: read every span and record, then assemble them. No I/O."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ T = TypeVar("T")
 
 def decode_spans(request: ExportTraceServiceRequest, assembler: Assembler, now: float) -> Batch:
     """
-    Return the events that the spans of one request stand for.
+    Return the events of the spans in a request.
 
     Raises:
-        StillStoringError: a span of the request is being stored by another request.
-        RejectedRequestError: it holds more than a request may.
+        StillStoringError: Another request is storing one of the spans. RejectedRequestError: The request is
+        too large.
     """
     batch = Batch()
     for _ in decode_spans_in_steps(request, assembler, now, batch):
@@ -40,7 +40,7 @@ def decode_spans(request: ExportTraceServiceRequest, assembler: Assembler, now: 
 
 
 def decode_logs(request: ExportLogsServiceRequest, assembler: Assembler, now: float) -> Batch:
-    """Return the events that the records of one request stand for; raises as `decode_spans` does."""
+    """Return the events of the log records in a request; raises as `decode_spans` does."""
     batch = Batch()
     for _ in decode_logs_in_steps(request, assembler, now, batch):
         pass
@@ -50,7 +50,7 @@ def decode_logs(request: ExportLogsServiceRequest, assembler: Assembler, now: fl
 def decode_spans_in_steps(
     request: ExportTraceServiceRequest, assembler: Assembler, now: float, batch: Batch
 ) -> Iterator[None]:
-    """Decode as `decode_spans` does, pausing after each span and each group."""
+    """Decode spans as `decode_spans` does; yield after each span and each group."""
     groups = (
         (group.resource, ((part.scope, part.spans) for part in group.scope_spans))
         for group in request.resource_spans
@@ -61,7 +61,7 @@ def decode_spans_in_steps(
 def decode_logs_in_steps(
     request: ExportLogsServiceRequest, assembler: Assembler, now: float, batch: Batch
 ) -> Iterator[None]:
-    """Decode as `decode_logs` does, pausing after each record and each group."""
+    """Decode log records as `decode_logs` does; yield after each record and each group."""
     groups = (
         (group.resource, ((part.scope, part.log_records) for part in group.scope_logs))
         for group in request.resource_logs
@@ -72,7 +72,7 @@ def decode_logs_in_steps(
 def count_metrics_in_steps(
     request: ExportMetricsServiceRequest, assembler: Assembler, now: float, batch: Batch
 ) -> Iterator[None]:
-    """Note which processes send metrics, which are not read, pausing after each group."""
+    """Count metrics, which are not read, by source; yield after each group."""
     size = _RequestSize()
     for resource in request.resource_metrics:
         size.add_group()
@@ -123,17 +123,14 @@ def _decode_in_steps(
 
 
 class _RequestSize:
-    """How much a request holds, of what it may hold."""
+    """The size of a request, checked against the limits."""
 
     def __init__(self) -> None:
         self._groups = self._items = 0
 
     def add_group(self) -> None:
         """
-        Count a resource or a scope.
-
-        Raises:
-            RejectedRequestError: there are more than a request may hold (413).
+        Count a resource or a scope; raise `RejectedRequestError` (413) beyond the limit.
         """
         self._groups += 1
         if self._groups > MAX_GROUPS:
@@ -141,10 +138,7 @@ class _RequestSize:
 
     def add_items(self, count: int) -> None:
         """
-        Count spans or records.
-
-        Raises:
-            RejectedRequestError: there are more than a request may hold (413).
+        Count spans or records; raise `RejectedRequestError` (413) beyond the limit.
         """
         self._items += count
         if self._items > MAX_ITEMS:

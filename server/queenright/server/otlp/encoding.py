@@ -1,4 +1,4 @@
-"""OTLP over HTTP: bodies into messages and messages into bodies, in protobuf and JSON. No I/O."""
+"""OTLP over HTTP: parse bodies and render messages, in protobuf and JSON. No I/O."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _WINDOW_BITS: Final = {"gzip": 31, "deflate": 15}
 _MAX_MEMBERS: Final = 1_000
 
 CHUNK: Final = 256 * 1024
-"""Bytes decompressed in one step."""
+"""Bytes to decompress in one step."""
 
 MAX_JSON: Final = 8 * 1024 * 1024
 MAX_VALUES: Final = 200_000
-"""Values in a JSON body: its brackets, commas and colons. The parser holds the interpreter for 25 ms."""
+"""Values in a JSON body: brackets, commas and colons. Parsing this many holds the GIL for 25 ms."""
 
 
 class MediaType(StrEnum):
@@ -52,10 +52,10 @@ class MediaType(StrEnum):
     @classmethod
     def from_header(cls, content_type: str) -> MediaType:
         """
-        Read a ``Content-Type`` header.
+        Parse a ``Content-Type`` header.
 
         Raises:
-            RejectedRequestError: It is neither of the two (415).
+            RejectedRequestError: The media type is not supported (415).
         """
         name = content_type.partition(";")[0].strip().lower()
         try:
@@ -67,10 +67,10 @@ class MediaType(StrEnum):
 
 def decompress_chunks(body: bytes, content_encoding: str, limit: int) -> Iterator[bytes]:
     """
-    Undo a ``Content-Encoding``, at most `CHUNK` bytes a step and never more than ``limit`` in all.
+    Decompress a body in chunks of at most `CHUNK` bytes, up to ``limit`` bytes in total.
 
     Raises:
-        RejectedRequestError: It is unknown (415), the body is broken (400), or longer than ``limit`` (413).
+        RejectedRequestError: The encoding is unknown (415), or the body is damaged (400) or too long (413).
     """
     name = content_encoding.strip().lower()
     if name in ("", "identity"):
@@ -86,7 +86,7 @@ def decompress_chunks(body: bytes, content_encoding: str, limit: int) -> Iterato
     try:
         while pending or at < len(body):
             if not pending:
-                # Not all of it at once: what one member leaves over is copied for the next.
+                # In chunks, because the rest after each member is copied for the next.
                 pending = body[at : at + CHUNK]
                 at += CHUNK
             if stream is None:
@@ -105,7 +105,7 @@ def decompress_chunks(body: bytes, content_encoding: str, limit: int) -> Iterato
             if chunk:
                 yield chunk
         while stream is not None:
-            # What was read and could not be given out yet, at most a part at a time.
+            # Output that is still buffered, one chunk at a time.
             chunk = stream.decompress(b"", CHUNK)
             left -= len(chunk)
             if left < 0:
@@ -122,11 +122,11 @@ def decompress_chunks(body: bytes, content_encoding: str, limit: int) -> Iterato
 
 def check_json(body: bytes | bytearray) -> None:
     """
-    Refuse JSON that would take long to parse or become much bigger than it is; bounded work, for a thread.
+    Reject JSON that is slow to parse or expands too much. The work is bounded; meant for a thread.
 
     Raises:
-        RejectedRequestError: It is longer than `MAX_JSON` bytes, or holds more than `MAX_VALUES` values
-            (413); or it is nested too deep or has a number that is too long (400).
+        RejectedRequestError: It is longer than `MAX_JSON` bytes or has more than `MAX_VALUES` values (413),
+            or is nested too deep or has too long a number (400).
     """
     if len(body) > MAX_JSON:
         raise too_large_error("the body, as JSON and decompressed,", MAX_JSON)
@@ -140,10 +140,10 @@ def check_json(body: bytes | bytearray) -> None:
 
 def parse(body: bytes | bytearray, media_type: MediaType, make: Callable[[], M]) -> M:
     """
-    Return the message that a body holds; an empty body is an empty message, unknown fields are ignored.
+    Parse a body. An empty body is an empty message; unknown fields are ignored.
 
     Raises:
-        RejectedRequestError: It holds no such message (400).
+        RejectedRequestError: The body is not such a message (400).
     """
     message = make()
     if not body:
@@ -161,7 +161,7 @@ def parse(body: bytes | bytearray, media_type: MediaType, make: Callable[[], M])
             f"the body is not a valid {message.DESCRIPTOR.name}: {str(error)[:300]}"
         ) from None
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        # What the JSON parser lets through on values of the wrong kind.
+        # Errors that json_format does not wrap for values of the wrong type.
         raise malformed_error(
             f"the body is not a valid {message.DESCRIPTOR.name}: {type(error).__name__}"
         ) from None
@@ -176,19 +176,19 @@ def _loads(body: bytes | bytearray) -> Any:
 
 
 def render(message: Message, media_type: MediaType) -> bytes:
-    """Return a message as a body."""
+    """Serialize a message."""
     if media_type is MediaType.PROTOBUF:
         return message.SerializeToString()
     return json_format.MessageToJson(message, indent=None).encode()
 
 
 def render_status(code: int, reason: str, media_type: MediaType) -> bytes:
-    """Return what went wrong as the ``google.rpc.Status`` that OTLP asks for."""
+    """Serialize an error as ``google.rpc.Status``, as OTLP requires."""
     return render(Status(code=code, message=reason), media_type)
 
 
 def _with_base64_ids(value: Any, depth: int) -> Any:
-    """Return OTLP's JSON as protobuf's, where trace and span ids are base64 instead of hexadecimal."""
+    """Convert OTLP's JSON to protobuf's, which has trace and span ids in base64 instead of hexadecimal."""
     if depth > MAX_DEPTH:
         raise malformed_error(f"the body is nested more than {MAX_DEPTH} deep")
     if isinstance(value, list):

@@ -1,8 +1,7 @@
 """
-The OTLP/HTTP receiver: a plain ASGI app for ``/v1/traces``, ``/v1/logs`` and ``/v1/metrics``.
+The OTLP/HTTP receiver: an ASGI app for ``/v1/traces``, ``/v1/logs`` and ``/v1/metrics``.
 
-An answer of 200 means that the events are durable: it is sent after whatever
-the app hands them to has said so.
+A response of 200 means that the events are durable: it is sent after the ingest function has returned.
 """
 
 from __future__ import annotations
@@ -75,12 +74,12 @@ NoteAlive = Callable[[Mapping[str, float | None]], None]
 MAX_BODY: Final = 16 * 1024 * 1024
 MAX_INFLATED: Final = 64 * 1024 * 1024
 MAX_IN_FLIGHT: Final = 128 * 1024 * 1024
-"""Bytes of bodies that are held at one time, as sent and decompressed."""
+"""Bytes of bodies in memory at one time, compressed and decompressed."""
 BODY_TIMEOUT: Final = 30.0
 SMALL_JSON: Final = 8 * 1024
-"""JSON up to so many bytes is parsed in the event loop, and more in a thread: it takes 1 ms a kilobyte."""
+"""Longer JSON is parsed in a thread: parsing takes 1 ms per kilobyte."""
 MAX_STORING: Final = 2_048
-"""Events that are being stored at one time; all that are stored together are looked at in one go."""
+"""Events that are being stored at one time; the monitor processes a stored group in one go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ class _Signal:
 
 
 _END_CHECK_SECONDS: Final = 5.0
-"""How often runs are looked for that are over though nothing said so."""
+"""Seconds between two checks for runs that have ended without a record."""
 _SIGNALS: Final = {
     "/v1/traces": _Signal(
         ExportTraceServiceRequest, ExportTraceServiceResponse, "rejected_spans", decode_spans_in_steps
@@ -100,7 +99,7 @@ _SIGNALS: Final = {
     "/v1/logs": _Signal(
         ExportLogsServiceRequest, ExportLogsServiceResponse, "rejected_log_records", decode_logs_in_steps
     ),
-    # Accepted so that a client's exporter does not fail, and passed on; a worker's metrics are scraped.
+    # Accepted, so that a client's exporter does not fail, and forwarded. Workers' metrics are scraped.
     "/v1/metrics": _Signal(
         ExportMetricsServiceRequest,
         ExportMetricsServiceResponse,
@@ -112,7 +111,7 @@ _SIGNALS: Final = {
 
 @dataclass(slots=True)
 class Counts:
-    """What has been received since the start; spans and records together where not said otherwise."""
+    """Totals since the start, of spans and records together."""
 
     requests: int = 0
     refused: int = 0
@@ -121,18 +120,16 @@ class Counts:
     rejected: int = 0
     events: int = 0
     last_received: float = 0.0
-    """When something was last accepted, in seconds since the epoch; 0 for never."""
+    """The time of the last accepted request, in seconds since the epoch; 0 if there was none."""
 
 
 class _ClientDisconnectedError(Exception):
-    """The client closed the connection in the middle of its request."""
+    """Raised when the client disconnects before its request is complete."""
 
 
 class OtlpReceiver:
     """
-    The ASGI app. See `otlp_app`.
-
-    ``counts`` is what has been received so far, for a status page.
+    The ASGI app; see `otlp_app`. ``counts`` has the totals for the status page.
     """
 
     def __init__(
@@ -162,7 +159,7 @@ class OtlpReceiver:
         self._in_flight = 0
         self._share = share or EventLoopShare()
         self._storing = CapacityLimiter(MAX_STORING)
-        # One, so that no number of requests takes more than half of the interpreter's turns.
+        # One thread, so that no number of requests gets more than half of the GIL.
         self._thread = ThreadPoolExecutor(1, "otlp")
         self._body_timeout = body_timeout
         self._clock = clock
@@ -175,7 +172,7 @@ class OtlpReceiver:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection of ASGI: HTTP and lifespan."""
+        """Serve ASGI's HTTP and lifespan scopes."""
         if scope["type"] == "http":
             await self._http(scope, receive, send)
         elif scope["type"] == "lifespan":
@@ -234,12 +231,13 @@ class OtlpReceiver:
                 405, UNIMPLEMENTED, f"{path} accepts only POST", ((b"allow", b"POST"),)
             )
         media_type = MediaType.from_header(content_type)
-        # What was only announced takes no place from what others have sent.
+        # An announced length does not reserve memory that other requests use.
         held = _HeldBytes(self, self._declared_length(headers))
         try:
             raw = await self._body(receive, held)
             if self._forwarder is not None:
-                # Before anything of ours can fail: what we cannot read or keep still goes where it went.
+                # Forward first, so that requests that cannot be read or stored still reach the other
+                # endpoint.
                 self._forwarder.offer(path, scope["headers"], raw)
             encoding = headers.get(b"content-encoding", b"").decode("latin-1")
             batch = Batch()
@@ -285,7 +283,7 @@ class OtlpReceiver:
     async def _bodies(
         self, signal: _Signal, encoding: str, media_type: MediaType, raw: bytes, held: _HeldBytes
     ) -> Iterable[tuple[bytes | bytearray, MediaType]]:
-        """Return a body as it is parsed: decompressed, and in pieces if it is big."""
+        """Return a body decompressed, and split if it is big."""
         body: bytes | bytearray = raw
         if encoding.strip():
             parts = decompress_chunks(raw, encoding, self._max_inflated)
@@ -306,7 +304,7 @@ class OtlpReceiver:
         return await self._share.run(lambda _: parse(body, media_type, signal.request))
 
     async def keep_ending(self) -> None:
-        """End runs that have been over for a while, again and again until it is cancelled."""
+        """End finished runs periodically, until cancelled."""
         while True:
             await asyncio.sleep(_END_CHECK_SECONDS)
             try:
@@ -315,7 +313,7 @@ class OtlpReceiver:
                 logger.exception("cannot end finished runs")
 
     async def end_held_runs(self) -> None:
-        """End runs whose agent has ended, and of which nothing more has arrived in time."""
+        """End runs whose agent has ended and of which nothing more has arrived in time."""
         try:
             await self._store(_SIGNALS["/v1/traces"], ExportTraceServiceRequest(), Batch())
         except RejectedRequestError:
@@ -325,9 +323,9 @@ class OtlpReceiver:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
     async def _store(self, signal: _Signal, request: Message, batch: Batch) -> None:
-        """Decode a message and hand over its events, a bounded number at a time."""
+        """Decode a message and store its events, a bounded number at a time."""
         if isinstance(request, ExportMetricsServiceRequest):
-            # Metrics come at a steady pace, whatever the agents do.
+            # Metrics arrive at a steady rate, independent of work, so they show that the process is alive.
             groups = request.resource_metrics[:MAX_GROUPS]
             self._note_alive({Process.from_resource(group.resource).incarnation_id: None for group in groups})
         steps = signal.decode(request, self._assembler, self._clock(), batch)
@@ -343,7 +341,7 @@ class OtlpReceiver:
         try:
             while more:
                 more = await self._share.run(decode)
-                # Whoever sends one of these again from now on has to wait.
+                # From now on, a retry of one of these has to wait.
                 self._assembler.duplicates.begin_storing(batch.identities)
                 if more and len(batch.events) < MAX_EVENTS:
                     continue
@@ -367,7 +365,7 @@ class OtlpReceiver:
         except OverloadedError as error:
             raise unavailable_error(str(error), error.retry_after) from None
         except Exception:
-            # The client keeps what was not stored and sends it again, so nothing is lost.
+            # The client retries what was not stored, so nothing is lost.
             logger.exception("cannot store %d events received over OTLP", len(batch.events))
             raise unavailable_error("the events could not be stored; retry later", 5) from None
 
@@ -387,7 +385,7 @@ class OtlpReceiver:
 
 
 class _HeldBytes:
-    """How many bytes one request holds of those that all may hold together."""
+    """The bytes that one request holds, counted against the limit of all requests."""
 
     def __init__(self, receiver: OtlpReceiver, announced: int | None) -> None:
         self._receiver = receiver
@@ -396,17 +394,17 @@ class _HeldBytes:
 
     def add(self, count: int) -> None:
         """
-        Hold more.
+        Hold more bytes.
 
         Raises:
-            RejectedRequestError: All of them hold too much (503).
+            RejectedRequestError: All requests together hold too many (503).
         """
         self._check(count)
         self._receiver._in_flight += count
         self._bytes += count
 
     def release(self) -> None:
-        """Hold nothing any more."""
+        """Release all bytes."""
         self._receiver._in_flight -= self._bytes
         self._bytes = 0
 
@@ -421,7 +419,7 @@ def _as_protobuf(body: bytes | bytearray, make: Callable[[], Message]) -> bytes:
 
 
 def _pop_each(pieces: list[bytes]) -> Iterator[bytes]:
-    """Yield pieces and keep none that was yielded."""
+    """Yield each piece and drop the reference to it."""
     pieces.reverse()
     while pieces:
         yield pieces.pop()
@@ -446,22 +444,22 @@ def otlp_app(
     Return the receiver as an ASGI app.
 
     Args:
-        ingest: Takes the events of one request, in the order of their times, and returns once they are
-            durable. It may raise `OverloadedError`; that, and any other exception, is answered with 503 and
-            ``Retry-After``, so that the client sends the request again.
-        registry: Where ``queenright_ingest_spans_total`` is registered.
-        assembler: Knows what was received before, from hooks too; one of its own without.
-        intake: Notes who sends what, from hooks too; one of its own without.
-        note_alive: Called with the processes that sent something, by incarnation id, and in how many seconds
-            each reports its open work again (None if it does not).
-        forwarder: Passes every accepted request on; started and stopped by whoever made it.
-        max_body: Longest body taken, in bytes as sent.
+        ingest: Stores the events of one request, ordered by time, and returns once they are durable. It may
+        raise `OverloadedError`; this and any other exception is answered with 503 and ``Retry-After``, so
+        that the client retries.
+        registry: The registry for ``queenright_ingest_spans_total``.
+        assembler: The assembler, shared with hooks; a new one by default.
+        intake: The statistics of senders, shared with hooks; new ones by default.
+        note_alive: Called with the processes that sent something: by incarnation id, the seconds after which
+        each reports open work again (None if it does not).
+        forwarder: Forwards every accepted request; started and stopped by the caller.
+        max_body: Longest body, in bytes as sent.
         max_inflated: The same, decompressed.
-        max_in_flight: Bytes of bodies held at one time, as sent and decompressed; above it requests are
-            answered with 503.
+        max_in_flight: Bytes of bodies in memory at one time, compressed and decompressed; beyond it, requests
+        are answered with 503.
         body_timeout: Seconds that a body may take to arrive.
         clock: Seconds since the epoch.
-        share: What decoding may take of the event loop.
+        share: Limits how much of the event loop decoding uses.
     """
     return OtlpReceiver(
         ingest,

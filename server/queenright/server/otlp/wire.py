@@ -1,9 +1,9 @@
 """
-OTLP's protobuf as it lies on the wire: a big body is checked and cut before it is parsed. No I/O.
+Check and split big OTLP protobuf bodies before they are parsed. No I/O.
 
-Protobuf's parser is C code that holds the interpreter's lock for all of what it is given, and a message of
-two bytes costs as much as one of two hundred. So it is never given more than `MAX_PIECE` bytes that were not
-looked through: a longer body is cut between resources, scopes, and their spans, records or metrics.
+Protobuf's parser is C code that holds the GIL for the whole input, and a message of two bytes costs as much
+as one of two hundred. So it never gets more than `MAX_PIECE` unchecked bytes: a longer body is split between
+resources, scopes, and their spans, records or metrics.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from queenright.server.otlp.errors import (
 )
 
 MAX_PIECE: Final = 256 * 1024
-"""Bytes that are parsed at once: 4 ms, if they are nothing but empty messages."""
+"""Bytes that are parsed at once: 4 ms for the worst case, only empty messages."""
 
 MAX_GROUPS: Final = 10_000
 """Resources and scopes of a request."""
@@ -35,13 +35,13 @@ MAX_ITEM: Final = 4 * 1024 * 1024
 """Bytes of one span, log record or metric."""
 
 MAX_FIELDS: Final = 20_000
-"""Fields of one span, log record or metric that is longer than a piece, with those of its attributes."""
+"""Fields, including nested ones, of one span, log record or metric that is longer than a piece."""
 
 MAX_SHARED: Final = 64 * 1024
-"""Bytes of a resource or scope that is to be repeated in several pieces."""
+"""Bytes of a resource or scope that is repeated in several pieces."""
 
 _CHILD: Final = (1, 2, 2)
-"""The number of the field that holds resources in a request, scopes in a resource, items in a scope."""
+"""Field numbers of resources in a request, scopes in a resource, and items in a scope."""
 _ITEM: Final = 2
 _MAX_DEPTH: Final = 100
 
@@ -50,16 +50,16 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 def split_request(body: bytes | bytearray, request: Callable[[], Message]) -> list[bytes]:
     """
-    Return a request as requests of at most `MAX_PIECE` bytes each, as far as its items allow it.
+    Split a request into requests of at most `MAX_PIECE` bytes, unless a single item is longer.
 
-    Each piece has the resource and scope that its items are of. What may be in a request bounds the work.
+    Each piece repeats the resource and scope of its items. The limits of a request bound the work.
 
     Args:
         body: A request to export spans, log records or metrics.
-        request: Makes an empty request of its kind.
+        request: Creates an empty request of this kind.
 
     Raises:
-        RejectedRequestError: It is no such request (400), or holds too many or too long messages (413).
+        RejectedRequestError: It is not such a request (400), or has too many or too long messages (413).
     """
     message: Any = request().DESCRIPTOR
     for number in _CHILD:
@@ -68,7 +68,7 @@ def split_request(body: bytes | bytearray, request: Callable[[], Message]) -> li
 
 
 def _fields(body: bytes | bytearray, at: int, end: int) -> Iterator[tuple[int, int, int, int, bool]]:
-    """Yield of each field its number, where it, its value and its end are, and if it has a length."""
+    """Yield each field's number, the offsets of its start, value and end, and whether it has a length."""
     while at < end:
         begin = at
         tag, at = _varint(body, at, end)
@@ -107,7 +107,7 @@ def _truncated_error() -> RejectedRequestError:
 
 
 class _Splitter:
-    """Cuts one body."""
+    """Splits one body."""
 
     def __init__(self, body: bytes | bytearray, item: Descriptor) -> None:
         self._body = body
@@ -116,7 +116,7 @@ class _Splitter:
         self._items = 0
 
     def cut(self, at: int, end: int, level: int) -> Iterator[bytearray]:
-        """Yield the message between two places in pieces, each with the fields that its children share."""
+        """Yield the message between two offsets in pieces, each with the fields that its children share."""
         body = self._body
         shared = bytearray()
         children: list[tuple[int, int, int]] = []
@@ -155,7 +155,7 @@ class _Splitter:
                 raise too_many_error("resources and scopes", MAX_GROUPS)
 
     def _check_item(self, at: int, end: int) -> None:
-        """Refuse an item that is long because of its fields, not its texts: parsing it takes long."""
+        """Reject an item that is long because of many fields, which are slow to parse."""
         if end - at > MAX_ITEM:
             raise too_large_error("a span, record or metric", MAX_ITEM)
         left = MAX_FIELDS
@@ -179,7 +179,7 @@ def _messages_in(message: Descriptor) -> dict[int, Descriptor]:
 
 
 def _header(number: int, length: int) -> bytes:
-    """Return what a field with a length begins with."""
+    """Return the tag and length of a length-delimited field."""
     header = bytearray((number << 3 | _LENGTH,))
     while length > 0x7F:
         header.append(length & 0x7F | 0x80)

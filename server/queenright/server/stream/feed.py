@@ -1,12 +1,12 @@
 """
-The feed: the event log as it grows, for whoever follows it.
+The feed: streams the event log to its readers in log order.
 
-It keeps the log's own order. The newest events are in memory, each written as text once for all readers;
-a reader has a place in the log and takes what comes after it, from memory, or from the database where it
-is too far behind for that. So nothing that is in the log is ever skipped: who is slow is late.
+The newest events are in memory, each formatted once for all readers. A reader has a position in the log and
+reads the events after it, from memory or, if it is too far behind, from the database. So no logged event is
+skipped: a slow reader is only late.
 
-Pieces of a model's text are in no log. They wait in a short queue a reader, the oldest are dropped where
-that is full, and the reader is told how many.
+Text deltas of models are not logged. They wait in a short queue per reader; when it is full, the oldest are
+dropped and the reader is told how many.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ from queenright.server.stream.reader import Reader
 _log = logging.getLogger(__name__)
 
 SUBSCRIBER: Final = "event-stream"
-"""What the metric of dropped events calls all readers together."""
+"""The label of all stream readers in the metric of dropped events."""
 
 TRANSIENT: Final = frozenset({EventType.LLM_TEXT_DELTA, EventType.CLIENT_OUTPUT_DELTA})
-"""Types of which some are in no log."""
+"""Event types that may not be in the log."""
 
 _TICK: Final = 1.0
 _MAX_ROWS: Final = 20_000
-"""Rows of the log that one look into the database goes through."""
+"""Rows that one database read scans."""
 _WAKE_BATCH: Final = 16
-"""Readers that are woken before others have the loop: some 1 ms."""
+"""Readers to wake in one turn of the event loop: about 1 ms."""
 _REMEMBERED: Final = 10_000
 
 
 class Feed:
     """
-    Follows the log of one store. Belongs to its event loop.
+    Follows the log of one store. Bound to its event loop.
 
     Args:
-        store: Whose log it is; the feed takes its ``on_commit``.
-        on_drop: Is told (``SUBSCRIBER``, how many) when pieces of text are dropped.
-        max_recent: The newest events that are kept in memory while anybody reads.
-        batch_seconds: Seconds in which what happens is told together.
-        clock: Seconds that only go forward.
+        store: The store of the log; the feed sets its ``on_commit``.
+        on_drop: Called with ``SUBSCRIBER`` and a count when text deltas are dropped.
+        max_recent: Events kept in memory while there are readers.
+        batch_seconds: Seconds in which events are collected before readers wake.
+        clock: A monotonic clock, in seconds.
         sleep: Sleeps on that clock.
-        keep_alive: Seconds after which a silent stream says that it is there.
-        send_timeout: Seconds that a reader may take for what was sent before it is cut off.
+        keep_alive: Seconds of silence before a keep-alive comment.
+        send_timeout: Seconds that a client may take to receive data before it is disconnected.
     """
 
     def __init__(
@@ -83,15 +83,15 @@ class Feed:
         self._keep_alive = keep_alive
         self._send_timeout = send_timeout
         self._lines: list[LogLine] = []
-        """Sequence numbers follow one another; the last one is ``_head``'s, if there is any."""
+        """Consecutive by sequence number; the last one is at ``_head``, if there is any."""
         self._head = Place(0, "")
         self._released_seq = 0
-        """Up to here readers have been told: what came since waits for the next time."""
+        """Readers may read up to this sequence number; later events wait for the next wakeup."""
         self._readers: set[Reader] = set()
         self._logged: set[str] = set()
-        """Ids of pieces of text that are in the log, until the bus has brought them, too."""
+        """Ids of text deltas that are in the log, until the bus delivers them as well."""
         self._slices: dict[tuple[EventFilter, int], LogSlice] = {}
-        """What was read since readers were told: others at the same place read the same."""
+        """Cache since the last wakeup: readers at the same position share a slice."""
         self._wakeup: asyncio.TimerHandle | None = None
         self._woke_at = float("-inf")
         self.closed = False
@@ -101,30 +101,30 @@ class Feed:
 
     @property
     def readers(self) -> int:
-        """How many read now."""
+        """The number of readers."""
         return len(self._readers)
 
     @property
     def recent(self) -> Sequence[LogLine]:
-        """The newest events, which are in memory."""
+        """The events in memory."""
         return self._lines
 
     @property
     def head(self) -> Place:
-        """Where the log ends."""
+        """The end of the log."""
         return self._head
 
     @property
     def released_seq(self) -> int:
-        """Up to which sequence number readers may read now."""
+        """The sequence number up to which readers may read."""
         return self._released_seq
 
     async def start(self) -> None:
         """
-        Find the end of the log, and follow it from now on.
+        Find the end of the log and follow it from there.
 
         Raises:
-            StoreError: The database refused.
+            StoreError: The database failed.
         """
         self._store.on_commit(self.committed)
         place = await self.find_place_of()
@@ -132,7 +132,7 @@ class Feed:
             self._head = place
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Look after the readers until ``stopping``, then end all streams."""
+        """Check the readers until ``stopping`` is set, then end all streams."""
         stop = asyncio.ensure_future(stopping.wait())
         try:
             while not stop.done():
@@ -153,7 +153,7 @@ class Feed:
             _log.exception("checking the event streams failed; retrying")
 
     def check_readers(self) -> None:
-        """Cut off who takes nothing, and let the silent streams say that they are there."""
+        """Disconnect stalled clients, and send keep-alives on silent streams."""
         now = self.clock()
         for reader in tuple(self._readers):
             if reader.sending_since is not None:
@@ -163,7 +163,7 @@ class Feed:
                 reader.request_keep_alive()
 
     def close(self) -> None:
-        """End all streams; who comes later is ended at once."""
+        """End all streams; later readers end at once."""
         self.closed = True
         if self._wakeup is not None:
             self._wakeup.cancel()
@@ -172,21 +172,21 @@ class Feed:
 
     async def find_place_of(self, event_id: str | None = None) -> Place | None:
         """
-        Return where an event is in the log, None if it is not there; without an id the log's end.
+        Return the position of an event in the log, or None; without an id, the end of the log.
 
         Raises:
-            StoreError: The database refused.
+            StoreError: The database failed.
         """
         return await self._store.read(lambda conn: find_place(conn, event_id))
 
     def open(self, event_filter: EventFilter, *, after: Place | None = None, capacity: int = 1000) -> Reader:
         """
-        Return a reader of what comes after a place, from now on without one; ``close`` it.
+        Open a reader. The caller has to ``close`` it.
 
         Args:
-            event_filter: Which events.
-            after: Where in the log to begin.
-            capacity: Pieces of text that may wait.
+            event_filter: The events to read.
+            after: The position to start after; the end of the log by default.
+            capacity: Text deltas that may wait.
         """
         if not self._readers:
             self._released_seq = self._head.seq
@@ -197,7 +197,7 @@ class Feed:
         return reader
 
     def remove(self, reader: Reader) -> None:
-        """Forget a reader. Without any, nothing is kept."""
+        """Remove a reader. Without readers, no events are kept."""
         self._readers.discard(reader)
         if not self._readers:
             self._lines = []
@@ -207,7 +207,7 @@ class Feed:
     # -- what comes in --------------------------------------------------------------------------
 
     def committed(self, appended: Sequence[Appended]) -> None:
-        """Take in what was committed to the log: for ``Store.on_commit``."""
+        """Add committed events; the callback for ``Store.on_commit``."""
         last, event = appended[-1][0] + len(appended[-1][1]) - 1, appended[-1][1][-1]
         if self._readers:
             for first, events in appended:
@@ -226,7 +226,7 @@ class Feed:
             self._logged.clear()
 
     def add_transient(self, events: Sequence[AgentEvent]) -> None:
-        """Take in what goes over the bus: pieces of text that are in no log."""
+        """Add text deltas from the bus that are not in the log."""
         if not self._readers:
             return
         for event in events:
@@ -250,7 +250,7 @@ class Feed:
     # -- telling readers ------------------------------------------------------------------------
 
     def _schedule_wakeup(self) -> None:
-        """Wake the readers, at once after a pause, or when the time to gather is over."""
+        """Schedule a wakeup of the readers, at least ``batch_seconds`` after the last one."""
         if self._wakeup is None:
             loop = asyncio.get_running_loop()
             due = max(loop.time(), self._woke_at + self._batch_seconds)
@@ -276,7 +276,7 @@ class Feed:
         Return what a reader at ``after``, which is before ``told``, reads next: it may be nothing yet.
 
         Raises:
-            StoreError: It had to be read from the database, which refused.
+            StoreError: The slice is not in memory, and the database failed.
         """
         if not self._lines or after < self._lines[0].seq - 1:
             through = min(self._released_seq, after + _MAX_ROWS)

@@ -1,4 +1,4 @@
-"""What goes over an event stream: events as text, and the part of the log that a reader takes at once."""
+"""Events formatted for the event stream, and slices of the log."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from queenright.server.agents.companion_sessions import CompanionSessions
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Which events a reader wants; None is all."""
+    """Selects events; None matches all."""
 
     types: frozenset[EventType] | None = None
     agent: str | None = None
     companions: CompanionSessions | None = None
-    """With the agent, the graphs that run beside it."""
+    """Also match the agent's companion sessions."""
 
     def matches(self, event: AgentEvent) -> bool:
-        """Return whether it wants this one."""
+        """Return whether an event matches."""
         if self.types is not None and event.type not in self.types:
             return False
         return self.agent is None or event.agent_id == self.agent or event.session_id in self.sessions()
 
     def sessions(self) -> Collection[str]:
-        """Return the sessions that are wanted besides the agent's own."""
+        """Return the companion sessions that match."""
         return () if self.agent is None or self.companions is None else self.companions.of(self.agent)
 
 
 @dataclass(slots=True)
 class LogLine:
-    """An event of the log, and its text once somebody has read it."""
+    """A logged event, with its cached text."""
 
     seq: int
     event: AgentEvent
@@ -44,7 +44,7 @@ class LogLine:
 
     @property
     def text(self) -> bytes:
-        """The event as it goes over the wire, written once."""
+        """The event in wire format, formatted once."""
         if not self._text:
             self._text = format_event(self.event, event_id=self.event.id)
         return self._text
@@ -52,29 +52,29 @@ class LogLine:
 
 @dataclass
 class LogSlice:
-    """What a reader takes at once: a part of the log, and what of it is wanted."""
+    """A slice of the log, with the matching events as text."""
 
     through: int
-    """The last sequence number that was looked at."""
+    """The last sequence number of the slice."""
     parts: list[tuple[int, bytes]] = field(default_factory=list)
-    """Sequence numbers, and the events as text."""
+    """Sequence numbers and texts of the matching events."""
     size: int = 0
     has_gap: bool = False
-    """Events before the part were let go of by age: they cannot be told any more."""
+    """Events before the slice have expired."""
 
     def add(self, seq: int, text: bytes) -> None:
-        """Add one event that is wanted."""
+        """Add a matching event."""
         self.parts.append((seq, text))
         self.size += len(text)
 
     @functools.cached_property
     def joined(self) -> bytes:
-        """All of it as one piece."""
+        """All texts, joined."""
         return b"".join(text for _, text in self.parts)
 
 
 def select_lines(lines: Iterable[LogLine], event_filter: EventFilter, after: int, limit: int) -> LogSlice:
-    """Return what is wanted of ``lines``, which follow ``after``; no more than some ``limit`` bytes."""
+    """Select the matching events of ``lines``, which start after ``after``; about ``limit`` bytes."""
     batch = LogSlice(after)
     for line in lines:
         batch.through = line.seq
@@ -88,7 +88,7 @@ def select_lines(lines: Iterable[LogLine], event_filter: EventFilter, after: int
 def read_log_slice(
     conn: Connection, event_filter: EventFilter, after: int, through: int, limit: int, rows: int = 500
 ) -> LogSlice:
-    """Return what is wanted of a part of the log: no more than some ``limit`` bytes, and ``rows`` events."""
+    """Read the matching events of a part of the log: about ``limit`` bytes, and at most ``rows`` events."""
     begins = log_begins(conn)
     batch = LogSlice(max(after, begins), has_gap=after < begins)
     after = batch.through
@@ -113,7 +113,7 @@ def read_log_slice(
 
 
 def format_event(event: AgentEvent, *, event_id: str | None) -> bytes:
-    """Return an event as a block of a stream; with an id, so that one can go on after it."""
+    """Format an event as a server-sent event; with an id, a client can resume after it."""
     head = f"event: {event.type.value}\n"
     if event_id and event_id.isprintable():
         head += f"id: {event_id}\n"

@@ -1,4 +1,4 @@
-"""One reader of the feed: its place in the log, and the pieces of text that wait for it."""
+"""A reader of the feed: its position in the log, and the text deltas that wait for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from queenright.server.stream.feed import Feed
 
 _READ_BYTES: Final = 65_536
-"""Bytes that are read at once: what a slow reader makes wait in memory is about this much."""
+"""Bytes per read; also about what a slow client keeps in memory."""
 
 LOST: Final = (
     "events after this one have expired (health_monitoring.retention); "
@@ -26,10 +26,10 @@ LOST: Final = (
 
 class Reader:
     """
-    Reads the feed from a place on. Made by ``Feed.open``.
+    Reads the feed from a position. Created by ``Feed.open``.
 
-    Whoever passes on what it reads says around it when it begins and has ended to send (``sending``,
-    ``sent``), and how it can be cut off meanwhile (``on_cut``).
+    The caller calls ``mark_sending`` before and ``mark_sent`` after it sends data, and sets ``on_disconnect``
+    to a function that disconnects the client.
     """
 
     def __init__(self, feed: Feed, event_filter: EventFilter, after: Place, *, capacity: int) -> None:
@@ -37,7 +37,7 @@ class Reader:
         self.event_filter = event_filter
         self.place = after.seq
         self._transient: deque[tuple[int, bytes]] = deque()
-        """Pieces of text, each with the sequence number after which it came."""
+        """Text deltas, each with the sequence number after which it arrived."""
         self._capacity = capacity
         self._dropped = 0
         self._waiting: asyncio.Future[None] | None = None
@@ -49,13 +49,13 @@ class Reader:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it waits to be woken."""
+        """Whether it waits for a wakeup."""
         return self._waiting is not None
 
     # -- for the feed ---------------------------------------------------------------------------
 
     def offer(self, after: int, text: bytes) -> int:
-        """Let a piece of text wait; return how many were dropped for it."""
+        """Queue a text delta; return the number of dropped ones."""
         dropped = 0
         if len(self._transient) >= self._capacity:
             self._transient.popleft()
@@ -65,49 +65,49 @@ class Reader:
         return dropped
 
     def wake(self) -> None:
-        """Let it look again."""
+        """Wake the reader."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
     def request_keep_alive(self) -> None:
-        """Let it say that the stream is there, although nothing happens."""
+        """Make ``read`` return a keep-alive comment."""
         self._is_keep_alive_due = True
         self.wake()
 
     def end(self) -> None:
-        """Let ``read`` return None from now on."""
+        """Make ``read`` return None from now on."""
         self._ended = True
         self.wake()
 
     def disconnect(self) -> None:
-        """Cut off who takes nothing."""
+        """Disconnect a stalled client."""
         self._ended = True
-        on_disconnect, self.on_disconnect = self.on_disconnect, None  # once: it takes some turns of the loop
+        on_disconnect, self.on_disconnect = self.on_disconnect, None  # once: it takes several turns
         if on_disconnect is not None:
             on_disconnect()
 
     # -- for whoever passes it on ---------------------------------------------------------------
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading and leave the feed."""
         self.end()
         self._feed.remove(self)
 
     def mark_sending(self) -> None:
-        """Say that what was read is being sent."""
+        """Record that data is being sent."""
         self.sending_since = self._feed.clock()
 
     def mark_sent(self) -> None:
-        """Say that it was taken."""
+        """Record that the data was sent."""
         self.sending_since = None
         self.sent_at = self._feed.clock()
 
     async def read(self) -> bytes | None:
         """
-        Return what comes next, as soon as there is something; None at the end of the stream.
+        Wait for the next data and return it; None at the end of the stream.
 
         Raises:
-            StoreError: It had to be read from the database, which refused.
+            StoreError: The database failed.
         """
         while not self._ended:
             piece = b""
@@ -134,7 +134,7 @@ class Reader:
             self._waiting = None
 
     def _merge(self, batch: LogSlice) -> bytes:
-        """Return events of the log, and between them the pieces of text that came between them."""
+        """Merge the text deltas into a slice of the log, in order of arrival."""
         if not self._transient or self._transient[0][0] > batch.through:
             return batch.joined
         parts = [self._dropped_block()]
@@ -152,16 +152,16 @@ class Reader:
 
     def _keep_alive(self) -> bytes:
         head = self._feed.head
-        # All before was looked at: who comes back need not look again.
+        # All earlier events were scanned, so a client that resumes need not scan them again.
         known = head.event_id if head.seq == self.place else ""
         return b": still here\n" + id_line(known) + b"\n"
 
 
 def id_line(event_id: str) -> bytes:
-    """Return the line that says from where one can go on."""
+    """Return the line with the id to resume after."""
     return f"id: {event_id}\n".encode() if event_id and event_id.isprintable() else b""
 
 
 def reset_block(reason: str) -> bytes:
-    """Return the block that says that something may be missing before what follows, and why."""
+    """Return the event that says that earlier events may be missing, and why."""
     return b"event: reset\ndata: %b\n\n" % orjson.dumps({"reason": reason})

@@ -1,8 +1,8 @@
 """
-The way back: what people say in Slack and PagerDuty, and what Alertmanager says it told them.
+Callbacks from Slack, PagerDuty and Alertmanager.
 
-Every way ends in the same function of the ticket service. What is said a second time does nothing; what
-cannot be done is said in words, to whoever reads them.
+All of them call the same functions of the ticket service. A repeated callback has no effect; a failure is
+explained in the answer.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from queenright.runtime.events import Clock
 _log = logging.getLogger(__name__)
 
 _ANSWER_SECONDS: Final = 2.5
-"""Seconds until Slack is answered in any case: it waits three."""
+"""Seconds until Slack is answered in any case: its limit is three."""
 _ID: Final = re.compile(r"[\x21-\x7e]{1,100}")
 _DEDUP_KEY: Final = re.compile(r"[0-9a-f]{64}")
 _NOT_RECORDED: Final = "This could not be recorded. Try again, or use the ticket's page."
 
 
 class CallbackNotConfiguredError(QueenrightError):
-    """Raised when a callback comes that no secret is named for: nobody could say whether it is genuine."""
+    """Raised when a callback arrives for which no secret is configured, so it cannot be verified."""
 
     def __init__(self, sender: str, secret: str, setting: str) -> None:
         super().__init__(f"callbacks from {sender} are not configured: set {setting} to a file with {secret}")
@@ -56,13 +56,13 @@ class CallbackNotConfiguredError(QueenrightError):
 
 class Callbacks:
     """
-    Takes what comes back.
+    Handles callbacks.
 
     Args:
-        store: Keeps who was told of what, and which callbacks were acted on.
-        tickets: Are acknowledged.
-        slack: Slack's signing secret; None: no clicks are taken.
-        pagerduty: Secrets of PagerDuty's webhook subscriptions; none: no webhooks are taken.
+        store: Stores notifications and the answers to handled callbacks.
+        tickets: The ticket service.
+        slack: Slack's signing secret; None rejects clicks.
+        pagerduty: Secrets of PagerDuty's webhook subscriptions; an empty tuple rejects webhooks.
         clock: Seconds since the epoch.
         patience: Seconds until Slack is answered in any case.
     """
@@ -91,11 +91,11 @@ class Callbacks:
 
     async def record_notification(self, body: bytes) -> int:
         """
-        Note whom Alertmanager has told; return of how many alerts about tickets of ours.
+        Record a notification that Alertmanager sent; return the number of its alerts with a ticket.
 
         Raises:
-            InvalidWebhookError: It is no webhook of Alertmanager.
-            StoreError: It could not be noted; Alertmanager posts it again.
+            InvalidWebhookError: The body is not an Alertmanager webhook.
+            StoreError: It could not be stored; Alertmanager retries.
         """
         notification, now = parse_notification(body), self._clock()
         if notification.truncated:
@@ -121,12 +121,12 @@ class Callbacks:
 
     async def slack(self, body: bytes, *, timestamp: str, signature: str) -> tuple[dict[str, Any], str]:
         """
-        Do what somebody clicked; return what Slack is answered, and where to post that, too, if anywhere.
+        Handle a click; return the answer for Slack, and the URL to post it to as well, or "".
 
         Raises:
-            CallbackNotConfiguredError: There is no signing secret.
-            InvalidSignatureError: It is not signed with it, or too old.
-            InvalidInteractionError: It is no click.
+            CallbackNotConfiguredError: No signing secret is configured.
+            InvalidSignatureError: The signature is wrong or too old.
+            InvalidInteractionError: The body is not a click.
         """
         if self._slack is None:
             raise CallbackNotConfiguredError(
@@ -166,13 +166,13 @@ class Callbacks:
 
     async def pagerduty(self, body: bytes, *, signatures: str) -> dict[str, Any]:
         """
-        Take in what became of an incident, and return what was done about it, in words.
+        Handle an event of an incident; return what was done, in words.
 
         Raises:
-            CallbackNotConfiguredError: There is no secret of a webhook subscription.
-            InvalidSignatureError: It is signed with none of them.
-            InvalidEventError: It is no event.
-            StoreError: Nothing could be looked up or done; PagerDuty tries again.
+            CallbackNotConfiguredError: No subscription secret is configured.
+            InvalidSignatureError: No secret matches the signature.
+            InvalidEventError: The body is not an event.
+            StoreError: The store failed; PagerDuty retries.
         """
         if not self._pagerduty:
             what = "the secret of the webhook subscription"
@@ -212,7 +212,7 @@ class Callbacks:
         }
 
     async def _apply_to_ended(self, ticket_ids: set[str], event: IncidentEvent) -> dict[str, str]:
-        """Keep what was said of an incident whose last ticket has ended, and whose next would join it."""
+        """Apply an event to the ended tickets of an incident that the next ticket would join."""
         now, resolved = self._clock(), event.happened is Happened.RESOLVED
         ended = await self._store.read(
             lambda conn: ended_tickets_of_incidents(conn, ticket_ids, read_held(conn, now))
@@ -247,7 +247,7 @@ class Callbacks:
         return "No longer acknowledged."
 
     async def _resolve(self, ticket_id: str, by: str) -> str:
-        """A person's word ends a ticket only where nothing else can; else its condition does."""
+        """Resolve a ticket if only a person can; else resolve its incident, and its condition ends it."""
         try:
             await self._tickets.resolve(ticket_id, "resolved in PagerDuty", by=by)
         except TicketStatusError:
@@ -268,7 +268,7 @@ class Callbacks:
     # -- both ---------------------------------------------------------------------------------------
 
     async def _acknowledge(self, ticket_id: str, by: str, via: Way) -> tuple[bool, str]:
-        """Acknowledge; return whether it is in this person's hand, and what is to be said."""
+        """Acknowledge a ticket; return whether this person has it acknowledged, and the answer."""
         try:
             await self._tickets.acknowledge(ticket_id, by=by, via=via)
         except TicketNotFoundError:
@@ -283,9 +283,9 @@ class Callbacks:
         self, callback_id: str, act: Callable[[], Awaitable[dict[str, Any]]]
     ) -> dict[str, Any]:
         """
-        Return the answer to a callback; what came before is answered as it was, and not done again.
+        Handle a callback once; a repeated one gets the stored answer.
 
-        It is done first and noted then: done again after a crash between the two, it changes nothing.
+        The answer is stored afterwards: handling it again after a crash in between changes nothing.
         """
         key = hashlib.sha256(callback_id.encode("utf-8", "replace")).hexdigest()
         if (before := await self._store.read(lambda conn: answered(conn, key))) is not None:
@@ -310,6 +310,6 @@ def _explain(ticket: EscalationTicket | None, refused: TicketError) -> str:
 
 
 def _other_lines(ids: list[str], lines: list[str], by: str) -> list[str]:
-    """Return a line for each ticket that is in somebody else's hand, or in nobody's."""
+    """Return a line for each ticket that this person has not acknowledged."""
     own = f"Acknowledged by {by}."
     return [f"{one}: {text}" for one, text in zip(ids, lines, strict=True) if text != own]

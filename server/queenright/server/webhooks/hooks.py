@@ -1,8 +1,8 @@
 """
-Hooks: coding agents call when something begins or ends, and are answered with what there is for them.
+Hooks: coding agents report starts and ends of work, and receive their instructions in the answer.
 
-They fail open. Whatever is wrong with a call or with us, the agent goes on: it is answered within
-`ANSWER_SECONDS`, and what we do not understand is counted and answered with nothing.
+Hooks fail open. Whatever is wrong with a call or the service, the agent continues: it is answered within
+`ANSWER_SECONDS`, and an unknown call is counted and answered with {}.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from queenright.server.telemetry.unusable import Fault, UnusableRecordError, Unu
 PREFIX: Final = "/hooks/"
 _CLIENTS: Final = {f"{PREFIX}{client.name}": client for client in CLIENTS}
 _UNKNOWN_CLIENT: Final = "other"
-"""Whoever calls a path of no client."""
+"""The client label for an unknown path."""
 ANSWER_SECONDS: Final = 0.8
-"""Less than the second that a client gives a hook."""
+"""Less than the clients' timeout of one second."""
 MAX_BODY: Final = 16 * 1024 * 1024
 MAX_HELD: Final = 4 * MAX_BODY
-"""Bytes of bodies that are arriving at one time."""
+"""Bytes of bodies in memory at one time."""
 BODY_SECONDS: Final = 10.0
 _MAX_INLINE: Final = 64 * 1024
-"""A longer body is read in a thread."""
+"""Longer bodies are parsed in a thread."""
 _QUERY_FIELDS: Final = 16
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -63,7 +63,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A permission request whose call is answered once a person has answered it."""
+    """A permission request that waits for a person's decision."""
 
     client: Client
     answer: PermissionAnswer
@@ -75,13 +75,13 @@ class HookReceiver:
     The ASGI app for ``POST /hooks/CLIENT``; the query may name ``user``, ``host`` and ``repository``.
 
     Args:
-        ingest: Takes events, and returns once they are durable.
-        assembler: Knows the sessions, also from their log records and spans.
-        instructions: What there is for an agent.
-        permissions: Has people answer permission requests.
-        intake: Notes who calls.
+        ingest: Stores events, and returns once they are durable.
+        assembler: The assembler, shared with the OTLP receiver.
+        instructions: Pending instructions for agents.
+        permissions: Collects people's decisions on permission requests.
+        intake: The statistics of senders.
         clock: Seconds since the epoch.
-        registry: Where ``queenright_hook_calls_total`` is registered.
+        registry: The registry for ``queenright_hook_calls_total``.
     """
 
     def __init__(
@@ -113,14 +113,14 @@ class HookReceiver:
         self._calls.labels(_UNKNOWN_CLIENT, "refused")
 
     def count_denied(self, path: str, status: int, reason: str) -> None:
-        """Count a request that was not let through: it has no token, one that is none, or is from a page."""
+        """Count a request that the guard denied: no valid token, or sent by a web page."""
         self._intake.add_refusal(path, status, reason, self._clock())
         if path.startswith(PREFIX):
             client = _CLIENTS.get(path)
             self._calls.labels(_UNKNOWN_CLIENT if client is None else client.name, "refused").inc()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one call."""
+        """Answer a hook call."""
         status, answer = await self._answer(scope, receive)
         if isinstance(answer, _Question):
             await self._answer_permission(answer, receive, send)
@@ -132,9 +132,10 @@ class HookReceiver:
 
     async def _answer_permission(self, question: _Question, receive: Receive, send: Send) -> None:
         """
-        Answer the call of a permission request once a person has, or when nobody has in time.
+        Answer a permission request when a person decides, or when the time is up.
 
-        The answer begins at once, with a space before its JSON: so its client knows that we are here.
+        The response starts at once, with a space before the JSON, so that the client sees that the service is
+        alive.
         """
         headers = [(b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -148,7 +149,7 @@ class HookReceiver:
                 is_asked=lambda: self._session(observation).is_asked(observation.identity),
             )
         )
-        # Its body has been read: what comes now is that the client hung up.
+        # The body is read, so the next message is a disconnect.
         hung_up = asyncio.ensure_future(receive())
         try:
             await asyncio.wait((waiting, hung_up), return_when=asyncio.FIRST_COMPLETED)
@@ -171,7 +172,7 @@ class HookReceiver:
         try:
             await self._store(over, now)
         except Exception as error:
-            # Its tool's next record ends the wait as well.
+            # The next record of the tool also ends the wait.
             _log.error("%s: cannot store the end of a wait: %s", client.name, error, exc_info=error)
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, dict[str, Any] | _Question]:
@@ -195,7 +196,7 @@ class HookReceiver:
         task.add_done_callback(partial(self._on_task_done, client))
         done, _ = await asyncio.wait([task], timeout=ANSWER_SECONDS)
         if not done:
-            # It is still stored; what there is for the agent comes with its next call.
+            # It is still being stored; instructions are delivered with the next call.
             self._calls.labels(client.name, "late").inc()
             return 200, {}
         try:
@@ -207,7 +208,7 @@ class HookReceiver:
             return 503, {}
 
     async def _body(self, receive: Receive) -> bytes | None:
-        """Return the body; None if it is too long, or all that are held together are."""
+        """Return the body; None if it or all bodies in memory are too long."""
         parts, size = [], 0
         try:
             while True:
@@ -252,7 +253,7 @@ class HookReceiver:
         await self._store(observation, now)
         source.note(self._session(observation).run, observation)
         self._intake.add(sources, now)
-        # Its client may ask the person at the terminal at the same time, and goes on once that has answered.
+        # The client may also ask at the terminal, and continues once it has an answer there.
         self._permissions.release_answered()
         is_asked = event == PERMISSION_EVENT and self._session(observation).is_asked(observation.identity)
         if is_asked and client.permission_answer is not None and self._permissions.takes_more:
@@ -277,7 +278,7 @@ class HookReceiver:
                 batch.undo()
 
     async def _pull_instruction(self, client: Client, observation: Observation, event: str) -> dict[str, Any]:
-        """Return the answer that hands over what there is for this session, if this call can."""
+        """Return the answer that delivers a pending instruction, if this hook event can."""
         target = self._target(observation)
         answer: dict[str, Any] = {}
         for one in await self._instructions.pull(target, 0):
@@ -299,7 +300,7 @@ class HookReceiver:
 
 
 def with_hooks(receiver: App, hooks: HookReceiver) -> App:
-    """Return an ASGI app that passes calls of hooks on to ``hooks``, and everything else to ``receiver``."""
+    """Return an ASGI app that routes hook calls to ``hooks`` and everything else to ``receiver``."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         is_hook = scope["type"] == "http" and scope["path"].startswith(PREFIX)

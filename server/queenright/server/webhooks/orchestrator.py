@@ -1,4 +1,4 @@
-"""The orchestrator behind a URL: escalations are posted to it; it answers at once, or later over the API."""
+"""Post escalations to an orchestrator's URL. It answers at once, or later through the API."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _SENT_FIELDS: Final = (
 
 
 class OrchestratorError(QueenrightError):
-    """Raised when the orchestrator was not told, or answered nothing that can be done; names its host."""
+    """Raised when the orchestrator cannot be reached or its answer is not valid; names its host."""
 
 
 class OrchestratorWebhook:
     """
-    Asks an orchestrator over HTTP.
+    Asks an orchestrator over HTTP for decisions.
 
     Args:
-        url: Where it is posted to. No message, log or repr of ours repeats it: it may hold a token.
-        api: Base URL of our own API, from which the answer's URL is made; empty if it is not known.
-        secret: What posts are signed with, in ``X-Queenright-Signature``; see ``webhook_post.signed``.
-        timeout: Seconds that one answer may take.
+        url: The orchestrator's URL. It may contain a token, so no message, log or repr includes it.
+        api: Base URL of our API, for the answer's URL; "" if unknown.
+        secret: The key of ``X-Queenright-Signature``; see `signature_headers`.
+        timeout: Seconds per attempt.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class OrchestratorWebhook:
 
     async def ask(self, escalation: Escalation) -> Answer | None:
         """
-        Post an escalation; a failure that may pass is tried again for a minute or two.
+        Post an escalation; transient failures are retried for a minute or two.
 
         Returns:
-            Its decision, or None if it took the question and answers later.
+            The decision, or None if the orchestrator answers later.
 
         Raises:
-            OrchestratorError: It could not be told, or its answer is none of the options.
+            OrchestratorError: It cannot be reached, or its answer is not one of the options.
         """
         try:
             return self._parse_answer(escalation, await self._webhook.post(self._payload(escalation)))
@@ -74,7 +74,7 @@ class OrchestratorWebhook:
         return {"type": "escalation_triggered", **fields, "answer_url": f"{self._api}{path}"}
 
     def _parse_answer(self, escalation: Escalation, answer: bytes) -> Answer | None:
-        """Return the decision in an answer; what is no JSON object with one in it is only a thank-you."""
+        """Return the decision in an answer; None if the answer has none."""
         found = parse_object(answer)
         if found.get("decision") is None:
             return None

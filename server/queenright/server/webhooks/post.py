@@ -1,4 +1,4 @@
-"""Posting JSON to somebody's URL: signed, tried again where that may help, and the URL repeated nowhere."""
+"""Post signed JSON to a user's URL, with retries. The URL is never logged."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ SIGNATURE: Final = "X-Queenright-Signature"
 TIMESTAMP: Final = "X-Queenright-Timestamp"
 ATTEMPTS: Final = 6
 _TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
-"""Refusals that may be none a moment later; so may every answer of the server's own fault."""
+"""Statuses to retry, in addition to 5xx."""
 _LONGEST_ANSWER: Final = 64 << 10
 
 
 class WebhookError(QueenrightError):
     """
-    Raised when a post came to nothing; names the host, never the URL.
+    Raised when a post fails; names the host, never the URL.
 
-    ``passing``: it may go well another time. ``status`` and ``answer``: what was answered, if anything.
+    A retry may succeed if ``is_transient``. ``status`` and ``answer`` are those of the response, if there was
+    one.
     """
 
     def __init__(
@@ -49,11 +50,11 @@ class WebhookClient:
     Posts to one URL.
 
     Args:
-        url: Where to. No message, log or repr of ours repeats it: it may hold a token.
-        receiver: Who is there, for messages: "the orchestrator".
-        secret: What posts are signed with; see ``signed``.
-        timeout: Seconds that one answer may take.
-        retry_timeout: Seconds after which nothing is tried again; None is after ``ATTEMPTS``.
+        url: The URL. It may contain a token, so no message, log or repr includes it.
+        receiver: The receiver's name for messages, such as "the orchestrator".
+        secret: The key of the signature; see `signature_headers`.
+        timeout: Seconds per attempt.
+        retry_timeout: Seconds after which no retry starts; None retries up to ``ATTEMPTS`` times.
         clock: Seconds since the epoch.
     """
 
@@ -81,10 +82,10 @@ class WebhookClient:
 
     async def post(self, payload: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> bytes:
         """
-        Post an object and return the body of the answer; a failure that may pass is tried again, the same.
+        Post an object and return the body of the response; transient failures are retried.
 
         Raises:
-            WebhookError: It could not be posted, or was refused.
+            WebhookError: The post failed or was refused.
         """
         body = json.dumps(payload, ensure_ascii=False).encode()
         all_headers = {"Content-Type": "application/json", **(headers or {})}
@@ -103,7 +104,7 @@ class WebhookClient:
             self._client = None
 
     def make_error(self, reason: str, **details: Any) -> WebhookError:
-        """Return the error that says what is wrong there."""
+        """Return an error that names the receiver and its host."""
         return WebhookError(f"{self._receiver} at {self.host}: {reason}", **details)
 
     async def _post(self, body: bytes, headers: Mapping[str, str]) -> bytes:
@@ -111,7 +112,7 @@ class WebhookClient:
 
         url = self._url.get_secret_value()
         if self._secret is not None:
-            # Anew for each attempt: whoever looks at the time is not to refuse the last of them.
+            # Signed for each attempt, so that a receiver that checks the time accepts the last one.
             headers = {**headers, **signature_headers(body, self._secret, self._clock())}
         if self._client is None:
             self._client = httpx.AsyncClient(timeout=self._timeout, trust_env=False, verify=certificates(url))
@@ -125,7 +126,7 @@ class WebhookClient:
         except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
             raise self.make_error(f"its URL cannot be used ({type(error).__name__})") from None
         except httpx.HTTPError as error:
-            # The library's message may repeat the URL.
+            # The library's message may contain the URL.
             raise self.make_error(
                 f"it cannot be reached ({type(error).__name__})", is_transient=True
             ) from None
@@ -143,10 +144,10 @@ class WebhookClient:
 
 def signature_headers(body: bytes, secret: SecretStr, now: float) -> dict[str, str]:
     """
-    Return the headers of a signed post: when it was sent, and a signature of that and of the body.
+    Return the timestamp and signature headers of a post.
 
-    ``X-Queenright-Signature: sha256=<HMAC-SHA256 of "{timestamp}.{body}">``, in hexadecimal. A post that
-    somebody kept can be told by its ``X-Queenright-Timestamp``, whole seconds since the epoch.
+    ``X-Queenright-Signature: sha256=<HMAC-SHA256 of "{timestamp}.{body}">``, in hexadecimal. A replayed post
+    is recognized by its ``X-Queenright-Timestamp``, whole seconds since the epoch.
     """
     timestamp = str(int(now))
     key = secret.get_secret_value().encode()
@@ -155,7 +156,7 @@ def signature_headers(body: bytes, secret: SecretStr, now: float) -> dict[str, s
 
 
 def parse_object(answer: bytes) -> dict[str, Any]:
-    """Return the object in an answer; an empty one if the answer is only a thank-you."""
+    """Return the JSON object in a response; {} if it is not one."""
     try:
         found = json.loads(answer)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The respawner behind a URL: workers in other processes are started again by whoever started them."""
+"""The respawner behind a URL: restarts workers that run in other processes."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _log = logging.getLogger(__name__)
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 _CONFLICT: Final = 409
 _RETRY_SECONDS: Final = 40.0
-"""A worker has a minute to be started; what is posted again after that comes too late."""
+"""A worker has a minute to start; a retry after that is too late."""
 _LONGEST_CHAIN: Final = 50
 
 
 class _RespawnReply(BaseModel):
-    """Who goes on, as far as that is known when the worker is about to be started."""
+    """The new session and incarnation, as far as known before the worker starts."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -42,14 +42,14 @@ class _RespawnReply(BaseModel):
 
 class RespawnWebhook:
     """
-    The ``Respawner`` of workers that our own runtime does not know.
+    The ``Respawner`` of workers that the local runtime does not run.
 
     Args:
-        url: Where it is asked for. No message, log or repr of ours repeats it: it may hold a token.
-        store: Its event log has the checkpoints that workers reported.
-        local: Starts workers itself, whom nobody else is asked for.
-        secret: What posts are signed with, in ``X-Queenright-Signature``; see ``webhook_post.signed``.
-        timeout: Seconds that one answer may take.
+        url: The respawner's URL. It may contain a token, so no message, log or repr includes it.
+        store: The event log, with the checkpoints that workers reported.
+        local: The respawner of the local runtime, which handles its own workers.
+        secret: The key of ``X-Queenright-Signature``; see `signature_headers`.
+        timeout: Seconds per attempt.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class RespawnWebhook:
         return f"RespawnWebhook({self._webhook.host!r})"
 
     def reaches(self, target: Target) -> bool:
-        """Return whether the worker is none of our own runtime's."""
+        """Return whether the worker does not belong to the local runtime."""
         return self._local is None or not self._local.reaches(target)
 
     async def chain(self, target: Target) -> Sequence[CheckpointRef]:
         """
-        Return the checkpoints that the worker told of in this session, newest first.
+        Return the checkpoints that the worker reported in this session, newest first.
 
-        Whether they can be believed only whoever keeps them can say, when asked to go on from one.
+        They are not verified: the respawner reports a broken one when asked to resume from it.
 
         Raises:
             StoreError: The event log cannot be read.
@@ -111,13 +111,14 @@ class RespawnWebhook:
         may_start_over: bool,
     ) -> Respawned:
         """
-        Ask for the worker to be started again; it will be when this returns.
+        Request a restart of the worker; it is accepted when this returns.
 
-        The session stays the same unless the answer says otherwise; the incarnation is empty unless it does.
+        The session stays the same unless the response has a new one; the incarnation is "" unless the
+        response has one.
 
         Raises:
-            InvalidCheckpointError: The checkpoint is broken; another may not be.
-            RespawnRefusedError: It will not be started.
+            InvalidCheckpointError: The checkpoint is broken; another one may work.
+            RespawnRefusedError: The worker will not be started.
         """
         request = {
             "type": "respawn_requested",
@@ -129,7 +130,7 @@ class RespawnWebhook:
             "attempt": attempt,
         }
         options = {"note": note, "repeatable": repeatable, "may_start_over": may_start_over}
-        # Of who and from where: the same request, sent again, starts nobody a second time.
+        # A retry has the same key, so it does not start the worker twice.
         key = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:32]
         try:
             answer = await self._webhook.post(request | options, {IDEMPOTENCY_KEY: key})
@@ -151,7 +152,7 @@ class RespawnWebhook:
         await self._webhook.close()
 
     def _parse_reply(self, answer: bytes) -> _RespawnReply:
-        """Return what an answer says of the new life; the worker will be started whatever it says."""
+        """Parse a response; the worker is started even if it is not valid."""
         try:
             return _RespawnReply.model_validate(parse_object(answer))
         except ValidationError:
