@@ -1,4 +1,4 @@
-"""Who is let in: what a service knows of its callers, for the guards of both its ports and the console."""
+"""Authenticate and authorize callers, for both ports and the console."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """Why somebody is not let in, as HTTP says it."""
+    """A refusal, as an HTTP response."""
 
     status: int
     reason: str
@@ -33,18 +33,18 @@ class Denial:
 
 
 def tokens_file(settings: Settings) -> Path:
-    """Return where the tokens of a service are."""
+    """Return the path of a service's token file."""
     return settings.auth.tokens_file or settings.storage / "tokens.json"
 
 
 class Access:
     """
-    Lets callers in, or says why not. Belongs to one event loop.
+    Authenticates and authorizes callers. Bound to one event loop.
 
     Args:
-        settings: Where the tokens are, and how much a caller may ask.
+        settings: The token file and the rate limits.
         clock: Seconds since the epoch.
-        monotonic: Seconds from anywhere.
+        monotonic: A monotonic clock, in seconds.
     """
 
     def __init__(
@@ -71,16 +71,15 @@ class Access:
         return self._settings
 
     def is_token_required(self, bound: str) -> bool:
-        """Return whether nobody is let in without a token by a port that listens on this address."""
+        """Return whether a port that listens on this address requires a token."""
         return self._settings.auth.required or not is_loopback(bound)
 
     def require_live_token(self, *bound: str) -> None:
         """
-        See that there is somebody to let in.
+        Check that a live token exists if one is required.
 
         Raises:
-            InvalidTokensError: A token is needed by a port on one of these addresses, and there is no live
-                one.
+            InvalidTokensError: A port on one of these addresses requires a token, and there is no live one.
         """
         needed = [host for host in bound if self.is_token_required(host)]
         if needed and not self.file.now().live(self._clock()):
@@ -97,16 +96,16 @@ class Access:
 
     def token(self, token_text: str) -> Token | None:
         """
-        Return the live token that is presented.
+        Return the live token with this text, or None.
 
         Raises:
-            InvalidTokensError: The file of tokens cannot be used.
+            InvalidTokensError: The token file cannot be used.
         """
         now = self._clock()
         return self._own.find(token_text, now) or self.file.now().find(token_text, now)
 
     def own_token(self) -> str:
-        """Return a reporter's token for the programs that this process starts; it ends with it."""
+        """Create a reporter token for the child processes; it is valid while this process runs."""
         made, text = new_token(
             "queenright",
             Role.REPORTER,
@@ -122,12 +121,12 @@ class Access:
         self, address: str, *, token_text: str | None, session: str | None, is_token_required: bool
     ) -> Caller | Denial:
         """
-        Return who asks.
+        Return the caller of a request, or a denial.
 
         Args:
-            address: Where from.
-            token_text: The token that was sent; None if there was none.
-            session: The console's cookie; the same.
+            address: The client's address.
+            token_text: The token that was sent, or None.
+            session: The console's session cookie, or None.
             is_token_required: Whether this port requires a token. If not, callers without one are admins; a
                 token that is sent is still checked.
         """
@@ -145,7 +144,7 @@ class Access:
         return Caller(None if is_token_required else Role.ADMIN, address)
 
     def reject_token(self, address: str) -> Denial:
-        """Count a token that is none, and return what is said of it."""
+        """Count an invalid token, and return the denial."""
         if wait := self._failures.take(network_of(address)):
             return Denial(
                 429,
@@ -160,7 +159,7 @@ class Access:
         )
 
     def is_valid(self, caller: Caller) -> bool:
-        """Return whether what a caller was let in with still holds."""
+        """Return whether a caller's token is still valid."""
         if not caller.token_id:
             return True
         try:
@@ -172,7 +171,7 @@ class Access:
     # -- what they may ------------------------------------------------------------------------------
 
     def check_role(self, caller: Caller, level: AccessLevel) -> Denial | None:
-        """Return why a caller may not do something; None if they may."""
+        """Return a denial if the caller's role is not sufficient, else None."""
         if level is AccessLevel.OPEN:
             return None
         if caller.role is None:
@@ -192,7 +191,7 @@ class Access:
         )
 
     def check_rate(self, caller: Caller) -> Denial | None:
-        """Count a request; return why it has to wait, None if it need not."""
+        """Count a request; return a denial if it exceeds the rate limit, else None."""
         key = caller.key if caller.token_id else network_of(caller.address)
         if not (wait := self._requests.take(key)):
             return None

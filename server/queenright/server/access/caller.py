@@ -1,4 +1,4 @@
-"""Who asks, as the routes see it; and by whom something is done, as the audit keeps it."""
+"""The caller of a request, and its name in the audit trail."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from starlette.requests import HTTPConnection
 from queenright.server.access.roles import AccessLevel, Role, is_allowed
 
 KEY: Final = "queenright.caller"
-"""Where a request's scope has its caller."""
+"""The key of the caller in a request's scope."""
 
 ANYBODY: Final = "operator"
-"""What a route says of a caller who gave no name."""
+"""The name of a caller who gave none."""
 
 
 MAX_NAME_LENGTH: Final = 100
-"""Characters that a name may have in the audit."""
+"""Characters of a name in the audit trail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever asks."""
+    """The caller of a request."""
 
     role: Role | None
-    """None: nobody that we know, which is enough for what is open."""
+    """None for an unauthenticated caller, who may use only open routes."""
     address: str
     name: str = ""
-    """The token's; empty without one."""
+    """The token's name; "" without a token."""
     token_id: str = ""
 
     @property
     def key(self) -> str:
-        """What tells this caller from others: the token, or else the address."""
+        """The key that identifies this caller: the token, else the address."""
         return f"token {self.token_id}" if self.token_id else f"address {self.address}"
 
 
 def caller_of(request: HTTPConnection) -> Caller:
-    """Return who asks; without a guard before the app, everybody may do everything."""
+    """Return the caller of a request; an admin if the app runs without a guard."""
     found = request.scope.get(KEY)
     if isinstance(found, Caller):
         return found
@@ -46,22 +46,22 @@ def caller_of(request: HTTPConnection) -> Caller:
 
 
 def may_look(request: HTTPConnection) -> bool:
-    """Return whether the caller may see what the fleet does."""
+    """Return whether the caller may view the fleet."""
     role = caller_of(request).role
     return role is not None and is_allowed(role, AccessLevel.VIEWER)
 
 
 def address_of(client: object) -> str:
-    """Return the address in what ASGI says of a client."""
+    """Return the address in ASGI's ``client`` value, or ""."""
     return str(client[0]) if isinstance(client, tuple | list) and client else ""
 
 
 def who(request: HTTPConnection, claimed_name: str = ANYBODY) -> str:
     """
-    Return by whom something is done.
+    Return the name of the person who performs an action.
 
     Args:
-        request: What was asked.
+        request: The request.
         claimed_name: The name that the caller gave.
 
     Returns:
@@ -73,7 +73,7 @@ def who(request: HTTPConnection, claimed_name: str = ANYBODY) -> str:
 
 def who_from(request: HTTPConnection, claimed_name: str = ANYBODY) -> str:
     """
-    Return by whom something grave is done: with a token, its role and where it came from, too.
+    Return the name for a critical action: with a token, also its role and address.
 
     Returns:
         ``ada (operator, 192.0.2.7)``; with another name said: ``ada (as bob; operator, 192.0.2.7)``.
@@ -87,7 +87,7 @@ def who_from(request: HTTPConnection, claimed_name: str = ANYBODY) -> str:
 
 
 def _compose_name(caller: Caller, claimed_name: str, more: str) -> str:
-    """Return a name with what belongs to it; what was said is cut, and never what we know."""
+    """Compose a name with its details; only the claimed name is truncated."""
     alias = "" if claimed_name in (caller.name, ANYBODY, "") else f"as {claimed_name}"
     room = MAX_NAME_LENGTH - len(f"{caller.name} ({more})") - (len("; ") if more else 0)
     if len(alias) > room:

@@ -1,4 +1,4 @@
-"""What a request presents to be let in: read off its headers."""
+"""Read credentials from request headers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _MAX_COOKIE_BYTES: Final = 16 << 10
 
 
 class DuplicateTokenError(ValueError):
-    """Raised when a request has two ``Authorization`` headers: which of them is meant?"""
+    """Raised when a request has more than one ``Authorization`` header."""
 
 
 def bearer_of(headers: Headers) -> str | None:
     """
-    Return the token of ``Authorization: Bearer``; None if there is no such header, or it is of another kind.
+    Return the token of ``Authorization: Bearer``, or None without a bearer token.
 
     Raises:
-        DuplicateTokenError: There is more than one.
+        DuplicateTokenError: There is more than one header.
     """
     found = headers.getlist("authorization")
     if len(found) > 1:
@@ -30,11 +30,11 @@ def bearer_of(headers: Headers) -> str | None:
 
 
 def session_of(headers: Headers) -> str | None:
-    """Return the console's cookie; None if there is none."""
+    """Return the console's session cookie, or None."""
     text = headers.get("cookie", "")
     if COOKIE not in text or len(text) > _MAX_COOKIE_BYTES:
         return None
-    # Each by itself: one that cannot be read takes no other with it.
+    # Parsed one by one, so that an invalid cookie does not affect the others.
     for part in text.split(";"):
         name, _, value = part.strip().partition("=")
         if name == COOKIE and value:

@@ -1,4 +1,4 @@
-"""The guard before the API, behind the gate: who asks, whether they may, and how much."""
+"""The API's guard, after the gate: authentication, roles and rate limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from queenright.server.access.roles import AccessLevel
 from queenright.server.routes.problems import problem
 
 RECHECK_SECONDS: Final = 5.0
-"""Seconds after which a stream that is still open is looked at: whether its token still holds."""
+"""Seconds between two checks that the token of an open stream is still valid."""
 
 _WRITE_METHODS: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _BOUNCE: Final = (
@@ -28,19 +28,19 @@ _BOUNCE: Final = (
 )
 
 Page = Callable[[int, str], Response]
-"""Makes a page of a refusal: its status and its words."""
+"""Renders a denial as a page, from its status and reason."""
 
 
 class Guard:
     """
-    ASGI middleware that lets a request through with its caller in the scope, or refuses it.
+    ASGI middleware that adds the caller to the scope, or denies the request.
 
     Args:
-        app: What is behind it.
-        access: Knows the callers.
-        bound: The address that is listened on: on loopback no token is needed by default.
-        page: Makes a page of a refusal, for whoever reads pages.
-        monotonic: Seconds from anywhere.
+        app: The ASGI app.
+        access: Authenticates and authorizes callers.
+        bound: The address of the port: on loopback, no token is required by default.
+        page: Renders a denial for browsers.
+        monotonic: A monotonic clock, in seconds.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class Guard:
         self._monotonic = monotonic
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or pass it on."""
+        """Deny a request, or pass it on."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
-            # There is none of these; should one come to be, it is not open by mistake.
+            # The app has no such routes; this keeps a future one from being open by mistake.
             await send({"type": "websocket.close", "code": 1008})
             return
         headers = Headers(scope=scope)
@@ -99,7 +99,7 @@ class Guard:
         return denied or caller
 
     async def _serve_while_valid(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request; a stream ends soon after its token does."""
+        """Serve a request; a stream ends soon after its token expires."""
         looked, ended = self._monotonic(), False
 
         async def sending(message: Message) -> None:
@@ -111,7 +111,7 @@ class Guard:
                     if not self._access.is_valid(caller):
                         ended = True
                         await send({"type": "http.response.body", "body": b"", "more_body": False})
-                        # As when a client has gone: the route leaves off.
+                        # As if the client had disconnected: the route stops.
                         raise OSError("the token is expired or revoked")
             await send(message)
 
@@ -128,7 +128,7 @@ class Guard:
             response: Response = problem(denied.status, denied.reason)
         elif denied.status == 401:
             if headers.get("sec-fetch-site") == "cross-site" and scope["method"] == "GET":
-                # A link from elsewhere brings no cookie along; the same page, asked for by ours, does.
+                # A link on another site sends no SameSite cookie; a reload from this page does.
                 return Response(_BOUNCE, 200, media_type="text/html")
             query = scope["query_string"].decode("latin-1")
             here = quote(path, safe="/") + (f"?{query}" if query else "")
@@ -140,7 +140,7 @@ class Guard:
 
 
 def _check_same_origin(method: str, headers: Headers) -> Denial | None:
-    """Refuse what a cookie alone would change: a browser says where from, and the gate has looked."""
+    """Deny a change by cookie without an origin; the gate has already checked a given origin."""
     if method not in _WRITE_METHODS or "origin" in headers or headers.get("sec-fetch-site") == "same-origin":
         return None
     return Denial(403, "a cookie does not authorize changes; send the token in the header Authorization")

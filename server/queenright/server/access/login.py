@@ -1,4 +1,4 @@
-"""Logging in to the console: a token once, then a cookie that no script sees and no other site sends."""
+"""Sign in to the console with a token. The session cookie is HttpOnly and SameSite=Strict."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _templates: Final = Environment(loader=FileSystemLoader(_PAGES), autoescape=sele
 
 
 def refusal_page(code: int, reason: str) -> Response:
-    """Return a page that says why somebody is not let in."""
+    """Return a page with the reason of a denial."""
     return _page("error.html", code, fault=reason)
 
 
 def add_login(app: FastAPI, access: Access) -> None:
-    """Give the app the pages for coming and leaving."""
+    """Add the routes to sign in and out."""
     router = APIRouter(include_in_schema=False)
 
     @router.get("/login")
@@ -76,7 +76,7 @@ def add_login(app: FastAPI, access: Access) -> None:
 
 
 def safe_redirect_path(path: str) -> str:
-    """Return where one goes after logging in: a page of ours, whatever a link says."""
+    """Return the path to redirect to after sign-in: always a local one."""
     parts = urlsplit("http://here" + path) if path.startswith("/") else None
     if parts is None or path.startswith("//") or "\\" in path or not path.isprintable():
         return "/"

@@ -1,4 +1,4 @@
-"""What a route asks of its caller, in the OpenAPI document: from the table that the guard goes by."""
+"""Add access requirements to the OpenAPI document, from the guard's table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _METHODS: Final = frozenset({"get", "put", "post", "delete", "patch", "head", "o
 
 
 def add_access(document: dict[str, Any]) -> None:
-    """Add to a document the scheme, and to each operation ``security`` and ``x-role``."""
+    """Add the security scheme to a document, and ``security`` and ``x-role`` to each operation."""
     document.setdefault("components", {}).setdefault("securitySchemes", {})[SCHEME] = {
         "type": "http",
         "scheme": "bearer",

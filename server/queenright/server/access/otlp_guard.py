@@ -1,4 +1,4 @@
-"""The guard before the OTLP receiver: whoever sends telemetry is a reporter."""
+"""The OTLP port's guard: senders need the role reporter."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from queenright.server.otlp.encoding import MediaType, render_status
 from queenright.server.otlp.errors import RejectedRequestError
 from queenright.server.otlp.receiver import Receive, Scope, Send
 
-# gRPC's codes, which OTLP has for its errors over HTTP, too.
+# gRPC codes, which OTLP also uses for errors over HTTP.
 _CODES: Final = {400: 3, 401: 16, 403: 7, 429: 8, 503: 14}
 
 _FROM_CONTAINERS: Final = ("host.docker.internal", "host.containers.internal")
-"""What containers call the machine that they run on. No site is called so: ``internal`` cannot be bought."""
+"""Names of the host inside containers. No site can have them: ``internal`` is a reserved TLD."""
 
 
 class OtlpGuard:
     """
-    ASGI middleware. A token of ours goes no further: what is passed on to a collector does not carry it.
+    ASGI middleware. Removes Queenright tokens, so that they are not forwarded to a collector.
 
-    Where none is needed, an ``Authorization`` that is not ours is meant for that collector, and stays.
+    If no token is required, any other ``Authorization`` header is meant for the collector and kept.
 
     Args:
-        app: The receiver.
-        access: Knows the callers.
-        bound: The address that is listened on.
-        on_denied: Called with the path, the status and the reason of each request that is not let through.
+        app: The OTLP receiver.
+        access: Authenticates and authorizes callers.
+        bound: The address of the port.
+        on_denied: Called with the path, status and reason of each denied request.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class OtlpGuard:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or pass it on."""
+        """Deny a request, or pass it on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -94,7 +94,7 @@ class OtlpGuard:
         return self._access.check_role(caller, AccessLevel.REPORTER) or caller
 
     def _check_browser_origin(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
-        """Return the refusal of what a browser sends for another site's page, as at the API's gate."""
+        """Return the status and reason to deny a cross-site browser request, as the API's gate does."""
         if self._names is None:
             return None
         hosts = headers.getlist("host")

@@ -1,8 +1,8 @@
 """
-What each route asks of its caller, in one table by method and path.
+The access level of each route, by method and path.
 
-Whoever looks is a viewer, whoever changes something an operator; the table has what is otherwise. A route
-that nobody thought of here is therefore not open.
+By default, reads require a viewer and changes an operator; the table has the exceptions. So a route that is
+missing here is not open.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from queenright.server.access.roles import AccessLevel
 
 _READ_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _NAME: Final = r"[\s\S]*"
-"""A worker's name: it may hold slashes, as in the routes."""
+"""A worker's name, which may contain slashes."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
-    """What a route asks; ``path`` has ``{agent}`` for a worker's name, and ``{}`` for one part of a path."""
+    """The access level of a route; ``{agent}`` in ``path`` is a worker's name, ``{}`` is one path segment."""
 
     methods: str
     path: str
@@ -29,18 +29,18 @@ class AccessRule:
 
 
 ACCESS_RULES: Final = (
-    # Whether the process lives; how one logs in, and what the page for that looks like.
+    # Probes, and the sign-in page with its styles.
     AccessRule("GET", "/healthz", AccessLevel.OPEN),
     AccessRule("GET", "/readyz", AccessLevel.OPEN),
     AccessRule("GET POST", "/login", AccessLevel.OPEN),
     AccessRule("GET", "/static/{}", AccessLevel.OPEN),
-    # Signed by whoever sends them.
+    # These requests are signed by their senders.
     AccessRule("POST", "/api/slack/actions", AccessLevel.OPEN),
     AccessRule("POST", "/api/pagerduty/webhook", AccessLevel.OPEN),
-    # A browser's own: one's name on this browser, and leaving.
+    # The user's display name in this browser, and sign-out.
     AccessRule("GET POST", "/you", AccessLevel.VIEWER),
     AccessRule("POST", "/logout", AccessLevel.KNOWN),
-    # Machines.
+    # Machine clients.
     AccessRule("GET", "/metrics", AccessLevel.KNOWN),
     AccessRule("POST", "/v1/{}", AccessLevel.REPORTER),
     AccessRule("POST", "/api/heartbeats", AccessLevel.REPORTER),
@@ -49,7 +49,7 @@ ACCESS_RULES: Final = (
     AccessRule("POST", "/api/deadman", AccessLevel.REPORTER),
     AccessRule("GET", "/api/agents/{agent}/instructions", AccessLevel.REPORTER),
     AccessRule("POST", "/api/agents/{agent}/instructions/{}/answer", AccessLevel.REPORTER),
-    # The service itself: whose code runs in it, and by what settings.
+    # The service itself: the agents that run in it, and its settings.
     AccessRule("POST", "/api/agents", AccessLevel.ADMIN),
     AccessRule("POST DELETE", "/api/agents/{agent}/graphs", AccessLevel.ADMIN),
     AccessRule("DELETE", "/api/agents/{agent}/graphs/{}", AccessLevel.ADMIN),
@@ -58,7 +58,7 @@ ACCESS_RULES: Final = (
     AccessRule("GET PUT POST DELETE", "/api/settings", AccessLevel.ADMIN),
     AccessRule("POST", "/-/reload", AccessLevel.ADMIN),
 )
-"""The first that fits holds."""
+"""The first match applies."""
 
 
 def _pattern(path: str) -> re.Pattern[str]:
@@ -75,11 +75,11 @@ _TABLE: Final = tuple(
 @lru_cache(maxsize=4096)
 def required_level(method: str, path: str) -> AccessLevel:
     """
-    Return what a request asks of its caller.
+    Return the access level that a request requires.
 
     Args:
-        method: HTTP's; ``HEAD`` is as ``GET``.
-        path: Decoded, as ASGI gives it; or a template of a route.
+        method: The HTTP method; ``HEAD`` is treated as ``GET``.
+        path: The decoded path, or a route's template.
     """
     asked = "GET" if method == "HEAD" else method
     for methods, pattern, level in _TABLE:

@@ -1,4 +1,4 @@
-"""Roles, and what each may do."""
+"""Roles and their access levels."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Final
 
 
 class Role(StrEnum):
-    """What a token is for."""
+    """The role of a token."""
 
     VIEWER = "viewer"
-    """Looks."""
+    """May view."""
     REPORTER = "reporter"
-    """A machine of the fleet: telemetry, heartbeats, instructions, Alertmanager's webhooks, ``/metrics``."""
+    """For machines: telemetry, heartbeats, instructions, Alertmanager's webhooks and ``/metrics``."""
     OPERATOR = "operator"
-    """Looks, acts on workers and tickets, and may send what a reporter sends."""
+    """May view, act on workers and tickets, and report."""
     ADMIN = "admin"
-    """All of it, and what changes the service itself: agents that run inside, settings."""
+    """May do everything, including changes of the service itself: agents that run inside, and settings."""
 
 
 class AccessLevel(StrEnum):
-    """What a route asks of its caller."""
+    """The access level that a route requires."""
 
     OPEN = "open"
-    """Nothing: it says nothing of the fleet, or it checks signatures of its own."""
+    """No token: the route shows nothing of the fleet, or verifies signatures."""
     KNOWN = "known"
-    """A token, of whatever role."""
+    """A token of any role."""
     VIEWER = "viewer"
     REPORTER = "reporter"
     OPERATOR = "operator"
@@ -43,10 +43,10 @@ _GRANTS: Final[dict[Role, frozenset[AccessLevel]]] = {
 
 
 def is_allowed(role: Role, level: AccessLevel) -> bool:
-    """Return whether a role is enough."""
+    """Return whether a role has an access level."""
     return level in _GRANTS[role]
 
 
 def roles_for(level: AccessLevel) -> list[Role]:
-    """Return the roles that are enough, the least first."""
+    """Return the roles that have an access level, lowest first."""
     return [role for role in Role if level in _GRANTS[role]]

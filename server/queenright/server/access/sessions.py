@@ -1,4 +1,4 @@
-"""Sessions of the console: a browser that has shown a token once. In memory only: a restart ends them all."""
+"""Sessions of the console, in memory: a restart ends them all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queenright.server.access.tokens import Token, Tokens, hash_token
 
 COOKIE: Final = "queenright_session"
 SECONDS: Final = 12 * 3600
-"""How long a session lasts."""
+"""The lifetime of a session."""
 _MAX_SESSIONS: Final = 10_000
 
 
@@ -25,12 +25,12 @@ class _Session:
 
 class Sessions:
     """
-    The sessions there are; each ends with its token.
+    Open console sessions; each ends with its token.
 
     Args:
         clock: Seconds since the epoch.
-        new_id: Returns random words.
-        limit: Sessions at once; the oldest ends for a new one.
+        new_id: Returns a random string.
+        limit: Open sessions; beyond it, the oldest ends.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Sessions:
         return len(self._known)
 
     def begin(self, token: Token) -> str:
-        """Begin a session and return the words of its cookie; what is kept is their hash."""
+        """Start a session and return its cookie; only the cookie's hash is kept."""
         cookie = self._new_id()
         self._known[hash_token(cookie)] = _Session(token.id, self._clock() + SECONDS)
         if len(self._known) > self._most:
@@ -57,7 +57,7 @@ class Sessions:
         return cookie
 
     def token(self, cookie: str, tokens: Tokens) -> Token | None:
-        """Return the live token behind a cookie; None if the session or the token has ended."""
+        """Return the live token of a cookie; None if the session or the token has ended."""
         key, now = hash_token(cookie), self._clock()
         found = self._known.get(key)
         if found is None:
@@ -70,5 +70,5 @@ class Sessions:
         return None
 
     def end(self, cookie: str) -> None:
-        """End one."""
+        """End a session."""
         self._known.pop(hash_token(cookie), None)

@@ -1,4 +1,4 @@
-"""The file of tokens: read again when it changes, written by `queenright token`."""
+"""The token file: written by `queenright token`, reloaded when it changes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _Version = tuple[int, int, int, int]
 
 def read_tokens(path: Path) -> Tokens:
     """
-    Return the tokens in a file; none if there is no file.
+    Return the tokens in a file; none if it does not exist.
 
-    Others may read it, as a secret in a container is read: hashes of random words tell them nothing. Whoever
-    can write it could make a token, and so nobody but its owner may.
+    Others may read it, as secrets in containers often are: hashes of random tokens reveal nothing. Only its
+    owner may write it, as writing allows creating a token.
 
     Raises:
-        InvalidTokensError: It cannot be read, others can write it, or it is no such file.
+        InvalidTokensError: It cannot be read, others can write it, or it is not a token file.
     """
     try:
         with path.open("rb") as file:
@@ -61,10 +61,10 @@ def read_tokens(path: Path) -> Tokens:
 
 def edit_tokens(path: Path, change: Callable[[Tokens], Tokens]) -> None:
     """
-    Change the file of tokens; two at once take turns, and a kill leaves the old one or the new one.
+    Change the token file. Concurrent changes are serialized; a kill leaves the old or the new file.
 
     Raises:
-        InvalidTokensError: It cannot be read or written, or ``change`` refuses.
+        InvalidTokensError: It cannot be read or written, or ``change`` raises it.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def edit_tokens(path: Path, change: Callable[[Tokens], Tokens]) -> None:
             ) as file:
                 os.fchmod(file.fileno(), 0o600)
                 if os.geteuid() == 0:
-                    # Made by root for a service that runs as somebody else: that one has to read it.
+                    # Created by root for a service that runs as another user, who has to read it.
                     kept = (path if path.exists() else path.parent).stat()
                     os.fchown(file.fileno(), kept.st_uid, kept.st_gid)
                 file.write(changed)
@@ -98,13 +98,13 @@ def _locked(path: Path) -> Iterator[None]:
 
 class TokenFile:
     """
-    The tokens that hold now.
+    The current tokens.
 
-    A file that is gone holds none, and one that cannot be read lets nobody in until it can be: what was
-    revoked in it would otherwise go on.
+    A missing file has none. A file that cannot be read refuses all tokens: otherwise tokens that were revoked
+    in it would stay valid.
 
     Args:
-        path: The file; there may be none yet.
+        path: The token file; it may not exist yet.
     """
 
     def __init__(self, path: Path) -> None:
@@ -115,7 +115,7 @@ class TokenFile:
 
     def now(self) -> Tokens:
         """
-        Return the tokens, as the file has them now.
+        Return the tokens in the file, reloading it if it changed.
 
         Raises:
             InvalidTokensError: The file cannot be used.

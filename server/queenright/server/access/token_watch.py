@@ -1,4 +1,4 @@
-"""Which tokens came and went, in the event log: whoever reads it later sees who could have done something."""
+"""Record changes of tokens in the event log, so that an audit shows who had access."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from queenright.server.access.tokens import InvalidTokensError, Token, Tokens
 _log = logging.getLogger(__name__)
 
 CHECK_INTERVAL: Final = 5.0
-"""Seconds between two looks at the file of tokens."""
+"""Seconds between two checks of the token file."""
 
 _Key = tuple[str, float]
-"""What tells a token from others, and no secret: its name, and when it was made."""
+"""The key of a token, without its secret: its name and creation time."""
 
 
 class TokenWatch:
     """
-    Says what has changed in the file of tokens, also while the service was away.
+    Publishes changes of the token file, including those made while the service was down.
 
     Args:
-        file: The file.
-        store: Has what was said last.
-        publish: Makes an event durable, and hands it on.
+        file: The token file.
+        store: The store with the last published event.
+        publish: Stores and publishes an event.
         clock: Seconds since the epoch.
-        sleep: Waits, seconds.
+        sleep: Sleeps for some seconds.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class TokenWatch:
         self._clock = clock
         self._sleep = sleep
         self._published: dict[_Key, str] | None = None
-        """The role of each that holds, as it was said last."""
+        """The role of each live token in the last published event."""
 
     async def run(self) -> None:
-        """Look again and again, until it is cancelled."""
+        """Check periodically, until cancelled."""
         while True:
             try:
                 await self.look()
@@ -64,15 +64,15 @@ class TokenWatch:
 
     async def look(self) -> None:
         """
-        Say what has changed since it was said last.
+        Publish the changes since the last event.
 
         Raises:
-            StoreError: It cannot be noted.
+            StoreError: The event cannot be stored.
         """
         try:
             tokens = self._file.now()
         except InvalidTokensError:
-            return  # the file's own words are in the service's log: nobody is let in
+            return  # logged by the token file, which refuses all tokens
         if self._published is None:
             self._published = await self._load_last_published()
         now = self._clock()
@@ -98,11 +98,11 @@ class TokenWatch:
 
 def changes(published: Mapping[_Key, str], tokens: Tokens, now: float) -> dict[str, Any]:
     """
-    Return the ``data`` of an event: which tokens came, which went and why, and which hold now.
+    Return the ``data`` of an event: added tokens, removed tokens with the reason, and live tokens.
 
     Args:
-        published: The role of each that held before, by name and when it was made.
-        tokens: All that the file has.
+        published: The roles of the previously live tokens, by key.
+        tokens: All tokens of the file.
         now: Seconds since the epoch.
     """
     live = {_key(one): one for one in tokens.live(now)}

@@ -1,4 +1,4 @@
-"""What the service says of what it does to workers: interventions, recoveries, circuit breakers."""
+"""Metrics of interventions, recoveries and circuit breakers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.tooling.tool_threads import left_behind
 
 BREAKER_LIMIT: Final = 200
-"""Past so many breakers, only those that are not closed have series of their own."""
+"""Beyond this number of breakers, only those that are not closed have their own series."""
 BREAKER_STATES: Final = ("closed", "open", "half_open")
 RECOVERY_OUTCOMES: Final = {
     EventType.RECOVERY_INITIATED: "initiated",
@@ -29,13 +29,13 @@ RECOVERY_OUTCOMES: Final = {
 _EXHAUSTED: Final = "exhausted"
 _FROM_START: Final = "from_start"
 _MAX_TROUBLES: Final = 10_000
-"""So many troubles are known whose first intervention has been; the newest."""
+"""Troubles whose first intervention is remembered; the newest are kept."""
 _VISIBLE_OUTCOMES: Final = frozenset({Outcome.DONE, Outcome.QUEUED, Outcome.UNCONFIRMED})
-"""Outcomes after which the worker has, or will have, noticed something."""
+"""Outcomes that have or will have an effect on the worker."""
 
 
 class BreakerStatus(Protocol):
-    """Of a circuit breaker, what its series say."""
+    """The state of a circuit breaker, for its series."""
 
     @property
     def name(self) -> str:
@@ -54,7 +54,7 @@ class BreakerStatus(Protocol):
 
     @property
     def half_open_at(self) -> float | None:
-        """When it lets a call through to try, in seconds since the epoch; None while it is closed."""
+        """When it allows a trial call, in seconds since the epoch; None while it is closed."""
         ...
 
 
@@ -63,11 +63,11 @@ class InterventionMetrics:
     Metrics of interventions, recoveries and circuit breakers.
 
     Args:
-        registry: Where they are registered.
-        breakers: Gives the circuit breakers as they are now.
-        limited: Counts label values that were folded into `other`, by metric.
-        left_out: Is told how many breakers have no series.
-        recovering: Gives how many recoveries have not ended.
+        registry: The registry.
+        breakers: Returns the current circuit breakers.
+        limited: Counts label values that are folded into `other`.
+        left_out: The gauge of breakers without series.
+        recovering: Returns the number of open recoveries.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class InterventionMetrics:
         *,
         recovering: Callable[[], int] = int,
     ) -> None:
-        # Born at 0: a counter that is first seen at 1 shows no increase, and the first would be invisible.
+        # Initialized at 0: a counter that first appears at 1 shows no increase.
         self._interventions = _counter(names.INTERVENTIONS, registry)
         self._delay = Histogram(
             names.TIME_TO_INTERVENTION.name,
@@ -100,7 +100,7 @@ class InterventionMetrics:
         Gauge(active.name, active.help, registry=registry).set_function(recovering)
         left = names.THREADS_LEFT
         Gauge(left.name, left.help, registry=registry).set_function(left_behind)
-        # Read before its changes are: the scrape that first sees a breaker sees them at 0.
+        # Collected before the transitions, so that the first scrape of a breaker has them at 0.
         registry.register(
             _BreakerCollector(self, breakers, left_out.labels(names.CIRCUIT_BREAKER_STATE.name))
         )
@@ -110,7 +110,7 @@ class InterventionMetrics:
         self._troubles: OrderedDict[tuple[str, str, float], None] = OrderedDict()
 
     def count_events(self, events: Sequence[AgentEvent]) -> None:
-        """Count what events on the bus say of interventions, recoveries and breakers."""
+        """Count the events of interventions, recoveries and breakers."""
         for event in events:
             if event.type is EventType.INTERVENTION_RECORDED:
                 exemplar = {"trace_id": event.trace_id} if event.trace_id else None
@@ -121,18 +121,17 @@ class InterventionMetrics:
                 self._recoveries.labels(_recovery_outcome(event)).inc()
 
     def add_breaker(self, breaker: str) -> None:
-        """Let the changes of a breaker begin at 0, while there is room for its name."""
+        """Initialize the transitions of a breaker at 0, up to ``BREAKER_LIMIT``."""
         if breaker not in self._known_breakers and len(self._known_breakers) < BREAKER_LIMIT:
             self._known_breakers.add(breaker)
             for state in BREAKER_STATES:
                 self._transitions.labels(breaker, state)
 
     def _count_intervention(self, done: Intervention, exemplar: dict[str, str] | None) -> None:
-        # The time from the trouble's beginning is observed for what was first done about it, and once: the
-        # rungs after that have times of their own, which are settings.
+        # The delay is observed once, for the first intervention: the delays of later rungs are settings.
         if done.outcome is Outcome.STARTED:
             return
-        if done.outcome is not Outcome.QUEUED:  # what is fetched is counted by what became of it
+        if done.outcome is not Outcome.QUEUED:  # counted when its outcome is known
             self._interventions.labels(done.kind.value, done.outcome.value).inc()
         if done.trouble_since is None or done.outcome not in _VISIBLE_OUTCOMES:
             return
@@ -152,7 +151,7 @@ class InterventionMetrics:
 
 
 class _BreakerCollector(Collector):
-    """A gauge that is read, not kept: a breaker that is forgotten has no series."""
+    """Gauges read from the live breakers, so that a removed breaker has no series."""
 
     def __init__(
         self, metrics: InterventionMetrics, breakers: Callable[[], Iterable[BreakerStatus]], left_out: Gauge
@@ -160,11 +159,11 @@ class _BreakerCollector(Collector):
         self._metrics, self._breakers, self._left_out = metrics, breakers, left_out
 
     def describe(self) -> Iterable[Metric]:
-        """Name the family without asking for the breakers, which registering would do."""
+        """Return empty families, so that registering does not read the breakers."""
         return self._families()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield of each breaker its state, its failures and, if it is open, when it lets a call through."""
+        """Yield each breaker's state, failures and, if it is open, the time of its trial call."""
         found = sorted(self._breakers(), key=lambda line: line.name)
         shown = found
         if len(found) > BREAKER_LIMIT:
@@ -190,10 +189,10 @@ class _BreakerCollector(Collector):
 
 
 def _recovery_outcome(event: AgentEvent) -> str:
-    """Return the outcome that an event about a recovery counts as."""
+    """Return the outcome label of a recovery event."""
     if event.data.get("exhausted"):
         return _EXHAUSTED
-    # Null, not absent: there was no checkpoint, or none of them was valid.
+    # None, not absent: there was no valid checkpoint.
     if event.type is EventType.RECOVERY_INITIATED and event.data.get("from_checkpoint", "") is None:
         return _FROM_START
     return RECOVERY_OUTCOMES[event.type]

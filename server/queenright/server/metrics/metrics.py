@@ -1,8 +1,7 @@
 """
-The service's own metrics: counters bound once, gauges read from the live state when scraped.
+The service's own metrics: counters bound once, gauges read from the live state on each scrape.
 
-The rendered page is kept for a second in each format, so that a second
-scraper, or an impatient one, costs nothing.
+The rendered page is cached for a second in each format, so that additional scrapers cost nothing.
 """
 
 from __future__ import annotations
@@ -42,15 +41,15 @@ _DELAY_BUCKETS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 
 class ServiceMetrics:
     """
-    What the service says about itself.
+    Metrics of the service.
 
     Args:
-        registry: Where it is registered.
-        workers: Gives the workers as they are now.
-        paged: Gives the agents about which somebody was paged, and still is.
-        breakers: Gives the circuit breakers as they are now.
-        recovering: Gives how many recoveries have not ended.
-        agent_limit: Past so many agents only unhealthy ones have series of their own.
+        registry: The registry.
+        workers: Returns the current workers.
+        paged: Returns the agents with an active page.
+        breakers: Returns the current circuit breakers.
+        recovering: Returns the number of open recoveries.
+        agent_limit: Beyond this number of agents, only unhealthy ones have their own series.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class ServiceMetrics:
         self.registry = registry
         self._events = _counter(names.EVENTS, registry)
         self._event_children = {kind: self._events.labels(kind.value) for kind in EventType}
-        # Born at 0: a counter that is first seen at 1 shows no increase, and the first would be invisible.
+        # Initialized at 0: a counter that first appears at 1 shows no increase.
         self._findings = _counter(names.FINDINGS, registry)
         self._shadow_findings = _counter(names.SHADOW_FINDINGS, registry)
         for kind in FindingKind:
@@ -91,20 +90,20 @@ class ServiceMetrics:
         left_out = Gauge(hidden.name, hidden.help, hidden.labels, registry=None)
         self.acting = InterventionMetrics(registry, breakers, limited, left_out, recovering=recovering)
         self.telemetry_dropped = _counter(names.TELEMETRY_DROPPED, registry)
-        """Requests that could not be passed on, by signal, and lines of step logs that are no steps."""
+        """Requests that could not be forwarded, by signal, and lines of step logs that are not steps."""
         for signal in ("traces", "logs", "metrics", "step_log"):
             self.telemetry_dropped.labels(signal)
         self.evaluated = 0
-        """How many workers the last sweep really looked at."""
+        """The number of workers that the last sweep evaluated."""
         registry.register(
             _FleetCollector(self, workers, paged, agent_limit, left_out.labels(names.AGENT_STATE.name))
         )
-        registry.register(left_out)  # read after those who say it, so that it is of the same scrape
+        registry.register(left_out)  # collected after the collectors that set it
         self._pages: dict[str, tuple[float, bytes]] = {}
         self._rendering = asyncio.Lock()
 
     def count_events(self, events: Sequence[AgentEvent]) -> None:
-        """Count events on the bus, and what the monitor's own events say."""
+        """Count events on the bus, and the findings and transitions in them."""
         for kind, count in Tally(event.type for event in events).items():
             self._event_children[kind].inc(count)
         for event in events:
@@ -115,20 +114,20 @@ class ServiceMetrics:
         self.acting.count_events(events)
 
     def add_subscribers(self, names_of_subscribers: Iterable[str]) -> None:
-        """Let what subscribers of these names miss begin at 0."""
+        """Initialize the dropped events of subscribers at 0."""
         for name in names_of_subscribers:
             self._dropped.labels(name)
 
     def count_dropped(self, subscriber: str, count: int) -> None:
-        """Count what a slow subscriber missed."""
+        """Count the events that a slow subscriber missed."""
         self._dropped.labels(subscriber).inc(count)
 
     def observe_detection(self, kind: FindingKind, delay: float) -> None:
-        """Observe the time from a threshold crossed to a state changed, in seconds."""
+        """Observe the seconds between a crossed threshold and the state change."""
         self._delay.labels(kind.value).observe(max(delay, 0.0))
 
     def shadowed(self, finding: Finding) -> None:
-        """Count a finding of a detector on trial."""
+        """Count a finding of a shadow detector."""
         self._shadow_findings.labels(finding.kind.value, finding.severity.value).inc()
 
     def swept(self, evaluated: int, duration: float, *, failed: bool = False) -> None:
@@ -140,10 +139,10 @@ class ServiceMetrics:
 
     async def render(self, content_type: str = PROMETHEUS_TEXT, *, now: float | None = None) -> bytes:
         """
-        Return the exposition in Prometheus' text format, or in OpenMetrics; at most a second old.
+        Return the exposition in Prometheus' text format or OpenMetrics, at most one second old.
 
-        Families are collected one at a time, as many of them read what the loop changes. To write them
-        takes longest, and is done in a thread.
+        Families are collected on the event loop, one per turn, as they read its state. Rendering takes
+        longest and runs in a thread.
         """
         async with self._rendering:
             moment = time.monotonic() if now is None else now
@@ -159,7 +158,7 @@ class ServiceMetrics:
 
 
 def content_type_for(accept: str) -> str:
-    """Return the format for a scraper that accepts this: OpenMetrics if it may be, for its exemplars."""
+    """Return the content type for an ``Accept`` header: OpenMetrics if accepted, for its exemplars."""
     for media_range in accept.split(","):
         media_type, *parameters = (part.strip().lower() for part in media_range.split(";"))
         refused = any(part.replace(" ", "") in ("q=0", "q=0.0") for part in parameters)
@@ -170,11 +169,11 @@ def content_type_for(accept: str) -> str:
 
 _TROUBLE: Final = (HealthState.DEGRADED, HealthState.STUCK, HealthState.FAILING)
 _UNPAGED_ONLY: Final = {FindingKind.MCP_SERVER_MISSING}
-"""With this alone an agent goes on with its other tools, for as long as its session lasts."""
+"""With only this finding, an agent works on with its other tools, so it needs no page."""
 
 
 class _FleetCollector(Collector):
-    """Gauges that are read, not kept: so none can outlive the worker it speaks of."""
+    """Gauges read from the live workers, so that none outlives its worker."""
 
     def __init__(
         self,
@@ -188,13 +187,13 @@ class _FleetCollector(Collector):
         self._limit, self._left_out = limit, left_out
 
     def describe(self) -> Iterable[Metric]:
-        """Name the families without asking for the workers, which registering would do."""
+        """Return empty families, so that registering does not read the workers."""
         counted = (names.AGENTS, names.AGENTS_WITH_FINDING, names.AGENTS_WITH_ONE_KIND)
         shown = (names.UNPAGED_AGENTS, names.AGENT_STATE, names.AGENT_STATE_SINCE)
         return [_gauge(metric) for metric in (*counted, *shown, names.WORKERS_EVALUATED)]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield agents by state and finding, each one's state and since when, and how many were looked at."""
+        """Yield agents by state and finding, each agent's state and its start, and the evaluated workers."""
         worst: dict[str, tuple[HealthState, float]] = {}
         by_finding: dict[FindingKind, set[str]] = {kind: set() for kind in FindingKind}
         kinds: dict[str, set[FindingKind]] = {}
@@ -202,12 +201,12 @@ class _FleetCollector(Collector):
             state = health.standing
             if state is None:
                 continue
-            # Of an agent's sessions the worst speaks; of those that are equally bad, the one longest so.
+            # An agent has the state of its worst session; among equal ones, of the longest.
             agent, known = health.vitals.agent_id, worst.get(health.vitals.agent_id)
             if known is None or (state.rank, -health.state_since) > (known[0].rank, -known[1]):
                 worst[agent] = state, health.state_since
             for finding in health.findings:
-                by_finding[finding.kind].add(agent)  # a set: two sessions of one agent are one agent
+                by_finding[finding.kind].add(agent)  # a set: an agent with two sessions counts once
                 kinds.setdefault(agent, set()).add(finding.kind)
 
         agents = _gauge(names.AGENTS)

@@ -1,4 +1,4 @@
-"""What the service says of the fleet's calls of models, by provider and model."""
+"""Metrics of the fleet's model calls, by provider and model."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from queenright.instrumentation import names
 from queenright.instrumentation.limited import Limited
 
 MAX_MODELS: Final = 50
-"""Past so many models further ones are ``other``."""
+"""Further models are labelled ``other``."""
 _BUCKETS: Final = (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 
 
 class ProviderMetrics:
     """
-    Counts calls of models.
+    Counts model calls.
 
     Args:
-        registry: Where it is registered.
-        providers: Gives how each provider does now.
+        registry: The registry.
+        providers: Returns the current health of each provider.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ProviderMetrics:
         registry.register(_LimitCollector(providers, self._labels))
 
     def count(self, call: ModelCall) -> None:
-        """Count a call that ended."""
+        """Count an ended call."""
         labels = self._labels.get(call.key)
         if labels is None:
             labels = self._add_labels(call.key)
@@ -57,14 +57,14 @@ class ProviderMetrics:
             other = self._limited.fold(names.PROVIDER_CALLS, *key)
             return (other, other)
         self._labels[key] = key
-        # Born at 0: a counter that is first seen at 1 shows no increase, and the first would be invisible.
+        # Initialized at 0: a counter that first appears at 1 shows no increase.
         for outcome in ("ok", "error"):
             self._calls.labels(*key, outcome)
         return key
 
 
 class _LimitCollector(Collector):
-    """Until when which model is limited: read, not kept, as it ends by itself."""
+    """The end of each model's rate limit, read from the live state as it expires by itself."""
 
     def __init__(
         self,
@@ -74,11 +74,11 @@ class _LimitCollector(Collector):
         self._providers, self._labels = providers, labels
 
     def describe(self) -> Iterable[Metric]:
-        """Name the family without asking for providers, which registering would do."""
+        """Return an empty family, so that registering does not read the providers."""
         return [self._family()]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield until when each model is limited; those that are not have no series."""
+        """Yield the end of each model's rate limit; other models have no series."""
         family = self._family()
         for provider in self._providers():
             if provider.limited_until is not None and (provider.provider, provider.model) in self._labels:

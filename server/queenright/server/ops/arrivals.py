@@ -1,9 +1,9 @@
 """
-When what arrived: a small file beside the event log, which has the authors' clocks only.
+Arrival times of logged events, in a small file next to the event log, which has only the senders' clocks.
 
-The service writes down how long it has lived, how far the log was at which of its moments, and when it was
-away or its clock jumped. With that, whoever reads the log again can time its events as they were timed when
-they came. What is lost of the file makes that less exact, and nothing else.
+The service records until when it was running, how far the log was at a given time, and when it was down or
+its clock jumped. After a restart, events are replayed with the times at which they arrived. If a part of the
+file is lost, replayed times are less exact; nothing else depends on it.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from queenright.runtime.events import AgentEvent, EventType
 _log = logging.getLogger(__name__)
 
 NOTE_INTERVAL: Final = 10.0
-"""So far apart are two notes of how far the log is, at most."""
+"""Seconds between two notes of the log's position, at most."""
 
 _MAX_NOTES: Final = 50_000
-"""The file is cut to what is young when it has grown by so many lines."""
+"""After this many new lines, old ones are removed from the file."""
 
 _HEAD: Final = "lived {:020.6f}\n"
 _LINE: Final = re.compile(r"(at|away|jump) (\d{1,11}\.\d+) ([!-~]{1,64})")
-# These need not be in the log.
+# These may not be in the log.
 _TRANSIENT: Final = frozenset({EventType.LLM_TEXT_DELTA, EventType.CLIENT_OUTPUT_DELTA})
 
 
 @dataclass(frozen=True, slots=True)
 class ArrivalMark:
-    """The event ``event_id``, and all before it in the log, had arrived at ``time``."""
+    """The event ``event_id``, and all earlier ones in the log, had arrived at ``time``."""
 
     time: float
     event_id: str
@@ -42,7 +42,7 @@ class ArrivalMark:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """From ``start`` to ``end`` nobody was there, or the clock went from the one to the other."""
+    """From ``start`` to ``end`` the service was down, or its clock jumped."""
 
     kind: Literal["away", "jump"]
     start: float
@@ -50,7 +50,7 @@ class Gap:
 
     @property
     def time(self) -> float:
-        """When it was over."""
+        """The end of the gap."""
         return self.end
 
 
@@ -60,15 +60,15 @@ Note = ArrivalMark | Gap
 @dataclass(slots=True)
 class ArrivalLog:
     """
-    The file. Writing never fails: what cannot be written is logged, and missing then.
+    The file of arrival times. Writing never raises: errors are logged, and the data is missing.
 
     Args:
-        path: Where it is.
+        path: The file's path.
     """
 
     path: Path
     alive_until: float | None = None
-    """Until when the service is known to have lived; None if no file says so."""
+    """The last time at which the service is known to have run; None if unknown."""
     _file: int | None = None
     _first: ArrivalMark | None = None
     _last: ArrivalMark | None = None
@@ -76,7 +76,7 @@ class ArrivalLog:
     _has_failed: bool = field(default=False)
 
     def read(self, since: float) -> list[Note]:
-        """Return the notes that are not older than ``since``, in order, and learn ``lived``."""
+        """Return the notes since a time, in order, and set ``alive_until``."""
         try:
             lines = self.path.read_text("ascii", "replace").splitlines()
         except FileNotFoundError:
@@ -89,7 +89,7 @@ class ArrivalLog:
         return [note for line in lines[1:] for note in _parse_note(line) if note.time >= since]
 
     def start(self, notes: Sequence[Note], now: float) -> None:
-        """Write the file anew with ``notes``, and go on from there."""
+        """Rewrite the file with ``notes``, and append to it from now on."""
         self.close()
         new = self.path.with_name(self.path.name + ".new")
         try:
@@ -101,7 +101,7 @@ class ArrivalLog:
         self.alive_until, self._notes = now, 0
 
     def record_events(self, events: Sequence[AgentEvent], now: float) -> None:
-        """Take note of events that are in the log as of now. Quick, no I/O."""
+        """Record events that are in the log as of now. No I/O."""
         ids = [events[0], events[-1]] if events[0].type not in _TRANSIENT else list(events)
         kept = [event.id for event in ids if event.type not in _TRANSIENT]
         if not kept:
@@ -111,7 +111,7 @@ class ArrivalLog:
         self._last = ArrivalMark(now, kept[-1])
 
     def write_alive(self, now: float, *, at_once: bool = False) -> None:
-        """Write down that the service lives, and how far the log is if that was not done lately."""
+        """Write that the service is running, and the log's position if it is due."""
         first, last = self._first, self._last
         if first is not None and last is not None and (at_once or now - first.time >= NOTE_INTERVAL):
             self._first = self._last = None
@@ -120,19 +120,19 @@ class ArrivalLog:
         self.alive_until = now
 
     def record_clock_jump(self, before: float, now: float) -> None:
-        """Write down that the clock jumped, or the host slept."""
+        """Write that the clock jumped or the host slept."""
         self.write_alive(before, at_once=True)
         self._append([Gap("jump", before, now)])
         self.write_alive(now)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
     def _append(self, notes: Sequence[Note]) -> None:
-        # The line break first: a line that was torn by a full disk spoils no other.
+        # The line break comes first, so that a line torn by a full disk does not damage the next one.
         self._write("".join(f"\n{_format_note(note)}" for note in notes).encode(), None)
         self._notes += len(notes)
         if self._notes > _MAX_NOTES and (newest := notes[-1].time):

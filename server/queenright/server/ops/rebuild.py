@@ -1,9 +1,9 @@
 """
-Knowing the workers again after a start, from the event log: as they were when the service was there last.
+Rebuild the monitor's workers from the event log after a restart, as they were when the service last ran.
 
-The log is in the order in which events came, with the clocks of those who wrote them. They are timed
-anew as they were when they came, so far as that can be known: by the notes in ``arrivals``, by the service's
-own events, and by the start. No clock of a worker moves that of another.
+The log is ordered by arrival, but has the senders' clocks. Events are replayed at their arrival times, as far
+as known: from the notes in ``arrivals``, the service's own events and the time of the start. The clock of one
+worker does not affect another.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 _PAGE: Final = 1000
 _SLACK: Final = 2.0
-"""The service lives for so long, at most, without writing it down."""
+"""Seconds that the service may run without recording it, at most."""
 
 _SERVICE_EVENTS: Final = tuple(sorted(kind.value for kind in EventType if kind not in WORKER_EVENTS))
 _IGNORED_EVENTS: Final = frozenset(
@@ -53,11 +53,11 @@ _IGNORED_EVENTS: Final = frozenset(
         EventType.LLM_TEXT_DELTA,
     }
 )
-"""Of the time before, these tell nothing that lasts, or are not a session's."""
+"""Earlier events of these types have no lasting effect, or do not belong to a session."""
 
 _STEPS: Final = 25
 _MAX_STEPS: Final = 1000
-"""So many steps of a session are read of the time before, at most: nobody counts further back."""
+"""Earlier steps to read per session: no detector counts more."""
 
 _EARLIER_EVENTS: Final = {
     **dict.fromkeys((WORKER_EVENTS | ABOUT_WORKERS) - _IGNORED_EVENTS, 1),
@@ -70,10 +70,10 @@ _EARLIER_EVENTS: Final = {
     EventType.MCP_SERVER_CHANGED: 64,
     EventType.STEP_COMPLETED: _STEPS,
 }
-"""Of a session that began before what is read again: so many of each type, the last ones."""
+"""For a session that started before the replayed window: how many of its latest events to read, by type."""
 
 _MAX_RUNS: Final = 1000
-"""So many failed runs of an agent are counted of the time before, at most."""
+"""Earlier failed runs to count per agent."""
 
 _RUN_EVENTS: Final = (
     EventType.EXECUTION_STARTED,
@@ -82,7 +82,7 @@ _RUN_EVENTS: Final = (
     EventType.AGENT_TERMINATED,
     EventType.TICKET_RESOLVED,
 )
-"""What is read to count them."""
+"""The events from which runs are counted."""
 
 _RUN_ENDS: Final = (EventType.EXECUTION_FAILED, EventType.EXECUTION_COMPLETED)
 _WORK_EVENTS: Final = (
@@ -94,16 +94,16 @@ _WORK_EVENTS: Final = (
     EventType.OUTPUT_REPORTED.value,
     *sorted(kind.value for kind in WORK_HANDLERS),
 )
-"""What begins another execution in a session whose last one has ended."""
+"""Events that start another execution in a session whose last one has ended."""
 
 _EARLIER_RUN_EVENTS: Final = dict.fromkeys(_RUN_EVENTS[:4], 3)
-"""Of a session whose start is not among these: so many of each type from before, the last ones."""
+"""For a session whose start is not among these events: how many earlier ones to read, by type."""
 
 _SESSIONS_PER_QUERY: Final = 100
-"""So many sessions of one agent are looked for in one statement."""
+"""Sessions of one agent per query."""
 
 _MAX_DEPTH: Final = 5000
-"""So many of an agent's events of one type are gone through for one of its sessions, at most."""
+"""Events of one agent and type to scan for a session."""
 
 _MAX_FREQUENT_DEPTH: Final = 1000
 _FREQUENT: Final = frozenset(
@@ -121,11 +121,11 @@ _FREQUENT: Final = frozenset(
 
 @dataclass(slots=True)
 class Rebuilt:
-    """What was found in the log."""
+    """The result of a rebuild."""
 
     events: int = 0
     alive_until: float | None = None
-    """Until when the service was there, so far as the log and the notes say."""
+    """The last time at which the service ran, according to the log and the notes."""
     last_id: str = ""
     """The last event in the log."""
     logged_health: dict[WorkerKey, LoggedHealth] = field(default_factory=dict)
@@ -133,12 +133,12 @@ class Rebuilt:
 
 class Timeline:
     """
-    When each row of the log came, at the latest: never later than a moment that is known of a later row.
+    Upper bounds of each row's arrival: never later than the known time of a later row.
 
     Args:
-        moments: Rows, and times at which they were in the log, by row; between two ``gaps`` they rise.
-        gaps: Rows, and what came after them before the next one.
-        end: The latest time that is possible.
+        moments: Rows, and times at which they were in the log; ascending between two ``gaps``.
+        gaps: Rows, and the gaps that follow them.
+        end: The latest possible time.
     """
 
     def __init__(
@@ -149,12 +149,12 @@ class Timeline:
         self._moments = deque(_lower_to_later(known, [(seq, gap.start) for seq, gap in self._gaps], end))
         self._end = end
         self.now = 0.0
-        """The time of the row that was looked at last."""
+        """The time of the last processed row."""
         self.earliest = 0.0
-        """Before this it cannot have come."""
+        """A lower bound of the next row's time."""
 
     def gaps_before(self, seq: int) -> Iterator[Gap]:
-        """Yield what lies before a row and after those before it."""
+        """Yield the gaps directly before a row."""
         while self._gaps and self._gaps[0][0] < seq:
             after, gap = self._gaps.popleft()
             self._advance_to(after)
@@ -162,7 +162,7 @@ class Timeline:
             self.now = self.earliest = gap.end
 
     def at(self, seq: int, time: float) -> float:
-        """Return by which time of ours an event is to be taken in, that its author timed ``time``."""
+        """Return the time at which to replay an event whose sender's time is ``time``."""
         if self._advance_to(seq):
             self.now = max(self.now, self.earliest)
             return self.now
@@ -171,7 +171,7 @@ class Timeline:
         return self.now
 
     def _advance_to(self, seq: int) -> bool:
-        """Leave behind what is known of the rows up to ``seq``; return whether anything is of that one."""
+        """Drop the known times up to row ``seq``; return whether one is of that row."""
         exact = False
         while self._moments and self._moments[0][0] <= seq:
             last, self.earliest = self._moments.popleft()
@@ -182,7 +182,7 @@ class Timeline:
 def _lower_to_later(
     moments: Sequence[tuple[int, float]], gaps: Sequence[tuple[int, float]], end: float
 ) -> list[tuple[int, float]]:
-    """Lower every moment to those after it, up to a gap: what came before cannot have come later."""
+    """Lower each time to those of later rows, up to a gap: an earlier row cannot have arrived later."""
     bounded, left = list[tuple[int, float]](), list(gaps)
     for seq, time in reversed(moments):
         while left and seq <= left[-1][0]:
@@ -202,15 +202,15 @@ def rebuild(
     alive_until: float | None = None,
 ) -> Rebuilt:
     """
-    Let a new monitor know the workers as the service knew them when it was there last.
+    Rebuild the workers in a new monitor, as they were when the service last ran.
 
     Args:
-        conn: A connection that sees one state of the log.
-        monitor: Is told every event since ``since``, and of sessions that began before, what came before.
-        since: From when on the log is read.
-        now: When this is.
-        notes: What is known of when events came.
-        alive_until: Until when the service is known to have lived.
+        conn: A connection with a consistent view of the log.
+        monitor: Receives every event since ``since``, and earlier events of sessions that started before.
+        since: The time from which the log is replayed.
+        now: The current time.
+        notes: Known arrival times.
+        alive_until: The last time at which the service is known to have run.
     """
     found = Rebuilt(last_id=conn.execute(_LAST_ID).scalar() or "")
     in_window = (EVENTS.c.time >= since, EVENTS.c.time <= now)
@@ -252,7 +252,7 @@ def rebuild(
         min(now, max(alive_until or 0.0, timeline.now)) or conn.execute(_NEWEST, {"now": now}).scalar()
     )
     if found.alive_until is not None:
-        monitor.sweep(found.alive_until)  # a silence that had been found is found again
+        monitor.sweep(found.alive_until)  # finds a known silence again
         monitor.advance(found.alive_until)
     for worker in monitor.workers():
         logged_health = found.logged_health.get(worker.key)
@@ -302,7 +302,7 @@ def _iter_events(conn: Connection, first: int) -> Iterator[tuple[int, AgentEvent
 
 
 def model_calls(conn: Connection, since: float) -> list[AgentEvent]:
-    """Return the calls of models that ended since a time, in seconds since the epoch, oldest first."""
+    """Return the model calls that ended since a time, in seconds since the epoch, oldest first."""
     query = (
         select(*_HASHED)
         .where(EVENTS.c.type == EventType.LLM_CALL_COMPLETED.value, EVENTS.c.time >= since)
@@ -322,7 +322,7 @@ def _parse_rows(rows: Iterable[Row[Any]]) -> Iterator[tuple[int, AgentEvent]]:
 def _locate_notes(
     conn: Connection, notes: Sequence[Note]
 ) -> tuple[list[tuple[int, float]], list[tuple[int, Gap]]]:
-    """Return the notes by the rows that they are about; what is about none, or out of order, is left out."""
+    """Map notes to rows; notes without a row or out of order are dropped."""
     ids = [note.event_id for note in notes if isinstance(note, ArrivalMark)]
     rows: dict[str, int] = {}
     for start in range(0, len(ids), _PAGE):
@@ -339,13 +339,13 @@ def _locate_notes(
 
 
 def _sessions_begun_before(conn: Connection, first: int) -> dict[str, list[str]]:
-    """Return, by agent, the sessions of which the log from ``first`` on does not have the start."""
+    """Return by agent the sessions that started before row ``first``."""
     kind: SQLColumnExpression[str] = EVENTS.c.type
     started = func.min(_seq_if(kind == EventType.EXECUTION_STARTED.value))
     worked = func.min(_seq_if(kind != EventType.AGENT_HEARTBEAT.value))
     query = (
         select(EVENTS.c.agent_id, EVENTS.c.session_id, started, worked)
-        # With the text added, the planner reads by sequence number.
+        # The appended text makes the planner read by sequence number.
         .where(EVENTS.c.seq >= first, (kind + "").in_([one.value for one in WORKER_EVENTS | INTRODUCES]))
         .group_by(EVENTS.c.agent_id, EVENTS.c.session_id)
     )
@@ -366,7 +366,7 @@ def _seq_if(condition: ColumnElement[bool]) -> ColumnElement[Any]:
 def _events_before(
     conn: Connection, agent: str, sessions: Sequence[str], first: int
 ) -> Iterator[tuple[str, list[AgentEvent]]]:
-    """Yield what is left to know of an agent's sessions before row ``first``, each in order."""
+    """Yield the events of an agent's sessions before row ``first`` that still matter, each in order."""
     seqs = _last_of_each(conn, agent, sessions, first, _EARLIER_EVENTS)
     events = _read_events(conn, [seq for found in seqs.values() for seq in found])
     longer = [
@@ -383,16 +383,16 @@ def _events_before(
 
 
 def _needs_more_steps(found: Sequence[AgentEvent | None]) -> bool:
-    """Return whether bad steps may reach further back than what was read."""
+    """Return whether the bad steps may start before the events that were read."""
     steps = [event for event in found if event is not None and event.type is EventType.STEP_COMPLETED]
     return len(steps) == _STEPS and not any(step.data.get("verdict") == "ACCEPT" for step in steps)
 
 
 def _ends_of_terminated(conn: Connection) -> set[int]:
     """
-    Return the rows in which runs that the service stopped told their end, before or after it was noted.
+    Return the rows in which terminated runs reported their end, before or after the termination.
 
-    While the service is there, the monitor takes them for the end of what is being stopped.
+    In live operation, the monitor treats them as the end of the terminated run.
     """
     terminated = EventType.AGENT_TERMINATED.value
     ends = {EventType.EXECUTION_COMPLETED.value, EventType.EXECUTION_FAILED.value}
@@ -421,7 +421,7 @@ def _ends_of_terminated(conn: Connection) -> set[int]:
 def _failed_runs(
     conn: Connection, first: int, settings: HealthSettings, stopped: Collection[int]
 ) -> dict[str, FailedRuns]:
-    """Return, by agent, how many runs had failed in a row before row ``first``."""
+    """Return by agent the number of consecutive failed runs before row ``first``."""
     failed = (
         select(EVENTS.c.agent_id)
         .where(EVENTS.c.type == EventType.EXECUTION_FAILED.value, EVENTS.c.seq < first)
@@ -429,7 +429,7 @@ def _failed_runs(
     )
     found = {}
     for (agent,) in conn.execute(failed).all():
-        # Counted by whoever counts them while they end.
+        # A monitor counts them, as in live operation.
         monitor, at = HealthMonitor(settings), 0.0
         for seq, event in _since_completed(conn, agent, first, stopped).items():
             at = max(at, event.time)
@@ -444,10 +444,11 @@ def _since_completed(
     conn: Connection, agent: str, first: int, stopped: Collection[int]
 ) -> dict[int, AgentEvent]:
     """
-    Return how an agent's runs began and ended since one completed, and what people said of its tickets.
+    Return the starts and ends of an agent's runs since the last completed one, and resolutions of its
+    tickets.
 
-    With them comes what is needed to see that an end is told again: how their sessions began and ended
-    before, and work between two equal ends.
+    This includes what is needed to detect a repeated end: earlier starts and ends of the sessions, and work
+    between two equal ends.
     """
     of_agent = (EVENTS.c.agent_id == agent, EVENTS.c.seq < first)
     after = _last_completed(conn, agent, first, stopped)
@@ -476,7 +477,7 @@ def _since_completed(
 
 
 def _last_completed(conn: Connection, agent: str, first: int, stopped: Collection[int]) -> int:
-    """Return the row in which the last run of an agent completed that tells no earlier end again, or 0."""
+    """Return the row of an agent's last completed run, ignoring repeated ends, or 0."""
     completed = (
         select(EVENTS.c.seq, EVENTS.c.session_id)
         .where(
@@ -492,7 +493,7 @@ def _last_completed(conn: Connection, agent: str, first: int, stopped: Collectio
             continue
         start, end = EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED
         begun = max(_last_of_each(conn, agent, [session], seq, {start: 1})[session], default=0)
-        # Without a start, the look back must be bounded; with one, it is short.
+        # Without a start, the search must be bounded; with one, it is short.
         if begun:
             ended = _last_between(conn, agent, session, [end.value], begun, seq) or 0
         else:
@@ -505,7 +506,7 @@ def _last_completed(conn: Connection, agent: str, first: int, stopped: Collectio
 def _work_between_equal_ends(
     conn: Connection, agent: str, events: Mapping[int, AgentEvent]
 ) -> dict[int, AgentEvent]:
-    """Return, of sessions that told the same end twice without a start between, work that was between."""
+    """Return the work between two equal ends of a session that have no start between them."""
     last: dict[str, tuple[int, EventType]] = {}
     work: list[int] = []
     for seq, event in sorted(events.items()):
@@ -522,7 +523,7 @@ def _work_between_equal_ends(
 def _last_between(
     conn: Connection, agent: str, session: str, kinds: Sequence[str], after: int, before: int
 ) -> int | None:
-    """Return the last row of a session between two rows that is of one of these types."""
+    """Return the last row of a session between two rows with one of these types."""
     query = select(func.max(EVENTS.c.seq)).where(
         EVENTS.c.agent_id == agent,
         EVENTS.c.type.in_(kinds),
@@ -536,7 +537,7 @@ def _last_between(
 def _last_of_each(
     conn: Connection, agent: str, sessions: Sequence[str], first: int, wanted: Mapping[EventType, int]
 ) -> dict[str, list[int]]:
-    """Return by session the rows of the last events of each type, so many as are wanted."""
+    """Return by session the rows of its latest events, up to ``wanted`` of each type."""
     rows = conn.execute(
         _last_rows_query(tuple(wanted.items()), len(sessions)),
         {"agent_id": agent, "sessions": list(sessions), "first": first},
@@ -552,7 +553,7 @@ def _last_of_each(
 
 @functools.lru_cache(maxsize=2 * _SESSIONS_PER_QUERY)
 def _last_rows_query(wanted: tuple[tuple[EventType, int], ...], sessions: int) -> Any:
-    """One look a type: the index on agent and type is in the order of the log within each."""
+    """Build one subquery per type: the index on agent and type is in log order."""
     looks = []
     for kind, most in wanted:
         depth = (_MAX_FREQUENT_DEPTH if kind in _FREQUENT else _MAX_DEPTH) + 200 * sessions + most

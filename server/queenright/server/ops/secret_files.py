@@ -1,4 +1,4 @@
-"""Secrets that a setting names a file for."""
+"""Read secrets from files that settings name."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _OTHERS: Final = stat.S_IRWXO
 
 
 class InvalidSecretError(QueenrightError):
-    """Raised when a file does not hold the secret it should; never says what it holds."""
+    """Raised when a secret file is not usable; never includes its content."""
 
 
 def orchestrators_secret(settings: HealthSettings) -> SecretStr | None:
     """
-    Return what escalations are signed with; None if they are not, or nobody is sent any.
+    Return the signing secret for escalations; None if they are not signed, or no webhook is set.
 
     Raises:
         InvalidSecretError: as ``read_secret``.
@@ -35,7 +35,7 @@ def orchestrators_secret(settings: HealthSettings) -> SecretStr | None:
 
 def respawners_secret(settings: HealthSettings) -> SecretStr | None:
     """
-    Return what requests to start a worker again are signed with; None if they are not, or nobody is asked.
+    Return the signing secret for respawn requests; None if they are not signed, or no webhook is set.
 
     Raises:
         InvalidSecretError: as ``read_secret``.
@@ -47,7 +47,7 @@ def respawners_secret(settings: HealthSettings) -> SecretStr | None:
 
 def stack_tokens(settings: JudgeSettings) -> tuple[SecretStr | None, SecretStr | None]:
     """
-    Return the bearer tokens for the user's own Prometheus and Tempo; None where there is none, or no use.
+    Return the bearer tokens for the user's Prometheus and Tempo; None for each that has no token or no URL.
 
     Raises:
         InvalidSecretError: as ``read_secret``.
@@ -66,7 +66,7 @@ def stack_tokens(settings: JudgeSettings) -> tuple[SecretStr | None, SecretStr |
 
 def callback_secrets(settings: AlertingSettings) -> tuple[SecretStr | None, tuple[SecretStr, ...]]:
     """
-    Return what Slack signs clicks with, and what PagerDuty signs webhooks with; none where none is named.
+    Return the secrets of Slack's clicks and PagerDuty's webhooks; None and () if not configured.
 
     Raises:
         InvalidSecretError: as ``read_secret``.
@@ -84,16 +84,16 @@ def _read_webhook_secret(file: Path | None, block: str) -> SecretStr | None:
 
 def read_secret(file: Path, *, setting: str) -> SecretStr:
     """
-    Return what a file holds, without the space around it.
+    Return the content of a secret file, stripped.
 
     Args:
-        file: The file; its owner and its group may read it, and nobody else.
-        setting: The setting that names it, for the error.
+        file: The file. Only its owner and group may have access.
+        setting: The setting that names it, for error messages.
 
     Raises:
-        InvalidSecretError: It cannot be read, others can reach it, or there is nothing in it.
+        InvalidSecretError: It cannot be read, is accessible to others, or is empty.
     """
-    if file == Path():  # what an empty text is read as
+    if file == Path():  # the value of an empty string
         raise InvalidSecretError(f"{setting} is empty; set it to the secret's file, or remove it")
     label = f"{setting}: the secret file {file}"
     try:

@@ -1,4 +1,4 @@
-"""Listening sockets, bound before anything is started so that a taken port is named at once."""
+"""Listening sockets, bound before anything starts so that a port in use is reported at once."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from queenright.instrumentation.certificates import certificates
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.middleware.connections import Connections, GuardedProtocol, connection_limit
 
-# Below what Linux (from 32768) and macOS (from 49152) hand out by themselves.
+# Below the ephemeral ports of Linux (from 32768) and macOS (from 49152).
 _NOT_EPHEMERAL: Final = range(20000, 32000)
 
 
 class PortInUseError(QueenrightError):
-    """Raised when another program listens on a port: names it and the way out."""
+    """Raised when another program listens on a port; names the option for another port."""
 
     def __init__(self, what: str, host: str, port: int, option: str, *, by: str = "another program") -> None:
         super().__init__(
@@ -34,7 +34,7 @@ class PortInUseError(QueenrightError):
 
 
 def _describe_listener(host: str, port: int) -> str:
-    """Say who listens there, if it is one of us."""
+    """Return a description of the program that listens on a port."""
     with contextlib.suppress(httpx.HTTPError):
         url = f"http://{host}:{port}/readyz"
         answer = httpx.get(url, timeout=1, trust_env=False, verify=certificates(url))
@@ -45,17 +45,17 @@ def _describe_listener(host: str, port: int) -> str:
 
 def listen(host: str, port: int, *, what: str, option: str, reuse: bool = True) -> socket.socket:
     """
-    Return a socket that listens; port 0 takes any free one.
+    Return a listening socket; port 0 takes any free port.
 
     Args:
-        what: What it is for, in words, for the error.
-        option: How the user chooses another port.
-        reuse: Whether to take a port that is left from closed connections, or bound by a socket that
-            does not listen.
+        what: The purpose, for error messages.
+        option: The command-line option for another port.
+        reuse: Whether to take a port that is left from closed connections, or bound by a socket that does not
+        listen.
 
     Raises:
-        PortInUseError: another program has the port.
-        QueenrightError: the address cannot be used at all.
+        PortInUseError: Another program uses the port.
+        QueenrightError: The address cannot be used.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -74,10 +74,10 @@ def listen(host: str, port: int, *, what: str, option: str, reuse: bool = True) 
 
 def free_port(host: str, port: int, *, what: str, option: str) -> int:
     """
-    Return a port that a child program can have; see `listen`.
+    Return a free port for a child program; see `listen`.
 
-    Port 0 takes a free one that the system gives nobody by itself: until the child has it,
-    some connection's own end could get any other.
+    Port 0 takes a free port below the ephemeral range: the system could give an ephemeral one to another
+    connection before the child binds it.
     """
     for candidate in [port] if port else random.sample(_NOT_EPHEMERAL, 100):
         try:
@@ -89,16 +89,16 @@ def free_port(host: str, port: int, *, what: str, option: str) -> int:
 
 
 class Server(uvicorn.Server):
-    """uvicorn inside our own loop: signals are ours to handle."""
+    """uvicorn inside a running event loop, without its signal handlers."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the process's signal handlers alone."""
+        """Keep the process's signal handlers."""
         yield
 
 
 def url_of(sock: socket.socket) -> str:
-    """Return the URL at which a listening socket is reached from this machine."""
+    """Return the URL of a listening socket on this machine."""
     host, port = sock.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1"
@@ -121,15 +121,15 @@ async def listening(
     http = Server(
         uvicorn.Config(
             app,
-            log_config=None,  # its lines go where ours go, and are limited as ours are
+            log_config=None,  # its log lines use the handlers and limits of the service
             log_level="warning",
             access_log=False,
             lifespan="off",
             timeout_graceful_shutdown=2,
             server_header=False,
-            proxy_headers=False,  # else a header that anybody may send would say where a request is from
+            proxy_headers=False,  # otherwise any client could set its address with a header
             ws="none",
-            # uvicorn calls it like a class, with what it has itself.
+            # uvicorn calls it like a class.
             http=cast("type[GuardedProtocol]", partial(protocol, connections)),
         )
     )

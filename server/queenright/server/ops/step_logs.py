@@ -1,4 +1,4 @@
-"""Following the step logs of workers that send no telemetry: what is appended becomes events, once."""
+"""Follow the step logs of workers that send no telemetry, and convert new lines into events."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Ingest = Callable[[Sequence[AgentEvent]], Awaitable[None]]
 
 class StepLogs:
     """
-    The step logs below some folders.
+    Follows the step logs below some folders.
 
     Args:
-        folders: Each with ``sessions/{id}/logs/tool_logs.jsonl``.
-        ingest: Makes events durable and looks at them; a `StoreError` means later again.
-        on_skipped: Told how many more lines could not be read as steps.
+        folders: Folders with ``sessions/{id}/logs/tool_logs.jsonl``.
+        ingest: Stores and processes events; after a `StoreError` it is retried.
+        on_skipped: Called with the number of new lines that are not valid steps.
     """
 
     def __init__(self, folders: Sequence[Path], *, ingest: Ingest, on_skipped: Callable[[int], None]) -> None:
@@ -37,7 +37,7 @@ class StepLogs:
         self._failing: set[Path] = set()
 
     async def run(self) -> None:
-        """Look once a second until cancelled. A log that cannot be read harms no other."""
+        """Read new lines every second until cancelled. An unreadable log does not affect the others."""
         while True:
             for path in await asyncio.to_thread(self._find):
                 await self._follow(self._readers.setdefault(path, StepLogReader(path)))
@@ -50,7 +50,7 @@ class StepLogs:
     async def _follow(self, reader: StepLogReader) -> None:
         path, skipped = reader.path, reader.skipped
         try:
-            # What was read and not stored goes first: the reader has moved past it.
+            # Events that were read but not stored go first: the reader has moved past them.
             while events := self._unstored.get(path) or await asyncio.to_thread(reader.read):
                 self._unstored[path] = events
                 await self._ingest(events)

@@ -30,8 +30,8 @@ def decode_spans(request: ExportTraceServiceRequest, assembler: Assembler, now: 
     Return the events of the spans in a request.
 
     Raises:
-        StillStoringError: Another request is storing one of the spans. RejectedRequestError: The request is
-        too large.
+        StillStoringError: Another request is storing one of the spans.
+        RejectedRequestError: The request is too large.
     """
     batch = Batch()
     for _ in decode_spans_in_steps(request, assembler, now, batch):

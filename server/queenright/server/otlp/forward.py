@@ -242,7 +242,7 @@ class Forwarder:
             delay = min(delay * 2, self._max_delay)
 
     async def _try(self, request: _Request) -> tuple[str, bool, float]:
-        """Send a request once; return the failure ("" if none), whether to retry, and the delay in seconds."""
+        """Send a request once; return the failure or "", whether to retry, and the delay in seconds."""
         if self._client is None:
             raise RuntimeError("the forwarder is not started; call start() first")
         url = f"{self._base}{request.path}"

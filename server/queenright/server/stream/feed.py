@@ -273,7 +273,7 @@ class Feed:
 
     async def read_next(self, event_filter: EventFilter, after: int, limit: int) -> LogSlice:
         """
-        Return what a reader at ``after``, which is before ``told``, reads next: it may be nothing yet.
+        Return the next slice for a reader at ``after``, which is before `released_seq`. It may be empty.
 
         Raises:
             StoreError: The slice is not in memory, and the database failed.
