@@ -163,10 +163,10 @@ class Access:
         if not caller.token_id:
             return True
         try:
-            known = (*self._own.all, *self.file.now().live(self._clock()))
+            live_tokens = (*self._own.all, *self.file.now().live(self._clock()))
         except InvalidTokensError:
             return False
-        return any(one.id == caller.token_id for one in known)
+        return any(token.id == caller.token_id for token in live_tokens)
 
     # -- what they may ------------------------------------------------------------------------------
 

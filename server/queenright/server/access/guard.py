@@ -100,16 +100,16 @@ class Guard:
 
     async def _serve_while_valid(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request; a stream ends soon after its token expires."""
-        looked, ended = self._monotonic(), False
+        checked_at, is_ended = self._monotonic(), False
 
         async def sending(message: Message) -> None:
-            nonlocal looked, ended
+            nonlocal checked_at, is_ended
             if message["type"] == "http.response.body" and message.get("more_body"):
                 now = self._monotonic()
-                if now - looked >= RECHECK_SECONDS:
-                    looked = now
+                if now - checked_at >= RECHECK_SECONDS:
+                    checked_at = now
                     if not self._access.is_valid(caller):
-                        ended = True
+                        is_ended = True
                         await send({"type": "http.response.body", "body": b"", "more_body": False})
                         # As if the client had disconnected: the route stops.
                         raise OSError("the token is expired or revoked")
@@ -118,7 +118,7 @@ class Guard:
         try:
             await self._app(scope, receive, sending)
         except Exception:
-            if not ended:
+            if not is_ended:
                 raise
 
     def _denial_response(self, scope: Scope, headers: Headers, denied: Denial) -> Response:

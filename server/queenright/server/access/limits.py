@@ -38,14 +38,14 @@ class RateLimit:
     def take(self, caller: Hashable) -> float:
         """Count a request; return 0 if it is allowed, else the seconds to wait."""
         now = self._monotonic()
-        left, at = self._left.pop(caller, (self._burst, now))
-        left = min(self._burst, left + (now - at) * self._rate)
+        remaining, at = self._left.pop(caller, (self._burst, now))
+        remaining = min(self._burst, remaining + (now - at) * self._rate)
         wait = 0.0
-        if left >= 1:
-            left -= 1
+        if remaining >= 1:
+            remaining -= 1
         else:
-            wait = (1 - left) / self._rate
-        self._left[caller] = (left, now)
+            wait = (1 - remaining) / self._rate
+        self._left[caller] = (remaining, now)
         if len(self._left) > self._most:
             self._left.popitem(last=False)
         return wait

@@ -70,8 +70,10 @@ class OtlpGuard:
             await _answer(found, headers.get("content-type", ""), send)
             return
         if found.token_id:
-            left = [(name, value) for name, value in scope["headers"] if name.lower() != b"authorization"]
-            scope = {**scope, "headers": left}
+            forwarded_headers = [
+                (name, value) for name, value in scope["headers"] if name.lower() != b"authorization"
+            ]
+            scope = {**scope, "headers": forwarded_headers}
         await self._app(scope, receive, send)
 
     def _identify(self, scope: Scope, headers: Headers) -> Caller | Denial:

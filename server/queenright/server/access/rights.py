@@ -63,8 +63,8 @@ ACCESS_RULES: Final = (
 
 def _pattern(path: str) -> re.Pattern[str]:
     parts = re.split(r"(\{agent\}|\{\})", path)
-    known = {"{agent}": _NAME, "{}": r"[^/]+"}
-    return re.compile("".join(known.get(part, re.escape(part)) for part in parts))
+    patterns = {"{agent}": _NAME, "{}": r"[^/]+"}
+    return re.compile("".join(patterns.get(part, re.escape(part)) for part in parts))
 
 
 _TABLE: Final = tuple(
@@ -81,8 +81,8 @@ def required_level(method: str, path: str) -> AccessLevel:
         method: The HTTP method; ``HEAD`` is treated as ``GET``.
         path: The decoded path, or a route's template.
     """
-    asked = "GET" if method == "HEAD" else method
+    checked_method = "GET" if method == "HEAD" else method
     for methods, pattern, level in _TABLE:
-        if asked in methods and pattern.fullmatch(path):
+        if checked_method in methods and pattern.fullmatch(path):
             return level
     return AccessLevel.VIEWER if method in _READ_METHODS else AccessLevel.OPERATOR

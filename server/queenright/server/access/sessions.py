@@ -63,9 +63,9 @@ class Sessions:
         if found is None:
             return None
         if now < found.until:
-            for one in tokens.all:
-                if one.id == found.token_id and one.live(now):
-                    return one
+            for token in tokens.all:
+                if token.id == found.token_id and token.live(now):
+                    return token
         del self._known[key]
         return None
 

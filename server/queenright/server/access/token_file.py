@@ -77,8 +77,8 @@ def edit_tokens(path: Path, change: Callable[[Tokens], Tokens]) -> None:
                 os.fchmod(file.fileno(), 0o600)
                 if os.geteuid() == 0:
                     # Created by root for a service that runs as another user, who has to read it.
-                    kept = (path if path.exists() else path.parent).stat()
-                    os.fchown(file.fileno(), kept.st_uid, kept.st_gid)
+                    owner = (path if path.exists() else path.parent).stat()
+                    os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
                 file.write(changed)
                 file.flush()
                 os.fsync(file.fileno())
@@ -120,9 +120,9 @@ class TokenFile:
         Raises:
             InvalidTokensError: The file cannot be used.
         """
-        seen = self._version()
-        if seen != self._loaded_version:
-            self._loaded_version = seen
+        version = self._version()
+        if version != self._loaded_version:
+            self._loaded_version = version
             try:
                 self._known, self._fault = read_tokens(self.path), None
             except InvalidTokensError as error:

@@ -105,18 +105,27 @@ def changes(published: Mapping[_Key, str], tokens: Tokens, now: float) -> dict[s
         tokens: All tokens of the file.
         now: Seconds since the epoch.
     """
-    live = {_key(one): one for one in tokens.live(now)}
-    known = {_key(one): one for one in tokens.all}
+    live = {_key(token): token for token in tokens.live(now)}
+    tokens_by_key = {_key(token): token for token in tokens.all}
     return {
         "came": [
-            {"name": one.name, "role": one.role.value} for key, one in live.items() if key not in published
+            {"name": token.name, "role": token.role.value}
+            for key, token in live.items()
+            if key not in published
         ],
         "went": [
-            {"name": key[0], "role": role, "why": known[key].state(now) if key in known else "removed"}
+            {
+                "name": key[0],
+                "role": role,
+                "why": tokens_by_key[key].state(now) if key in tokens_by_key else "removed",
+            }
             for key, role in published.items()
             if key not in live
         ],
-        "live": [{"name": one.name, "role": one.role.value, "made_at": one.made_at} for one in live.values()],
+        "live": [
+            {"name": token.name, "role": token.role.value, "made_at": token.made_at}
+            for token in live.values()
+        ],
     }
 
 
@@ -125,4 +134,4 @@ def _key(token: Token) -> _Key:
 
 
 def _roles_by_key(live: list[dict[str, Any]]) -> dict[_Key, str]:
-    return {(one["name"], one["made_at"]): one["role"] for one in live}
+    return {(token["name"], token["made_at"]): token["role"] for token in live}

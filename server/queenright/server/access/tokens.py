@@ -71,15 +71,15 @@ class Tokens:
     def find(self, token_text: str, now: float) -> Token | None:
         """Return the live token with this text, or None."""
         shape = _SHAPE.fullmatch(token_text)
-        wanted = shape[1] if shape else ""
-        found = next((one for one in self.all if one.id == wanted), None)
+        token_id = shape[1] if shape else ""
+        found = next((token for token in self.all if token.id == token_id), None)
         # Always compared, and in constant time.
         same = hmac.compare_digest(hash_token(token_text), found.sha256 if found else _NO_HASH)
         return found if found is not None and same and found.live(now) else None
 
     def live(self, now: float) -> tuple[Token, ...]:
         """Return the live tokens."""
-        return tuple(one for one in self.all if one.live(now))
+        return tuple(token for token in self.all if token.live(now))
 
     def with_token(self, token: Token, now: float) -> Tokens:
         """
@@ -102,15 +102,15 @@ class Tokens:
         Raises:
             InvalidTokensError: No live token has the name.
         """
-        names = sorted(one.name for one in self.live(now))
+        names = sorted(token.name for token in self.live(now))
         if name not in names:
             raise InvalidTokensError(f"no live token {name!r}; live tokens: {', '.join(names) or 'none'}")
         # Its hash is erased, so that editing the file cannot restore it.
-        ended = {"revoked_at": now, "sha256": _NO_HASH}
+        revoked = {"revoked_at": now, "sha256": _NO_HASH}
         return Tokens(
             tuple(
-                one.model_copy(update=ended) if one.name == name and one.revoked_at is None else one
-                for one in self.all
+                token.model_copy(update=revoked) if token.name == name and token.revoked_at is None else token
+                for token in self.all
             )
         )
 
@@ -160,7 +160,7 @@ def parse_tokens(text: str | bytes) -> Tokens:
         first = error.errors(include_input=False, include_context=False, include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise InvalidTokensError(f"{where}: {first['type'].replace('_', ' ')}") from None
-    if len({one.id for one in found}) < len(found):
+    if len({token.id for token in found}) < len(found):
         raise InvalidTokensError("two tokens have the same id")
     return Tokens(found)
 

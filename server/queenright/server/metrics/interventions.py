@@ -98,8 +98,8 @@ class InterventionMetrics:
             self._recoveries.labels(outcome_label)
         active = names.RECOVERIES_ACTIVE
         Gauge(active.name, active.help, registry=registry).set_function(recovering)
-        left = names.THREADS_LEFT
-        Gauge(left.name, left.help, registry=registry).set_function(left_behind)
+        threads_left = names.THREADS_LEFT
+        Gauge(threads_left.name, threads_left.help, registry=registry).set_function(left_behind)
         # Collected before the transitions, so that the first scrape of a breaker has them at 0.
         registry.register(
             _BreakerCollector(self, breakers, left_out.labels(names.CIRCUIT_BREAKER_STATE.name))
@@ -165,12 +165,12 @@ class _BreakerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield each breaker's state, failures and, if it is open, the time of its trial call."""
         found = sorted(self._breakers(), key=lambda line: line.name)
-        shown = found
+        listed = found
         if len(found) > BREAKER_LIMIT:
-            shown = [line for line in found if line.state != "closed"][:BREAKER_LIMIT]
-        self._left_out.set(len(found) - len(shown))
+            listed = [line for line in found if line.state != "closed"][:BREAKER_LIMIT]
+        self._left_out.set(len(found) - len(listed))
         states, failures, half_open = families = self._families()
-        for line in shown:
+        for line in listed:
             self._metrics.add_breaker(line.name)
             for state in BREAKER_STATES:
                 states.add_metric([line.name, state], float(state == line.state))

@@ -189,8 +189,8 @@ class _FleetCollector(Collector):
     def describe(self) -> Iterable[Metric]:
         """Return empty families, so that registering does not read the workers."""
         counted = (names.AGENTS, names.AGENTS_WITH_FINDING, names.AGENTS_WITH_ONE_KIND)
-        shown = (names.UNPAGED_AGENTS, names.AGENT_STATE, names.AGENT_STATE_SINCE)
-        return [_gauge(metric) for metric in (*counted, *shown, names.WORKERS_EVALUATED)]
+        families = (names.UNPAGED_AGENTS, names.AGENT_STATE, names.AGENT_STATE_SINCE)
+        return [_gauge(metric) for metric in (*counted, *families, names.WORKERS_EVALUATED)]
 
     def collect(self) -> Iterator[Metric]:
         """Yield agents by state and finding, each agent's state and its start, and the evaluated workers."""
@@ -202,8 +202,11 @@ class _FleetCollector(Collector):
             if state is None:
                 continue
             # An agent has the state of its worst session; among equal ones, of the longest.
-            agent, known = health.vitals.agent_id, worst.get(health.vitals.agent_id)
-            if known is None or (state.rank, -health.state_since) > (known[0].rank, -known[1]):
+            agent, current_worst = health.vitals.agent_id, worst.get(health.vitals.agent_id)
+            if current_worst is None or (state.rank, -health.state_since) > (
+                current_worst[0].rank,
+                -current_worst[1],
+            ):
                 worst[agent] = state, health.state_since
             for finding in health.findings:
                 by_finding[finding.kind].add(agent)  # a set: an agent with two sessions counts once
@@ -238,12 +241,12 @@ class _FleetCollector(Collector):
         )
         yield unpaged
 
-        shown = list(worst.items())
+        listed = list(worst.items())
         if len(worst) > self._limit:
-            shown = [(agent, found) for agent, found in shown if found[0].rank > 0][: self._limit]
-        self._left_out.set(len(worst) - len(shown))
+            listed = [(agent, found) for agent, found in listed if found[0].rank > 0][: self._limit]
+        self._left_out.set(len(worst) - len(listed))
         states, since = _gauge(names.AGENT_STATE), _gauge(names.AGENT_STATE_SINCE)
-        for agent, (current, entered) in shown:
+        for agent, (current, entered) in listed:
             for state in HealthState:
                 states.add_metric([agent, state.value], float(state is current))
             since.add_metric([agent], entered)

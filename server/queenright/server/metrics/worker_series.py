@@ -224,9 +224,9 @@ def _on_llm(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: V
     if data.get("error_type") or data.get("error"):
         agent.failures.pop(event.session_id, None)
         agent.fail(event.session_id, _label(data.get("error_type") or "error"))
-    read, written = count(data.get("input_tokens")), count(data.get("output_tokens"))
-    if read or written:
-        agent.series.used(_label(data.get("model") or ""), read, written)
+    input_tokens, output_tokens = count(data.get("input_tokens")), count(data.get("output_tokens"))
+    if input_tokens or output_tokens:
+        agent.series.used(_label(data.get("model") or ""), input_tokens, output_tokens)
     if cost := dollars(data.get("cost_usd")):
         agent.series.spent(cost)
 

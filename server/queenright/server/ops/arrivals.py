@@ -103,12 +103,12 @@ class ArrivalLog:
     def record_events(self, events: Sequence[AgentEvent], now: float) -> None:
         """Record events that are in the log as of now. No I/O."""
         ids = [events[0], events[-1]] if events[0].type not in _TRANSIENT else list(events)
-        kept = [event.id for event in ids if event.type not in _TRANSIENT]
-        if not kept:
+        logged_ids = [event.id for event in ids if event.type not in _TRANSIENT]
+        if not logged_ids:
             return
         if self._first is None:
-            self._first = ArrivalMark(now, kept[0])
-        self._last = ArrivalMark(now, kept[-1])
+            self._first = ArrivalMark(now, logged_ids[0])
+        self._last = ArrivalMark(now, logged_ids[-1])
 
     def write_alive(self, now: float, *, at_once: bool = False) -> None:
         """Write that the service is running, and the log's position if it is due."""

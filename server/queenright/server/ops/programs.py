@@ -49,14 +49,14 @@ class ProgramNotFoundError(QueenrightError):
             text = f"{_variable(name)} is {chosen!r}, which is not a program; correct or unset it."
         else:
             program = _PROGRAMS.get(name, _Program(name, name))
-            way_out = (
+            remedy = (
                 f"run: brew install {program.brew}"
                 if sys.platform == "darwin"
                 else f"install the package {program.debian} (Debian, Ubuntu) or let `make` fetch it"
             )
             text = (
                 f"{name} was not found in ${_variable(name)}, on PATH or in .tools/bin; "
-                f"{way_out}, or set {_variable(name)} to its path."
+                f"{remedy}, or set {_variable(name)} to its path."
             )
         super().__init__(text)
         self.name = name

@@ -183,10 +183,10 @@ def _lower_to_later(
     moments: Sequence[tuple[int, float]], gaps: Sequence[tuple[int, float]], end: float
 ) -> list[tuple[int, float]]:
     """Lower each time to those of later rows, up to a gap: an earlier row cannot have arrived later."""
-    bounded, left = list[tuple[int, float]](), list(gaps)
+    bounded, remaining = list[tuple[int, float]](), list(gaps)
     for seq, time in reversed(moments):
-        while left and seq <= left[-1][0]:
-            end = left.pop()[1]
+        while remaining and seq <= remaining[-1][0]:
+            end = remaining.pop()[1]
         end = min(end, time)
         bounded.append((seq, end))
     return bounded[::-1]
@@ -212,7 +212,7 @@ def rebuild(
         notes: Known arrival times.
         alive_until: The last time at which the service is known to have run.
     """
-    found = Rebuilt(last_id=conn.execute(_LAST_ID).scalar() or "")
+    result = Rebuilt(last_id=conn.execute(_LAST_ID).scalar() or "")
     in_window = (EVENTS.c.time >= since, EVENTS.c.time <= now)
     first = conn.execute(select(func.min(EVENTS.c.seq)).where(*in_window)).scalar()
     moments = [
@@ -224,8 +224,8 @@ def rebuild(
     if alive_until is not None:
         alive_until = min(now, max(alive_until, max((time for _, time in moments), default=0.0)))
     end = now if alive_until is None else min(now, alive_until + _SLACK)
-    noted, gaps = _locate_notes(conn, notes)
-    timeline = Timeline([*moments, *noted], gaps, end)
+    known_times, gaps = _locate_notes(conn, notes)
+    timeline = Timeline([*moments, *known_times], gaps, end)
     if first is None:
         first = (conn.execute(select(func.max(EVENTS.c.seq))).scalar() or 0) + 1
     stopped = _ends_of_terminated(conn)
@@ -238,38 +238,38 @@ def rebuild(
                 at = 0.0
                 for event in events:
                     at = max(at, min(event.time, since))
-                    _apply(monitor, found, event, at, counts_runs=False)
+                    _apply(monitor, result, event, at, counts_runs=False)
     for seq, event in _iter_events(conn, first):
         for gap in timeline.gaps_before(seq):
             _apply_gap(monitor, gap)
         at = timeline.at(seq, event.time)
         if max(event.time, timeline.earliest) >= since:
-            _apply(monitor, found, as_terminated(event) if seq in stopped else event, at)
-            found.events += 1
+            _apply(monitor, result, as_terminated(event) if seq in stopped else event, at)
+            result.events += 1
     for gap in timeline.gaps_before(2**62):
         _apply_gap(monitor, gap)
-    found.alive_until = (
+    result.alive_until = (
         min(now, max(alive_until or 0.0, timeline.now)) or conn.execute(_NEWEST, {"now": now}).scalar()
     )
-    if found.alive_until is not None:
-        monitor.sweep(found.alive_until)  # finds a known silence again
-        monitor.advance(found.alive_until)
+    if result.alive_until is not None:
+        monitor.sweep(result.alive_until)  # finds a known silence again
+        monitor.advance(result.alive_until)
     for worker in monitor.workers():
-        logged_health = found.logged_health.get(worker.key)
+        logged_health = result.logged_health.get(worker.key)
         if (
             logged_health is not None
             and logged_health.since is not None
             and logged_health.state is worker.state
         ):
             worker.state_since = logged_health.since
-    return found
+    return result
 
 
 def _apply(
-    monitor: HealthMonitor, found: Rebuilt, event: AgentEvent, at: float, *, counts_runs: bool = True
+    monitor: HealthMonitor, result: Rebuilt, event: AgentEvent, at: float, *, counts_runs: bool = True
 ) -> None:
     if event.type in TELLING:
-        found.logged_health.setdefault((event.agent_id, event.session_id), LoggedHealth()).take(event)
+        result.logged_health.setdefault((event.agent_id, event.session_id), LoggedHealth()).take(event)
     try:
         monitor.recall(event, at, counts_runs=counts_runs)
     except Exception:
@@ -349,11 +349,13 @@ def _sessions_begun_before(conn: Connection, first: int) -> dict[str, list[str]]
         .where(EVENTS.c.seq >= first, (kind + "").in_([one.value for one in WORKER_EVENTS | INTRODUCES]))
         .group_by(EVENTS.c.agent_id, EVENTS.c.session_id)
     )
-    seen = {(row[0], row[1]): row[2] is not None and row[2] == row[3] for row in conn.execute(query)}
+    has_start = {(row[0], row[1]): row[2] is not None and row[2] == row[3] for row in conn.execute(query)}
     open_tickets = select(TICKETS.c.agent_id, TICKETS.c.session_id).where(TICKETS.c.closed_at.is_(None))
-    seen |= {key: False for row in conn.execute(open_tickets) if (key := (row[0], row[1])) not in seen}
+    has_start |= {
+        key: False for row in conn.execute(open_tickets) if (key := (row[0], row[1])) not in has_start
+    }
     partly: dict[str, list[str]] = {}
-    for (agent, session), whole in seen.items():
+    for (agent, session), whole in has_start.items():
         if not whole:
             partly.setdefault(agent, []).append(session)
     return partly
@@ -382,9 +384,9 @@ def _events_before(
         yield session, [events[seq] for seq in sorted(found) if seq in events]
 
 
-def _needs_more_steps(found: Sequence[AgentEvent | None]) -> bool:
+def _needs_more_steps(events: Sequence[AgentEvent | None]) -> bool:
     """Return whether the bad steps may start before the events that were read."""
-    steps = [event for event in found if event is not None and event.type is EventType.STEP_COMPLETED]
+    steps = [event for event in events if event is not None and event.type is EventType.STEP_COMPLETED]
     return len(steps) == _STEPS and not any(step.data.get("verdict") == "ACCEPT" for step in steps)
 
 
@@ -399,23 +401,23 @@ def _ends_of_terminated(conn: Connection) -> set[int]:
     of_runs = [terminated, EventType.EXECUTION_STARTED.value, *ends]
     row = (EVENTS.c.seq, EVENTS.c.type, EVENTS.c.session_id, EVENTS.c.incarnation_id)
     agents = select(EVENTS.c.agent_id).where(EVENTS.c.type == terminated).distinct()
-    found = set[int]()
+    rows = set[int]()
     for (agent,) in conn.execute(agents).all():
-        logged_health: dict[tuple[str, str], set[int]] = {}
+        ends_by_run: dict[tuple[str, str], set[int]] = {}
         stopped = set[tuple[str, str]]()
         query = select(*row).where(EVENTS.c.agent_id == agent, EVENTS.c.type.in_(of_runs))
         for seq, kind, *run in conn.execute(query.order_by(EVENTS.c.seq)):
             key = (run[0], run[1])
             if kind in ends:
-                logged_health.setdefault(key, set()).add(seq)
+                ends_by_run.setdefault(key, set()).add(seq)
             elif kind == terminated:
                 stopped.add(key)
             if key in stopped:
-                found |= logged_health.pop(key, set())
+                rows |= ends_by_run.pop(key, set())
             if kind == EventType.EXECUTION_STARTED.value:
                 stopped.discard(key)
-                logged_health.pop(key, None)
-    return found
+                ends_by_run.pop(key, None)
+    return rows
 
 
 def _failed_runs(
@@ -427,7 +429,7 @@ def _failed_runs(
         .where(EVENTS.c.type == EventType.EXECUTION_FAILED.value, EVENTS.c.seq < first)
         .distinct()
     )
-    found = {}
+    runs_by_agent = {}
     for (agent,) in conn.execute(failed).all():
         # A monitor counts them, as in live operation.
         monitor, at = HealthMonitor(settings), 0.0
@@ -436,8 +438,8 @@ def _failed_runs(
             monitor.recall(as_terminated(event) if seq in stopped else event, at)
         runs = monitor.failed_runs(agent)
         if agent and runs.count:
-            found[agent] = runs
-    return found
+            runs_by_agent[agent] = runs
+    return runs_by_agent
 
 
 def _since_completed(
@@ -470,8 +472,8 @@ def _since_completed(
             begun_before[event.session_id] = None
     sessions, oldest = list(begun_before), min(events, default=first)
     for start in range(0, len(sessions), _SESSIONS_PER_QUERY):
-        some = sessions[start : start + _SESSIONS_PER_QUERY]
-        for found in _last_of_each(conn, agent, some, oldest, _EARLIER_RUN_EVENTS).values():
+        batch = sessions[start : start + _SESSIONS_PER_QUERY]
+        for found in _last_of_each(conn, agent, batch, oldest, _EARLIER_RUN_EVENTS).values():
             events |= _read_events(conn, found)
     return dict(sorted((events | _work_between_equal_ends(conn, agent, events)).items()))
 
@@ -542,19 +544,19 @@ def _last_of_each(
         _last_rows_query(tuple(wanted.items()), len(sessions)),
         {"agent_id": agent, "sessions": list(sessions), "first": first},
     )
-    left = {(session, kind.value): most for session in sessions for kind, most in wanted.items()}
-    found: dict[str, list[int]] = {session: [] for session in sessions}
+    remaining = {(session, kind.value): most for session in sessions for kind, most in wanted.items()}
+    rows_by_session: dict[str, list[int]] = {session: [] for session in sessions}
     for row in rows:
-        if left[row.session_id, row.type] > 0:
-            left[row.session_id, row.type] -= 1
-            found[row.session_id].append(row.seq)
-    return found
+        if remaining[row.session_id, row.type] > 0:
+            remaining[row.session_id, row.type] -= 1
+            rows_by_session[row.session_id].append(row.seq)
+    return rows_by_session
 
 
 @functools.lru_cache(maxsize=2 * _SESSIONS_PER_QUERY)
 def _last_rows_query(wanted: tuple[tuple[EventType, int], ...], sessions: int) -> Any:
     """Build one subquery per type: the index on agent and type is in log order."""
-    looks = []
+    subqueries = []
     for kind, most in wanted:
         depth = (_MAX_FREQUENT_DEPTH if kind in _FREQUENT else _MAX_DEPTH) + 200 * sessions + most
         of_agent = (
@@ -571,13 +573,13 @@ def _last_rows_query(wanted: tuple[tuple[EventType, int], ...], sessions: int) -
             .order_by(of_agent.c.seq.desc())
             .limit(most if sessions == 1 else 4 * most * sessions)
         )
-        looks.append(select(look.subquery()))
-    return union_all(*looks)
+        subqueries.append(select(look.subquery()))
+    return union_all(*subqueries)
 
 
 def _read_events(conn: Connection, seqs: Sequence[int]) -> dict[int, AgentEvent]:
-    found: dict[int, AgentEvent] = {}
+    events: dict[int, AgentEvent] = {}
     for start in range(0, len(seqs), _PAGE):
         query = select(*_HASHED).where(EVENTS.c.seq.in_(seqs[start : start + _PAGE]))
-        found.update(_parse_rows(conn.execute(query)))
-    return found
+        events.update(_parse_rows(conn.execute(query)))
+    return events

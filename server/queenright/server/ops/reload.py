@@ -105,7 +105,7 @@ def _read_again(before: Settings) -> Settings:
 
 
 def _is_reloadable(path: str) -> bool:
-    below = any(path == one or path.startswith(f"{one}.") for one in RELOADABLE)
+    below = any(path == reloadable or path.startswith(f"{reloadable}.") for reloadable in RELOADABLE)
     return below and path not in _FIXED
 
 

@@ -84,8 +84,8 @@ def free_port(host: str, port: int, *, what: str, option: str) -> int:
             with contextlib.closing(listen(host, candidate, what=what, option=option, reuse=port != 0)):
                 return candidate
         except PortInUseError as error:
-            taken = error
-    raise taken
+            last_error = error
+    raise last_error
 
 
 class Server(uvicorn.Server):

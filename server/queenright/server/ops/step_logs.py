@@ -44,8 +44,8 @@ class StepLogs:
             await asyncio.sleep(_PAUSE)
 
     def _find(self) -> list[Path]:
-        found = (folder.glob("sessions/*/logs/tool_logs.jsonl") for folder in self._folders)
-        return [path for paths in found for path in sorted(paths)]
+        matches = (folder.glob("sessions/*/logs/tool_logs.jsonl") for folder in self._folders)
+        return [path for paths in matches for path in sorted(paths)]
 
     async def _follow(self, reader: StepLogReader) -> None:
         path, skipped = reader.path, reader.skipped

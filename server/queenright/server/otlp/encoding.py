@@ -80,7 +80,7 @@ def decompress_chunks(body: bytes, content_encoding: str, limit: int) -> Iterato
     if bits is None:
         reason = f"content encoding {name[:100]!r} is not supported; send gzip, deflate or none"
         raise RejectedRequestError(415, INVALID_ARGUMENT, reason, ((b"accept-encoding", b"gzip, deflate"),))
-    left, members, at = limit, 0, 0
+    remaining, members, at = limit, 0, 0
     stream = None
     pending = b""
     try:
@@ -96,8 +96,8 @@ def decompress_chunks(body: bytes, content_encoding: str, limit: int) -> Iterato
                 stream = zlib.decompressobj(bits)
             chunk = stream.decompress(pending, CHUNK)
             pending = stream.unconsumed_tail
-            left -= len(chunk)
-            if left < 0:
+            remaining -= len(chunk)
+            if remaining < 0:
                 raise too_large_error("the body, decompressed,", limit)
             if stream.eof:
                 pending = stream.unused_data
@@ -107,8 +107,8 @@ def decompress_chunks(body: bytes, content_encoding: str, limit: int) -> Iterato
         while stream is not None:
             # Output that is still buffered, one chunk at a time.
             chunk = stream.decompress(b"", CHUNK)
-            left -= len(chunk)
-            if left < 0:
+            remaining -= len(chunk)
+            if remaining < 0:
                 raise too_large_error("the body, decompressed,", limit)
             if stream.eof:
                 stream = None

@@ -211,14 +211,14 @@ class Forwarder:
                 await self._waiting.wait()
             request = self._queue.popleft()
             self._under_way += 1
-            sent = False
+            is_delivered = False
             try:
-                sent = await self._send(request)
+                is_delivered = await self._send(request)
             except Exception:
                 logger.exception("cannot forward a request to %s", self._base)
             finally:
                 self._under_way -= 1
-                if sent:
+                if is_delivered:
                     self.sent += 1
                     self._bytes -= request.size
                 else:
@@ -270,8 +270,8 @@ class Forwarder:
 
 def _connection_headers(headers: Sequence[tuple[bytes, bytes]]) -> frozenset[bytes]:
     """Return the hop-by-hop headers that ``Connection`` lists."""
-    named = b",".join(value for name, value in headers if name.lower() == b"connection")
-    return frozenset(part.strip().lower() for part in named.split(b",") if part.strip())
+    listed = b",".join(value for name, value in headers if name.lower() == b"connection")
+    return frozenset(part.strip().lower() for part in listed.split(b",") if part.strip())
 
 
 async def _drain(response: httpx.Response) -> None:

@@ -43,7 +43,7 @@ class GrpcRefusal:
     def receive(self, data: bytes) -> bytes:
         """Return the frames that answer what a client sent after the preface; see RFC 9113 §4.1."""
         self._buffer += data
-        sent = b""
+        reply_frames = b""
         while len(self._buffer) >= 9 and not self.is_finished:
             length = int.from_bytes(self._buffer[:3], "big")
             kind, flags, stream = struct.unpack(">BBI", self._buffer[3:9])
@@ -53,10 +53,12 @@ class GrpcRefusal:
             payload, self._buffer = self._buffer[9 : 9 + length], self._buffer[9 + length :]
             if reply := _reply(kind, flags, stream & 0x7FFF_FFFF, payload):
                 self._replies += 1
-                sent += reply
+                reply_frames += reply
         if self.is_finished:
-            sent += _frame(_GOAWAY, 0, 0, struct.pack(">II", 0, _HTTP_1_1_REQUIRED) + GRPC_REASON.encode())
-        return sent
+            reply_frames += _frame(
+                _GOAWAY, 0, 0, struct.pack(">II", 0, _HTTP_1_1_REQUIRED) + GRPC_REASON.encode()
+            )
+        return reply_frames
 
 
 def _reply(kind: int, flags: int, stream: int, payload: bytes) -> bytes:

@@ -114,7 +114,7 @@ class CapacityLimiter:
     def _release(self, size: int) -> None:
         self._used -= size
         while self._waiting and (self._waiting[0][1].done() or self._has_room(self._waiting[0][0])):
-            wanted, turn = self._waiting.popleft()
+            waiting_size, turn = self._waiting.popleft()
             if not turn.done():
-                self._used += wanted
+                self._used += waiting_size
                 turn.set_result(None)

@@ -232,20 +232,20 @@ class OtlpReceiver:
             )
         media_type = MediaType.from_header(content_type)
         # An announced length does not reserve memory that other requests use.
-        held = _HeldBytes(self, self._declared_length(headers))
+        held_bytes = _HeldBytes(self, self._declared_length(headers))
         try:
-            raw = await self._body(receive, held)
+            raw = await self._body(receive, held_bytes)
             if self._forwarder is not None:
                 # Forward first, so that requests that cannot be read or stored still reach the other
                 # endpoint.
                 self._forwarder.offer(path, scope["headers"], raw)
             encoding = headers.get(b"content-encoding", b"").decode("latin-1")
             batch = Batch()
-            for body, form in await self._bodies(signal, encoding, media_type, raw, held):
+            for body, form in await self._bodies(signal, encoding, media_type, raw, held_bytes):
                 await self._store(signal, await self._parsed(signal, body, form), batch)
             self.counts.last_received = self._clock()
         finally:
-            held.release()
+            held_bytes.release()
         return 200, (), render(_response(signal, batch), media_type), media_type
 
     def _declared_length(self, headers: dict[bytes, bytes]) -> int | None:
@@ -259,7 +259,7 @@ class OtlpReceiver:
             raise too_large_error("the body", self._max_body)
         return length
 
-    async def _body(self, receive: Receive, held: _HeldBytes) -> bytes:
+    async def _body(self, receive: Receive, held_bytes: _HeldBytes) -> bytes:
         parts: list[bytes] = []
         size = 0
         try:
@@ -272,7 +272,7 @@ class OtlpReceiver:
                     size += len(part)
                     if size > self._max_body:
                         raise too_large_error("the body", self._max_body)
-                    held.add(len(part))
+                    held_bytes.add(len(part))
                     parts.append(part)
                     if not message.get("more_body", False):
                         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -281,7 +281,7 @@ class OtlpReceiver:
             raise RejectedRequestError(408, DEADLINE_EXCEEDED, reason, ((b"connection", b"close"),)) from None
 
     async def _bodies(
-        self, signal: _Signal, encoding: str, media_type: MediaType, raw: bytes, held: _HeldBytes
+        self, signal: _Signal, encoding: str, media_type: MediaType, raw: bytes, held_bytes: _HeldBytes
     ) -> Iterable[tuple[bytes | bytearray, MediaType]]:
         """Return a body decompressed, and split if it is big."""
         body: bytes | bytearray = raw
@@ -289,7 +289,7 @@ class OtlpReceiver:
             parts = decompress_chunks(raw, encoding, self._max_inflated)
             body = bytearray()
             while part := await self._share.run(lambda _: next(parts, b"")):
-                held.add(len(part))
+                held_bytes.add(len(part))
                 body += part
         if media_type is MediaType.JSON:
             if len(body) <= SMALL_JSON:
@@ -371,8 +371,8 @@ class OtlpReceiver:
 
     def _count(self, signal: _Signal, batch: Batch) -> None:
         self._note_alive(batch.report_intervals)
-        for words in self._intake.add(batch.sources, self._clock()):
-            batch.add_reason(words)
+        for notice in self._intake.add(batch.sources, self._clock()):
+            batch.add_reason(notice)
         counts = self.counts
         counts.accepted += batch.accepted
         counts.ignored += batch.ignored

@@ -158,7 +158,7 @@ class _Splitter:
         """Reject an item that is long because of many fields, which are slow to parse."""
         if end - at > MAX_ITEM:
             raise too_large_error("a span, record or metric", MAX_ITEM)
-        left = MAX_FIELDS
+        remaining = MAX_FIELDS
         inside = [(at, end, self._item, 0)]
         while inside:
             at, end, message, depth = inside.pop()
@@ -166,8 +166,8 @@ class _Splitter:
                 raise malformed_error(f"the body is nested more than {_MAX_DEPTH} deep")
             nested = _messages_in(message)
             for number, _, value, stop, has_length in _fields(self._body, at, end):
-                left -= 1
-                if left < 0:
+                remaining -= 1
+                if remaining < 0:
                     raise too_many_error("fields in one span, record or metric", MAX_FIELDS)
                 if has_length and number in nested:
                     inside.append((value, stop, nested[number], depth + 1))

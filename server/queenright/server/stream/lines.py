@@ -92,7 +92,7 @@ def read_log_slice(
     begins = log_begins(conn)
     batch = LogSlice(max(after, begins), has_gap=after < begins)
     after = batch.through
-    found = read_span(
+    span = read_span(
         conn,
         after=after,
         through=through,
@@ -101,13 +101,13 @@ def read_log_slice(
         or_sessions=list(event_filter.sessions()),
         limit=rows,
     )
-    for seq, event in found:
+    for seq, event in span:
         batch.through = seq
         if event is not None:
             batch.add(seq, format_event(event, event_id=event.id))
             if batch.size >= limit:
                 return batch
-    if len(found) < rows:
+    if len(span) < rows:
         batch.through = max(through, after)
     return batch
 

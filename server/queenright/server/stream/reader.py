@@ -153,8 +153,8 @@ class Reader:
     def _keep_alive(self) -> bytes:
         head = self._feed.head
         # All earlier events were scanned, so a client that resumes need not scan them again.
-        known = head.event_id if head.seq == self.place else ""
-        return b": still here\n" + id_line(known) + b"\n"
+        resume_id = head.event_id if head.seq == self.place else ""
+        return b": still here\n" + id_line(resume_id) + b"\n"
 
 
 def id_line(event_id: str) -> bytes:

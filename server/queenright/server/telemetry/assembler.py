@@ -97,16 +97,16 @@ class Assembler:
         observations.sort(key=_order)
         assembly = _Assembly(self, observations, batch, now)
         assembly.release_held()
-        left = _MAX_SAMPLED
-        looked_at: dict[tuple[int, int], int] = {}
+        remaining = _MAX_SAMPLED
+        sampled: dict[tuple[int, int], int] = {}
         for observation in observations:
             run = assembly.add(observation)
-            if left:
-                left -= 1
+            if remaining:
+                remaining -= 1
                 key = id(observation.process), id(observation.kind)
-                count = looked_at.get(key, 0)
+                count = sampled.get(key, 0)
                 if count < _MAX_SAMPLED_PER_KIND and run is not None:
-                    looked_at[key] = count + 1
+                    sampled[key] = count + 1
                     batch.sources.for_process(observation.process, observation.library).note(run, observation)
             yield
 
@@ -216,13 +216,13 @@ class _Assembly:
 
     def _is_duplicate(self, observation: Observation) -> bool:
         """Return whether a record arrived before, or reports the start of work that has ended."""
-        known, seen = self._batch.identities, self._duplicates.is_stored
-        if observation.identity in known or seen(observation.identity):
+        identities, is_stored = self._batch.identities, self._duplicates.is_stored
+        if observation.identity in identities or is_stored(observation.identity):
             return True
         if observation.end or observation.is_own or observation.client or not observation.span_id:
             return False
-        ended = observation.trace_id + observation.span_id
-        return ended in known or seen(ended)
+        end_identity = observation.trace_id + observation.span_id
+        return end_identity in identities or is_stored(end_identity)
 
     # -- who ------------------------------------------------------------------------------------
 
@@ -245,8 +245,8 @@ class _Assembly:
         if run is None:
             session, incarnation = observation.session or trace.id, observation.process.incarnation_id
             run = Run("", session, incarnation, has_own_session=bool(observation.session))
-            if (known := self._traces.pop_restored_name(incarnation, session)) is not None:
-                run.agent_id, run.session_id = known
+            if (restored := self._traces.pop_restored_name(incarnation, session)) is not None:
+                run.agent_id, run.session_id = restored
                 run.first_name, run.name = run.agent_id, name_known(run.agent_id, observation.process)
                 run.has_own_session = run.session_id != trace.id
             if is_loose:
@@ -355,9 +355,9 @@ class _Assembly:
         ) or run.is_repeat(_as_call(observation)):
             run.open_work.pop(observation.span_id, None)
             return False
-        begun = run.open_work.get(observation.span_id) or (around if is_inside else None)
-        if begun is not None and observation.kind is Kind.TOOL:
-            observation.data["call_id"] = begun.call_id
+        open_work = run.open_work.get(observation.span_id) or (around if is_inside else None)
+        if open_work is not None and observation.kind is Kind.TOOL:
+            observation.data["call_id"] = open_work.call_id
         if observation.end:
             run.open_work.pop(observation.span_id, None)
         return True
@@ -397,10 +397,10 @@ class _Assembly:
 
     def _hold_end(self, run: Run, observation: Observation) -> None:
         """End a run unless more of it arrives."""
-        known = self._pending_ends.get(run)
+        held = self._pending_ends.get(run)
         self._pending_ends.hold(
             run,
-            observation if known is None or known.end < observation.end else known,
+            observation if held is None or held.end < observation.end else held,
             self._now + RUN_END_HOLD,
         )
 
@@ -532,8 +532,8 @@ class _Assembly:
         """
         if "cost_usd" in data or observation.client in COST_REPORTING_CLIENTS or not self._prices:
             return data
-        used = (data.get(key) or 0 for key in _TOKEN_KEYS)
-        cost = price_call(data.get("model") or "", Tokens(*used), self._prices)
+        tokens = (data.get(key) or 0 for key in _TOKEN_KEYS)
+        cost = price_call(data.get("model") or "", Tokens(*tokens), self._prices)
         return data if cost is None else data | {"cost_usd": float(cost)}
 
 

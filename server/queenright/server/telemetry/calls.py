@@ -122,15 +122,15 @@ class Calls:
         if len(self._sources) == 1 and not self._open[kind]:
             return None  # the only source has reported the ends of all calls
         alike = reversed(self._calls[kind].values())
-        told = (observation.source, True)
+        end_report = (observation.source, True)
         if kind is Kind.TOOL:
             same = [call for call in alike if _is_same_work(call, observation)]
-            begun = [call for call in same if (observation.source, False) in call.sources]
-            if observation.end and begun:
-                return next((call for call in reversed(begun) if not call.end), begun[-1])
-            alike = iter([call for call in same if call not in begun])
+            started = [call for call in same if (observation.source, False) in call.sources]
+            if observation.end and started:
+                return next((call for call in reversed(started) if not call.end), started[-1])
+            alike = iter([call for call in same if call not in started])
         return max(
-            (call for call in alike if told not in call.sources and _overlaps(call, observation)),
+            (call for call in alike if end_report not in call.sources and _overlaps(call, observation)),
             key=lambda call: _overlap(call, observation),
             default=None,
         )

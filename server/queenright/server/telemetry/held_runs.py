@@ -34,11 +34,11 @@ class HeldRuns:
 
     def pop_due(self, now: float) -> list[tuple[Run, Observation]]:
         """Remove and return the runs that are due, each with its observation."""
-        found = []
+        due = []
         for until, run, observation in self._held.values():
             if until > now:
                 break
-            found.append((run, observation))
-        for run, _ in found:
+            due.append((run, observation))
+        for run, _ in due:
             self.drop(run)
-        return found
+        return due

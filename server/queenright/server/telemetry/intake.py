@@ -78,7 +78,7 @@ class Intake:
 
     def add(self, sources: Sources, now: float) -> list[str]:
         """Add the sources of a request; return notices for senders whose telemetry is not used."""
-        words = []
+        notices = []
         for new in sources:
             for fault, count in new.rejected.items():
                 self.rejected[new.dialect, fault] += count
@@ -93,8 +93,8 @@ class Intake:
             is_told = source.last_notified and now - source.last_notified < NOTICE_INTERVAL
             if not source.used and source.unused[Unused.NO_AGENT_WORK] and not is_told:
                 source.last_notified = now
-                words.append(_unused_notice(source))
-        return words
+                notices.append(_unused_notice(source))
+        return notices
 
     def add_refusal(
         self, path: str, status: int, reason: str, now: float, *, fault: Fault | None = None

@@ -50,28 +50,28 @@ def read_log(
     if client is not None:
         attributes = {
             # Nearly all values are strings.
-            each.key: each.value.string_value or plain_of(each.value)
-            for each in record.attributes
+            attribute.key: attribute.value.string_value or plain_of(attribute.value)
+            for attribute in record.attributes
         }
         time = record.time_unix_nano or record.observed_time_unix_nano or int(now * 1e9)
         return client.read_log(attributes, process, time)
-    found = fields_of(record.attributes)
-    if "partial_event" in found:
-        return read_partial_span(text_of(found["partial_event"]), record.body, now)
-    event_name = record.event_name or text_of(found.get("event"))
-    known = RECORDS.get(event_name)
-    if known is None:
+    fields = fields_of(record.attributes)
+    if "partial_event" in fields:
+        return read_partial_span(text_of(fields["partial_event"]), record.body, now)
+    event_name = record.event_name or text_of(fields.get("event"))
+    reader = RECORDS.get(event_name)
+    if reader is None:
         return None
-    agent = text_of(found.get("agent")) or process.agent
-    session = text_of(found.get("session"))
+    agent = text_of(fields.get("agent")) or process.agent
+    session = text_of(fields.get("session"))
     if not agent or not session:
         fault = Fault.NO_SESSION if agent else Fault.NO_NAME
         missing = names.GEN_AI_CONVERSATION_ID if agent else names.GEN_AI_AGENT_NAME
         raise UnusableRecordError(fault, f"a {event_name} record without {missing}")
-    kind, read = known
+    kind, read = reader
     trace_id, span_id = record.trace_id, record.span_id
     time = record.time_unix_nano or record.observed_time_unix_nano
-    data = read(found, now)
+    data = read(fields, now)
     if kind is Kind.AGENT:
         data = _known_values(framework=clean_name(scope.name), version=clean_name(scope.version)) | data
     return Observation(
@@ -85,83 +85,83 @@ def read_log(
         is_own=True,
         agent=agent,
         session=session,
-        incarnation=text_of(found.get("incarnation")),
-        graph=text_of(found.get("graph")),
-        node=text_of(found.get("node")),
+        incarnation=text_of(fields.get("incarnation")),
+        graph=text_of(fields.get("graph")),
+        node=text_of(fields.get("node")),
         library=scope.name,
         version=scope.version,
         data=data,
     )
 
 
-def _started(found: Fields, now: float) -> dict[str, Any]:
+def _started(fields: Fields, now: float) -> dict[str, Any]:
     return _known_values(
         start_records=True,
-        framework=text_of(found.get("framework")),
-        version=text_of(found.get("version")),
-        heartbeat_interval=number_of(found.get("heartbeat_interval")),
-        task_id=text_of(found.get("task")),
-        repeatable=True if is_true(found.get("repeatable")) else None,
-        control=True if is_true(found.get("control")) else None,
-        metrics_served=True if is_true(found.get("metrics_served")) else None,
+        framework=text_of(fields.get("framework")),
+        version=text_of(fields.get("version")),
+        heartbeat_interval=number_of(fields.get("heartbeat_interval")),
+        task_id=text_of(fields.get("task")),
+        repeatable=True if is_true(fields.get("repeatable")) else None,
+        control=True if is_true(fields.get("control")) else None,
+        metrics_served=True if is_true(fields.get("metrics_served")) else None,
     )
 
 
-def _step_started(found: Fields, now: float) -> dict[str, Any]:
-    return _known_values(index=count_of(found.get("index")))
+def _step_started(fields: Fields, now: float) -> dict[str, Any]:
+    return _known_values(index=count_of(fields.get("index")))
 
 
-def _llm_started(found: Fields, now: float) -> dict[str, Any]:
-    return _known_values(model=text_of(found.get("model")), provider=text_of(found.get("provider")))
+def _llm_started(fields: Fields, now: float) -> dict[str, Any]:
+    return _known_values(model=text_of(fields.get("model")), provider=text_of(fields.get("provider")))
 
 
-def _tool_started(found: Fields, now: float) -> dict[str, Any]:
+def _tool_started(fields: Fields, now: float) -> dict[str, Any]:
     return _known_values(
-        tool=text_of(found.get("tool")) or UNNAMED_TOOL,
-        call_id=text_of(found.get("call_id")),
-        timeout=number_of(found.get("timeout")),
+        tool=text_of(fields.get("tool")) or UNNAMED_TOOL,
+        call_id=text_of(fields.get("call_id")),
+        timeout=number_of(fields.get("timeout")),
     )
 
 
-def _heartbeat(found: Fields, now: float) -> dict[str, Any]:
+def _heartbeat(fields: Fields, now: float) -> dict[str, Any]:
     return _known_values(
-        interval=number_of(found.get("heartbeat_interval")),
-        phase=text_of(found.get("phase")),
-        last_tool_call=moment_of(found.get("last_tool_call"), now),
-        token_count=count_of(found.get("token_count")),
-        error_count=count_of(found.get("error_count")),
-        progress_indicator=text_of(found.get("progress")),
-        task_id=text_of(found.get("task")),
+        interval=number_of(fields.get("heartbeat_interval")),
+        phase=text_of(fields.get("phase")),
+        last_tool_call=moment_of(fields.get("last_tool_call"), now),
+        token_count=count_of(fields.get("token_count")),
+        error_count=count_of(fields.get("error_count")),
+        progress_indicator=text_of(fields.get("progress")),
+        task_id=text_of(fields.get("task")),
     )
 
 
-def _waiting(found: Fields, now: float) -> dict[str, Any]:
-    reason = text_of(found.get("waiting_reason"))
+def _waiting(fields: Fields, now: float) -> dict[str, Any]:
+    reason = text_of(fields.get("waiting_reason"))
     return {"reason": reason if reason in _WAITING else None}
 
 
-def _checkpoint(found: Fields, now: float) -> dict[str, Any]:
-    return _known_values(checkpoint_id=text_of(found.get("checkpoint")))
+def _checkpoint(fields: Fields, now: float) -> dict[str, Any]:
+    return _known_values(checkpoint_id=text_of(fields.get("checkpoint")))
 
 
-def _output(found: Fields, now: float) -> dict[str, Any]:
+def _output(fields: Fields, now: float) -> dict[str, Any]:
     counts = ("files_changed", "tests_passed", "tests_failed")
-    return _known_values(**{key: count_of(found.get(key)) for key in counts})
+    return _known_values(**{key: count_of(fields.get(key)) for key in counts})
 
 
-def _resource(found: Fields, now: float) -> dict[str, Any]:
+def _resource(fields: Fields, now: float) -> dict[str, Any]:
     return _known_values(
-        resource=text_of(found.get("resource")),
-        used=number_of(found.get("resource_used")),
-        limit=number_of(found.get("resource_limit")),
+        resource=text_of(fields.get("resource")),
+        used=number_of(fields.get("resource_used")),
+        limit=number_of(fields.get("resource_limit")),
     )
 
 
-def _breaker(found: Fields, now: float) -> dict[str, Any]:
-    return _known_values(name=text_of(found.get("breaker")), to=text_of(found.get("breaker_state")))
+def _breaker(fields: Fields, now: float) -> dict[str, Any]:
+    return _known_values(name=text_of(fields.get("breaker")), to=text_of(fields.get("breaker_state")))
 
 
-def _nothing(found: Fields, now: float) -> dict[str, Any]:
+def _nothing(fields: Fields, now: float) -> dict[str, Any]:
     return {}
 
 

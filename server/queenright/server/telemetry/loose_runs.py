@@ -27,16 +27,16 @@ class LooseRuns:
 
     def find(self, observation: Observation, call: EndedCall) -> Run | None:
         """Return the run of a call's session, or the run with the nearest calls; None if there is none."""
-        found: tuple[int, Run] | None = None
+        nearest: tuple[int, Run] | None = None
         for run in reversed(self._runs.get(observation.process.incarnation_id, ())):
             if observation.session and run.has_own_session:
                 if observation.session == run.session_id:
                     return run
                 continue
             gap = _gap(run, observation, call)
-            if gap is not None and gap <= MAX_GAP and (found is None or gap < found[0]):
-                found = gap, run
-        return None if found is None else found[1]
+            if gap is not None and gap <= MAX_GAP and (nearest is None or gap < nearest[0]):
+                nearest = gap, run
+        return None if nearest is None else nearest[1]
 
     def add(self, run: Run) -> None:
         """Add a new run."""
@@ -49,14 +49,14 @@ class LooseRuns:
 def _gap(run: Run, observation: Observation, call: EndedCall) -> int | None:
     """Return the time between a call and the nearest call of a run; None if the call overlaps one."""
     gaps = []
-    for begun in run.open_work.values():
-        if not begun.end and begun.library == observation.library:
+    for work in run.open_work.values():
+        if not work.end and work.library == observation.library:
             return None
-        gaps.append(max(0, call.start - begun.end) if begun.end else 0)
-    for known in run.ended_calls or ():
-        if observation.library not in known.libraries and known.is_same(call):
+        gaps.append(max(0, call.start - work.end) if work.end else 0)
+    for ended in run.ended_calls or ():
+        if observation.library not in ended.libraries and ended.is_same(call):
             return 0
-        gap = max(known.start, call.start) - min(known.end, call.end)
+        gap = max(ended.start, call.start) - min(ended.end, call.end)
         if gap < 0:
             return None
         gaps.append(gap)

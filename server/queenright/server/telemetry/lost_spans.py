@@ -34,16 +34,16 @@ class LostSpans:
         Raises:
             StillStoringError: One of the spans is being stored.
         """
-        ended = []
+        due = []
         for identity, (at, _) in self._held.items():
             if at > now:
                 break
-            ended.append((identity, duplicates.is_stored(identity)))
-        found: list[Observation] = []
-        for identity, has_span in ended:
+            due.append((identity, duplicates.is_stored(identity)))
+        overdue: list[Observation] = []
+        for identity, has_span in due:
             _, observation = self._held.pop(identity)
             if not has_span:
                 observation.awaits_span = False
-                found.append(observation)
+                overdue.append(observation)
                 batch.on_undo(partial(self.hold, observation, now - SPAN_GRACE))
-        return found
+        return overdue

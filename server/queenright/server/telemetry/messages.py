@@ -97,9 +97,9 @@ def _walk_messages(
     if isinstance(value.get("role"), str):
         role = value["role"].lower()
         yield role, None
-    found = _call(value) or _result(value, role)
-    if found is not None:
-        yield role, found
+    tool_item = _call(value) or _result(value, role)
+    if tool_item is not None:
+        yield role, tool_item
         return
     for name in _LISTS:
         if isinstance(inner := value.get(name), list | dict):

@@ -35,7 +35,9 @@ def quoted(text: Any) -> str:
     whole = plain_text(text)
     # Masked before it is cut.
     masked = redact(whole[:_READ], 2 * _READ)
-    masked = "".join(_SHOWN.get(each, each if each.isprintable() else "�") for each in masked)
+    masked = "".join(
+        _SHOWN.get(character, character if character.isprintable() else "�") for character in masked
+    )
     if len(masked) <= QUESTION_LIMIT:
         return masked
     note = f" … (cut, of {len(whole)} characters)"

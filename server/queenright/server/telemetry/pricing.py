@@ -54,10 +54,13 @@ def price_call(model: str, tokens: Tokens, prices: Prices) -> Decimal | None:
     if price.max_input_tokens is not None and tokens.input > price.max_input_tokens:
         return None
     cost = plain * price.input + tokens.output * price.output
-    for used, each in ((tokens.cache_read, price.cache_read), (tokens.cache_write, price.cache_write)):
-        if used and each is None:
+    for count, price_per_token in (
+        (tokens.cache_read, price.cache_read),
+        (tokens.cache_write, price.cache_write),
+    ):
+        if count and price_per_token is None:
             return None
-        cost += used * (each or 0)
+        cost += count * (price_per_token or 0)
     return cost
 
 
@@ -82,13 +85,16 @@ def load_prices() -> dict[str, Price]:
 def _parse_price(entry: Any) -> Price | None:
     if not isinstance(entry, Mapping) or entry.get("mode") not in _MODES:
         return None
-    read, written = _dollars(entry, "input_cost_per_token"), _dollars(entry, "output_cost_per_token")
-    if read is None or written is None or not (read or written):
+    input_price, output_price = (
+        _dollars(entry, "input_cost_per_token"),
+        _dollars(entry, "output_cost_per_token"),
+    )
+    if input_price is None or output_price is None or not (input_price or output_price):
         return None
     tiers = [int(found[1]) * 1_000 for key in entry if (found := _TIER.match(key))]
     return Price(
-        read,
-        written,
+        input_price,
+        output_price,
         _dollars(entry, "cache_read_input_token_cost"),
         _dollars(entry, "cache_creation_input_token_cost"),
         min(tiers, default=None),

@@ -66,32 +66,32 @@ class Process:
     def text_of(self, value: AnyValue) -> str:
         """Return `values.text_of` of a value, cached for this request."""
         text = value.string_value
-        found = self._texts.get(text)
-        if found is None:
-            found = text_of(value)
+        cached = self._texts.get(text)
+        if cached is None:
+            cached = text_of(value)
             if text and len(self._texts) < _MAX_TEXTS:
-                self._texts[text] = found
-        return found
+                self._texts[text] = cached
+        return cached
 
     def id_in(self, value: Any) -> str:
         """Return `values.id_in` of a JSON value, cached for this request."""
         if not isinstance(value, str):
             return ""
-        found = self._texts.get(value)
-        if found is None:
-            found = id_in(value)
+        cached = self._texts.get(value)
+        if cached is None:
+            cached = id_in(value)
             if len(self._texts) < _MAX_TEXTS:
-                self._texts[value] = found
-        return found
+                self._texts[value] = cached
+        return cached
 
     @classmethod
     def from_resource(cls, resource: Resource) -> Process:
         """Read a resource. A process without an instance id is identified by its host, pod and pid."""
-        found = {a.key: a.value for a in islice(resource.attributes, MAX_ATTRIBUTES)}
-        texts = {name: text_of(found.get(key)) for name, key in RESOURCE_ATTRIBUTES.items()}
+        attributes = {a.key: a.value for a in islice(resource.attributes, MAX_ATTRIBUTES)}
+        texts = {name: text_of(attributes.get(key)) for name, key in RESOURCE_ATTRIBUTES.items()}
         incarnation = texts["incarnation"] or texts["instance"]
         if not incarnation:
-            marks = sorted((k, str(plain_of(v))) for k, v in found.items() if k in PROCESS_ATTRIBUTES)
+            marks = sorted((k, str(plain_of(v))) for k, v in attributes.items() if k in PROCESS_ATTRIBUTES)
             incarnation = blake2b(repr(marks).encode(errors="replace"), digest_size=8).hexdigest()
         return cls(
             service=texts["service"] or UNKNOWN_SERVICE,

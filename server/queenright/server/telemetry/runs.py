@@ -193,14 +193,14 @@ class Run:
         """Return the tool calls whose call and result are known, each once."""
         if self.requested_calls is None or self.results is None:
             return []
-        found = [
+        answered = [
             (self.requested_calls[id_], *known)
             for id_, known in self.results.items()
             if known and id_ in self.requested_calls
         ]
-        for call, *_ in found:
+        for call, *_ in answered:
             self.results[call.id] = None
-        return found
+        return answered
 
     def is_reported(self, call_id: str) -> bool:
         """Return whether a tool call was reported from messages."""
@@ -217,9 +217,9 @@ class Run:
         if self.ended_calls is None:
             self.ended_calls = deque(maxlen=MAX_LOOSE_ENDED if self.is_loose else MAX_ENDED)
         [library] = call.libraries
-        for known in self.ended_calls:
-            if library not in known.libraries and known.is_same(call):
-                known.libraries += (library,)
+        for ended in self.ended_calls:
+            if library not in ended.libraries and ended.is_same(call):
+                ended.libraries += (library,)
                 return True
         self.ended_calls.append(call)
         return False
@@ -277,8 +277,8 @@ class Trace:
         )
         if near is None or not observation.session or observation.session == near.session_id or near.is_own:
             return near
-        named = self.runs.get(observation.session)
-        return near if named is None and not near.has_own_session else named
+        named_run = self.runs.get(observation.session)
+        return near if named_run is None and not near.has_own_session else named_run
 
     def add(self, run: Run) -> None:
         """Add a run of another framework, or one whose session was renamed."""
@@ -367,8 +367,8 @@ class Traces:
     def note_name(self, incarnation_id: str, old: str, new: str) -> None:
         """Record that a run was renamed: later runs with the old name may be renamed the same way."""
         _bound(self._names, MAX_NAMES)
-        known = self._names.get((incarnation_id, old), new)
-        self._names[incarnation_id, old] = new if known == new else ""
+        previous = self._names.get((incarnation_id, old), new)
+        self._names[incarnation_id, old] = new if previous == new else ""
 
     def usual_name(self, incarnation_id: str, name: str) -> str:
         """Return the final name of runs that start with a name, if it has always been the same."""

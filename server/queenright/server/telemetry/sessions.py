@@ -260,7 +260,7 @@ class Session:
         Only hooks report a call before a person is asked; any other record of it is a decision, with a clock
         that may be behind ours.
         """
-        found = []
+        answered = []
         for identity, request in self._requests.items():
             if request.call == call.id:
                 is_over = is_decision or at >= request.at
@@ -268,8 +268,8 @@ class Session:
                 is_over = is_news and at >= request.at and not request.call
                 is_over = is_over and request.data["tool"] == call.tool
             if is_over:
-                found.append(identity)
-        return found
+                answered.append(identity)
+        return answered
 
     def is_asked(self, identity: bytes) -> bool:
         """Return whether a permission request is still open."""
@@ -339,10 +339,10 @@ class Session:
                 EventType.WORKER_WAITING, observation.end, {"reason": WaitingReason.USER_INPUT.value}
             )
         for index, tool in enumerate(tools):
-            begun = replace(
+            start = replace(
                 observation, kind=Kind.TOOL, start=observation.end + index, end=0, data={"tool": tool}
             )
-            yield from self._tool(begun, begun.start, True)
+            yield from self._tool(start, start.start, True)
 
     def _tool(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
         if observation.continuation and observation.end:
@@ -350,20 +350,22 @@ class Session:
             if not isinstance(begun, Call):
                 self._continue(observation.continuation, observation)
                 return
-            known = {"tool": begun.tool} | ({"args_hash": begun.arguments} if begun.arguments else {})
-            observation = replace(observation, call=begun.id, continuation="", data=observation.data | known)
+            known_data = {"tool": begun.tool} | ({"args_hash": begun.arguments} if begun.arguments else {})
+            observation = replace(
+                observation, call=begun.id, continuation="", data=observation.data | known_data
+            )
         call, is_new = self._calls.note(observation, Kind.TOOL)
         if observation.continuation:
-            ended = self._continued.pop(observation.continuation, None)
+            pending = self._continued.pop(observation.continuation, None)
             self._continue(observation.continuation, call)
-            if isinstance(ended, Observation):
+            if isinstance(pending, Observation):
                 if is_new:
                     yield Change(
                         EventType.TOOL_CALL_STARTED,
                         observation.start,
                         observation.data | {"call_id": call.id},
                     )
-                yield from self._tool(ended, ended.end, is_news)
+                yield from self._tool(pending, pending.end, is_news)
                 return
         if call.end:
             yield from self._amend(call, observation)
@@ -454,8 +456,8 @@ class Sessions:
     def get(self, client: str, session: str) -> Session:
         """Return a session; create it without a name if it is new."""
         key = (client, session)
-        known = self._sessions.pop(key, None)
-        return self._keep(key, known or Session(Run("", session, session)))
+        existing = self._sessions.pop(key, None)
+        return self._keep(key, existing or Session(Run("", session, session)))
 
     def reset(self, client: str, session: str, agent: str, *, ended_at: int | None, has_failed: bool) -> None:
         """

@@ -59,8 +59,8 @@ _WORK: Final = frozenset({Kind.AGENT, Kind.TURN, Kind.LLM, Kind.TOOL})
 @lru_cache(maxsize=1_024)
 def dialect_of(scope: str) -> str:
     """Return the dialect of an instrumentation scope."""
-    for words, dialect in _SCOPES:
-        if scope.startswith(words) and scope[len(words) : len(words) + 1] in ("", ".", "-", "_", "/"):
+    for prefix, dialect in _SCOPES:
+        if scope.startswith(prefix) and scope[len(prefix) : len(prefix) + 1] in ("", ".", "-", "_", "/"):
             return dialect
     return OTHER
 

@@ -56,29 +56,29 @@ def read_span_record(record: LogRecord) -> SpanRecord | None:
     """Parse a span record; return None for any other record, or one without a span id."""
     if record.event_name not in SPAN_EVENTS or len(record.trace_id) != 16 or len(record.span_id) != 8:
         return None
-    found: dict[str, AnyValue] = {attribute.key: attribute.value for attribute in record.attributes}
+    attributes: dict[str, AnyValue] = {attribute.key: attribute.value for attribute in record.attributes}
     time = record.time_unix_nano or record.observed_time_unix_nano
-    start = found.get(names.OPEN_SPAN_START)
-    outcome = _OUTCOMES.get(text_of(found.get(names.OPEN_SPAN_OUTCOME)), SpanOutcome.UNKNOWN)
+    start = attributes.get(names.OPEN_SPAN_START)
+    outcome = _OUTCOMES.get(text_of(attributes.get(names.OPEN_SPAN_OUTCOME)), SpanOutcome.UNKNOWN)
     return SpanRecord(
         event=record.event_name,
         trace_id=record.trace_id,
         span_id=record.span_id,
-        parent_id=span_id_in(text_of(found.get(names.OPEN_SPAN_PARENT_ID))),
-        kind=_KINDS.get(text_of(found.get(names.OPEN_SPAN_KIND))),
-        name=text_of(found.get(names.OPEN_SPAN_NAME)),
-        scope=text_of(found.get(names.OPEN_SPAN_SCOPE)),
+        parent_id=span_id_in(text_of(attributes.get(names.OPEN_SPAN_PARENT_ID))),
+        kind=_KINDS.get(text_of(attributes.get(names.OPEN_SPAN_KIND))),
+        name=text_of(attributes.get(names.OPEN_SPAN_NAME)),
+        scope=text_of(attributes.get(names.OPEN_SPAN_SCOPE)),
         start=max(0, start.int_value if start is not None else 0) or time,
         time=time,
-        report_interval=number_of(found.get(names.HEARTBEAT_INTERVAL)),
+        report_interval=number_of(attributes.get(names.HEARTBEAT_INTERVAL)),
         outcome=outcome if record.event_name == names.EVENT_SPAN_ENDED else None,
-        agent=text_of(found.get(names.GEN_AI_AGENT_NAME)),
-        session=text_of(found.get(names.GEN_AI_CONVERSATION_ID)),
-        tool=text_of(found.get(names.GEN_AI_TOOL_NAME)),
-        call_id=text_of(found.get(names.GEN_AI_TOOL_CALL_ID)),
-        model=text_of(found.get(names.GEN_AI_REQUEST_MODEL)),
-        provider=text_of(found.get(names.GEN_AI_PROVIDER_NAME)),
-        error_type=text_of(found.get(names.ERROR_TYPE)),
+        agent=text_of(attributes.get(names.GEN_AI_AGENT_NAME)),
+        session=text_of(attributes.get(names.GEN_AI_CONVERSATION_ID)),
+        tool=text_of(attributes.get(names.GEN_AI_TOOL_NAME)),
+        call_id=text_of(attributes.get(names.GEN_AI_TOOL_CALL_ID)),
+        model=text_of(attributes.get(names.GEN_AI_REQUEST_MODEL)),
+        provider=text_of(attributes.get(names.GEN_AI_PROVIDER_NAME)),
+        error_type=text_of(attributes.get(names.ERROR_TYPE)),
     )
 
 

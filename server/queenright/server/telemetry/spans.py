@@ -75,28 +75,28 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
         raise UnusableRecordError(
             Fault.TOO_LARGE, f"a span with {len(attributes)} attributes, more than {MAX_ATTRIBUTES}"
         )
-    found = fields_of(attributes)
+    fields = fields_of(attributes)
     name, parent_id, flags, end = span.name, span.parent_span_id, span.flags, span.end_time_unix_nano
-    if "pending_parent" in found and _SPAN_ID.fullmatch(pending_parent := text_of(found["pending_parent"])):
+    if "pending_parent" in fields and _SPAN_ID.fullmatch(pending_parent := text_of(fields["pending_parent"])):
         # A pending span represents its parent, which is open.
         if len(parent_id) != 8:
             raise UnusableRecordError(Fault.INVALID_ID, "a pending span without a valid parent span id")
         span_id, parent_id, flags, end = parent_id, span_id_in(pending_parent), 0, 0
     text = process.text_of
-    incarnation = text(found["incarnation"]) if "incarnation" in found else ""
-    is_own = "incarnation" in found or process.is_own
+    incarnation = text(fields["incarnation"]) if "incarnation" in fields else ""
+    is_own = "incarnation" in fields or process.is_own
     client = CLIENT_OF_SPANS.get(scope.name)
     if client is not None and client.spans is not None:
         kind = client.spans.get(name)
-    elif is_own and "operation" not in found and _is_step(found, name):
+    elif is_own and "operation" not in fields and _is_step(fields, name):
         kind = Kind.STEP
     else:
         if "{" in name:
             name = fill_template(name, lambda key: _text_in(span, key))
-        kind = _kind(found, name)
+        kind = _kind(fields, name)
         if kind is Kind.TOOL and span.kind in _ENTRY_KINDS:
             kind = None  # the caller has a span of the call as well
-        elif kind is Kind.LLM and _is_preparation(span, found):
+        elif kind is Kind.LLM and _is_preparation(span, fields):
             kind = None
     # It has no parent, one in another process, or is an entry point.
     is_outermost = not parent_id or bool(flags & _IS_REMOTE) or span.kind in _ENTRY_KINDS
@@ -114,104 +114,104 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
         parent_id=parent_id,
         is_outermost=is_outermost,
         is_own=is_own,
-        agent=text(found["agent"]) if "agent" in found else _agent_in(found, process),
-        session=text(found["session"]) if "session" in found else "",
+        agent=text(fields["agent"]) if "agent" in fields else _agent_in(fields, process),
+        session=text(fields["session"]) if "session" in fields else "",
         incarnation=incarnation,
-        graph=text(found["graph"]) if "graph" in found else "",
-        node=text(found["node"]) if "node" in found else "",
+        graph=text(fields["graph"]) if "graph" in fields else "",
+        node=text(fields["node"]) if "node" in fields else "",
         library=scope.name,
         version=scope.version,
-        data=_failure(span, kind, events, found),
+        data=_failure(span, kind, events, fields),
     )
     if kind is not None:
         if events and kind is Kind.TOOL:
-            _add_content(events, found)
-        _KINDS[kind](observation, name, found)
+            _add_content(events, fields)
+        _KINDS[kind](observation, name, fields)
     if client is not None:
         observation.client, observation.source = client.name, "span"
         observation.library, observation.version = client.name, process.version
         observation.call = observation.data.get("call_id", "")
-        if "succeeded" in found and not is_true(found["succeeded"]):
+        if "succeeded" in fields and not is_true(fields["succeeded"]):
             observation.data.setdefault("error_type", "error")
     return observation
 
 
-def _agent_in(found: Fields, process: Process) -> str:
+def _agent_in(fields: Fields, process: Process) -> str:
     """Return the agent in LangChain's JSON metadata of a span, or ""."""
-    if "metadata" not in found:
+    if "metadata" not in fields:
         return ""
-    named = _LANGCHAIN_AGENT.search(found["metadata"].string_value, 0, _LONGEST_METADATA)
-    return process.text_of(AnyValue(string_value=named[1])) if named else ""
+    match = _LANGCHAIN_AGENT.search(fields["metadata"].string_value, 0, _LONGEST_METADATA)
+    return process.text_of(AnyValue(string_value=match[1])) if match else ""
 
 
 def _object(value: AnyValue) -> dict[str, Any]:
     """Parse a JSON object; return {} if it is not one."""
     try:
-        found = orjson.loads(value.string_value[:_LONGEST_METADATA])
+        parsed = orjson.loads(value.string_value[:_LONGEST_METADATA])
     except orjson.JSONDecodeError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
-def _agent(observation: Observation, name: str, found: Fields) -> None:
+def _agent(observation: Observation, name: str, fields: Fields) -> None:
     method = _METHOD.fullmatch(name)
-    observation.name = text_of(found.get("entity")) or clean_name(method[1] if method else named_in(name))
-    if "waiting_reason" in found:
-        observation.data["waiting_reason"] = text_of(found["waiting_reason"])
+    observation.name = text_of(fields.get("entity")) or clean_name(method[1] if method else named_in(name))
+    if "waiting_reason" in fields:
+        observation.data["waiting_reason"] = text_of(fields["waiting_reason"])
 
 
-def _step(observation: Observation, name: str, found: Fields) -> None:
+def _step(observation: Observation, name: str, fields: Fields) -> None:
     data = observation.data
-    verdict = found.get("verdict")
+    verdict = fields.get("verdict")
     if verdict is not None and verdict.string_value in _VERDICTS:
         data["verdict"] = verdict.string_value
-    if "index" in found:
-        data["index"] = count_of(found["index"])
-    if "feedback" in found:
-        data["text"] = redact(found["feedback"].string_value)
+    if "index" in fields:
+        data["index"] = count_of(fields["index"])
+    if "feedback" in fields:
+        data["text"] = redact(fields["feedback"].string_value)
     _add_duration(observation)
 
 
-def _llm(observation: Observation, name: str, found: Fields) -> None:
+def _llm(observation: Observation, name: str, fields: Fields) -> None:
     data = observation.data
     _add_duration(observation)
     for field in ("model", "provider"):
-        if field in found:
-            data[field] = observation.process.text_of(found[field])
-    if "finish_reasons" in found and is_cut(found["finish_reasons"]):
+        if field in fields:
+            data[field] = observation.process.text_of(fields[field])
+    if "finish_reasons" in fields and is_cut(fields["finish_reasons"]):
         data["truncated"] = True
-    if "response_id" in found:
-        observation.call = text_of(found["response_id"])
-    if "arguments" in found:
-        observation.request_messages = found["arguments"].string_value
-    if "result" in found:
-        observation.response_messages = found["result"].string_value
-    usage = _object(found["usage"]) if "usage" in found else {}
+    if "response_id" in fields:
+        observation.call = text_of(fields["response_id"])
+    if "arguments" in fields:
+        observation.request_messages = fields["arguments"].string_value
+    if "result" in fields:
+        observation.response_messages = fields["result"].string_value
+    usage = _object(fields["usage"]) if "usage" in fields else {}
     for field in ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens"):
-        if field in found:
-            data[field] = count_of(found[field])
+        if field in fields:
+            data[field] = count_of(fields[field])
         elif field in usage:
             data[field] = count_in(usage[field])
 
 
-def _tool(observation: Observation, name: str, found: Fields) -> None:
+def _tool(observation: Observation, name: str, fields: Fields) -> None:
     data = observation.data
     if observation.end:
         data["outcome"] = outcome_of(data)
-    named = found.get("tool") or found.get("entity")
-    data["tool"] = text_of(named) or clean_name(named_in(name)) or UNNAMED_TOOL
-    if "call_id" in found:
-        data["call_id"] = text_of(found["call_id"])
+    attribute = fields.get("tool") or fields.get("entity")
+    data["tool"] = text_of(attribute) or clean_name(named_in(name)) or UNNAMED_TOOL
+    if "call_id" in fields:
+        data["call_id"] = text_of(fields["call_id"])
     if not observation.end:
         return
-    arguments, result = content_of(found.get("arguments")), content_of(found.get("result"))
-    data["args_hash"] = text_of(found.get("arguments_hash")) or _hash(arguments)
+    arguments, result = content_of(fields.get("arguments")), content_of(fields.get("result"))
+    data["args_hash"] = text_of(fields.get("arguments_hash")) or _hash(arguments)
     failed = data["outcome"] != ToolOutcome.OK.value
-    data["result_hash"] = text_of(found.get("result_hash"))
+    data["result_hash"] = text_of(fields.get("result_hash"))
     if not data["result_hash"]:
         data["result_hash"] = None if result is None else result_fingerprint(result, arguments, failed=failed)
-    if "effect" in found:
-        data["effect"] = text_of(found["effect"])
+    if "effect" in fields:
+        data["effect"] = text_of(fields["effect"])
     else:
         data |= effect_facts(data["tool"], arguments)
     if data["result_hash"] == NO_CONTENT and data["args_hash"] in (None, NO_CONTENT):
@@ -234,12 +234,12 @@ def _add_duration(observation: Observation) -> None:
         observation.data["duration"] = duration_of(observation.start, observation.end)
 
 
-def _note(observation: Observation, name: str, found: Fields) -> None:
-    if "call_id" in found:
-        observation.data["call_id"] = text_of(found["call_id"])
+def _note(observation: Observation, name: str, fields: Fields) -> None:
+    if "call_id" in fields:
+        observation.data["call_id"] = text_of(fields["call_id"])
 
 
-def _nothing(observation: Observation, name: str, found: Fields) -> None:
+def _nothing(observation: Observation, name: str, fields: Fields) -> None:
     pass
 
 
@@ -253,29 +253,29 @@ _KINDS: Final = {
 }
 
 
-def _kind(found: Fields, name: str) -> Kind | None:
-    operation = found.get("operation")
+def _kind(fields: Fields, name: str) -> Kind | None:
+    operation = fields.get("operation")
     if operation is not None:
         return kind_of(operation.string_value, "", name)
-    marker = found.get("marker")
+    marker = fields.get("marker")
     return kind_of("", "" if marker is None else text_of(marker), name)
 
 
-def _is_step(found: Fields, name: str) -> bool:
+def _is_step(fields: Fields, name: str) -> bool:
     """Return whether a span of our instrumentation without an operation is a step."""
-    return "index" in found or "verdict" in found or name == SPAN_STEP or name.startswith(f"{SPAN_STEP} ")
+    return "index" in fields or "verdict" in fields or name == SPAN_STEP or name.startswith(f"{SPAN_STEP} ")
 
 
-def _failure(span: Span, kind: Kind | None, events: Sequence[Span.Event], found: Fields) -> dict[str, Any]:
+def _failure(span: Span, kind: Kind | None, events: Sequence[Span.Event], fields: Fields) -> dict[str, Any]:
     """Return ``error_type`` and ``error`` of a failed span, else an empty dict."""
-    error_type = text_of(found["error_type"]) if "error_type" in found else ""
-    message = _message(found["error"]) if "error" in found else ""
+    error_type = text_of(fields["error_type"]) if "error_type" in fields else ""
+    message = _message(fields["error"]) if "error" in fields else ""
     exception = None
     if events:
         last = islice(reversed(events), MAX_ATTRIBUTES)
         exception = next((event for event in last if event.name == _EXCEPTION_EVENT), None)
     # A model call with output was retried after the exception.
-    has_failed = exception is not None and not (kind is Kind.LLM and "output_tokens" in found)
+    has_failed = exception is not None and not (kind is Kind.LLM and "output_tokens" in fields)
     if span.status.code != _ERROR and not error_type and not message and not has_failed:
         return {}
     message = span.status.message or message
@@ -289,11 +289,11 @@ def _failure(span: Span, kind: Kind | None, events: Sequence[Span.Event], found:
     return failure
 
 
-def _is_preparation(span: Span, found: Fields) -> bool:
+def _is_preparation(span: Span, fields: Fields) -> bool:
     """Return whether a span marked as a model call is only preparation, without a model response."""
     return (
         _INNER_METHOD.fullmatch(span.name) is not None
-        and not ("input_tokens" in found or "output_tokens" in found)
+        and not ("input_tokens" in fields or "output_tokens" in fields)
         and span.status.code != _ERROR
     )
 
@@ -308,18 +308,18 @@ def _message(value: AnyValue) -> str:
 
 def _text_in(span: Span, key: str) -> str:
     """Return an attribute of a span as text, or ""."""
-    return next((text_of(each.value) for each in span.attributes if each.key == key), "")
+    return next((text_of(attribute.value) for attribute in span.attributes if attribute.key == key), "")
 
 
-def _add_content(events: Sequence[Span.Event], found: Fields) -> None:
+def _add_content(events: Sequence[Span.Event], fields: Fields) -> None:
     """Add arguments and results that are recorded as span events."""
     for event in islice(events, MAX_ATTRIBUTES):
         for field, keys in CONTENT_EVENTS.get(event.name, ()):
-            if field not in found:
+            if field not in fields:
                 values = {each.key: each.value for each in islice(event.attributes, MAX_ATTRIBUTES)}
                 value = next((values[key] for key in keys if key in values), None)
                 if value is not None:
-                    found[field] = value
+                    fields[field] = value
 
 
 def outcome_of(failure: dict[str, Any]) -> str:

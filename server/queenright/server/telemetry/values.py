@@ -195,10 +195,10 @@ def id_in(value: Any) -> str:
 def span_id_in(text: str) -> bytes:
     """Parse a hexadecimal span id; return b"" if it is not valid."""
     try:
-        found = bytes.fromhex(text)
+        span_id = bytes.fromhex(text)
     except ValueError:
         return b""
-    return found if len(found) == 8 and found != NO_SPAN else b""
+    return span_id if len(span_id) == 8 and span_id != NO_SPAN else b""
 
 
 def number_in(value: Any) -> float:

@@ -105,9 +105,9 @@ class Callbacks:
                 notification.truncated,
             )
         alerts = [
-            (one.ticket_id, one.alert_key, one.status)
-            for one in notification.alerts
-            if _ID.fullmatch(one.ticket_id)
+            (alert.ticket_id, alert.alert_key, alert.status)
+            for alert in notification.alerts
+            if _ID.fullmatch(alert.ticket_id)
         ]
         if not alerts:
             return 0
@@ -204,7 +204,7 @@ class Callbacks:
                 "notifications to /api/alertmanager/told"
             )
         live = await self._store.read(lambda conn: live_tickets_of_incidents(conn, ticket_ids))
-        outcomes = {one.ticket_id: await self._apply_to_live(one.ticket_id, event) for one in live}
+        outcomes = {ticket.ticket_id: await self._apply_to_live(ticket.ticket_id, event) for ticket in live}
         if not live and event.happened in (Happened.ACKNOWLEDGED, Happened.RESOLVED):
             outcomes = await self._apply_to_ended(ticket_ids, event)
         return _outcome("see tickets" if outcomes else "nothing: its tickets are closed") | {
@@ -214,22 +214,22 @@ class Callbacks:
     async def _apply_to_ended(self, ticket_ids: set[str], event: IncidentEvent) -> dict[str, str]:
         """Apply an event to the ended tickets of an incident that the next ticket would join."""
         now, resolved = self._clock(), event.happened is Happened.RESOLVED
-        ended = await self._store.read(
+        ended_tickets = await self._store.read(
             lambda conn: ended_tickets_of_incidents(conn, ticket_ids, read_held(conn, now))
         )
         outcomes = {}
-        for one in ended:
-            taken = await self._tickets.take_ended(
-                one.ticket_id,
+        for ticket in ended_tickets:
+            updated = await self._tickets.take_ended(
+                ticket.ticket_id,
                 by=event.by,
                 via=Way.PAGERDUTY,
                 note="resolved in PagerDuty" if resolved else "",
                 is_resolved=resolved,
             )
-            outcomes[one.ticket_id] = (
+            outcomes[ticket.ticket_id] = (
                 f"Incident resolved by {event.by}; the next ticket pages again."
                 if resolved
-                else f"Acknowledged by {taken.acknowledged_by}; this also covers the next ticket."
+                else f"Acknowledged by {updated.acknowledged_by}; this also covers the next ticket."
             )
         return outcomes
 
@@ -312,4 +312,4 @@ def _explain(ticket: EscalationTicket | None, refused: TicketError) -> str:
 def _other_lines(ids: list[str], lines: list[str], by: str) -> list[str]:
     """Return a line for each ticket that this person has not acknowledged."""
     own = f"Acknowledged by {by}."
-    return [f"{one}: {text}" for one, text in zip(ids, lines, strict=True) if text != own]
+    return [f"{ticket_id}: {text}" for ticket_id, text in zip(ids, lines, strict=True) if text != own]

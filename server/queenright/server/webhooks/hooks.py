@@ -165,10 +165,10 @@ class HookReceiver:
         if decision is not None:
             await self._end_wait(question.client, observation)
 
-    async def _end_wait(self, client: Client, asked: Observation) -> None:
+    async def _end_wait(self, client: Client, request: Observation) -> None:
         now = self._clock()
         end = int(now * 1e9)
-        over = replace(asked, identity=asked.identity + ANSWERED_SUFFIX, end=end)
+        over = replace(request, identity=request.identity + ANSWERED_SUFFIX, end=end)
         try:
             await self._store(over, now)
         except Exception as error:
@@ -281,11 +281,11 @@ class HookReceiver:
         """Return the answer that delivers a pending instruction, if this hook event can."""
         target = self._target(observation)
         answer: dict[str, Any] = {}
-        for one in await self._instructions.pull(target, 0):
-            instruction = client.instruction_answer(event, one.kind, one.message)
+        for pending in await self._instructions.pull(target, 0):
+            instruction = client.instruction_answer(event, pending.kind, pending.message)
             if instruction and not answer:
                 try:
-                    await self._instructions.answer(target, one.instruction_id, "done")
+                    await self._instructions.answer(target, pending.instruction_id, "done")
                 except (InstructionClosedError, InstructionNotFoundError):
                     continue
                 answer = instruction

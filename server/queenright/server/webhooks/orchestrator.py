@@ -75,11 +75,11 @@ class OrchestratorWebhook:
 
     def _parse_answer(self, escalation: Escalation, answer: bytes) -> Answer | None:
         """Return the decision in an answer; None if the answer has none."""
-        found = parse_object(answer)
-        if found.get("decision") is None:
+        parsed = parse_object(answer)
+        if parsed.get("decision") is None:
             return None
         try:
-            decided = Answer.model_validate(found)
+            decided = Answer.model_validate(parsed)
         except ValidationError as error:
             errors = "; ".join(
                 f"{'.'.join(map(str, f['loc']))}: {fault_message(f)}" for f in error.errors()[:3]

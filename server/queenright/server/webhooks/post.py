@@ -158,10 +158,10 @@ def signature_headers(body: bytes, secret: SecretStr, now: float) -> dict[str, s
 def parse_object(answer: bytes) -> dict[str, Any]:
     """Return the JSON object in a response; {} if it is not one."""
     try:
-        found = json.loads(answer)
+        parsed = json.loads(answer)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _is_transient(error: Exception) -> bool:

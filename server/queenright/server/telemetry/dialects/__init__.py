@@ -48,15 +48,15 @@ LOOKUP: Final[Mapping[str, tuple[str, bool]]] = {
 
 def fields_of(attributes: Iterable[KeyValue]) -> Fields:
     """Return the known attributes by our field name; the current spelling wins."""
-    found: Fields = {}
+    fields: Fields = {}
     lookup = LOOKUP.get
     for attribute in attributes:
         entry = lookup(attribute.key)
         if entry is not None:
             field, current = entry
-            if current or field not in found:
-                found[field] = attribute.value
-    return found
+            if current or field not in fields:
+                fields[field] = attribute.value
+    return fields
 
 
 def kind_of(operation: str, marker: str, name: str) -> Kind | None:

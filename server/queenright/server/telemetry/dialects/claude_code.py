@@ -166,7 +166,7 @@ def _add_mcp_server(data: dict[str, Any], record: Mapping[str, Any]) -> None:
 def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observation | None:
     # Hook calls carry no time.
     name = str(call.get("hook_event_name") or "")
-    known = _HOOKS.get(name)
+    event_kind = _HOOKS.get(name)
     session = process.id_in(call.get("session_id"))
     if not session:
         raise UnusableRecordError(
@@ -174,9 +174,9 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
             "a hook call of Claude Code without session_id",
             remedy="send the JSON that Claude Code gives its hooks",
         )
-    if known is None:
+    if event_kind is None:
         return None
-    kind, is_end = known
+    kind, is_end = event_kind
     tool, prompt = process.id_in(call.get("tool_use_id")), process.id_in(call.get("prompt_id"))
     took = count_in(call.get("duration_ms")) * _MILLI if is_end else 0
     observation = Observation(

@@ -141,8 +141,8 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
 
 def _polled(arguments: Any) -> str:
     """Return the session id of the command that a poll reads."""
-    found = re.search(r'"session_id"\s*:\s*(\d+)', plain_text(arguments or "")[:_HEAD])
-    return found[1] if found else ""
+    match = re.search(r'"session_id"\s*:\s*(\d+)', plain_text(arguments or "")[:_HEAD])
+    return match[1] if match else ""
 
 
 def _add_result(data: dict[str, Any], output: str, is_success: bool, arguments: Any = None) -> None:

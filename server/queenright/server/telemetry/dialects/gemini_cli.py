@@ -170,12 +170,12 @@ def _tools_in(response: Any) -> tuple[str, ...] | None:
 
 
 def _candidates_in(chunks: list[Any]) -> list[dict[str, Any]]:
-    found = list[dict[str, Any]]()
+    all_candidates = list[dict[str, Any]]()
     for chunk in chunks:
         candidates = chunk.get("candidates") if isinstance(chunk, dict) else None
         if isinstance(candidates, list):
-            found += [each for each in candidates if isinstance(each, dict)]
-    return found
+            all_candidates += [each for each in candidates if isinstance(each, dict)]
+    return all_candidates
 
 
 def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observation | None:
@@ -230,8 +230,8 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     elif kind is Kind.WAIT:
         observation.data["reason"] = WaitingReason.USER_INPUT.value
         details = call.get("details")
-        asked = details.get("command") if isinstance(details, dict) else None
-        observation.data["question"] = quoted(asked or call.get("message") or "")
+        command = details.get("command") if isinstance(details, dict) else None
+        observation.data["question"] = quoted(command or call.get("message") or "")
     return observation
 
 
@@ -239,10 +239,10 @@ def _is_finished(response: Any) -> bool:
     return any(each.get("finishReason") for each in _candidates_in([response]))
 
 
-def _time_of(written: Any, now: int) -> int:
+def _time_of(timestamp: Any, now: int) -> int:
     """Return the time of a hook call by its client's clock, as in its log; ``now`` if it has none."""
     try:
-        moment = datetime.fromisoformat(written).timestamp()
+        moment = datetime.fromisoformat(timestamp).timestamp()
     except (TypeError, ValueError, OverflowError, OSError):
         return now
     return int(number_in(moment) * _NANO) or now
