@@ -16,7 +16,7 @@ from queenright.health.vitals import SessionStatus
 from queenright.runtime.events import AgentEvent
 from queenright.server.access.roles import Role
 from queenright.server.ops.sockets import listen, listening, url_of
-from queenright.server.otlp import otlp_app
+from queenright.server.otlp import OtlpReceiver
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.up import Running, serving
 from queenright.server.webhooks import hooks as hooks_module
@@ -312,7 +312,7 @@ async def test_service_that_is_slow_or_fails_holds_up_no_agent(running: Running)
         registry=registry,
     )
     sock = listen("127.0.0.1", 0, what="hooks", option="")
-    app = with_hooks(otlp_app(slow.ingest, assembler=assembler, registry=registry), hooks)
+    app = with_hooks(OtlpReceiver(slow.ingest, assembler=assembler, registry=registry), hooks)
 
     def counted(outcome: str) -> float | None:
         labels = {"client": "claude-code", "outcome": outcome}
@@ -340,7 +340,7 @@ async def test_what_could_not_be_stored_counts_when_it_comes_again(running: Runn
     slow.let.set()
     sock = listen("127.0.0.1", 0, what="telemetry", option="")
     logs = [record for record in records("healthy") if record.path == "/v1/logs"]
-    app = otlp_app(slow.ingest, registry=registry)
+    app = OtlpReceiver(slow.ingest, registry=registry)
     async with listening(app, sock), httpx.AsyncClient(base_url=url_of(sock), verify=False) as client:
         for record in logs:
             slow.failure = OSError("disk full")

@@ -42,7 +42,7 @@ from queenright.server.ops.secret_files import InvalidSecretError
 from queenright.server.ops.sockets import free_port, listen, listening, url_of
 from queenright.server.otlp.forward import Forwarder
 from queenright.server.otlp.grpc_refusal import OtlpProtocol
-from queenright.server.otlp.receiver import otlp_app
+from queenright.server.otlp.receiver import OtlpReceiver
 from queenright.server.service import Service, usable
 from queenright.server.settings import AgentsSettings, Settings
 from queenright.server.telemetry.assembler import Assembler
@@ -178,7 +178,7 @@ async def serving(
             lambda connection: read_history(connection, types=RECALLED, limit=RECALLED_EVENTS)
         )
         recall(assembler, service.monitor, events)
-        receiver = otlp_app(
+        receiver = OtlpReceiver(
             service.ingest,
             assembler=assembler,
             intake=service.intake,

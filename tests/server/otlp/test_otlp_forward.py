@@ -17,7 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from queenright.instrumentation.names import TELEMETRY_DROPPED
-from queenright.server.otlp import Forwarder, otlp_app
+from queenright.server.otlp import Forwarder, OtlpReceiver
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ async def test_a_forwarder_that_points_at_its_own_receiver_makes_no_circle() -> 
     async def nothing(_: list[Any]) -> None:
         return None
 
-    app = otlp_app(nothing, registry=registry)
+    app = OtlpReceiver(nothing, registry=registry)
     async with listening(app) as url, forwarding(url) as forwarder, httpx.AsyncClient() as client:
         app._forwarder = forwarder
         await client.post(f"{url}/v1/traces", headers={"content-type": "application/json"})

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent
-from queenright.server.otlp import otlp_app
+from queenright.server.otlp import OtlpReceiver
 from tests.server.otlp.conftest import serve
 
 PROCESS = KeyValue(key=names.SERVICE_INSTANCE_ID, value=AnyValue(string_value="p-1"))
@@ -30,7 +30,7 @@ async def ignore(events: list[AgentEvent]) -> None:
 async def signs() -> AsyncIterator[tuple[str, dict[str, float | None]]]:
     """The address of a receiver, and the processes that it has heard of."""
     heard: dict[str, float | None] = {}
-    app = otlp_app(ignore, registry=CollectorRegistry(), note_alive=heard.update)
+    app = OtlpReceiver(ignore, registry=CollectorRegistry(), note_alive=heard.update)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server, task = await serve(app, listener)
         yield f"http://127.0.0.1:{listener.getsockname()[1]}", heard

@@ -18,7 +18,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from prometheus_client import CollectorRegistry
 
 from queenright.runtime.events import AgentEvent
-from queenright.server.otlp import encoding, otlp_app, receiver, wire
+from queenright.server.otlp import OtlpReceiver, encoding, receiver, wire
 from queenright.server.otlp.encoding import MediaType, check_json, decompress_chunks
 from queenright.server.otlp.errors import RejectedRequestError
 from queenright.server.otlp.loop_share import CapacityLimiter, EventLoopShare
@@ -76,7 +76,7 @@ class Sent:
         self.batches.append(len(events))
 
     async def post(self, body: Body) -> None:
-        app = otlp_app(self.ingest, registry=CollectorRegistry(), share=self.share)
+        app = OtlpReceiver(self.ingest, registry=CollectorRegistry(), share=self.share)
         headers, content = body.sent()
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
 

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -17,6 +17,7 @@ from queenright.instrumentation import names
 from queenright.instrumentation.limited import Limited
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.tooling.tool_threads import left_behind
+from queenright.server.metrics.families import counter, gauge_family, histogram
 
 BREAKER_LIMIT: Final = 200
 """Beyond this number of breakers, only those that are not closed have their own series."""
@@ -80,20 +81,14 @@ class InterventionMetrics:
         recovering: Callable[[], int] = int,
     ) -> None:
         # Initialized at 0: a counter that first appears at 1 shows no increase.
-        self._interventions = _counter(names.INTERVENTIONS, registry)
-        self._delay = Histogram(
-            names.TIME_TO_INTERVENTION.name,
-            names.TIME_TO_INTERVENTION.help,
-            names.TIME_TO_INTERVENTION.labels,
-            registry=registry,
-            buckets=INTERVENTION_SECONDS,
-        )
+        self._interventions = counter(names.INTERVENTIONS, registry)
+        self._delay = histogram(names.TIME_TO_INTERVENTION, registry, buckets=INTERVENTION_SECONDS)
         for kind in ActionKind:
             self._delay.labels(kind.value)
             for outcome in Outcome:
                 if outcome not in (Outcome.STARTED, Outcome.QUEUED):
                     self._interventions.labels(kind.value, outcome.value)
-        self._recoveries = _counter(names.RECOVERIES, registry)
+        self._recoveries = counter(names.RECOVERIES, registry)
         for outcome_label in (*RECOVERY_OUTCOMES.values(), _EXHAUSTED, _FROM_START):
             self._recoveries.labels(outcome_label)
         active = names.RECOVERIES_ACTIVE
@@ -104,7 +99,7 @@ class InterventionMetrics:
         registry.register(
             _BreakerCollector(self, breakers, left_out.labels(names.CIRCUIT_BREAKER_STATE.name))
         )
-        self._transitions = _counter(names.CIRCUIT_BREAKER_TRANSITIONS, registry)
+        self._transitions = counter(names.CIRCUIT_BREAKER_TRANSITIONS, registry)
         self._known_breakers: set[str] = set()
         self._limited = limited
         self._troubles: OrderedDict[tuple[str, str, float], None] = OrderedDict()
@@ -182,9 +177,9 @@ class _BreakerCollector(Collector):
     @staticmethod
     def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
         return (
-            _gauge(names.CIRCUIT_BREAKER_STATE),
-            _gauge(names.CIRCUIT_BREAKER_FAILURES),
-            _gauge(names.CIRCUIT_BREAKER_HALF_OPEN),
+            gauge_family(names.CIRCUIT_BREAKER_STATE),
+            gauge_family(names.CIRCUIT_BREAKER_FAILURES),
+            gauge_family(names.CIRCUIT_BREAKER_HALF_OPEN),
         )
 
 
@@ -196,11 +191,3 @@ def _recovery_outcome(event: AgentEvent) -> str:
     if event.type is EventType.RECOVERY_INITIATED and event.data.get("from_checkpoint", "") is None:
         return _FROM_START
     return RECOVERY_OUTCOMES[event.type]
-
-
-def _counter(metric: names.MetricName, registry: CollectorRegistry) -> Counter:
-    return Counter(metric.name.removesuffix("_total"), metric.help, metric.labels, registry=registry)
-
-
-def _gauge(metric: names.MetricName) -> GaugeMetricFamily:
-    return GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)

@@ -14,13 +14,11 @@ from typing import Final
 
 from prometheus_client import (
     CollectorRegistry,
-    Counter,
     Gauge,
-    Histogram,
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.registry import Collector
 
@@ -29,6 +27,7 @@ from queenright.health.monitor import WorkerHealth
 from queenright.instrumentation import names
 from queenright.instrumentation.limited import Limited
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.metrics.families import counter, gauge_family, histogram
 from queenright.server.metrics.interventions import BreakerStatus, InterventionMetrics
 
 # `_created` series double the page, and no rule or dashboard reads them.
@@ -63,33 +62,33 @@ class ServiceMetrics:
         agent_limit: int = 1000,
     ) -> None:
         self.registry = registry
-        self._events = _counter(names.EVENTS, registry)
+        self._events = counter(names.EVENTS, registry)
         self._event_children = {kind: self._events.labels(kind.value) for kind in EventType}
         # Initialized at 0: a counter that first appears at 1 shows no increase.
-        self._findings = _counter(names.FINDINGS, registry)
-        self._shadow_findings = _counter(names.SHADOW_FINDINGS, registry)
+        self._findings = counter(names.FINDINGS, registry)
+        self._shadow_findings = counter(names.SHADOW_FINDINGS, registry)
         for kind in FindingKind:
             for severity in Severity:
                 self._findings.labels(kind.value, severity.value)
                 self._shadow_findings.labels(kind.value, severity.value)
-        self._transitions = _counter(names.STATE_TRANSITIONS, registry)
+        self._transitions = counter(names.STATE_TRANSITIONS, registry)
         for before in HealthState:
             for after in HealthState:
                 self._transitions.labels(before.value, after.value)
-        self._dropped = _counter(names.EVENT_BUS_DROPPED, registry)
-        self._checks = _counter(names.HEALTH_CHECKS, registry)
-        self._check_duration = _histogram(names.HEALTH_CHECK_DURATION, registry)
+        self._dropped = counter(names.EVENT_BUS_DROPPED, registry)
+        self._checks = counter(names.HEALTH_CHECKS, registry)
+        self._check_duration = histogram(names.HEALTH_CHECK_DURATION, registry)
         for outcome in ("ok", "error"):
             self._checks.labels(outcome)
             self._check_duration.labels(outcome)
-        self._delay = _histogram(names.DETECTION_DELAY, registry, buckets=_DELAY_BUCKETS)
+        self._delay = histogram(names.DETECTION_DELAY, registry, buckets=_DELAY_BUCKETS)
         for kind in FindingKind:
             self._delay.labels(kind.value)
         limited = Limited(registry, (names.CIRCUIT_BREAKER_TRANSITIONS,))
         hidden = names.SERIES_LEFT_OUT
         left_out = Gauge(hidden.name, hidden.help, hidden.labels, registry=None)
         self.acting = InterventionMetrics(registry, breakers, limited, left_out, recovering=recovering)
-        self.telemetry_dropped = _counter(names.TELEMETRY_DROPPED, registry)
+        self.telemetry_dropped = counter(names.TELEMETRY_DROPPED, registry)
         """Requests that could not be forwarded, by signal, and lines of step logs that are not steps."""
         for signal in ("traces", "logs", "metrics", "step_log"):
             self.telemetry_dropped.labels(signal)
@@ -190,7 +189,7 @@ class _FleetCollector(Collector):
         """Return empty families, so that registering does not read the workers."""
         counted = (names.AGENTS, names.AGENTS_WITH_FINDING, names.AGENTS_WITH_ONE_KIND)
         families = (names.UNPAGED_AGENTS, names.AGENT_STATE, names.AGENT_STATE_SINCE)
-        return [_gauge(metric) for metric in (*counted, *families, names.WORKERS_EVALUATED)]
+        return [gauge_family(metric) for metric in (*counted, *families, names.WORKERS_EVALUATED)]
 
     def collect(self) -> Iterator[Metric]:
         """Yield agents by state and finding, each agent's state and its start, and the evaluated workers."""
@@ -212,16 +211,16 @@ class _FleetCollector(Collector):
                 by_finding[finding.kind].add(agent)  # a set: an agent with two sessions counts once
                 kinds.setdefault(agent, set()).add(finding.kind)
 
-        agents = _gauge(names.AGENTS)
+        agents = gauge_family(names.AGENTS)
         tally = Tally(state for state, _ in worst.values())
         for state in HealthState:
             agents.add_metric([state.value], tally[state])
         yield agents
-        with_finding = _gauge(names.AGENTS_WITH_FINDING)
+        with_finding = gauge_family(names.AGENTS_WITH_FINDING)
         for kind, found_in in by_finding.items():
             with_finding.add_metric([kind.value], len(found_in))
         yield with_finding
-        with_one_kind = _gauge(names.AGENTS_WITH_ONE_KIND)
+        with_one_kind = gauge_family(names.AGENTS_WITH_ONE_KIND)
         single = Tally(
             next(iter(found))
             for agent, found in kinds.items()
@@ -231,7 +230,7 @@ class _FleetCollector(Collector):
             with_one_kind.add_metric([kind.value], single[kind])
         yield with_one_kind
         paged = self._paged()
-        unpaged = _gauge(names.UNPAGED_AGENTS)
+        unpaged = gauge_family(names.UNPAGED_AGENTS)
         unpaged.add_metric(
             [],
             sum(
@@ -245,7 +244,7 @@ class _FleetCollector(Collector):
         if len(worst) > self._limit:
             listed = [(agent, found) for agent, found in listed if found[0].rank > 0][: self._limit]
         self._left_out.set(len(worst) - len(listed))
-        states, since = _gauge(names.AGENT_STATE), _gauge(names.AGENT_STATE_SINCE)
+        states, since = gauge_family(names.AGENT_STATE), gauge_family(names.AGENT_STATE_SINCE)
         for agent, (current, entered) in listed:
             for state in HealthState:
                 states.add_metric([agent, state.value], float(state is current))
@@ -253,7 +252,7 @@ class _FleetCollector(Collector):
         yield states
         yield since
 
-        evaluated = _gauge(names.WORKERS_EVALUATED)
+        evaluated = gauge_family(names.WORKERS_EVALUATED)
         evaluated.add_metric([], self._metrics.evaluated)
         yield evaluated
 
@@ -273,19 +272,3 @@ class _Collected(Collector):
 
     def collect(self) -> Iterable[Metric]:
         return self._families
-
-
-def _counter(metric: names.MetricName, registry: CollectorRegistry) -> Counter:
-    return Counter(metric.name.removesuffix("_total"), metric.help, metric.labels, registry=registry)
-
-
-def _histogram(
-    metric: names.MetricName,
-    registry: CollectorRegistry,
-    buckets: Sequence[float] = Histogram.DEFAULT_BUCKETS,
-) -> Histogram:
-    return Histogram(metric.name, metric.help, metric.labels, registry=registry, buckets=buckets)
-
-
-def _gauge(metric: names.MetricName) -> GaugeMetricFamily:
-    return GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)

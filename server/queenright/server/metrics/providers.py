@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from queenright.health.provider_traffic import ModelCall, ProviderHealth
 from queenright.instrumentation import names
 from queenright.instrumentation.limited import Limited
+from queenright.server.metrics.families import gauge_family
 
 MAX_MODELS: Final = 50
 """Further models are labelled ``other``."""
@@ -39,7 +40,7 @@ class ProviderMetrics:
             buckets=_BUCKETS,
             registry=registry,
         )
-        self._limited = Limited(registry, (calls,))
+        self._limited = Limited(registry, (names.PROVIDER_CALLS,))
         self._labels: dict[tuple[str, str], tuple[str, str]] = {}
         registry.register(_LimitCollector(providers, self._labels))
 
@@ -75,16 +76,12 @@ class _LimitCollector(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """Return an empty family, so that registering does not read the providers."""
-        return [self._family()]
+        return [gauge_family(names.PROVIDER_LIMITED_UNTIL)]
 
     def collect(self) -> Iterator[Metric]:
         """Yield the end of each model's rate limit; other models have no series."""
-        family = self._family()
+        family = gauge_family(names.PROVIDER_LIMITED_UNTIL)
         for provider in self._providers():
             if provider.limited_until is not None and (provider.provider, provider.model) in self._labels:
                 family.add_metric([provider.provider, provider.model], provider.limited_until)
         yield family
-
-    def _family(self) -> GaugeMetricFamily:
-        metric = names.PROVIDER_LIMITED_UNTIL
-        return GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)

@@ -79,7 +79,7 @@ async def reload(service: Service) -> ReloadResult:
     Raises:
         NoSettingsFileError: They were not read from a file.
         InvalidSettingsError, InvalidSecretError, ModelUnavailableError, InvalidPromptError: They are not
-        valid; nothing is changed.
+            valid; nothing is changed.
     """
     before = service.settings_read
     if before is None:

@@ -51,7 +51,7 @@ def listen(host: str, port: int, *, what: str, option: str, reuse: bool = True) 
         what: The purpose, for error messages.
         option: The command-line option for another port.
         reuse: Whether to take a port that is left from closed connections, or bound by a socket that does not
-        listen.
+            listen.
 
     Raises:
         PortInUseError: Another program uses the port.

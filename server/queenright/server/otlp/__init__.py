@@ -2,6 +2,6 @@
 
 from queenright.server.otlp.errors import OverloadedError
 from queenright.server.otlp.forward import Forwarder
-from queenright.server.otlp.receiver import Counts, OtlpReceiver, otlp_app
+from queenright.server.otlp.receiver import Counts, OtlpReceiver
 
-__all__ = ["Counts", "Forwarder", "OtlpReceiver", "OverloadedError", "otlp_app"]
+__all__ = ["Counts", "Forwarder", "OtlpReceiver", "OverloadedError"]

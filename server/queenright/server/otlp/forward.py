@@ -71,7 +71,7 @@ class Forwarder:
 
     Args:
         url: The endpoint without the signal's path (``https://collector:4318``). A user and password in it
-        become an ``Authorization`` header if the agent sent none, and are never printed.
+            become an ``Authorization`` header if the agent sent none, and are never printed.
         max_bytes: Bytes of queued requests.
         dropped: The counter of dropped requests by signal (``queenright_telemetry_dropped_total``).
         senders: Requests sent concurrently.

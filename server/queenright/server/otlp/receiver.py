@@ -129,7 +129,25 @@ class _ClientDisconnectedError(Exception):
 
 class OtlpReceiver:
     """
-    The ASGI app; see `otlp_app`. ``counts`` has the totals for the status page.
+    The receiver, an ASGI app. ``counts`` has the totals for the status page.
+
+    Args:
+        ingest: Stores the events of one request, ordered by time, and returns once they are durable. It may
+            raise `OverloadedError`; this and any other exception is answered with 503 and ``Retry-After``, so
+            that the client retries.
+        registry: The registry for ``queenright_ingest_spans_total``.
+        assembler: The assembler, shared with hooks; a new one by default.
+        intake: The statistics of senders, shared with hooks; new ones by default.
+        note_alive: Called with the processes that sent something: by incarnation id, the seconds after which
+            each reports open work again (None if it does not).
+        forwarder: Forwards every accepted request; started and stopped by the caller.
+        max_body: Longest body, in bytes as sent.
+        max_inflated: The same, decompressed.
+        max_in_flight: Bytes of bodies in memory at one time, compressed and decompressed; beyond it, requests
+            are answered with 503.
+        body_timeout: Seconds that a body may take to arrive.
+        clock: Seconds since the epoch.
+        share: Limits how much of the event loop decoding uses.
     """
 
     def __init__(
@@ -423,58 +441,6 @@ def _pop_each(pieces: list[bytes]) -> Iterator[bytes]:
     pieces.reverse()
     while pieces:
         yield pieces.pop()
-
-
-def otlp_app(
-    ingest: Ingest,
-    *,
-    registry: CollectorRegistry,
-    assembler: Assembler | None = None,
-    intake: Intake | None = None,
-    note_alive: NoteAlive = lambda signs: None,
-    forwarder: Forwarder | None = None,
-    max_body: int = MAX_BODY,
-    max_inflated: int = MAX_INFLATED,
-    max_in_flight: int = MAX_IN_FLIGHT,
-    body_timeout: float = BODY_TIMEOUT,
-    clock: Clock = time.time,
-    share: EventLoopShare | None = None,
-) -> OtlpReceiver:
-    """
-    Return the receiver as an ASGI app.
-
-    Args:
-        ingest: Stores the events of one request, ordered by time, and returns once they are durable. It may
-        raise `OverloadedError`; this and any other exception is answered with 503 and ``Retry-After``, so
-        that the client retries.
-        registry: The registry for ``queenright_ingest_spans_total``.
-        assembler: The assembler, shared with hooks; a new one by default.
-        intake: The statistics of senders, shared with hooks; new ones by default.
-        note_alive: Called with the processes that sent something: by incarnation id, the seconds after which
-        each reports open work again (None if it does not).
-        forwarder: Forwards every accepted request; started and stopped by the caller.
-        max_body: Longest body, in bytes as sent.
-        max_inflated: The same, decompressed.
-        max_in_flight: Bytes of bodies in memory at one time, compressed and decompressed; beyond it, requests
-        are answered with 503.
-        body_timeout: Seconds that a body may take to arrive.
-        clock: Seconds since the epoch.
-        share: Limits how much of the event loop decoding uses.
-    """
-    return OtlpReceiver(
-        ingest,
-        registry=registry,
-        assembler=assembler,
-        intake=intake,
-        note_alive=note_alive,
-        forwarder=forwarder,
-        max_body=max_body,
-        max_inflated=max_inflated,
-        max_in_flight=max_in_flight,
-        body_timeout=body_timeout,
-        clock=clock,
-        share=share,
-    )
 
 
 def _response(signal: _Signal, batch: Batch) -> Message:

@@ -387,7 +387,7 @@ class _Assembly:
             return
         trace = self._traces.known(observation.trace_id, observation.process)
         if trace is None:
-            self._traces.note_root(observation, _failure_of(observation))
+            self._traces.note_root(observation, observation.failure)
             return
         for run in list(trace.open_runs()):
             if run.is_loose:
@@ -410,7 +410,7 @@ class _Assembly:
         at = observation.end if at is None else at
         self._batch.set_open(run, False, at)
         self._pending_ends.drop(run)
-        own = _failure_of(observation) if failure is None else failure
+        own = observation.failure if failure is None else failure
         failure = own or run.failure
         run.own_failure, run.has_failed = own, bool(failure)
         if run.agent_id not in (run.first_name, run.name[3]):
@@ -435,7 +435,7 @@ class _Assembly:
         if run.is_own:
             self._end_run(run, observation)
             return
-        if failure := _failure_of(observation):
+        if failure := observation.failure:
             run.note_outcome(failure, observation.end)
         trace = self._traces.get(observation.trace_id, observation.process)
         if observation.agent and not observation.is_outermost and not trace.open_agents:
@@ -453,7 +453,7 @@ class _Assembly:
         run.last_llm = observation.span_id.hex()
         self._emit(EventType.LLM_CALL_COMPLETED, run, observation, observation.data)
         if not run.is_own:
-            run.note_outcome(_failure_of(observation), observation.end)
+            run.note_outcome(observation.failure, observation.end)
             # Other frameworks have no steps: each model turn is one.
             step: dict[str, Any] = {
                 key: observation.data[key] for key in _STEP_KEYS if key in observation.data
@@ -535,10 +535,6 @@ class _Assembly:
         tokens = (data.get(key) or 0 for key in _TOKEN_KEYS)
         cost = price_call(data.get("model") or "", Tokens(*tokens), self._prices)
         return data if cost is None else data | {"cost_usd": float(cost)}
-
-
-def _failure_of(observation: Observation) -> dict[str, Any]:
-    return {key: observation.data[key] for key in ("error_type", "error") if key in observation.data}
 
 
 def _work_of(observation: Observation) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from queenright.server.telemetry.bounded import make_room
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.runs import Run
 
@@ -24,8 +25,7 @@ class HeldRuns:
     def hold(self, run: Run, observation: Observation, until: float) -> None:
         """Hold a run until a time; replaces an earlier hold."""
         self.drop(run)
-        while len(self._held) >= MAX_HELD:
-            del self._held[next(iter(self._held))]
+        make_room(self._held, MAX_HELD)
         self._held[id(run)] = until, run, observation
 
     def drop(self, run: Run) -> None:

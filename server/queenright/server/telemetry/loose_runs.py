@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from queenright.server.telemetry.bounded import make_room
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.runs import EndedCall, Run
 
@@ -41,8 +42,7 @@ class LooseRuns:
     def add(self, run: Run) -> None:
         """Add a new run."""
         runs = self._runs.pop(run.incarnation_id, [])
-        while len(self._runs) >= MAX_PROCESSES:
-            del self._runs[next(iter(self._runs))]
+        make_room(self._runs, MAX_PROCESSES)
         self._runs[run.incarnation_id] = [*runs[1 - MAX_RUNS :], run]
 
 

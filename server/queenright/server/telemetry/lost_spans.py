@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final
 
 from queenright.server.telemetry.batch import Batch
+from queenright.server.telemetry.bounded import make_room
 from queenright.server.telemetry.duplicates import Duplicates
 from queenright.server.telemetry.observation import Observation
 
@@ -23,8 +24,7 @@ class LostSpans:
 
     def hold(self, observation: Observation, now: float) -> None:
         """Keep the end of a span until the span is overdue."""
-        while len(self._held) >= MAX_HELD:
-            del self._held[next(iter(self._held))]
+        make_room(self._held, MAX_HELD)
         self._held.setdefault(observation.identity, (now + SPAN_GRACE, observation))
 
     def pop_due(self, now: float, duplicates: Duplicates, batch: Batch) -> list[Observation]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,3 +70,13 @@ class Observation:
     version: str = ""
     data: dict[str, Any] = field(default_factory=dict)
     """Further fields, by their names in events."""
+
+    @property
+    def failure(self) -> dict[str, Any]:
+        """Return ``error_type`` and ``error``; empty if the work did not fail."""
+        return failure_in(self.data)
+
+
+def failure_in(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``error_type`` and ``error`` of an event's data, if it has them."""
+    return {key: data[key] for key in ("error_type", "error") if key in data}

@@ -18,15 +18,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
+from queenright.server.telemetry.bounded import make_room
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.messages import CallResult, RequestedCall
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 MAX_TRACES: Final = 10_000
 MAX_RUNS: Final = 64
@@ -165,7 +163,7 @@ class Run:
 
     def add_open_work(self, span_id: bytes, what: str, call_id: str, library: str) -> None:
         """Record the start of a piece of work."""
-        _bound(self.open_work, MAX_PARENTS)
+        make_room(self.open_work, MAX_PARENTS)
         self.open_work[span_id] = OpenWork(what, call_id, library)
 
     def add_requested_call(self, call: RequestedCall) -> None:
@@ -173,7 +171,7 @@ class Run:
         if self.requested_calls is None:
             self.requested_calls = {}
         if call.id and call.id not in self.requested_calls:
-            _bound(self.requested_calls, MAX_PARENTS)
+            make_room(self.requested_calls, MAX_PARENTS)
             self.requested_calls[call.id] = call
 
     def add_result(self, result: CallResult, at: int, turn: str) -> None:
@@ -181,7 +179,7 @@ class Run:
         if self.results is None:
             self.results = {}
         if result.id not in self.results:
-            _bound(self.results, MAX_PARENTS)
+            make_room(self.results, MAX_PARENTS)
             self.results[result.id] = result, at, turn
 
     def restore_result(self, result: CallResult, at: int, turn: str) -> None:
@@ -263,7 +261,7 @@ class Trace:
         run = self.own_runs.get((agent, session))
         if run is None or run.incarnation_id != incarnation:
             run = Run(agent, session, incarnation, is_own=True)
-            _bound(self.own_runs, MAX_RUNS)
+            make_room(self.own_runs, MAX_RUNS)
             self.own_runs[agent, session] = run
         self.last_run = run
         return run
@@ -282,7 +280,7 @@ class Trace:
 
     def add(self, run: Run) -> None:
         """Add a run of another framework, or one whose session was renamed."""
-        _bound(self.runs, MAX_RUNS)
+        make_room(self.runs, MAX_RUNS)
         self.runs[run.session_id] = run
 
     def note(self, observation: Observation, run: Run) -> None:
@@ -295,12 +293,12 @@ class Trace:
                 self.open_agents.pop(observation.span_id, None)
             else:
                 self.note_child(observation.span_id, run)  # work that starts below it belongs to it
-                _bound(self.open_agents, MAX_PARENTS)
+                make_room(self.open_agents, MAX_PARENTS)
                 self.open_agents[observation.span_id] = None
 
     def note_child(self, parent: bytes, run: Run) -> None:
         """Assign the children of a span to a run."""
-        _bound(self.runs_by_parent, MAX_PARENTS)
+        make_room(self.runs_by_parent, MAX_PARENTS)
         self.runs_by_parent[parent] = run
 
     def is_wrapper(self, span_id: bytes, parent: bytes, what: str) -> bool:
@@ -310,7 +308,7 @@ class Trace:
         Two instrumentations of one call, such as the framework's and the model client's, make two spans.
         """
         if parent:
-            _bound(self.work_by_parent, MAX_PARENTS)
+            make_room(self.work_by_parent, MAX_PARENTS)
             self.work_by_parent[parent] = what
         return self.work_by_parent.get(span_id) == what
 
@@ -338,7 +336,7 @@ class Traces:
         trace = self._traces.pop(key, None)
         if trace is None:
             trace = Trace(trace_id.hex())
-            _bound(self._traces, self._max)
+            make_room(self._traces, self._max)
         self._traces[key] = trace
         return trace
 
@@ -348,7 +346,7 @@ class Traces:
 
     def restore_name(self, incarnation_id: str, session: str, names: tuple[str, str]) -> None:
         """Restore the agent and session names of a run from before a restart."""
-        _bound(self._known, MAX_NAMES)
+        make_room(self._known, MAX_NAMES)
         self._known[incarnation_id, session] = names
 
     def pop_restored_name(self, incarnation_id: str, session: str) -> tuple[str, str] | None:
@@ -357,7 +355,7 @@ class Traces:
 
     def note_root(self, observation: Observation, failure: dict[str, Any]) -> None:
         """Record the end of an outermost span that arrived before anything inside it."""
-        _bound(self._roots, MAX_ROOTS)
+        make_room(self._roots, MAX_ROOTS)
         self._roots[observation.trace_id, observation.process.incarnation_id] = observation.end, failure
 
     def pop_root(self, observation: Observation) -> tuple[int, dict[str, Any]] | None:
@@ -366,15 +364,10 @@ class Traces:
 
     def note_name(self, incarnation_id: str, old: str, new: str) -> None:
         """Record that a run was renamed: later runs with the old name may be renamed the same way."""
-        _bound(self._names, MAX_NAMES)
+        make_room(self._names, MAX_NAMES)
         previous = self._names.get((incarnation_id, old), new)
         self._names[incarnation_id, old] = new if previous == new else ""
 
     def usual_name(self, incarnation_id: str, name: str) -> str:
         """Return the final name of runs that start with a name, if it has always been the same."""
         return self._names.get((incarnation_id, name)) or name
-
-
-def _bound(entries: dict[K, V], limit: int) -> None:
-    while len(entries) >= limit:
-        del entries[next(iter(entries))]

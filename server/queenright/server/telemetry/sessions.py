@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.telemetry.bounded import make_room
 from queenright.server.telemetry.calls import MAX_CALLS, Call, Calls
 from queenright.server.telemetry.kind import Kind
-from queenright.server.telemetry.observation import Observation
+from queenright.server.telemetry.observation import Observation, failure_in
 from queenright.server.telemetry.process import client_name
 from queenright.server.telemetry.runs import Run
 
@@ -18,9 +19,6 @@ MAX_SESSIONS: Final = 5_000
 MAX_TURNS: Final = 256
 MAX_CONTINUED: Final = 256
 MAX_MCP_CHANGES: Final = 64
-
-_FAILURE: Final = ("error_type", "error")
-
 
 ANSWERED_SUFFIX: Final = b"\nanswered"
 """Suffix of the identity of an observation that reports the answer to a permission request."""
@@ -138,7 +136,7 @@ class Session:
             return
         self._is_model_pending = self._is_model_pending and kind is Kind.LLM and at < self._model_asked_at
         if kind is Kind.LLM and at >= self._answered_at:
-            self._failure, self._answered_at = {k: data[k] for k in _FAILURE if k in data}, at
+            self._failure, self._answered_at = failure_in(data), at
 
     def _adjust_clock(self, observation: Observation, now: int) -> None:
         """
@@ -206,9 +204,8 @@ class Session:
             case Kind.WAIT:
                 yield from self._wait(observation, at, is_news)
             case Kind.NOTE:
-                while len(self._notes) >= MAX_CALLS:
-                    del self._notes[next(iter(self._notes))]
-                self._notes[str(observation.data.get("call_id"))] = _failure_of(observation)
+                make_room(self._notes, MAX_CALLS)
+                self._notes[str(observation.data.get("call_id"))] = observation.failure
 
     def _mcp_server(self, observation: Observation, at: int) -> Iterator[Change]:
         """
@@ -232,8 +229,7 @@ class Session:
             self._is_model_pending = False
             data = {key: value for key, value in observation.data.items() if key != "args_hash"}
             if "tool" in data:
-                while len(self._requests) >= MAX_CALLS:
-                    del self._requests[next(iter(self._requests))]
+                make_room(self._requests, MAX_CALLS)
                 requested_calls = {request.call for request in self._requests.values()}
                 call = self._calls.find_open(data["tool"], observation.data.get("args_hash"), requested_calls)
                 self._requests[observation.identity] = _Request("" if call is None else call.id, at, data)
@@ -280,7 +276,7 @@ class Session:
         if observation.end:
             self._note_turn(observation.call, True)
             self._requests.clear()
-            self._failure = _failure_of(observation) or self._failure
+            self._failure = observation.failure or self._failure
             if is_news:
                 self._is_model_pending, self._is_turn_over = False, True
                 yield Change(EventType.WORKER_WAITING, at, {"reason": WaitingReason.USER_INPUT.value})
@@ -293,8 +289,7 @@ class Session:
     def _note_turn(self, prompt: str, is_over: bool) -> None:
         if not prompt:
             return
-        while len(self._turns) >= MAX_TURNS:
-            del self._turns[next(iter(self._turns))]
+        make_room(self._turns, MAX_TURNS)
         self._turns[prompt] = is_over
 
     def _model(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
@@ -315,7 +310,7 @@ class Session:
         call.has_cost = cost is not None
         call.unpriced_tokens = 0 if call.has_cost else _tokens_of(observation.data)
         self._calls.end(call, observation.end)
-        failure = _failure_of(observation)
+        failure = observation.failure
         if observation.end >= self._answered_at:
             self._failure, self._answered_at = failure, observation.end
         step = failure | {key: observation.data[key] for key in ("duration",) if key in observation.data}
@@ -406,13 +401,12 @@ class Session:
                 yield from self._ask_model(at)
 
     def _continue(self, continuation: str, observation: Call | Observation) -> None:
-        while len(self._continued) >= MAX_CONTINUED:
-            del self._continued[next(iter(self._continued))]
+        make_room(self._continued, MAX_CONTINUED)
         self._continued[continuation] = observation
 
     def _amend(self, call: Call, observation: Observation) -> Iterator[Change]:
         """Correct a call to failed, if the source that reported its end did not know."""
-        failure = _failure_of(observation)
+        failure = observation.failure
         if not observation.end or not failure or call.has_failed:
             return
         call.has_failed = True
@@ -441,10 +435,6 @@ class Session:
 
 def _tokens_of(data: Mapping[str, Any]) -> int:
     return (data.get("input_tokens") or 0) + (data.get("output_tokens") or 0)
-
-
-def _failure_of(observation: Observation) -> dict[str, Any]:
-    return {key: observation.data[key] for key in _FAILURE if key in observation.data}
 
 
 class Sessions:
@@ -481,7 +471,6 @@ class Sessions:
             session.restore(event)
 
     def _keep(self, key: tuple[str, str], session: Session) -> Session:
-        while len(self._sessions) >= MAX_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
+        make_room(self._sessions, MAX_SESSIONS)
         self._sessions[key] = session
         return session

@@ -9,6 +9,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
+from queenright.server.telemetry.bounded import make_room
 from queenright.server.telemetry.dialects import CLIENT_NAMES, CLIENTS
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
@@ -156,8 +157,7 @@ class Sources:
         source = self._sources.pop(key, None)
         if source is None:
             source = Source(service, dialect)
-            while len(self._sources) >= self._limit:
-                del self._sources[next(iter(self._sources))]
+            make_room(self._sources, self._limit)
         self._sources[key] = source
         return source
 
