@@ -69,14 +69,14 @@ def test_a_revoked_token_is_none_and_its_hash_is_gone() -> None:
 def test_a_name_is_given_once_and_again_when_its_token_has_ended() -> None:
     tokens = Tokens((made(expires_at=NOW + 10)[0],))
 
-    with pytest.raises(InvalidTokensError, match="already; revoke it first"):
+    with pytest.raises(InvalidTokensError, match="already exists; revoke it first"):
         tokens.with_token(made(id_="1" * 8)[0], NOW)
     assert [one.id for one in tokens.with_token(made(id_="1" * 8)[0], NOW + 10).all] == ["1" * 8]
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "a\nb", "-a", "ä", "a" * 41, "a;b", "\x1b[2J"])
 def test_a_name_that_could_break_a_line_is_none(name: str) -> None:
-    with pytest.raises(InvalidTokensError, match="no name for a token"):
+    with pytest.raises(InvalidTokensError, match="not a valid token name"):
         made(name)
 
 
@@ -149,7 +149,7 @@ def test_a_file_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> N
     write(path, made()[0])
     path.chmod(mode)
 
-    with pytest.raises(InvalidTokensError, match="can be written by others"):
+    with pytest.raises(InvalidTokensError, match="writable by others"):
         read_tokens(path)
 
 

@@ -274,7 +274,7 @@ async def test_credentials_in_the_url_are_used_and_never_shown(
     "url", ["collector:4318", "ftp://bee:hunter2@x", "http://", "", "http://bee:hunter2"]
 )
 def test_an_url_that_cannot_be_is_refused_without_its_secret(url: str) -> None:
-    with pytest.raises(ValueError, match="URL to forward to") as refused:
+    with pytest.raises(ValueError, match="forwarding URL") as refused:
         Forwarder(url, dropped=counter())
 
     assert "hunter2" not in str(refused.value)

@@ -177,7 +177,7 @@ class Access:
         if caller.role is None:
             return Denial(
                 401,
-                "a token is required: send `Authorization: Bearer TOKEN`; "
+                "a token is required in the header Authorization, after the word Bearer; "
                 "an admin creates one with `queenright token create`",
                 (("WWW-Authenticate", 'Bearer realm="queenright"'),),
             )
