@@ -57,7 +57,7 @@ from queenright.server.metrics.tracing import TRACED, EventTracer
 from queenright.server.metrics.worker_series import WorkerSeries
 from queenright.server.operator_requests import REQUESTING, OperatorRequests, find_requests
 from queenright.server.ops.arrivals import ArrivalLog, ArrivalMark, Gap
-from queenright.server.ops.folders import unusable
+from queenright.server.ops.folders import folder_error
 from queenright.server.ops.rebuild import Rebuilt, model_calls, rebuild
 from queenright.server.ops.secret_files import callback_secrets
 from queenright.server.ops.settings_files import check_files
@@ -137,7 +137,7 @@ def usable(storage: Path) -> None:
     Raises:
         UnusableStorageError: it cannot be made or written to.
     """
-    if why := unusable(storage):
+    if why := folder_error(storage):
         raise UnusableStorageError(
             f"The storage folder {storage} cannot be used ({why}); name another with --storage."
         )

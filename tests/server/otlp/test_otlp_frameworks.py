@@ -491,7 +491,7 @@ def test_memory_is_bounded() -> None:
         decode(chat(n, n, trace=TRACE), memory=memory)
 
     incarnation = one(decode(chat(2, 1)), "step_completed").incarnation_id
-    trace = memory.traces.known(TRACE, Process("svc", "", incarnation, False))
+    trace = memory.traces.find(TRACE, Process("svc", "", incarnation, False))
     assert len(memory.traces) == 100
     assert trace is not None
     assert (len(trace.runs_by_parent), len(trace.work_by_parent)) == (1_024, 1_024)

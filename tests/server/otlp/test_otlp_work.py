@@ -64,13 +64,13 @@ class Sent:
         self.batches: list[int] = []
         self.status = 0
         self.body = b""
-        parse = encoding.parse
+        parse = encoding.parse_message
 
         def measured(body: bytes, media_type: MediaType, make: Callable[[], Message]) -> Message:
             self.parsed.append(len(body))
             return parse(body, media_type, make)
 
-        monkeypatch.setattr(receiver, "parse", measured)
+        monkeypatch.setattr(receiver, "parse_message", measured)
 
     async def ingest(self, events: list[AgentEvent]) -> None:
         self.batches.append(len(events))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from queenright.instrumentation import fingerprint
 from queenright.server.telemetry.messages import (
-    LONGEST,
     MAX_CALLS,
+    MAX_LENGTH,
     CallResult,
     RequestedCall,
     find_tool_calls,
@@ -106,7 +106,7 @@ def test_result_that_is_an_error_has_failed() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "no JSON", "[" * 2_000, "7", json.dumps(SHAPES["Anthropic"]) + " " * LONGEST]
+    "text", ["", "no JSON", "[" * 2_000, "7", json.dumps(SHAPES["Anthropic"]) + " " * MAX_LENGTH]
 )
 def test_what_cannot_be_read_holds_no_calls(text: str) -> None:
     assert find_tool_calls(text) == ([], [])

@@ -94,7 +94,7 @@ class Access:
 
     # -- who it is --------------------------------------------------------------------------------
 
-    def token(self, token_text: str) -> Token | None:
+    def find_token(self, token_text: str) -> Token | None:
         """
         Return the live token with this text, or None.
 
@@ -132,11 +132,11 @@ class Access:
         """
         try:
             if token_text is not None:
-                found = self.token(token_text)
+                found = self.find_token(token_text)
                 if found is None:
                     return self.reject_token(address)
             else:
-                found = self.sessions.token(session, self.file.now()) if session else None
+                found = self.sessions.find_token(session, self.file.now()) if session else None
         except InvalidTokensError:
             return Denial(503, "the token file cannot be used; see the service's log")
         if found is not None:

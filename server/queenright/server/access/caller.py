@@ -42,7 +42,7 @@ def caller_of(request: HTTPConnection) -> Caller:
     found = request.scope.get(KEY)
     if isinstance(found, Caller):
         return found
-    return Caller(Role.ADMIN, address_of(request.scope.get("client")))
+    return Caller(Role.ADMIN, client_address(request.scope.get("client")))
 
 
 def may_look(request: HTTPConnection) -> bool:
@@ -51,7 +51,7 @@ def may_look(request: HTTPConnection) -> bool:
     return role is not None and is_allowed(role, AccessLevel.VIEWER)
 
 
-def address_of(client: object) -> str:
+def client_address(client: object) -> str:
     """Return the address in ASGI's ``client`` value, or ""."""
     return str(client[0]) if isinstance(client, tuple | list) and client else ""
 

@@ -15,7 +15,7 @@ class DuplicateTokenError(ValueError):
     """Raised when a request has more than one ``Authorization`` header."""
 
 
-def bearer_of(headers: Headers) -> str | None:
+def read_bearer_token(headers: Headers) -> str | None:
     """
     Return the token of ``Authorization: Bearer``, or None without a bearer token.
 
@@ -29,7 +29,7 @@ def bearer_of(headers: Headers) -> str | None:
     return credentials.strip() if scheme.lower() == "bearer" else None
 
 
-def session_of(headers: Headers) -> str | None:
+def read_session_cookie(headers: Headers) -> str | None:
     """Return the console's session cookie, or None."""
     text = headers.get("cookie", "")
     if COOKIE not in text or len(text) > _MAX_COOKIE_BYTES:

@@ -12,8 +12,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.server.access.access import Access, Denial
-from queenright.server.access.caller import KEY, Caller, address_of
-from queenright.server.access.credentials import DuplicateTokenError, bearer_of, session_of
+from queenright.server.access.caller import KEY, Caller, client_address
+from queenright.server.access.credentials import DuplicateTokenError, read_bearer_token, read_session_cookie
 from queenright.server.access.rights import required_level
 from queenright.server.access.roles import AccessLevel
 from queenright.server.routes.problems import problem
@@ -81,12 +81,12 @@ class Guard:
 
     def _identify(self, scope: Scope, headers: Headers, level: AccessLevel) -> Caller | Denial:
         try:
-            token_text = bearer_of(headers)
+            token_text = read_bearer_token(headers)
         except DuplicateTokenError as error:
             return Denial(400, str(error))
-        session = session_of(headers) if token_text is None else None
+        session = read_session_cookie(headers) if token_text is None else None
         caller = self._access.identify(
-            address_of(scope.get("client")),
+            client_address(scope.get("client")),
             token_text=token_text,
             session=session,
             is_token_required=self._is_token_required,

@@ -11,8 +11,8 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 from queenright.server.access.access import Access
-from queenright.server.access.caller import address_of
-from queenright.server.access.credentials import session_of
+from queenright.server.access.caller import client_address
+from queenright.server.access.credentials import read_session_cookie
 from queenright.server.access.sessions import COOKIE, SECONDS
 from queenright.server.access.tokens import InvalidTokensError
 from queenright.server.console.forms import read_form
@@ -44,11 +44,11 @@ def add_login(app: FastAPI, access: Access) -> None:
         form = await read_form(request)
         path = safe_redirect_path(form.get("next", "/"))
         try:
-            token = access.token(form.get("token", "").strip())
+            token = access.find_token(form.get("token", "").strip())
         except InvalidTokensError:
             return _page("login.html", 503, next=path, fault="The token file cannot be used.")
         if token is None:
-            denied = access.reject_token(address_of(request.scope.get("client")))
+            denied = access.reject_token(client_address(request.scope.get("client")))
             refused = _page("login.html", denied.status, next=path, fault=denied.reason)
             refused.headers.update({name: value for name, value in denied.headers if name == "Retry-After"})
             return refused
@@ -56,7 +56,7 @@ def add_login(app: FastAPI, access: Access) -> None:
         response = RedirectResponse(path, 303)
         response.set_cookie(
             COOKIE,
-            access.sessions.begin(token),
+            access.sessions.start(token),
             max_age=SECONDS,
             path="/",
             httponly=True,
@@ -84,7 +84,7 @@ def safe_redirect_path(path: str) -> str:
 
 
 def _end_session(request: Request, access: Access) -> None:
-    if cookie := session_of(request.headers):
+    if cookie := read_session_cookie(request.headers):
         access.sessions.end(cookie)
 
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 from starlette.datastructures import Headers
 
 from queenright.server.access.access import Access, Denial
-from queenright.server.access.caller import Caller, address_of
-from queenright.server.access.credentials import DuplicateTokenError, bearer_of
+from queenright.server.access.caller import Caller, client_address
+from queenright.server.access.credentials import DuplicateTokenError, read_bearer_token
 from queenright.server.access.roles import AccessLevel
 from queenright.server.access.tokens import PREFIX
 from queenright.server.middleware.gate import foreign, misnamed, names_of
@@ -80,13 +80,13 @@ class OtlpGuard:
         if refused := self._check_browser_origin(scope, headers):
             return Denial(*refused)
         try:
-            token_text = bearer_of(headers)
+            token_text = read_bearer_token(headers)
         except DuplicateTokenError as error:
             return Denial(400, str(error))
         if token_text is not None and not self._is_token_required and not token_text.startswith(PREFIX):
             token_text = None
         caller = self._access.identify(
-            address_of(scope.get("client")),
+            client_address(scope.get("client")),
             token_text=token_text,
             session=None,
             is_token_required=self._is_token_required,

@@ -48,7 +48,7 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._known)
 
-    def begin(self, token: Token) -> str:
+    def start(self, token: Token) -> str:
         """Start a session and return its cookie; only the cookie's hash is kept."""
         cookie = self._new_id()
         self._known[hash_token(cookie)] = _Session(token.id, self._clock() + SECONDS)
@@ -56,7 +56,7 @@ class Sessions:
             self._known.popitem(last=False)
         return cookie
 
-    def token(self, cookie: str, tokens: Tokens) -> Token | None:
+    def find_token(self, cookie: str, tokens: Tokens) -> Token | None:
         """Return the live token of a cookie; None if the session or the token has ended."""
         key, now = hash_token(cookie), self._clock()
         found = self._known.get(key)

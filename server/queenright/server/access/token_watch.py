@@ -57,12 +57,12 @@ class TokenWatch:
         """Check periodically, until cancelled."""
         while True:
             try:
-                await self.look()
+                await self.check()
             except StoreError as error:
                 _log.error("cannot record token changes, retrying: %s", redact(str(error)))
             await self._sleep(CHECK_INTERVAL)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """
         Publish the changes since the last event.
 
@@ -76,7 +76,7 @@ class TokenWatch:
         if self._published is None:
             self._published = await self._load_last_published()
         now = self._clock()
-        data = changes(self._published, tokens, now)
+        data = describe_changes(self._published, tokens, now)
         if data["came"] or data["went"]:
             await self._publish(AgentEvent(type=EventType.TOKENS_CHANGED, time=now, data=data))
             self._published = _roles_by_key(data["live"])
@@ -96,7 +96,7 @@ class TokenWatch:
         return _roles_by_key(found[0].event["data"]["live"]) if found else {}
 
 
-def changes(published: Mapping[_Key, str], tokens: Tokens, now: float) -> dict[str, Any]:
+def describe_changes(published: Mapping[_Key, str], tokens: Tokens, now: float) -> dict[str, Any]:
     """
     Return the ``data`` of an event: added tokens, removed tokens with the reason, and live tokens.
 

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 
-def unusable(folder: Path) -> str:
+def folder_error(folder: Path) -> str:
     """Create a folder if it is missing; return why it cannot be written to, or ""."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

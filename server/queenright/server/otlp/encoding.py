@@ -138,7 +138,7 @@ def check_json(body: bytes | bytearray) -> None:
         raise malformed_error(str(error)) from None
 
 
-def parse(body: bytes | bytearray, media_type: MediaType, make: Callable[[], M]) -> M:
+def parse_message(body: bytes | bytearray, media_type: MediaType, make: Callable[[], M]) -> M:
     """
     Parse a body. An empty body is an empty message; unknown fields are ignored.
 
@@ -175,7 +175,7 @@ def _loads(body: bytes | bytearray) -> Any:
         return orjson.loads(without_lone_surrogates(body))
 
 
-def render(message: Message, media_type: MediaType) -> bytes:
+def render_message(message: Message, media_type: MediaType) -> bytes:
     """Serialize a message."""
     if media_type is MediaType.PROTOBUF:
         return message.SerializeToString()
@@ -184,7 +184,7 @@ def render(message: Message, media_type: MediaType) -> bytes:
 
 def render_status(code: int, reason: str, media_type: MediaType) -> bytes:
     """Serialize an error as ``google.rpc.Status``, as OTLP requires."""
-    return render(Status(code=code, message=reason), media_type)
+    return render_message(Status(code=code, message=reason), media_type)
 
 
 def _with_base64_ids(value: Any, depth: int) -> Any:

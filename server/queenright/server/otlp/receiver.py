@@ -36,8 +36,8 @@ from queenright.server.otlp.encoding import (
     MediaType,
     check_json,
     decompress_chunks,
-    parse,
-    render,
+    parse_message,
+    render_message,
     render_status,
 )
 from queenright.server.otlp.errors import (
@@ -192,7 +192,7 @@ class OtlpReceiver:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve ASGI's HTTP and lifespan scopes."""
         if scope["type"] == "http":
-            await self._http(scope, receive, send)
+            await self._handle_http(scope, receive, send)
         elif scope["type"] == "lifespan":
             await _lifespan(receive, send)
         else:
@@ -210,7 +210,7 @@ class OtlpReceiver:
                 "A gRPC client at %s was refused: %s.", address or "an unknown address", GRPC_REASON
             )
 
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _handle_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.lower(): value for name, value in scope["headers"]}
         content_type = headers.get(b"content-type", b"").decode("latin-1")
         self.counts.requests += 1
@@ -252,19 +252,19 @@ class OtlpReceiver:
         # An announced length does not reserve memory that other requests use.
         held_bytes = _HeldBytes(self, self._declared_length(headers))
         try:
-            raw = await self._body(receive, held_bytes)
+            raw = await self._read_body(receive, held_bytes)
             if self._forwarder is not None:
                 # Forward first, so that requests that cannot be read or stored still reach the other
                 # endpoint.
                 self._forwarder.offer(path, scope["headers"], raw)
             encoding = headers.get(b"content-encoding", b"").decode("latin-1")
             batch = Batch()
-            for body, form in await self._bodies(signal, encoding, media_type, raw, held_bytes):
-                await self._store(signal, await self._parsed(signal, body, form), batch)
+            for body, form in await self._split_body(signal, encoding, media_type, raw, held_bytes):
+                await self._store(signal, await self._parse(signal, body, form), batch)
             self.counts.last_received = self._clock()
         finally:
             held_bytes.release()
-        return 200, (), render(_response(signal, batch), media_type), media_type
+        return 200, (), render_message(_build_response(signal, batch), media_type), media_type
 
     def _declared_length(self, headers: dict[bytes, bytes]) -> int | None:
         text = headers.get(b"content-length")
@@ -277,7 +277,7 @@ class OtlpReceiver:
             raise too_large_error("the body", self._max_body)
         return length
 
-    async def _body(self, receive: Receive, held_bytes: _HeldBytes) -> bytes:
+    async def _read_body(self, receive: Receive, held_bytes: _HeldBytes) -> bytes:
         parts: list[bytes] = []
         size = 0
         try:
@@ -298,7 +298,7 @@ class OtlpReceiver:
             reason = f"the body did not arrive within {self._body_timeout:g} s"
             raise RejectedRequestError(408, DEADLINE_EXCEEDED, reason, ((b"connection", b"close"),)) from None
 
-    async def _bodies(
+    async def _split_body(
         self, signal: _Signal, encoding: str, media_type: MediaType, raw: bytes, held_bytes: _HeldBytes
     ) -> Iterable[tuple[bytes | bytearray, MediaType]]:
         """Return a body decompressed, and split if it is big."""
@@ -318,8 +318,8 @@ class OtlpReceiver:
         pieces = await self._in_thread(split_request, body, signal.request)
         return ((piece, MediaType.PROTOBUF) for piece in _pop_each(pieces))
 
-    async def _parsed(self, signal: _Signal, body: bytes | bytearray, media_type: MediaType) -> Message:
-        return await self._share.run(lambda _: parse(body, media_type, signal.request))
+    async def _parse(self, signal: _Signal, body: bytes | bytearray, media_type: MediaType) -> Message:
+        return await self._share.run(lambda _: parse_message(body, media_type, signal.request))
 
     async def keep_ending(self) -> None:
         """End finished runs periodically, until cancelled."""
@@ -364,9 +364,9 @@ class OtlpReceiver:
                 if more and len(batch.events) < MAX_EVENTS:
                     continue
                 batch.finish()
-                await self._hand_over(batch)
+                await self._ingest_batch(batch)
                 self._assembler.duplicates.finish_storing(batch.identities, stored=True)
-                self._count(signal, batch)
+                self._count_batch(signal, batch)
                 batch.clear()
         except StillStoringError as error:
             raise unavailable_error(str(error), 1) from None
@@ -374,7 +374,7 @@ class OtlpReceiver:
             self._assembler.duplicates.finish_storing(batch.identities, stored=False)
             batch.undo()
 
-    async def _hand_over(self, batch: Batch) -> None:
+    async def _ingest_batch(self, batch: Batch) -> None:
         if not batch.events:
             return
         try:
@@ -387,7 +387,7 @@ class OtlpReceiver:
             logger.exception("cannot store %d events received over OTLP", len(batch.events))
             raise unavailable_error("the events could not be stored; retry later", 5) from None
 
-    def _count(self, signal: _Signal, batch: Batch) -> None:
+    def _count_batch(self, signal: _Signal, batch: Batch) -> None:
         self._note_alive(batch.report_intervals)
         for notice in self._intake.add(batch.sources, self._clock()):
             batch.add_reason(notice)
@@ -433,7 +433,7 @@ class _HeldBytes:
 
 def _as_protobuf(body: bytes | bytearray, make: Callable[[], Message]) -> bytes:
     check_json(body)
-    return parse(body, MediaType.JSON, make).SerializeToString()
+    return parse_message(body, MediaType.JSON, make).SerializeToString()
 
 
 def _pop_each(pieces: list[bytes]) -> Iterator[bytes]:
@@ -443,7 +443,7 @@ def _pop_each(pieces: list[bytes]) -> Iterator[bytes]:
         yield pieces.pop()
 
 
-def _response(signal: _Signal, batch: Batch) -> Message:
+def _build_response(signal: _Signal, batch: Batch) -> Message:
     response: Any = signal.response()
     if batch.rejected_total:
         setattr(response.partial_success, signal.rejected, batch.rejected_total)

@@ -39,12 +39,12 @@ SUBSCRIBER: Final = "event-stream"
 TRANSIENT: Final = frozenset({EventType.LLM_TEXT_DELTA, EventType.CLIENT_OUTPUT_DELTA})
 """Event types that may not be in the log."""
 
-_TICK: Final = 1.0
+_CHECK_SECONDS: Final = 1.0
 _MAX_ROWS: Final = 20_000
 """Rows that one database read scans."""
 _WAKE_BATCH: Final = 16
 """Readers to wake in one turn of the event loop: about 1 ms."""
-_REMEMBERED: Final = 10_000
+_MAX_LOGGED_IDS: Final = 10_000
 
 
 class Feed:
@@ -136,7 +136,7 @@ class Feed:
         stop = asyncio.ensure_future(stopping.wait())
         try:
             while not stop.done():
-                tick = asyncio.ensure_future(self._sleep(_TICK))
+                tick = asyncio.ensure_future(self._sleep(_CHECK_SECONDS))
                 try:
                     await asyncio.wait((stop, tick), return_when=asyncio.FIRST_COMPLETED)
                 finally:
@@ -222,7 +222,7 @@ class Feed:
         if len(self._lines) > 2 * self._max_recent:
             del self._lines[: -self._max_recent]
         self._logged.update(event.id for event in events if event.type in TRANSIENT)
-        if len(self._logged) > _REMEMBERED:
+        if len(self._logged) > _MAX_LOGGED_IDS:
             self._logged.clear()
 
     def add_transient(self, events: Sequence[AgentEvent]) -> None:

@@ -24,12 +24,20 @@ from queenright.server.telemetry.lost_spans import LostSpans
 from queenright.server.telemetry.messages import find_tool_calls
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.pricing import Prices, Tokens, price_call
-from queenright.server.telemetry.runs import MAX_TRACES, EndedCall, Run, Trace, Traces, name_in, name_known
+from queenright.server.telemetry.runs import (
+    MAX_TRACES,
+    EndedCall,
+    Run,
+    Trace,
+    Traces,
+    candidate_name,
+    restored_name,
+)
 from queenright.server.telemetry.sessions import Sessions
 from queenright.server.telemetry.unusable import Unused
 from queenright.server.telemetry.values import seconds_of
 
-_STARTED: Final = {
+_START_EVENTS: Final = {
     Kind.AGENT: EventType.EXECUTION_STARTED,
     Kind.STEP: EventType.STEP_STARTED,
     Kind.LLM: EventType.LLM_CALL_STARTED,
@@ -51,7 +59,7 @@ UNSEEN_TOOL_HOLD: Final = 15.0
 """Seconds to wait for the span of a tool call that messages mention."""
 CLOCK_TOLERANCE: Final = 100_000_000
 """Nanoseconds by which work may end after the span around it: clocks differ."""
-_DEPTH: Final = 16
+_MAX_ANCESTORS: Final = 16
 """Ancestors of a span that are looked up in its request."""
 _MAX_SAMPLED: Final = 64
 _MAX_SAMPLED_PER_KIND: Final = 2
@@ -94,7 +102,7 @@ class Assembler:
         # Sorted by end, inner spans first: a root must not end a run before the records of its work are
         # added.
         observations += self.lost_spans.pop_due(now, self.duplicates, batch)
-        observations.sort(key=_order)
+        observations.sort(key=_sort_key)
         assembly = _Assembly(self, observations, batch, now)
         assembly.release_held()
         remaining = _MAX_SAMPLED
@@ -111,7 +119,7 @@ class Assembler:
             yield
 
 
-def _order(observation: Observation) -> tuple[int, int]:
+def _sort_key(observation: Observation) -> tuple[int, int]:
     return observation.end or observation.start, -observation.start
 
 
@@ -155,7 +163,7 @@ class _Assembly:
         batch = self._batch
         if observation.kind is None:
             batch.ignore(observation.process, observation.library, Unused.NO_AGENT_WORK)
-            self._end_of_trace(observation)
+            self._end_trace(observation)
             return None
         if observation.report_interval is not None:
             batch.report_intervals[observation.process.incarnation_id] = observation.report_interval
@@ -164,7 +172,7 @@ class _Assembly:
             return None
         if observation.awaits_span:
             self._lost_spans.hold(observation, self._now)
-            trace = self._traces.known(observation.trace_id, observation.process)
+            trace = self._traces.find(observation.trace_id, observation.process)
             run = None if trace is None else trace.find(observation)
             if run is not None and observation.span_id in run.open_work:
                 run.open_work[observation.span_id].end = observation.end
@@ -179,12 +187,12 @@ class _Assembly:
             ended_at = None if run.open else run.ended_at
             forget = partial(self._sessions.reset, observation.client, observation.session, run.agent_id)
             batch.on_undo(partial(forget, ended_at=ended_at, has_failed=run.has_failed))
-            self._rename(session.run, observation, session.name_by(observation), observation.session)
-            for event in session.take(observation, int(self._now * 1e9)):
+            self._rename(session.run, observation, session.update_name(observation), observation.session)
+            for event in session.apply(observation, int(self._now * 1e9)):
                 self._emit(event.type, session.run, observation, event.data, at=event.at)
             return session.run
         is_named = observation.is_own and observation.agent and observation.session
-        run = self._own_run(observation) if is_named else self._foreign_run(observation)
+        run = self._find_own_run(observation) if is_named else self._find_foreign_run(observation)
         if not run.is_own:
             if not self._is_new_work(run, observation):
                 batch.ignore(observation.process, observation.library, Unused.SAME_WORK)
@@ -201,11 +209,13 @@ class _Assembly:
         batch.identities.add(observation.identity)
         batch.accepted += 1
         if observation.end:
-            _ENDED[observation.kind](self, run, observation)
+            _END_HANDLERS[observation.kind](self, run, observation)
         elif run.is_own or observation.kind is not Kind.AGENT:
-            self._emit(_STARTED[observation.kind], run, observation, observation.data, at=observation.start)
+            self._emit(
+                _START_EVENTS[observation.kind], run, observation, observation.data, at=observation.start
+            )
         if not run.is_own:
-            self._end_of_trace(observation)
+            self._end_trace(observation)
             if id(run) in self._roots:
                 at, failure = self._roots.pop(id(run))
                 if run.open and run.began_at <= at:
@@ -226,28 +236,28 @@ class _Assembly:
 
     # -- who ------------------------------------------------------------------------------------
 
-    def _foreign_run(self, observation: Observation) -> Run:
+    def _find_foreign_run(self, observation: Observation) -> Run:
         trace = self._traces.get(observation.trace_id, observation.process)
         run = trace.find(observation)
         if run is None:
-            run = self._new_run(observation, trace)
+            run = self._create_run(observation, trace)
         if not run.is_own:
             self._update_name(run, trace, observation)
         trace.note(observation, run)
         return run
 
-    def _new_run(self, observation: Observation, trace: Trace) -> Run:
+    def _create_run(self, observation: Observation, trace: Trace) -> Run:
         """Create the run of an unknown trace or session."""
         root = self._traces.pop_root(observation)
-        outer = self._outermost(observation)
+        outer = self._find_outermost(observation)
         is_loose = not outer.parent_id and outer.kind in (Kind.LLM, Kind.TOOL)
-        run = self._loose_runs.find(outer, _as_call(outer)) if is_loose else None
+        run = self._loose_runs.find(outer, _to_call(outer)) if is_loose else None
         if run is None:
             session, incarnation = observation.session or trace.id, observation.process.incarnation_id
             run = Run("", session, incarnation, has_own_session=bool(observation.session))
             if (restored := self._traces.pop_restored_name(incarnation, session)) is not None:
                 run.agent_id, run.session_id = restored
-                run.first_name, run.name = run.agent_id, name_known(run.agent_id, observation.process)
+                run.first_name, run.name = run.agent_id, restored_name(run.agent_id, observation.process)
                 run.has_own_session = run.session_id != trace.id
             if is_loose:
                 run.is_loose = True
@@ -257,11 +267,11 @@ class _Assembly:
         trace.add(run)
         return run
 
-    def _outermost(self, observation: Observation) -> Observation:
+    def _find_outermost(self, observation: Observation) -> Observation:
         """Return the outermost ancestor of a span in the same request, or the span itself."""
         if self._by_span is None:
             self._by_span = {each.span_id: each for each in self._observations}
-        for _ in range(_DEPTH):
+        for _ in range(_MAX_ANCESTORS):
             outer = self._by_span.get(observation.parent_id)
             if outer is None or outer.trace_id != observation.trace_id:
                 break
@@ -274,11 +284,11 @@ class _Assembly:
         if key in self._named:
             return
         self._named.add(key)
-        name, session = name_in(observation), observation.session
-        for other in self._spans_of_trace(observation):
-            if other.kind is None or other.is_own or not _is_of_session(other, run, session):
+        name, session = candidate_name(observation), observation.session
+        for other in self._get_trace_spans(observation):
+            if other.kind is None or other.is_own or not _matches_session(other, run, session):
                 continue
-            name = max(name, name_in(other))
+            name = max(name, candidate_name(other))
             session = session or other.session
         agent, is_better = run.agent_id, name > run.name
         if not agent:
@@ -302,7 +312,7 @@ class _Assembly:
             self._emit(EventType.AGENT_RENAMED, run, observation, {"agent_id": agent, "session_id": session})
         run.agent_id, run.session_id = agent, session
 
-    def _spans_of_trace(self, observation: Observation) -> Sequence[Observation]:
+    def _get_trace_spans(self, observation: Observation) -> Sequence[Observation]:
         """Return the request's observations of a trace in one process."""
         if self._by_trace is None:
             self._by_trace = {}
@@ -311,7 +321,7 @@ class _Assembly:
                 self._by_trace.setdefault(key, []).append(each)
         return self._by_trace.get((observation.trace_id, observation.process.incarnation_id), ())
 
-    def _own_run(self, observation: Observation) -> Run:
+    def _find_own_run(self, observation: Observation) -> Run:
         incarnation = observation.incarnation or observation.process.incarnation_id
         key = (observation.trace_id, observation.agent, observation.session, incarnation)
         run = self._own_runs.get(key)
@@ -336,7 +346,7 @@ class _Assembly:
             return False
         if observation.kind is Kind.AGENT:
             return True
-        what = _work_of(observation)
+        what = _work_key(observation)
         run.has_tools |= observation.kind is Kind.TOOL
         around = run.open_work.get(observation.parent_id)
         is_inside = around is not None and around.what == what
@@ -352,7 +362,7 @@ class _Assembly:
             return False
         elif self._traces.get(observation.trace_id, observation.process).is_wrapper(
             observation.span_id, observation.parent_id, what
-        ) or run.is_repeat(_as_call(observation)):
+        ) or run.is_repeat(_to_call(observation)):
             run.open_work.pop(observation.span_id, None)
             return False
         open_work = run.open_work.get(observation.span_id) or (around if is_inside else None)
@@ -381,11 +391,11 @@ class _Assembly:
             EventType.EXECUTION_STARTED, run, observation, data, at=observation.start or observation.end
         )
 
-    def _end_of_trace(self, observation: Observation) -> None:
+    def _end_trace(self, observation: Observation) -> None:
         """End the open runs of a trace whose outermost span in this process has ended."""
         if not observation.is_outermost or not observation.end:
             return
-        trace = self._traces.known(observation.trace_id, observation.process)
+        trace = self._traces.find(observation.trace_id, observation.process)
         if trace is None:
             self._traces.note_root(observation, observation.failure)
             return
@@ -504,7 +514,7 @@ class _Assembly:
     ) -> None:
         events = self._batch.renames if type_ is EventType.AGENT_RENAMED else self._batch.events
         if type_ is EventType.LLM_CALL_COMPLETED:
-            data = self._with_cost(observation, data)
+            data = self._add_cost(observation, data)
         at = observation.end if at is None else at
         if run.ended_at and not run.open and not run.is_own:
             at = min(at, run.ended_at)  # late work does not make an ended run active again
@@ -524,7 +534,7 @@ class _Assembly:
             )
         )
 
-    def _with_cost(self, observation: Observation, data: dict[str, Any]) -> dict[str, Any]:
+    def _add_cost(self, observation: Observation, data: dict[str, Any]) -> dict[str, Any]:
         """
         Add the price of a model call, if the table has one.
 
@@ -537,7 +547,7 @@ class _Assembly:
         return data if cost is None else data | {"cost_usd": float(cost)}
 
 
-def _work_of(observation: Observation) -> str:
+def _work_key(observation: Observation) -> str:
     """Return a key for the kind of work; each tool is a kind of its own."""
     return (
         f"{observation.kind} {observation.data['tool']}"
@@ -546,11 +556,11 @@ def _work_of(observation: Observation) -> str:
     )
 
 
-def _as_call(observation: Observation) -> EndedCall:
+def _to_call(observation: Observation) -> EndedCall:
     mark = observation.data.get("args_hash" if observation.kind is Kind.TOOL else "output_tokens")
     id_ = observation.data.get("call_id", "") if observation.kind is Kind.TOOL else observation.call
     return EndedCall(
-        _work_of(observation),
+        _work_key(observation),
         (observation.library,),
         observation.start,
         observation.end or observation.start,
@@ -559,14 +569,14 @@ def _as_call(observation: Observation) -> EndedCall:
     )
 
 
-def _is_of_session(observation: Observation, run: Run, session: str) -> bool:
+def _matches_session(observation: Observation, run: Run, session: str) -> bool:
     """Return whether a span of a run's trace may belong to the run's session."""
     if not observation.session or observation.session == run.session_id:
         return True
     return not run.has_own_session and session in ("", observation.session)
 
 
-_ENDED: Final = {
+_END_HANDLERS: Final = {
     Kind.AGENT: _Assembly._end_agent,
     Kind.STEP: _Assembly._end_step,
     Kind.LLM: _Assembly._end_llm_call,

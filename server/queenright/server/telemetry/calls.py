@@ -61,7 +61,7 @@ class Calls:
         self._sources: set[str] = set()
         self._noted = 0
 
-    def note(self, observation: Observation, kind: Kind) -> tuple[Call, bool]:
+    def record(self, observation: Observation, kind: Kind) -> tuple[Call, bool]:
         """Return the call that an observation reports, and whether the call is new."""
         self._sources.add(observation.source)
         call = self._find(observation, kind)

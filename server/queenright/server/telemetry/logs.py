@@ -94,7 +94,7 @@ def read_log(
     )
 
 
-def _started(fields: Fields, now: float) -> dict[str, Any]:
+def _read_start(fields: Fields, now: float) -> dict[str, Any]:
     return _known_values(
         start_records=True,
         framework=text_of(fields.get("framework")),
@@ -107,15 +107,15 @@ def _started(fields: Fields, now: float) -> dict[str, Any]:
     )
 
 
-def _step_started(fields: Fields, now: float) -> dict[str, Any]:
+def _read_step_start(fields: Fields, now: float) -> dict[str, Any]:
     return _known_values(index=count_of(fields.get("index")))
 
 
-def _llm_started(fields: Fields, now: float) -> dict[str, Any]:
+def _read_llm_start(fields: Fields, now: float) -> dict[str, Any]:
     return _known_values(model=text_of(fields.get("model")), provider=text_of(fields.get("provider")))
 
 
-def _tool_started(fields: Fields, now: float) -> dict[str, Any]:
+def _read_tool_start(fields: Fields, now: float) -> dict[str, Any]:
     return _known_values(
         tool=text_of(fields.get("tool")) or UNNAMED_TOOL,
         call_id=text_of(fields.get("call_id")),
@@ -123,7 +123,7 @@ def _tool_started(fields: Fields, now: float) -> dict[str, Any]:
     )
 
 
-def _heartbeat(fields: Fields, now: float) -> dict[str, Any]:
+def _read_heartbeat(fields: Fields, now: float) -> dict[str, Any]:
     return _known_values(
         interval=number_of(fields.get("heartbeat_interval")),
         phase=text_of(fields.get("phase")),
@@ -135,21 +135,21 @@ def _heartbeat(fields: Fields, now: float) -> dict[str, Any]:
     )
 
 
-def _waiting(fields: Fields, now: float) -> dict[str, Any]:
+def _read_waiting(fields: Fields, now: float) -> dict[str, Any]:
     reason = text_of(fields.get("waiting_reason"))
     return {"reason": reason if reason in _WAITING else None}
 
 
-def _checkpoint(fields: Fields, now: float) -> dict[str, Any]:
+def _read_checkpoint(fields: Fields, now: float) -> dict[str, Any]:
     return _known_values(checkpoint_id=text_of(fields.get("checkpoint")))
 
 
-def _output(fields: Fields, now: float) -> dict[str, Any]:
+def _read_output(fields: Fields, now: float) -> dict[str, Any]:
     counts = ("files_changed", "tests_passed", "tests_failed")
     return _known_values(**{key: count_of(fields.get(key)) for key in counts})
 
 
-def _resource(fields: Fields, now: float) -> dict[str, Any]:
+def _read_resource(fields: Fields, now: float) -> dict[str, Any]:
     return _known_values(
         resource=text_of(fields.get("resource")),
         used=number_of(fields.get("resource_used")),
@@ -157,11 +157,11 @@ def _resource(fields: Fields, now: float) -> dict[str, Any]:
     )
 
 
-def _breaker(fields: Fields, now: float) -> dict[str, Any]:
+def _read_breaker(fields: Fields, now: float) -> dict[str, Any]:
     return _known_values(name=text_of(fields.get("breaker")), to=text_of(fields.get("breaker_state")))
 
 
-def _nothing(fields: Fields, now: float) -> dict[str, Any]:
+def _read_nothing(fields: Fields, now: float) -> dict[str, Any]:
     return {}
 
 
@@ -169,17 +169,17 @@ Reader = Callable[[Fields, float], dict[str, Any]]
 """Takes the attributes and the time of arrival."""
 
 RECORDS: Final[Mapping[str, tuple[Kind, Reader]]] = {
-    names.EVENT_AGENT_STARTED: (Kind.AGENT, _started),
-    names.EVENT_STEP_STARTED: (Kind.STEP, _step_started),
-    names.EVENT_LLM_STARTED: (Kind.LLM, _llm_started),
-    names.EVENT_LLM_DELTA: (Kind.TEXT, _nothing),
-    names.EVENT_TOOL_STARTED: (Kind.TOOL, _tool_started),
-    names.EVENT_HEARTBEAT: (Kind.HEARTBEAT, _heartbeat),
-    names.EVENT_WAITING: (Kind.WAIT, _waiting),
-    names.EVENT_CHECKPOINT: (Kind.CHECKPOINT, _checkpoint),
-    names.EVENT_OUTPUT: (Kind.OUTPUT, _output),
-    names.EVENT_RESOURCE: (Kind.RESOURCE, _resource),
-    names.EVENT_BREAKER: (Kind.BREAKER, _breaker),
+    names.EVENT_AGENT_STARTED: (Kind.AGENT, _read_start),
+    names.EVENT_STEP_STARTED: (Kind.STEP, _read_step_start),
+    names.EVENT_LLM_STARTED: (Kind.LLM, _read_llm_start),
+    names.EVENT_LLM_DELTA: (Kind.TEXT, _read_nothing),
+    names.EVENT_TOOL_STARTED: (Kind.TOOL, _read_tool_start),
+    names.EVENT_HEARTBEAT: (Kind.HEARTBEAT, _read_heartbeat),
+    names.EVENT_WAITING: (Kind.WAIT, _read_waiting),
+    names.EVENT_CHECKPOINT: (Kind.CHECKPOINT, _read_checkpoint),
+    names.EVENT_OUTPUT: (Kind.OUTPUT, _read_output),
+    names.EVENT_RESOURCE: (Kind.RESOURCE, _read_resource),
+    names.EVENT_BREAKER: (Kind.BREAKER, _read_breaker),
 }
 """The event names that are read."""
 

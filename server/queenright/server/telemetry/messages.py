@@ -18,7 +18,7 @@ from queenright.instrumentation.fingerprint import fingerprint, result_fingerpri
 from queenright.server.telemetry.payload import unwrap_payload
 from queenright.server.telemetry.values import id_in
 
-LONGEST: Final = 1_000_000
+MAX_LENGTH: Final = 1_000_000
 """Longest messages that are read, in characters."""
 MAX_CALLS: Final = 64
 """Tool calls per message list."""
@@ -62,11 +62,11 @@ def find_tool_calls(text: str) -> tuple[list[RequestedCall], list[CallResult]]:
     """
     Return the requested tool calls, and the results that follow the model's last message.
 
-    Both are empty if the messages cannot be read or are longer than `LONGEST`.
+    Both are empty if the messages cannot be read or are longer than `MAX_LENGTH`.
     """
     requested: list[RequestedCall] = []
     results: list[CallResult] = []
-    if not text or len(text) > LONGEST:
+    if not text or len(text) > MAX_LENGTH:
         return requested, results
     try:
         messages = orjson.loads(text)
@@ -97,7 +97,7 @@ def _walk_messages(
     if isinstance(value.get("role"), str):
         role = value["role"].lower()
         yield role, None
-    tool_item = _call(value) or _result(value, role)
+    tool_item = _parse_call(value) or _parse_result(value, role)
     if tool_item is not None:
         yield role, tool_item
         return
@@ -106,7 +106,7 @@ def _walk_messages(
             yield from _walk_messages(inner, role, depth - 1)
 
 
-def _call(value: Mapping[str, Any]) -> RequestedCall | None:
+def _parse_call(value: Mapping[str, Any]) -> RequestedCall | None:
     kind, function = value.get("type"), value.get("functionCall") or value.get("function_call")
     if isinstance(function, Mapping) and "name" in function:
         return _requested_call(function.get("id"), function["name"], function.get("args"))
@@ -126,7 +126,7 @@ def _requested_call(id_: Any, name: Any, arguments: Any) -> RequestedCall | None
     return RequestedCall(id_in(id_), tool, _hash(content), effect_facts(tool, content))
 
 
-def _result(value: Mapping[str, Any], role: str) -> CallResult | None:
+def _parse_result(value: Mapping[str, Any], role: str) -> CallResult | None:
     response = value.get("functionResponse") or value.get("function_response")
     if isinstance(response, Mapping):
         content = response.get("response")

@@ -96,9 +96,9 @@ def unwrap_payload(value: Any) -> Any:
     """
     for _ in range(_DEPTH):
         if isinstance(value, str):
-            inner = _of_text(value)
+            inner = _unwrap_text(value)
         elif isinstance(value, Mapping):
-            inner = _of_mapping(value)
+            inner = _unwrap_mapping(value)
         elif isinstance(value, list | tuple) and len(value) == 1 and _is_envelope(value[0]):
             inner = value[0]
         else:
@@ -109,7 +109,7 @@ def unwrap_payload(value: Any) -> Any:
     return value
 
 
-def _of_text(text: str) -> Any:
+def _unwrap_text(text: str) -> Any:
     stripped = text.strip()
     first, last = stripped[:1], stripped[-1:]
     if (first, last) in (("{", "}"), ("[", "]"), ('"', '"')) and len(stripped) <= _LONGEST_JSON:
@@ -118,13 +118,13 @@ def _of_text(text: str) -> Any:
         except (ValueError, RecursionError):
             pass
         if first != '"' and len(stripped) <= _LONGEST_LITERAL:
-            return _literal(stripped, text)
+            return _parse_literal(stripped, text)
     elif stripped.startswith("content=") and (printed := _PRINTED_MESSAGE.match(stripped)) is not None:
-        return _literal(printed[1], text)
+        return _parse_literal(printed[1], text)
     return text
 
 
-def _literal(source: str, default: str) -> Any:
+def _parse_literal(source: str, default: str) -> Any:
     """Parse a Python literal, as written by ``str()``; return ``default`` if it is not one."""
     try:
         return ast.literal_eval(source)
@@ -132,7 +132,7 @@ def _literal(source: str, default: str) -> Any:
         return default
 
 
-def _of_mapping(value: Mapping[Any, Any]) -> Any:
+def _unwrap_mapping(value: Mapping[Any, Any]) -> Any:
     if _is_envelope(value):
         for key in _PAYLOADS:
             if key in value and (value[key] not in (None, "", [], {}) or len(value) == 1):

@@ -12,21 +12,21 @@ from queenright.instrumentation.redaction import redact
 from queenright.server.telemetry.values import plain_text
 
 EVENT: Final = "PermissionRequest"
-_READ: Final = 20_000
+_MAX_READ: Final = 20_000
 """Characters that are read. Secrets are masked before the question is cut, so no part of one remains."""
-_SHOWN: Final = {"\n": " ⏎ ", "\t": " "}
+_VISIBLE: Final = {"\n": " ⏎ ", "\t": " "}
 
 
-def permission(tool: Any, arguments: Any) -> dict[str, Any]:
+def describe_permission(tool: Any, arguments: Any) -> dict[str, Any]:
     """Return the tool of a permission request and the question: its command, or its arguments."""
     name = clean_name(plain_text(tool or "unknown"))
     command = arguments.get("command") if isinstance(arguments, Mapping) else None
     if not isinstance(command, str):
         command = "" if arguments is None else json.dumps(arguments, ensure_ascii=False, default=str)
-    return {"tool": name, "question": quoted(f"{name}: {command}" if command else name)}
+    return {"tool": name, "question": format_question(f"{name}: {command}" if command else name)}
 
 
-def quoted(text: Any) -> str:
+def format_question(text: Any) -> str:
     """
     Return a question for a person, with secrets masked; a cut is marked.
 
@@ -34,9 +34,9 @@ def quoted(text: Any) -> str:
     """
     whole = plain_text(text)
     # Masked before it is cut.
-    masked = redact(whole[:_READ], 2 * _READ)
+    masked = redact(whole[:_MAX_READ], 2 * _MAX_READ)
     masked = "".join(
-        _SHOWN.get(character, character if character.isprintable() else "�") for character in masked
+        _VISIBLE.get(character, character if character.isprintable() else "�") for character in masked
     )
     if len(masked) <= QUESTION_LIMIT:
         return masked

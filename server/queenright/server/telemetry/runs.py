@@ -34,7 +34,7 @@ MAX_LOOSE_ENDED: Final = 64
 MAX_ROOTS: Final = 10_000
 MAX_NAMES: Final = 10_000
 
-Name = tuple[int, int, bool, str]
+RankedName = tuple[int, int, bool, str]
 """
 The name's rank, its negated start time, whether it comes from an agent's span, and the name. The greatest is
 the best.
@@ -45,7 +45,7 @@ _OF_TEXT: Final = 2
 _OF_WORK: Final = 3
 
 
-def name_in(observation: Observation) -> Name:
+def candidate_name(observation: Observation) -> RankedName:
     """Return the name that an observation gives its agent."""
     is_agent = observation.kind is Kind.AGENT
     if observation.agent:
@@ -58,7 +58,7 @@ def name_in(observation: Observation) -> Name:
     return _OF_SERVICE, 0, False, process.service
 
 
-def name_known(agent: str, process: Process) -> Name:
+def restored_name(agent: str, process: Process) -> RankedName:
     """Return the name of a run from before a restart; no other name is better."""
     return (_OF_SERVICE if agent == process.service else _OF_WORK), 0, True, agent
 
@@ -110,7 +110,7 @@ class Run:
     incarnation_id: str
     is_own: bool = False
     """It comes from our instrumentation, which reports starts and steps itself."""
-    name: Name = (-1, 0, False, "")
+    name: RankedName = (-1, 0, False, "")
     """The agent's name with its rank."""
     first_name: str = ""
     """The first known name."""
@@ -340,7 +340,7 @@ class Traces:
         self._traces[key] = trace
         return trace
 
-    def known(self, trace_id: bytes, process: Process) -> Trace | None:
+    def find(self, trace_id: bytes, process: Process) -> Trace | None:
         """Return the state of a trace, or None if it is unknown."""
         return self._traces.get((trace_id, process.incarnation_id))
 

@@ -83,7 +83,7 @@ class Session:
         self._mcp_changes: list[Change] = []
         """Changes of MCP servers that arrived before the session started."""
 
-    def name_by(self, observation: Observation) -> str:
+    def update_name(self, observation: Observation) -> str:
         """
         Return the agent's name, from all records up to this one.
 
@@ -160,22 +160,22 @@ class Session:
                 # The end came from a hook and has our time; this one is late by its delivery time at most.
                 observation.start, observation.end = min(observation.start, ended_at), ended_at
 
-    def take(self, observation: Observation, now: int) -> Iterator[Change]:
+    def apply(self, observation: Observation, now: int) -> Iterator[Change]:
         """Yield the changes of one record; ``now`` is in nanoseconds since the epoch."""
         self._adjust_clock(observation, now)
         at = observation.end or observation.start
         if observation.kind is Kind.MCP_SERVER:
-            yield from self._mcp_server(observation, at)
+            yield from self._apply_mcp_change(observation, at)
             return
         if observation.kind is Kind.AGENT and observation.end:
-            yield from self._end(at)
+            yield from self._end_session(at)
             return
         if not self.run.open:
             if self.run.ended_at and observation.start <= self.run.ended_at:
                 # Late work counts, but does not reopen the session.
-                yield from self._work(observation, at)
+                yield from self._apply_work(observation, at)
                 if bool(self._failure) != self.run.has_failed:
-                    yield self._ended()
+                    yield self._end_change()
                 return
             self.run.open = True
             start = {"framework": observation.library, "version": observation.version, "start_records": True}
@@ -185,29 +185,29 @@ class Session:
             changes, self._mcp_changes = self._mcp_changes, []
             yield from changes
         is_working = False
-        for change in self._work(observation, at):
+        for change in self._apply_work(observation, at):
             is_working |= change.type in _ENDS_WAIT
             yield change
         if is_working and self._requests:
             yield self._wait_change(at)  # another call or a sub-agent continues meanwhile
 
-    def _work(self, observation: Observation, at: int) -> Iterator[Change]:
+    def _apply_work(self, observation: Observation, at: int) -> Iterator[Change]:
         is_news = self.run.open and at >= self._last
         self._last = max(self._last, at)
         match observation.kind:
             case Kind.TURN:
-                yield from self._turn(observation, at, is_news)
+                yield from self._apply_turn(observation, at, is_news)
             case Kind.LLM:
-                yield from self._model(observation, at, is_news)
+                yield from self._apply_model_call(observation, at, is_news)
             case Kind.TOOL:
-                yield from self._tool(observation, at, is_news)
+                yield from self._apply_tool_call(observation, at, is_news)
             case Kind.WAIT:
-                yield from self._wait(observation, at, is_news)
+                yield from self._apply_wait(observation, at, is_news)
             case Kind.NOTE:
                 make_room(self._notes, MAX_CALLS)
                 self._notes[str(observation.data.get("call_id"))] = observation.failure
 
-    def _mcp_server(self, observation: Observation, at: int) -> Iterator[Change]:
+    def _apply_mcp_change(self, observation: Observation, at: int) -> Iterator[Change]:
         """
         Report a change of an MCP server. It is not work: it neither starts a session nor ends a wait.
 
@@ -221,7 +221,7 @@ class Session:
         elif len(self._mcp_changes) < MAX_MCP_CHANGES:
             self._mcp_changes.append(change)
 
-    def _wait(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
+    def _apply_wait(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
         if observation.end:
             asked = observation.identity.removesuffix(ANSWERED_SUFFIX)
             yield from self._end_wait([asked] if asked in self._requests else [], at)
@@ -267,11 +267,11 @@ class Session:
                 answered.append(identity)
         return answered
 
-    def is_asked(self, identity: bytes) -> bool:
+    def is_request_open(self, identity: bytes) -> bool:
         """Return whether a permission request is still open."""
         return identity in self._requests
 
-    def _turn(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
+    def _apply_turn(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
         is_over = self._turns.get(observation.call) if observation.call else None
         if observation.end:
             self._note_turn(observation.call, True)
@@ -292,13 +292,13 @@ class Session:
         make_room(self._turns, MAX_TURNS)
         self._turns[prompt] = is_over
 
-    def _model(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
+    def _apply_model_call(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
         if not observation.end:
             if is_news:
                 yield from self._ask_model(at)
                 self._model_asked_at = at
             return
-        call, is_new = self._calls.note(observation, Kind.LLM)
+        call, is_new = self._calls.record(observation, Kind.LLM)
         cost = observation.data.get("cost_usd")
         if not is_new:
             if cost is not None and not call.has_cost:
@@ -325,9 +325,9 @@ class Session:
             # A late record of an earlier call; the current one is still open.
             yield Change(EventType.LLM_CALL_STARTED, self._model_asked_at, {})
         if is_news and observation.requested_tools is not None:
-            yield from self._answer(observation, observation.requested_tools)
+            yield from self._start_tools(observation, observation.requested_tools)
 
-    def _answer(self, observation: Observation, tools: tuple[str, ...]) -> Iterator[Change]:
+    def _start_tools(self, observation: Observation, tools: tuple[str, ...]) -> Iterator[Change]:
         """Start the tool calls of a model response; a response without tool calls ends the turn."""
         if not tools:
             yield Change(
@@ -337,9 +337,9 @@ class Session:
             start = replace(
                 observation, kind=Kind.TOOL, start=observation.end + index, end=0, data={"tool": tool}
             )
-            yield from self._tool(start, start.start, True)
+            yield from self._apply_tool_call(start, start.start, True)
 
-    def _tool(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
+    def _apply_tool_call(self, observation: Observation, at: int, is_news: bool) -> Iterator[Change]:
         if observation.continuation and observation.end:
             begun = self._continued.pop(observation.continuation, None)
             if not isinstance(begun, Call):
@@ -349,7 +349,7 @@ class Session:
             observation = replace(
                 observation, call=begun.id, continuation="", data=observation.data | known_data
             )
-        call, is_new = self._calls.note(observation, Kind.TOOL)
+        call, is_new = self._calls.record(observation, Kind.TOOL)
         if observation.continuation:
             pending = self._continued.pop(observation.continuation, None)
             self._continue(observation.continuation, call)
@@ -360,10 +360,10 @@ class Session:
                         observation.start,
                         observation.data | {"call_id": call.id},
                     )
-                yield from self._tool(pending, pending.end, is_news)
+                yield from self._apply_tool_call(pending, pending.end, is_news)
                 return
         if call.end:
-            yield from self._amend(call, observation)
+            yield from self._correct_to_failed(call, observation)
             return
         if not is_new:
             # The call started before the request: either the client decided, or the tool ended.
@@ -404,7 +404,7 @@ class Session:
         make_room(self._continued, MAX_CONTINUED)
         self._continued[continuation] = observation
 
-    def _amend(self, call: Call, observation: Observation) -> Iterator[Change]:
+    def _correct_to_failed(self, call: Call, observation: Observation) -> Iterator[Change]:
         """Correct a call to failed, if the source that reported its end did not know."""
         failure = observation.failure
         if not observation.end or not failure or call.has_failed:
@@ -419,14 +419,14 @@ class Session:
             self._requests.clear()
             yield Change(EventType.LLM_CALL_STARTED, at, {})
 
-    def _end(self, at: int) -> Iterator[Change]:
+    def _end_session(self, at: int) -> Iterator[Change]:
         if not self.run.open:
             return
         self.run.open, self.run.ended_at = False, at
         self._last = max(self._last, at)
-        yield self._ended()
+        yield self._end_change()
 
-    def _ended(self) -> Change:
+    def _end_change(self) -> Change:
         """Return the end of the session with its known outcome."""
         self.run.has_failed = bool(self._failure)
         kind = EventType.EXECUTION_FAILED if self._failure else EventType.EXECUTION_COMPLETED

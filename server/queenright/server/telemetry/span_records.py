@@ -14,7 +14,7 @@ from queenright.instrumentation.names import SpanOutcome
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
-from queenright.server.telemetry.spans import UNNAMED_TOOL, outcome_of
+from queenright.server.telemetry.spans import UNNAMED_TOOL, tool_outcome
 from queenright.server.telemetry.values import duration_of, number_of, span_id_in, text_of
 
 SPAN_EVENTS: Final = frozenset({names.EVENT_SPAN_STARTED, names.EVENT_SPAN_OPEN, names.EVENT_SPAN_ENDED})
@@ -104,7 +104,7 @@ def observation_of(record: SpanRecord, process: Process) -> Observation | None:
         if record.outcome is SpanOutcome.ERROR:
             data["error_type"] = record.error_type or "error"
         if record.kind is Kind.TOOL:
-            data["outcome"] = outcome_of(data)
+            data["outcome"] = tool_outcome(data)
     span = record.trace_id + record.span_id
     return Observation(
         identity=span if has_ended else b"begun" + span,

@@ -92,8 +92,8 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
         kind = Kind.STEP
     else:
         if "{" in name:
-            name = fill_template(name, lambda key: _text_in(span, key))
-        kind = _kind(fields, name)
+            name = fill_template(name, lambda key: _attribute_text(span, key))
+        kind = _find_kind(fields, name)
         if kind is Kind.TOOL and span.kind in _ENTRY_KINDS:
             kind = None  # the caller has a span of the call as well
         elif kind is Kind.LLM and _is_preparation(span, fields):
@@ -114,19 +114,19 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
         parent_id=parent_id,
         is_outermost=is_outermost,
         is_own=is_own,
-        agent=text(fields["agent"]) if "agent" in fields else _agent_in(fields, process),
+        agent=text(fields["agent"]) if "agent" in fields else _find_langchain_agent(fields, process),
         session=text(fields["session"]) if "session" in fields else "",
         incarnation=incarnation,
         graph=text(fields["graph"]) if "graph" in fields else "",
         node=text(fields["node"]) if "node" in fields else "",
         library=scope.name,
         version=scope.version,
-        data=_failure(span, kind, events, fields),
+        data=_find_failure(span, kind, events, fields),
     )
     if kind is not None:
         if events and kind is Kind.TOOL:
             _add_content(events, fields)
-        _KINDS[kind](observation, name, fields)
+        _READERS[kind](observation, name, fields)
     if client is not None:
         observation.client, observation.source = client.name, "span"
         observation.library, observation.version = client.name, process.version
@@ -136,7 +136,7 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
     return observation
 
 
-def _agent_in(fields: Fields, process: Process) -> str:
+def _find_langchain_agent(fields: Fields, process: Process) -> str:
     """Return the agent in LangChain's JSON metadata of a span, or ""."""
     if "metadata" not in fields:
         return ""
@@ -144,7 +144,7 @@ def _agent_in(fields: Fields, process: Process) -> str:
     return process.text_of(AnyValue(string_value=match[1])) if match else ""
 
 
-def _object(value: AnyValue) -> dict[str, Any]:
+def _parse_object(value: AnyValue) -> dict[str, Any]:
     """Parse a JSON object; return {} if it is not one."""
     try:
         parsed = orjson.loads(value.string_value[:_LONGEST_METADATA])
@@ -153,14 +153,14 @@ def _object(value: AnyValue) -> dict[str, Any]:
     return parsed if isinstance(parsed, dict) else {}
 
 
-def _agent(observation: Observation, name: str, fields: Fields) -> None:
+def _read_agent(observation: Observation, name: str, fields: Fields) -> None:
     method = _METHOD.fullmatch(name)
     observation.name = text_of(fields.get("entity")) or clean_name(method[1] if method else named_in(name))
     if "waiting_reason" in fields:
         observation.data["waiting_reason"] = text_of(fields["waiting_reason"])
 
 
-def _step(observation: Observation, name: str, fields: Fields) -> None:
+def _read_step(observation: Observation, name: str, fields: Fields) -> None:
     data = observation.data
     verdict = fields.get("verdict")
     if verdict is not None and verdict.string_value in _VERDICTS:
@@ -172,7 +172,7 @@ def _step(observation: Observation, name: str, fields: Fields) -> None:
     _add_duration(observation)
 
 
-def _llm(observation: Observation, name: str, fields: Fields) -> None:
+def _read_llm(observation: Observation, name: str, fields: Fields) -> None:
     data = observation.data
     _add_duration(observation)
     for field in ("model", "provider"):
@@ -186,7 +186,7 @@ def _llm(observation: Observation, name: str, fields: Fields) -> None:
         observation.request_messages = fields["arguments"].string_value
     if "result" in fields:
         observation.response_messages = fields["result"].string_value
-    usage = _object(fields["usage"]) if "usage" in fields else {}
+    usage = _parse_object(fields["usage"]) if "usage" in fields else {}
     for field in ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens"):
         if field in fields:
             data[field] = count_of(fields[field])
@@ -194,10 +194,10 @@ def _llm(observation: Observation, name: str, fields: Fields) -> None:
             data[field] = count_in(usage[field])
 
 
-def _tool(observation: Observation, name: str, fields: Fields) -> None:
+def _read_tool(observation: Observation, name: str, fields: Fields) -> None:
     data = observation.data
     if observation.end:
-        data["outcome"] = outcome_of(data)
+        data["outcome"] = tool_outcome(data)
     attribute = fields.get("tool") or fields.get("entity")
     data["tool"] = text_of(attribute) or clean_name(named_in(name)) or UNNAMED_TOOL
     if "call_id" in fields:
@@ -234,26 +234,26 @@ def _add_duration(observation: Observation) -> None:
         observation.data["duration"] = duration_of(observation.start, observation.end)
 
 
-def _note(observation: Observation, name: str, fields: Fields) -> None:
+def _read_note(observation: Observation, name: str, fields: Fields) -> None:
     if "call_id" in fields:
         observation.data["call_id"] = text_of(fields["call_id"])
 
 
-def _nothing(observation: Observation, name: str, fields: Fields) -> None:
+def _read_nothing(observation: Observation, name: str, fields: Fields) -> None:
     pass
 
 
-_KINDS: Final = {
-    Kind.AGENT: _agent,
-    Kind.STEP: _step,
-    Kind.LLM: _llm,
-    Kind.TOOL: _tool,
-    Kind.TURN: _nothing,
-    Kind.NOTE: _note,
+_READERS: Final = {
+    Kind.AGENT: _read_agent,
+    Kind.STEP: _read_step,
+    Kind.LLM: _read_llm,
+    Kind.TOOL: _read_tool,
+    Kind.TURN: _read_nothing,
+    Kind.NOTE: _read_note,
 }
 
 
-def _kind(fields: Fields, name: str) -> Kind | None:
+def _find_kind(fields: Fields, name: str) -> Kind | None:
     operation = fields.get("operation")
     if operation is not None:
         return kind_of(operation.string_value, "", name)
@@ -266,10 +266,12 @@ def _is_step(fields: Fields, name: str) -> bool:
     return "index" in fields or "verdict" in fields or name == SPAN_STEP or name.startswith(f"{SPAN_STEP} ")
 
 
-def _failure(span: Span, kind: Kind | None, events: Sequence[Span.Event], fields: Fields) -> dict[str, Any]:
+def _find_failure(
+    span: Span, kind: Kind | None, events: Sequence[Span.Event], fields: Fields
+) -> dict[str, Any]:
     """Return ``error_type`` and ``error`` of a failed span, else an empty dict."""
     error_type = text_of(fields["error_type"]) if "error_type" in fields else ""
-    message = _message(fields["error"]) if "error" in fields else ""
+    message = _error_message(fields["error"]) if "error" in fields else ""
     exception = None
     if events:
         last = islice(reversed(events), MAX_ATTRIBUTES)
@@ -298,7 +300,7 @@ def _is_preparation(span: Span, fields: Fields) -> bool:
     )
 
 
-def _message(value: AnyValue) -> str:
+def _error_message(value: AnyValue) -> str:
     """Return the error message in an attribute; "" if it means no error."""
     if value.WhichOneof("value") == "string_value":
         text = value.string_value.strip()
@@ -306,7 +308,7 @@ def _message(value: AnyValue) -> str:
     return "error" if is_true(value) else ""
 
 
-def _text_in(span: Span, key: str) -> str:
+def _attribute_text(span: Span, key: str) -> str:
     """Return an attribute of a span as text, or ""."""
     return next((text_of(attribute.value) for attribute in span.attributes if attribute.key == key), "")
 
@@ -322,7 +324,7 @@ def _add_content(events: Sequence[Span.Event], fields: Fields) -> None:
                     fields[field] = value
 
 
-def outcome_of(failure: dict[str, Any]) -> str:
+def tool_outcome(failure: dict[str, Any]) -> str:
     """Return the outcome of a tool call."""
     if "error_type" not in failure:
         return ToolOutcome.OK.value

@@ -146,7 +146,7 @@ class HookReceiver:
                 self._target(observation),
                 tool=observation.data["tool"],
                 question=observation.data["question"],
-                is_asked=lambda: self._session(observation).is_asked(observation.identity),
+                is_asked=lambda: self._session(observation).is_request_open(observation.identity),
             )
         )
         # The body is read, so the next message is a disconnect.
@@ -186,7 +186,7 @@ class HookReceiver:
             return self._refuse(client, 405, "hooks accept only POST")
         try:
             async with asyncio.timeout(BODY_SECONDS):
-                body = await self._body(receive)
+                body = await self._read_body(receive)
         except TimeoutError:
             return self._refuse(client, 408, f"the body did not arrive within {BODY_SECONDS:g} s")
         if body is None:
@@ -207,7 +207,7 @@ class HookReceiver:
         except Exception:
             return 503, {}
 
-    async def _body(self, receive: Receive) -> bytes | None:
+    async def _read_body(self, receive: Receive) -> bytes | None:
         """Return the body; None if it or all bodies in memory are too long."""
         parts, size = [], 0
         try:
@@ -240,7 +240,7 @@ class HookReceiver:
 
     async def _process_call(self, client: Client, body: bytes, query: bytes) -> dict[str, Any] | _Question:
         now, process = self._clock(), _process(query)
-        read = partial(_read, client, body, process, int(now * 1e9))
+        read = partial(_read_call, client, body, process, int(now * 1e9))
         event, observation = await asyncio.to_thread(read) if len(body) > _MAX_INLINE else read()
         self._calls.labels(client.name, "ignored" if observation is None else "used").inc()
         sources = Sources()
@@ -255,7 +255,9 @@ class HookReceiver:
         self._intake.add(sources, now)
         # The client may also ask at the terminal, and continues once it has an answer there.
         self._permissions.release_answered()
-        is_asked = event == PERMISSION_EVENT and self._session(observation).is_asked(observation.identity)
+        is_asked = event == PERMISSION_EVENT and self._session(observation).is_request_open(
+            observation.identity
+        )
         if is_asked and client.permission_answer is not None and self._permissions.takes_more:
             return _Question(client, client.permission_answer, observation)
         return await self._pull_instruction(client, observation, event)
@@ -327,7 +329,7 @@ def _process(query: bytes) -> Process:
     )
 
 
-def _parsed(body: bytes) -> Mapping[str, Any]:
+def _parse_json(body: bytes) -> Mapping[str, Any]:
     try:
         call = json.loads(without_lone_surrogates(body))
     except (ValueError, RecursionError) as error:
@@ -337,6 +339,6 @@ def _parsed(body: bytes) -> Mapping[str, Any]:
     return call
 
 
-def _read(client: Client, body: bytes, process: Process, now: int) -> tuple[str, Observation | None]:
-    call = _parsed(body)
+def _read_call(client: Client, body: bytes, process: Process, now: int) -> tuple[str, Observation | None]:
+    call = _parse_json(body)
     return str(call.get("hook_event_name"))[:100], client.read_hook(call, process, now)

@@ -30,7 +30,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.server.telemetry.client import Client
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
-from queenright.server.telemetry.permission import permission, permission_answer, quoted
+from queenright.server.telemetry.permission import describe_permission, format_question, permission_answer
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.unusable import Fault, UnusableRecordError
 from queenright.server.telemetry.values import count_in, folder_name, number_in, plain_text, tool_in
@@ -208,10 +208,10 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     elif kind is Kind.WAIT:
         observation.data["reason"] = WaitingReason.USER_INPUT.value
         if name == "PermissionRequest":
-            observation.data |= permission(call.get("tool_name"), call.get("tool_input"))
+            observation.data |= describe_permission(call.get("tool_name"), call.get("tool_input"))
             observation.data["args_hash"] = fingerprint(_without_description(call.get("tool_input")))
         elif call.get("message"):
-            observation.data["question"] = quoted(call["message"])
+            observation.data["question"] = format_question(call["message"])
     return observation
 
 

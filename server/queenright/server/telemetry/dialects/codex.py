@@ -99,7 +99,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         source="log",
         session=session,
         call=call if kind is Kind.TOOL and not is_exit else "",
-        continuation=running[1] if running else _polled(record.get("arguments")) if is_exit else "",
+        continuation=running[1] if running else _polled_session(record.get("arguments")) if is_exit else "",
         library=NAME,
         version=clean_name(plain_text(record.get("app.version") or "")),
     )
@@ -139,7 +139,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     return observation
 
 
-def _polled(arguments: Any) -> str:
+def _polled_session(arguments: Any) -> str:
     """Return the session id of the command that a poll reads."""
     match = re.search(r'"session_id"\s*:\s*(\d+)', plain_text(arguments or "")[:_HEAD])
     return match[1] if match else ""

@@ -34,7 +34,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.server.telemetry.client import Client
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
-from queenright.server.telemetry.permission import quoted
+from queenright.server.telemetry.permission import format_question
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.unusable import Fault, UnusableRecordError
 from queenright.server.telemetry.values import count_in, folder_name, number_in, plain_text, tool_in
@@ -195,7 +195,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         return None  # a piece of an answer
     if name == "Notification" and call.get("notification_type") != "ToolPermission":
         return None
-    time = _time_of(call.get("timestamp"), now)
+    time = _parse_time(call.get("timestamp"), now)
     tool, arguments = call.get("tool_name"), call.get("tool_input")
     observation = Observation(
         identity=f"{NAME}\nhook\n{session}\n{name}\n{time}\n{tool}\n{fingerprint(arguments)}".encode(),
@@ -231,7 +231,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         observation.data["reason"] = WaitingReason.USER_INPUT.value
         details = call.get("details")
         command = details.get("command") if isinstance(details, dict) else None
-        observation.data["question"] = quoted(command or call.get("message") or "")
+        observation.data["question"] = format_question(command or call.get("message") or "")
     return observation
 
 
@@ -239,7 +239,7 @@ def _is_finished(response: Any) -> bool:
     return any(each.get("finishReason") for each in _candidates_in([response]))
 
 
-def _time_of(timestamp: Any, now: int) -> int:
+def _parse_time(timestamp: Any, now: int) -> int:
     """Return the time of a hook call by its client's clock, as in its log; ``now`` if it has none."""
     try:
         moment = datetime.fromisoformat(timestamp).timestamp()
