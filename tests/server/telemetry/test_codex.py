@@ -86,10 +86,10 @@ def test_command_that_exits_while_it_is_polled_ends(is_late: bool) -> None:
     told = [CLIENT.read_log(one, UNKNOWN_PROCESS, at * 10**9) for one, at in ((first, 10), (last, 15))]
     session = Session(Run("a", "s", "s"))
     changes = [
-        c
+        change
         for one in (told[::-1] if is_late else told)
         if one
-        for c in session.apply(one, one.end or one.start)
+        for change in session.apply(one, one.end or one.start)
     ]
 
     calls = [c.data for c in changes if c.type is EventType.TOOL_CALL_COMPLETED]

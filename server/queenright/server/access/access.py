@@ -92,7 +92,7 @@ class Access:
                 f"--tokens-file {self.file.path}`, or {remedy}"
             )
 
-    # -- who it is --------------------------------------------------------------------------------
+    # -- authentication ----------------------------------------------------------------------------
 
     def find_token(self, token_text: str) -> Token | None:
         """
@@ -168,7 +168,7 @@ class Access:
             return False
         return any(token.id == caller.token_id for token in live_tokens)
 
-    # -- what they may ------------------------------------------------------------------------------
+    # -- authorization -----------------------------------------------------------------------------
 
     def check_role(self, caller: Caller, level: AccessLevel) -> Denial | None:
         """Return a denial if the caller's role is not sufficient, else None."""

@@ -65,7 +65,7 @@ def who(request: HTTPConnection, claimed_name: str = ANYBODY) -> str:
         claimed_name: The name that the caller gave.
 
     Returns:
-        With a token its name (``ada``; with another name said: ``ada (as bob)``); without one what was said.
+        With a token its name, ``ada``, or with another claimed name ``ada (as bob)``; else the claimed name.
     """
     caller = caller_of(request)
     return _compose_name(caller, claimed_name, "") if caller.name else claimed_name
@@ -76,7 +76,7 @@ def who_from(request: HTTPConnection, claimed_name: str = ANYBODY) -> str:
     Return the name for a critical action: with a token, also its role and address.
 
     Returns:
-        ``ada (operator, 192.0.2.7)``; with another name said: ``ada (as bob; operator, 192.0.2.7)``.
+        ``ada (operator, 192.0.2.7)``; with another claimed name ``ada (as bob; operator, 192.0.2.7)``.
     """
     caller = caller_of(request)
     if not caller.name or caller.role is None:

@@ -183,7 +183,7 @@ def _set_gauges(agent: _Agent, runs: list[VitalSigns]) -> None:
     series.info(agent.framework or _label(runs[-1].framework), agent.version)
 
 
-# -- what an event counts ---------------------------------------------------------------------------
+# -- event handlers ---------------------------------------------------------------------------------
 
 
 def _on_started(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:

@@ -204,7 +204,7 @@ class Feed:
             self._logged.clear()
             self._slices.clear()
 
-    # -- what comes in --------------------------------------------------------------------------
+    # -- input ----------------------------------------------------------------------------------
 
     def committed(self, appended: Sequence[Appended]) -> None:
         """Add committed events; the callback for ``Store.on_commit``."""
@@ -247,7 +247,7 @@ class Feed:
         if text:
             self._schedule_wakeup()
 
-    # -- telling readers ------------------------------------------------------------------------
+    # -- wakeups --------------------------------------------------------------------------------
 
     def _schedule_wakeup(self) -> None:
         """Schedule a wakeup of the readers, at least ``batch_seconds`` after the last one."""

@@ -86,7 +86,7 @@ class Reader:
         if on_disconnect is not None:
             on_disconnect()
 
-    # -- for whoever passes it on ---------------------------------------------------------------
+    # -- for the caller -------------------------------------------------------------------------
 
     def close(self) -> None:
         """Stop reading and leave the feed."""

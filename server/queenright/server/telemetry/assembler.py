@@ -234,7 +234,7 @@ class _Assembly:
         end_identity = observation.trace_id + observation.span_id
         return end_identity in identities or is_stored(end_identity)
 
-    # -- who ------------------------------------------------------------------------------------
+    # -- runs and names -------------------------------------------------------------------------
 
     def _find_foreign_run(self, observation: Observation) -> Run:
         trace = self._traces.get(observation.trace_id, observation.process)
@@ -372,7 +372,7 @@ class _Assembly:
             run.open_work.pop(observation.span_id, None)
         return True
 
-    # -- when it began and ended ----------------------------------------------------------------
+    # -- starts and ends ------------------------------------------------------------------------
 
     def _begin_run(self, run: Run, observation: Observation) -> None:
         """Start a run of another framework when its first record arrives."""
@@ -439,7 +439,7 @@ class _Assembly:
             kind = EventType.EXECUTION_FAILED if failure else EventType.EXECUTION_COMPLETED
             self._emit(kind, run, observation, failure, at=run.ended_at)
 
-    # -- what -----------------------------------------------------------------------------------
+    # -- work -----------------------------------------------------------------------------------
 
     def _end_agent(self, run: Run, observation: Observation) -> None:
         if run.is_own:

@@ -98,7 +98,7 @@ class Calls:
         call.end = at
 
     def is_open(self, kind: Kind) -> bool:
-        """Return whether a call of this kind has begun and not ended."""
+        """Return whether a call of this kind is open."""
         return self._open[kind] > 0
 
     def find_open(self, tool: str, arguments: str | None, but: Collection[str]) -> Call | None:

@@ -302,7 +302,7 @@ class Session:
         cost = observation.data.get("cost_usd")
         if not is_new:
             if cost is not None and not call.has_cost:
-                # The source that told of the call first does not say what it cost.
+                # The first source of the call did not report its cost.
                 call.has_cost = True
                 data = {"cost_usd": cost, "amends": True, "priced_tokens": call.unpriced_tokens}
                 yield Change(EventType.LLM_CALL_COMPLETED, call.end, data)

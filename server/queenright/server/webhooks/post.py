@@ -78,7 +78,7 @@ class WebhookClient:
         self.host: Final = urlsplit(url.get_secret_value()).hostname or "?"
 
     def __repr__(self) -> str:
-        return f"WebhookPost({self.host!r})"
+        return f"WebhookClient({self.host!r})"
 
     async def post(self, payload: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> bytes:
         """
