@@ -82,7 +82,7 @@ def test_every_intervention_is_counted_by_kind_and_outcome_from_0_on(page: Page)
     assert page.value("interventions_total", kind="terminate", outcome="refused") == 1
 
 
-def test_a_nudge_that_is_fetched_is_counted_once_by_what_became_of_it(page: Page) -> None:
+def test_fetched_nudge_is_counted_once_by_its_outcome(page: Page) -> None:
     page.acted(ActionKind.NUDGE, Outcome.QUEUED, since=40.0, at=100.0)
     assert page.value("interventions_total", kind="nudge", outcome="done") == 0
     assert page.value("time_to_intervention_seconds_sum", kind="nudge") == 60
@@ -105,13 +105,13 @@ def test_the_time_to_intervention_is_that_of_the_first_thing_done_about_a_troubl
 
 
 @pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.DRY_RUN, Outcome.FAILED, Outcome.UNREACHABLE])
-def test_what_reached_nobody_is_no_time_to_intervention(page: Page, outcome: Outcome) -> None:
+def test_undelivered_intervention_has_no_delay(page: Page, outcome: Outcome) -> None:
     page.acted(ActionKind.NUDGE, outcome, since=40.0)
 
     assert page.value("time_to_intervention_seconds_count", kind="nudge") == 0
 
 
-def test_recoveries_are_counted_by_what_became_of_them(page: Page) -> None:
+def test_recoveries_are_counted_by_outcome(page: Page) -> None:
     outcomes = ("initiated", "from_start", "completed", "failed", "exhausted")
     assert [page.value("recoveries_total", outcome=outcome) for outcome in outcomes] == [0, 0, 0, 0, 0]
 

@@ -74,7 +74,7 @@ async def all_there(reader: Reader) -> list[Block]:
         found += blocks(piece.decode())
 
 
-async def test_a_reader_has_what_came_since_it_began_and_nothing_from_before(store: Store) -> None:
+async def test_reader_starts_at_the_end_of_the_log(store: Store) -> None:
     feed = await fed(store)
     await store.append([event(0)])
     reader = feed.open(EventFilter())
@@ -83,7 +83,7 @@ async def test_a_reader_has_what_came_since_it_began_and_nothing_from_before(sto
     assert [block.data["data"]["n"] for block in await all_there(reader)] == [1, 2, 3]
 
 
-async def test_what_was_rolled_back_is_never_told(store: Store) -> None:
+async def test_rolled_back_events_are_not_streamed(store: Store) -> None:
     feed = await fed(store)
     reader = feed.open(EventFilter())
 
@@ -125,7 +125,7 @@ async def test_pieces_of_text_stand_where_they_came_and_have_no_id(store: Store)
     assert [block.id is None for block in found] == [False, True, False, True, False]
 
 
-async def test_pieces_of_text_are_dropped_first_counted_and_said(store: Store) -> None:
+async def test_text_deltas_are_dropped_counted_and_reported(store: Store) -> None:
     drops: list[tuple[str, int]] = []
     feed = await fed(store, on_drop=lambda name, count: drops.append((name, count)))
     slow = feed.open(EventFilter(), capacity=3)
@@ -142,7 +142,7 @@ async def test_pieces_of_text_are_dropped_first_counted_and_said(store: Store) -
     assert await all_there(other) == []
 
 
-async def test_a_silent_stream_says_that_it_is_there_and_from_where_on(store: Store) -> None:
+async def test_silent_stream_sends_keep_alives_with_an_id(store: Store) -> None:
     time = Time()
     feed = await fed(store, clock=time, sleep=time.sleep)
     reader = feed.open(EventFilter(types=frozenset({EventType.NUDGE_SENT})))
@@ -158,7 +158,7 @@ async def test_a_silent_stream_says_that_it_is_there_and_from_where_on(store: St
     assert (alive.comment, alive.id, alive.data) == ("still here", unwanted.id, None)
 
 
-async def test_who_takes_nothing_for_thirty_seconds_is_cut_off(store: Store) -> None:
+async def test_stalled_client_is_disconnected_after_thirty_seconds(store: Store) -> None:
     time = Time()
     feed = await fed(store, clock=time, sleep=time.sleep)
     reader, cut = feed.open(EventFilter()), []
@@ -188,7 +188,7 @@ async def test_all_streams_end_when_the_service_stops(store: Store) -> None:
     assert await feed.open(EventFilter()).read() is None
 
 
-async def test_without_readers_nothing_is_kept(store: Store) -> None:
+async def test_feed_without_readers_keeps_no_events(store: Store) -> None:
     feed = await fed(store)
     reader = feed.open(EventFilter())
     await store.append([event(1)])
@@ -198,7 +198,7 @@ async def test_without_readers_nothing_is_kept(store: Store) -> None:
     assert (len(feed.recent), feed.head.seq) == (0, 2)
 
 
-async def test_what_was_let_go_of_by_age_is_said_to_be_missing(store: Store) -> None:
+async def test_expired_events_reset_the_stream(store: Store) -> None:
     feed = await fed(store, max_recent=2)
     await store.append([event(n) for n in range(10)])
     place = await feed.find_place_of((await store.history(limit=10))[0].id)
@@ -228,7 +228,7 @@ _ACTS = st.lists(
 
 @settings(max_examples=30)
 @given(acts=_ACTS, max_recent=st.integers(1, 12), few=st.booleans())
-def test_whoever_lags_or_comes_again_has_the_log_in_order_without_a_gap(
+def test_slow_and_resumed_readers_get_the_log_in_order_without_gaps(
     tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[str, int]], max_recent: int, few: bool
 ) -> None:
     """B64: nobody is skipped silently; with the last id that one has, nothing is missed."""

@@ -57,7 +57,7 @@ def test_a_file_that_holds_no_secret_is_refused_in_words(
     assert "honey" not in str(refused.value)
 
 
-def test_an_empty_name_is_said_to_be_none() -> None:
+def test_empty_secret_setting_is_rejected() -> None:
     settings = AlertingSettings.model_validate({"slack_signing_secret_file": ""})
 
     with pytest.raises(InvalidSecretError) as refused:

@@ -72,7 +72,7 @@ def test_page_escapes_agent_names_as_the_library_does(content_type: str) -> None
     assert page.endswith(b"# EOF\n") is (content_type == OPENMETRICS)
 
 
-def test_what_has_not_happened_yet_is_there_at_0() -> None:
+def test_counters_start_at_0() -> None:
     registry = CollectorRegistry()
     metrics = ServiceMetrics(registry, list)
     metrics.add_subscribers(["traces"])
@@ -119,7 +119,7 @@ def test_agents_with_an_open_finding_are_counted_by_its_kind_from_0_on() -> None
     assert seen == {FindingKind.PROVIDER_FAILURE: 2, FindingKind.STALL: 1}
 
 
-def test_agents_in_trouble_that_nobody_was_paged_about_are_counted() -> None:
+def test_unpaged_agents_in_trouble_are_counted() -> None:
     """B104: whoever a ticket has paged somebody about is not trouble of the fleet besides."""
     registry = CollectorRegistry()
     workers = [

@@ -91,7 +91,7 @@ def test_wrong_tokens_from_one_address_are_put_off_and_others_are_not(tmp_path: 
     assert [wrong("192.0.2.7") for _ in range(2)] == [401, 429]
 
 
-async def test_whoever_asks_too_much_is_told_when_to_come_again(tmp_path: Path) -> None:
+async def test_rate_limited_caller_gets_retry_after(tmp_path: Path) -> None:
     clock = Clock()
     settings = load_settings(storage=tmp_path, http={"limits": {"requests_per_second": 2, "burst": 2}})
 

@@ -54,11 +54,11 @@ def routes(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
     return asyncio.run(look())
 
 
-def test_what_is_open_to_everybody_is_this_and_nothing_else(routes: list[tuple[str, str]]) -> None:
+def test_open_routes_are_exactly_these(routes: list[tuple[str, str]]) -> None:
     assert {one for one in routes if required_level(*one) is AccessLevel.OPEN} == OPEN
 
 
-def test_whoever_only_looks_changes_nothing(routes: list[tuple[str, str]]) -> None:
+def test_viewer_routes_are_read_only(routes: list[tuple[str, str]]) -> None:
     changing = [one for one in routes if one[0] in ("POST", "PUT", "DELETE") and one not in OPEN]
 
     allowed = {one for one in changing if is_allowed(Role.VIEWER, required_level(*one))}
@@ -67,7 +67,7 @@ def test_whoever_only_looks_changes_nothing(routes: list[tuple[str, str]]) -> No
     assert allowed == {("POST", "/you"), ("POST", "/logout")}
 
 
-def test_machines_may_report_and_nothing_else(routes: list[tuple[str, str]]) -> None:
+def test_reporter_routes_are_exactly_these(routes: list[tuple[str, str]]) -> None:
     allowed = {one for one in routes if is_allowed(Role.REPORTER, required_level(*one)) and one not in OPEN}
 
     assert allowed == {
@@ -82,7 +82,7 @@ def test_machines_may_report_and_nothing_else(routes: list[tuple[str, str]]) -> 
     }
 
 
-def test_whose_code_runs_here_is_an_admins_matter(routes: list[tuple[str, str]]) -> None:
+def test_changes_of_loaded_agents_require_an_admin(routes: list[tuple[str, str]]) -> None:
     allowed = {one for one in routes if not is_allowed(Role.OPERATOR, required_level(*one))}
 
     assert allowed >= {("GET", "/api/settings"), ("POST", "/-/reload"), ("POST", "/api/agents")}
@@ -123,13 +123,13 @@ def test_a_path_written_another_way_asks_no_less(method: str, path: str, need: A
     assert required_level(method, path) is need
 
 
-def test_roles_contain_one_another_and_a_reporter_stands_beside() -> None:
+def test_roles_are_nested_except_reporter() -> None:
     assert roles_for(AccessLevel.VIEWER) == [Role.VIEWER, Role.OPERATOR, Role.ADMIN]
     assert roles_for(AccessLevel.REPORTER) == [Role.REPORTER, Role.OPERATOR, Role.ADMIN]
     assert roles_for(AccessLevel.ADMIN) == [Role.ADMIN]
 
 
-def test_the_document_says_what_the_guard_asks(routes: list[tuple[str, str]]) -> None:
+def test_openapi_document_has_the_access_levels(routes: list[tuple[str, str]]) -> None:
     document: dict[str, Any] = {"paths": {}}
     for method, path in routes:
         document["paths"].setdefault(path, {})[method.lower()] = {}

@@ -59,7 +59,7 @@ async def office(tmp_path: Path) -> AsyncIterator[Office]:
     await store.close()
 
 
-async def test_each_that_comes_and_goes_is_said_once_with_why(office: Office) -> None:
+async def test_added_and_removed_tokens_are_published_once_with_the_reason(office: Office) -> None:
     watch = office.watch()
     await watch.check()
     office.make("ada", Role.ADMIN, id_="0" * 8)
@@ -81,7 +81,7 @@ async def test_each_that_comes_and_goes_is_said_once_with_why(office: Office) ->
         assert secret not in json.dumps([first, second, third])
 
 
-async def test_what_changed_while_the_service_was_away_is_said_when_it_is_back(office: Office) -> None:
+async def test_changes_during_downtime_are_published_after_the_restart(office: Office) -> None:
     office.make("ada", Role.ADMIN, id_="0" * 8)
     await office.watch().check()
     office.revoke("ada")
@@ -96,7 +96,7 @@ async def test_what_changed_while_the_service_was_away_is_said_when_it_is_back(o
     assert [(one["name"], one["role"]) for one in second["went"]] == [("ada", "admin")]
 
 
-async def test_a_file_that_cannot_be_used_says_nothing_of_its_tokens(office: Office) -> None:
+async def test_unusable_token_file_publishes_nothing(office: Office) -> None:
     office.make("ada", Role.ADMIN, id_="0" * 8)
     watch = office.watch()
     await watch.check()

@@ -80,7 +80,7 @@ def test_refusal_ends_on_a_long_frame_and_on_many_calls(received: bytes) -> None
 
 
 @pytest.mark.parametrize("size", [1, 2, 7])
-async def test_preface_and_requests_are_told_apart_in_pieces(running: Running, size: int) -> None:
+async def test_preface_and_requests_are_distinguished_in_pieces(running: Running, size: int) -> None:
     port = int(running.otlp_url.rpartition(":")[2])
     request = b"PUT /v1/traces HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"
     for data, answer in ((PREFACE + SETTINGS_FRAME, SETTINGS_FRAME), (request, b"HTTP/1.1 405")):

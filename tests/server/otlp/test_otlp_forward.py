@@ -127,7 +127,7 @@ async def test_a_request_arrives_as_the_agent_sent_it(otlp: Listening, collector
     assert headers["host"] == collector.url.removeprefix("http://")
 
 
-async def test_what_cannot_be_read_or_kept_here_still_goes_where_it_went(
+async def test_unreadable_or_unstored_requests_are_still_forwarded(
     otlp: Listening, collector: Collector
 ) -> None:
     async with forwarding(collector.url) as forwarder, httpx.AsyncClient() as client:
@@ -169,7 +169,7 @@ async def test_an_agent_is_answered_while_the_other_end_hangs(otlp: Listening, c
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-async def test_what_may_pass_is_tried_again(collector: Collector, status: int) -> None:
+async def test_transient_failures_are_retried(collector: Collector, status: int) -> None:
     collector.statuses = [status, status]
     async with forwarding(collector.url) as forwarder:
         forwarder.offer("/v1/traces", [], b"x")
@@ -179,7 +179,7 @@ async def test_what_may_pass_is_tried_again(collector: Collector, status: int) -
 
 
 @pytest.mark.parametrize("status", [301, 400, 401, 404, 413, 500])
-async def test_what_is_final_is_dropped_and_counted(collector: Collector, status: int) -> None:
+async def test_final_failures_are_dropped_and_counted(collector: Collector, status: int) -> None:
     collector.statuses = [status]
     async with forwarding(collector.url) as forwarder:
         forwarder.offer("/v1/traces", [], b"x")
@@ -188,7 +188,7 @@ async def test_what_is_final_is_dropped_and_counted(collector: Collector, status
     assert (collector.tries, forwarder.pending) == (1, 0)
 
 
-async def test_nobody_there_is_tried_again_until_it_is_given_up() -> None:
+async def test_unreachable_endpoint_is_retried_until_the_limit() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with forwarding(url, give_up_after=0.1) as forwarder:
@@ -226,7 +226,7 @@ async def test_a_full_queue_drops_its_oldest_and_counts_them_by_signal() -> None
     assert (forwarder.dropped, forwarder.pending, forwarder._bytes) == (6, 0, 0)
 
 
-async def test_stopping_sends_what_waits(collector: Collector) -> None:
+async def test_stop_sends_queued_requests(collector: Collector) -> None:
     forwarder = Forwarder(collector.url, dropped=counter())
     await forwarder.start()
     for _ in range(20):

@@ -62,7 +62,7 @@ async def test_metrics_and_spans_of_no_agent_are_signs(signs: tuple[str, dict[st
 
 
 @pytest.mark.parametrize(("said", "taken"), [(30.0, 30.0), (0.001, 1.0), (0.0, None), (-5.0, None)])
-async def test_report_of_open_work_says_when_the_next_one_comes(
+async def test_open_work_report_has_the_interval_to_the_next(
     signs: tuple[str, dict[str, float | None]], said: float, taken: float | None
 ) -> None:
     """Also where it says nothing new; an interval that cannot be is none."""
