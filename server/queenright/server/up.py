@@ -47,7 +47,7 @@ from queenright.server.service import Service, usable
 from queenright.server.settings import AgentsSettings, Settings
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.pricing import load_prices
-from queenright.server.telemetry.recall import RECALLED, RECALLED_EVENTS, recall
+from queenright.server.telemetry.recall import RECALLED, RECALLED_EVENTS, restore_runs
 from queenright.server.webhooks.hooks import HookReceiver, with_hooks
 
 _API: Final = "the API and the status page"
@@ -177,7 +177,7 @@ async def serving(
         events = await service.store.read(
             lambda connection: read_history(connection, types=RECALLED, limit=RECALLED_EVENTS)
         )
-        recall(assembler, service.monitor, events)
+        restore_runs(assembler, service.monitor, events)
         receiver = OtlpReceiver(
             service.ingest,
             assembler=assembler,

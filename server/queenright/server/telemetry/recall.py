@@ -22,7 +22,7 @@ RECALLED_EVENTS: Final = 5_000
 """Limit of events to read: those that a sender may report again."""
 
 
-def recall(assembler: Assembler, monitor: HealthMonitor, events: Iterable[AgentEvent]) -> None:
+def restore_runs(assembler: Assembler, monitor: HealthMonitor, events: Iterable[AgentEvent]) -> None:
     """
     Restore in a new assembler which runs are open, their names, what they wait for, and their calls.
 
