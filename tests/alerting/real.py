@@ -144,7 +144,7 @@ async def real_alertmanager(
     child = await Child.start("Alertmanager", command, folder / "alertmanager.log")
     try:
         address = PeerAddress.parse(f"http://127.0.0.1:{port}")
-        await child.ready(f"{address.name}/-/ready", within=60)
+        await child.wait_ready(f"{address.name}/-/ready", within=60)
         yield RealAlertmanager(address, address.name, people, child)
     finally:
         await child.stop()

@@ -242,7 +242,7 @@ async def prometheus(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIte
         tmp_path / "prometheus.log",
     )
     try:
-        await child.ready(f"http://127.0.0.1:{port}/-/ready")
+        await child.wait_ready(f"http://127.0.0.1:{port}/-/ready")
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1") as client:
             yield client
     finally:

@@ -255,7 +255,7 @@ async def silencing(tmp_path: Path, port: int) -> AsyncIterator[httpx.AsyncClien
         tmp_path / "alertmanager.log",
     )
     try:
-        await child.ready(f"http://127.0.0.1:{port}/-/ready")
+        await child.wait_ready(f"http://127.0.0.1:{port}/-/ready")
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v2") as client:
             yield client
     finally:

@@ -109,7 +109,7 @@ async def _cluster(program: Path, folder: Path, receiver: str) -> AsyncIterator[
     ]
     try:
         for child, port in zip(children, ports, strict=False):
-            await child.ready(f"http://127.0.0.1:{port}/-/ready", within=60)
+            await child.wait_ready(f"http://127.0.0.1:{port}/-/ready", within=60)
         yield ports[:2]
     finally:
         await asyncio.gather(*(child.stop() for child in children))

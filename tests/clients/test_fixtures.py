@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from queenright.server.otlp.encoding import MediaType, parse
+from queenright.server.otlp.encoding import MediaType, parse_message
 from tests.clients.clients import CLIENTS, list_runs
 from tests.clients.fixtures import (
     BEGAN,
@@ -74,7 +74,9 @@ class TestFixture:
     def test_bodies_are_otlp_or_hook_calls(self, path: Path) -> None:
         for record in load_fixture(path).records:
             if record.path in REQUESTS:
-                message = parse(json.dumps(record.body).encode(), MediaType.JSON, REQUESTS[record.path])
+                message = parse_message(
+                    json.dumps(record.body).encode(), MediaType.JSON, REQUESTS[record.path]
+                )
                 assert message.ByteSize()
             else:
                 assert record.path == f"/hooks/{path.parent.name}"

@@ -36,10 +36,10 @@ def watch(records: Sequence[Record]) -> tuple[HealthMonitor, VitalSigns, float, 
     for record in records:
         now = BEGAN + record.at
         batch = take(record, assembler)
-        assembler.duplicates.settle(batch.identities, stored=True)
+        assembler.duplicates.finish_storing(batch.identities, stored=True)
         for event in batch.events:
             monitor.apply(event, now)
-        for incarnation, interval in batch.signs.items():
+        for incarnation, interval in batch.report_intervals.items():
             monitor.note_alive(incarnation, now, interval)
             signs[incarnation] = interval or signs.get(incarnation)
     [worker] = monitor.workers()

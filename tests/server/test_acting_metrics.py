@@ -17,7 +17,7 @@ from queenright.health.recovery.service import RecoveryService
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.metrics.acting import BREAKER_LIMIT
+from queenright.server.metrics.interventions import BREAKER_LIMIT
 from queenright.server.metrics.metrics import ServiceMetrics
 
 STATES = ("closed", "open", "half_open")
@@ -43,7 +43,9 @@ class Page:
         return self.registry.get_sample_value(f"queenright_{name}", labels)
 
     def say(self, kind: EventType, /, **data: object) -> None:
-        self.metrics.published([AgentEvent(type=kind, time=1.0, agent_id="bee", session_id="s", data=data)])
+        self.metrics.count_events(
+            [AgentEvent(type=kind, time=1.0, agent_id="bee", session_id="s", data=data)]
+        )
 
     def acted(
         self, kind: ActionKind, outcome: Outcome, *, since: float | None = None, at: float = 100.0
@@ -80,7 +82,7 @@ def test_every_intervention_is_counted_by_kind_and_outcome_from_0_on(page: Page)
     assert page.value("interventions_total", kind="terminate", outcome="refused") == 1
 
 
-def test_a_nudge_that_is_fetched_is_counted_once_by_what_became_of_it(page: Page) -> None:
+def test_fetched_nudge_is_counted_once_by_its_outcome(page: Page) -> None:
     page.acted(ActionKind.NUDGE, Outcome.QUEUED, since=40.0, at=100.0)
     assert page.value("interventions_total", kind="nudge", outcome="done") == 0
     assert page.value("time_to_intervention_seconds_sum", kind="nudge") == 60
@@ -103,13 +105,13 @@ def test_the_time_to_intervention_is_that_of_the_first_thing_done_about_a_troubl
 
 
 @pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.DRY_RUN, Outcome.FAILED, Outcome.UNREACHABLE])
-def test_what_reached_nobody_is_no_time_to_intervention(page: Page, outcome: Outcome) -> None:
+def test_undelivered_intervention_has_no_delay(page: Page, outcome: Outcome) -> None:
     page.acted(ActionKind.NUDGE, outcome, since=40.0)
 
     assert page.value("time_to_intervention_seconds_count", kind="nudge") == 0
 
 
-def test_recoveries_are_counted_by_what_became_of_them(page: Page) -> None:
+def test_recoveries_are_counted_by_outcome(page: Page) -> None:
     outcomes = ("initiated", "from_start", "completed", "failed", "exhausted")
     assert [page.value("recoveries_total", outcome=outcome) for outcome in outcomes] == [0, 0, 0, 0, 0]
 
@@ -168,7 +170,7 @@ async def test_work_that_begins_again_from_its_start_is_counted_apart(
         monitor=HealthMonitor(HealthSettings()),
         respawners=[Nursery(*links)],
         clock=lambda: 100.0,
-        publish=lambda *events: page.metrics.published(events),
+        publish=lambda *events: page.metrics.count_events(events),
     )
     try:
         lost = Target(agent_id="bee", session_id="s", incarnation_id="one")

@@ -16,7 +16,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.store import Store, StoreError
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server import acting
-from queenright.server.ops.arrivals import Arrivals, At, Gap
+from queenright.server.ops.arrivals import ArrivalLog, ArrivalMark, Gap
 from queenright.server.ops.rebuild import Timeline, rebuild
 from queenright.server.service import Service
 from queenright.server.settings import Settings
@@ -86,7 +86,7 @@ class Life:
 def look(service: Service, clock: Clock, seconds: float) -> None:
     """Let time pass without the loop that would take it for a jump of the clock."""
     clock.now += seconds
-    service._arrivals.tick(clock.now)
+    service._arrivals.write_alive(clock.now)
     service._said += service.monitor.advance(clock.now)
 
 
@@ -98,7 +98,7 @@ def states(service: Service) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("skew", [-30 * DAY, -600.0, 600.0, IN_2099 - T])
-async def test_a_worker_whose_clock_is_off_makes_nobody_stuck_after_a_restart(
+async def test_wrong_clock_of_one_worker_makes_no_other_stuck_after_a_restart(
     settings: Settings, clock: Clock, skew: float
 ) -> None:
     """B23: one event from a wrong clock, then a restart."""
@@ -174,7 +174,7 @@ async def test_a_service_that_starts_again_and_again_finds_a_stall(settings: Set
     assert found == ["healthy", "healthy", "healthy", "healthy", "stuck"]
 
 
-async def test_what_the_service_missed_is_no_silence(settings: Settings, clock: Clock) -> None:
+async def test_downtime_of_the_service_is_not_silence(settings: Settings, clock: Clock) -> None:
     """B23: away for an hour, twice; what workers told meanwhile is lost."""
     async with Life(settings, clock) as service:
         await service.ingest([begun(clock.now), event(EventType.TOOL_CALL_STARTED, clock.now, timeout=300)])
@@ -216,7 +216,7 @@ async def test_no_restart_and_no_jump_of_the_clock_looks_like_progress(
             assert bee.vitals.progress_from == pytest.approx(clock.now - 60, abs=5)
 
 
-async def test_a_jump_of_the_clock_is_none_after_a_restart_either(settings: Settings, clock: Clock) -> None:
+async def test_clock_jump_is_also_ignored_after_a_restart(settings: Settings, clock: Clock) -> None:
     """B23: the host slept for eight hours, and the service starts again a minute later."""
     async with Life(settings, clock) as service:
         await service.ingest([begun(clock.now)])
@@ -230,9 +230,7 @@ async def test_a_jump_of_the_clock_is_none_after_a_restart_either(settings: Sett
         assert states(service) == {"bee": "stuck"}
 
 
-async def test_who_waits_for_its_user_for_days_is_not_stuck_after_a_restart(
-    settings: Settings, clock: Clock
-) -> None:
+async def test_worker_waiting_for_days_is_not_stuck_after_a_restart(settings: Settings, clock: Clock) -> None:
     settings.storage.mkdir()
     store = Store.open(settings.database_url)
     began = clock.now - 26 * HOUR
@@ -283,7 +281,7 @@ async def test_a_stuck_worker_with_a_ticket_is_known_after_days_of_silence(
 # -- what nobody said -------------------------------------------------------------------------------
 
 
-async def test_what_was_not_said_before_a_kill_is_said_after_it(settings: Settings, clock: Clock) -> None:
+async def test_events_missing_before_a_kill_are_published_after_it(settings: Settings, clock: Clock) -> None:
     """B77: killed between what a worker did and what the monitor says of it."""
     async with Life(settings, clock) as service:
         await service.ingest([begun(clock.now), begun(clock.now, "other")])
@@ -304,7 +302,7 @@ async def test_what_was_not_said_before_a_kill_is_said_after_it(settings: Settin
     assert history[-1].state is HealthState.TERMINATED
 
 
-async def test_what_was_said_is_not_said_again(settings: Settings, clock: Clock) -> None:
+async def test_published_events_are_not_repeated(settings: Settings, clock: Clock) -> None:
     async with Life(settings, clock) as service:
         await service.ingest([begun(clock.now)])
         look(service, clock, 300)
@@ -362,7 +360,7 @@ async def test_a_jump_of_the_clock_renews_what_is_waited_for(
     assert moved == [("i", clock.now), ("r", HOUR)]
 
 
-async def test_nothing_is_recovered_before_the_quiet_time_is_over(
+async def test_recovery_waits_for_the_quiet_time(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []
@@ -402,21 +400,24 @@ async def test_a_database_that_refuses_once_does_not_end_the_housekeeping(
 
 
 def test_notes_are_read_as_they_were_written(tmp_path: Path) -> None:
-    file = Arrivals(tmp_path / "arrivals")
-    file.begin([Gap("away", T, T + 5)], T + 5)
+    file = ArrivalLog(tmp_path / "arrivals")
+    file.start([Gap("away", T, T + 5)], T + 5)
     first, last = beat(T + 6), beat(T + 7)
-    file.saw([first], T + 6)
-    file.saw([last], T + 7)
-    file.tick(T + 8)
-    assert Arrivals(file.path).read(T) == [Gap("away", T, T + 5)]
-    file.jumped(T + 9, T + HOUR)
+    file.record_events([first], T + 6)
+    file.record_events([last], T + 7)
+    file.write_alive(T + 8)
+    assert ArrivalLog(file.path).read(T) == [Gap("away", T, T + 5)]
+    file.record_clock_jump(T + 9, T + HOUR)
     file.close()
 
-    again = Arrivals(file.path)
+    again = ArrivalLog(file.path)
     assert again.read(T) == [
-        Gap("away", T, T + 5), At(T + 6, first.id), At(T + 7, last.id), Gap("jump", T + 9, T + HOUR)
-    ]  # fmt: skip
-    assert again.lived == T + HOUR
+        Gap("away", T, T + 5),
+        ArrivalMark(T + 6, first.id),
+        ArrivalMark(T + 7, last.id),
+        Gap("jump", T + 9, T + HOUR),
+    ]
+    assert again.alive_until == T + HOUR
     assert again.read(T + 8) == [Gap("jump", T + 9, T + HOUR)]
 
 
@@ -424,22 +425,22 @@ def test_notes_are_read_as_they_were_written(tmp_path: Path) -> None:
 def test_a_file_that_is_damaged_is_as_good_as_none(tmp_path: Path, content: str) -> None:
     path = tmp_path / "arrivals"
     path.write_text(content, "latin-1")
-    file = Arrivals(path)
+    file = ArrivalLog(path)
 
     assert file.read(0.0) == []
-    assert file.lived is None
+    assert file.alive_until is None
 
 
-def test_a_disk_that_refuses_stops_nobody(tmp_path: Path) -> None:
-    file = Arrivals(tmp_path / "not there" / "arrivals")
-    file.begin([], T)
-    file.saw([beat(T)], T)
-    file.tick(T + 20)
+def test_disk_errors_do_not_stop_the_service(tmp_path: Path) -> None:
+    file = ArrivalLog(tmp_path / "not there" / "arrivals")
+    file.start([], T)
+    file.record_events([beat(T)], T)
+    file.write_alive(T + 20)
 
-    assert file.lived == T + 20
+    assert file.alive_until == T + 20
 
 
-def test_a_row_came_no_later_than_what_is_known_of_those_after_it() -> None:
+def test_row_time_is_bounded_by_later_rows() -> None:
     timeline = Timeline([(2, T + 10), (4, T + 5), (6, T + 20)], [], T + 30)
 
     assert [timeline.at(seq, T + HOUR) for seq in (1, 2, 3, 4, 5, 6, 7)] == [
@@ -447,7 +448,7 @@ def test_a_row_came_no_later_than_what_is_known_of_those_after_it() -> None:
     ]  # fmt: skip
 
 
-def test_a_clock_that_was_set_back_bounds_only_what_came_after() -> None:
+def test_clock_set_back_bounds_only_later_rows() -> None:
     timeline = Timeline([(2, T), (4, T - HOUR + 9)], [(2, Gap("jump", T, T - HOUR))], T - HOUR + 10)
 
     assert timeline.at(1, T - 5) == T - 5

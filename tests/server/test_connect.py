@@ -431,7 +431,7 @@ async def test_check_says_what_arrives_and_what_is_missing(home: Path, running: 
     assert "not written" not in some.output
     assert "1 requests to /hooks/claude-code were refused with 400: a hook call of" in refused.output
     assert "were refused" not in some.output
-    assert "missing: no model call is reported, so there are no steps and tokens" in some.output
+    assert "missing: no model calls are reported, so there are no steps and tokens" in some.output
 
 
 @pytest.mark.parametrize("name", ["claude-code", "codex"])

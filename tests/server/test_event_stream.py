@@ -43,7 +43,7 @@ def event(kind: EventType = EventType.EXECUTION_STARTED, agent: str = "bee", **d
     return AgentEvent(type=kind, time=time.time(), agent_id=agent, session_id="s", data=data)
 
 
-async def test_what_is_asked_for_is_streamed_and_nothing_else(running: Running) -> None:
+async def test_stream_has_only_the_requested_events(running: Running) -> None:
     await running.service.store.append([event(agent="team/wasp")])
     events = [event(kind, agent) for kind in EventType for agent in ("bee", "team/wasp")]
     async with (
@@ -83,7 +83,7 @@ async def test_stream_of_an_unknown_worker_is_not_found(running: Running) -> Non
         await early.until(lambda: early.ids, "the first of it comes")
 
 
-async def test_a_type_that_is_none_is_named_with_what_is_near(running: Running) -> None:
+async def test_unknown_type_is_rejected_with_suggestions(running: Running) -> None:
     """B65: an unknown type is a 400."""
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
         for path in ("/api/events", "/api/agents/bee/events"):
@@ -96,7 +96,7 @@ async def test_a_type_that_is_none_is_named_with_what_is_near(running: Running) 
         assert (await http.get("/api/events?types=")).status_code == 400
 
 
-async def test_who_comes_back_misses_nothing(running: Running) -> None:
+async def test_resumed_stream_misses_no_event(running: Running) -> None:
     """B64: with Last-Event-ID nothing is missed, also by who was gone before the first event."""
     service, url = running.service, f"{running.url}/api/events?types=all&agent=returns"
     async with Follower(url) as first:
@@ -117,10 +117,10 @@ async def test_who_comes_back_misses_nothing(running: Running) -> None:
     async with Follower(f"{url}&after={before[0].id}") as fourth:
         await fourth.until(lambda: len(fourth.ids) == 2, "the rest comes")
     await until(lambda: service.feed.readers == 0, "who has gone is forgotten")
-    assert not service.feed.kept
+    assert not service.feed.recent
 
 
-async def test_who_comes_back_from_nowhere_is_told_so_and_goes_on_from_now(running: Running) -> None:
+async def test_unknown_last_event_id_resets_the_stream(running: Running) -> None:
     await running.service.store.append([event()])
     async with Follower(f"{running.url}/api/events", {"Last-Event-ID": "of another service"}) as follower:
         await follower.until(lambda: follower.events, "the stream says so")
@@ -205,7 +205,7 @@ async def _tell_all(running: Running, url: str, events: list[AgentEvent], slow: 
     now, clock = service.feed.clock(), service.feed.clock
     service.feed.clock = lambda: now + 31
     try:
-        service.feed.look()
+        service.feed.check_readers()
         await until(lambda: service.feed.readers == 1, "who takes nothing is cut off")
     finally:
         service.feed.clock = clock

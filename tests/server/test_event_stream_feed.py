@@ -19,7 +19,7 @@ from queenright.server.access.caller import Caller
 from queenright.server.access.roles import Role
 from queenright.server.routes.events import Shares
 from queenright.server.stream.feed import Feed
-from queenright.server.stream.lines import Wanted
+from queenright.server.stream.lines import EventFilter
 from queenright.server.stream.reader import Reader
 from tests.server.streams import Block, blocks
 
@@ -49,8 +49,8 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 
 async def fed(store: Store, **how: Any) -> Feed:
-    feed = Feed(store, gather=0.0, **how)
-    await feed.begin()
+    feed = Feed(store, batch_seconds=0.0, **how)
+    await feed.start()
     return feed
 
 
@@ -59,7 +59,7 @@ async def all_there(reader: Reader) -> list[Block]:
     found: list[Block] = []
     while True:
         task = asyncio.ensure_future(reader.read())
-        while not task.done() and not reader.waits:  # noqa: ASYNC110  # the reader is somebody else's
+        while not task.done() and not reader.is_waiting:  # noqa: ASYNC110  # the reader is somebody else's
             await asyncio.sleep(0)
         # What was committed is told in one of the next turns of the loop.
         for _ in range(4):
@@ -74,18 +74,18 @@ async def all_there(reader: Reader) -> list[Block]:
         found += blocks(piece.decode())
 
 
-async def test_a_reader_has_what_came_since_it_began_and_nothing_from_before(store: Store) -> None:
+async def test_reader_starts_at_the_end_of_the_log(store: Store) -> None:
     feed = await fed(store)
     await store.append([event(0)])
-    reader = feed.open(Wanted())
+    reader = feed.open(EventFilter())
     await store.append([event(1), event(2)])
     await store.transact(lambda conn: append_events(conn, [event(3)]))
     assert [block.data["data"]["n"] for block in await all_there(reader)] == [1, 2, 3]
 
 
-async def test_what_was_rolled_back_is_never_told(store: Store) -> None:
+async def test_rolled_back_events_are_not_streamed(store: Store) -> None:
     feed = await fed(store)
-    reader = feed.open(Wanted())
+    reader = feed.open(EventFilter())
 
     def fails(conn: Any) -> None:
         append_events(conn, [event(1)])
@@ -101,8 +101,8 @@ async def test_what_was_rolled_back_is_never_told(store: Store) -> None:
 
 
 async def test_a_reader_far_behind_reads_the_database_and_then_goes_on_in_memory(store: Store) -> None:
-    feed = await fed(store, keep=10)
-    reader = feed.open(Wanted())
+    feed = await fed(store, max_recent=10)
+    reader = feed.open(EventFilter())
     for start in range(0, 1500, 50):
         await store.append([event(n) for n in range(start, start + 50)])
     assert [block.data["data"]["n"] for block in await all_there(reader)] == list(range(1500))
@@ -112,26 +112,26 @@ async def test_a_reader_far_behind_reads_the_database_and_then_goes_on_in_memory
 
 async def test_pieces_of_text_stand_where_they_came_and_have_no_id(store: Store) -> None:
     feed = await fed(store)
-    reader = feed.open(Wanted())
+    reader = feed.open(EventFilter())
     await store.append([event(1)])
-    feed.saw([event(2, EventType.LLM_TEXT_DELTA)])
+    feed.add_transient([event(2, EventType.LLM_TEXT_DELTA)])
     logged = event(3, EventType.LLM_TEXT_DELTA)
     await store.append([logged])
-    feed.saw([logged])
-    feed.saw([event(4, EventType.CLIENT_OUTPUT_DELTA)])
+    feed.add_transient([logged])
+    feed.add_transient([event(4, EventType.CLIENT_OUTPUT_DELTA)])
     await store.append([event(5)])
     found = await all_there(reader)
     assert [block.data["data"]["n"] for block in found] == [1, 2, 3, 4, 5]
     assert [block.id is None for block in found] == [False, True, False, True, False]
 
 
-async def test_pieces_of_text_are_dropped_first_counted_and_said(store: Store) -> None:
+async def test_text_deltas_are_dropped_counted_and_reported(store: Store) -> None:
     drops: list[tuple[str, int]] = []
     feed = await fed(store, on_drop=lambda name, count: drops.append((name, count)))
-    slow = feed.open(Wanted(), capacity=3)
-    other = feed.open(Wanted(agent="another"), capacity=3)
+    slow = feed.open(EventFilter(), capacity=3)
+    other = feed.open(EventFilter(agent="another"), capacity=3)
     for n in range(10):
-        feed.saw([event(n, EventType.LLM_TEXT_DELTA)])
+        feed.add_transient([event(n, EventType.LLM_TEXT_DELTA)])
         await store.append([event(100 + n)])
     found = await all_there(slow)
     assert [block.data["count"] for block in found if block.event == "dropped"] == [7]
@@ -142,34 +142,34 @@ async def test_pieces_of_text_are_dropped_first_counted_and_said(store: Store) -
     assert await all_there(other) == []
 
 
-async def test_a_silent_stream_says_that_it_is_there_and_from_where_on(store: Store) -> None:
+async def test_silent_stream_sends_keep_alives_with_an_id(store: Store) -> None:
     time = Time()
     feed = await fed(store, clock=time, sleep=time.sleep)
-    reader = feed.open(Wanted(types=frozenset({EventType.NUDGE_SENT})))
+    reader = feed.open(EventFilter(types=frozenset({EventType.NUDGE_SENT})))
     unwanted = event(1)
     await store.append([unwanted])
     assert await all_there(reader) == []
     time.now = 14.0
-    feed.look()
+    feed.check_readers()
     assert await all_there(reader) == []
     time.now = 15.0
-    feed.look()
+    feed.check_readers()
     (alive,) = await all_there(reader)
     assert (alive.comment, alive.id, alive.data) == ("still here", unwanted.id, None)
 
 
-async def test_who_takes_nothing_for_thirty_seconds_is_cut_off(store: Store) -> None:
+async def test_stalled_client_is_disconnected_after_thirty_seconds(store: Store) -> None:
     time = Time()
     feed = await fed(store, clock=time, sleep=time.sleep)
-    reader, cut = feed.open(Wanted()), []
-    reader.on_cut = lambda: cut.append(True)
-    reader.sending()
+    reader, cut = feed.open(EventFilter()), []
+    reader.on_disconnect = lambda: cut.append(True)
+    reader.mark_sending()
     time.now = 29.0
-    feed.look()
+    feed.check_readers()
     assert not cut
     time.now = 30.0
-    feed.look()
-    feed.look()
+    feed.check_readers()
+    feed.check_readers()
     assert cut == [True]
     assert await reader.read() is None
 
@@ -179,29 +179,29 @@ async def test_all_streams_end_when_the_service_stops(store: Store) -> None:
     feed = await fed(store, clock=time, sleep=time.sleep)
     stopping = asyncio.Event()
     running = asyncio.create_task(feed.run(stopping))
-    reader = feed.open(Wanted())
+    reader = feed.open(EventFilter())
     reading = asyncio.create_task(reader.read())
     await asyncio.sleep(0)
     stopping.set()
     await running
     assert await reading is None
-    assert await feed.open(Wanted()).read() is None
+    assert await feed.open(EventFilter()).read() is None
 
 
-async def test_without_readers_nothing_is_kept(store: Store) -> None:
+async def test_feed_without_readers_keeps_no_events(store: Store) -> None:
     feed = await fed(store)
-    reader = feed.open(Wanted())
+    reader = feed.open(EventFilter())
     await store.append([event(1)])
-    assert len(feed.kept) == 1
+    assert len(feed.recent) == 1
     reader.close()
     await store.append([event(2)])
-    assert (len(feed.kept), feed.head.seq) == (0, 2)
+    assert (len(feed.recent), feed.head.seq) == (0, 2)
 
 
-async def test_what_was_let_go_of_by_age_is_said_to_be_missing(store: Store) -> None:
-    feed = await fed(store, keep=2)
+async def test_expired_events_reset_the_stream(store: Store) -> None:
+    feed = await fed(store, max_recent=2)
     await store.append([event(n) for n in range(10)])
-    place = await feed.find((await store.history(limit=10))[0].id)
+    place = await feed.find_place_of((await store.history(limit=10))[0].id)
     assert place is not None
 
     def forget(conn: Any) -> None:
@@ -209,7 +209,7 @@ async def test_what_was_let_go_of_by_age_is_said_to_be_missing(store: Store) -> 
         conn.exec_driver_sql("DELETE FROM events WHERE seq <= 5")
 
     await store.transact(forget)
-    found = await all_there(feed.open(Wanted(), after=place))
+    found = await all_there(feed.open(EventFilter(), after=place))
     assert found[0].event == "reset"
     assert [block.data["data"]["n"] for block in found[1:]] == [5, 6, 7, 8, 9]
 
@@ -227,21 +227,21 @@ _ACTS = st.lists(
 
 
 @settings(max_examples=30)
-@given(acts=_ACTS, keep=st.integers(1, 12), few=st.booleans())
-def test_whoever_lags_or_comes_again_has_the_log_in_order_without_a_gap(
-    tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[str, int]], keep: int, few: bool
+@given(acts=_ACTS, max_recent=st.integers(1, 12), few=st.booleans())
+def test_slow_and_resumed_readers_get_the_log_in_order_without_gaps(
+    tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[str, int]], max_recent: int, few: bool
 ) -> None:
     """B64: nobody is skipped silently; with the last id that one has, nothing is missed."""
     folder = tmp_path_factory.mktemp("feed")
-    asyncio.run(_lags(folder, acts, keep, few))
+    asyncio.run(_lags(folder, acts, max_recent, few))
 
 
-async def _lags(folder: Path, acts: list[tuple[str, int]], keep: int, few: bool) -> None:
+async def _lags(folder: Path, acts: list[tuple[str, int]], max_recent: int, few: bool) -> None:
     store = Store.open(f"sqlite:///{folder / 'feed.db'}")
-    wanted = Wanted(agent="bee") if few else Wanted()
+    wanted = EventFilter(agent="bee") if few else EventFilter()
     written: list[AgentEvent] = []
     try:
-        feed = await fed(store, keep=keep)
+        feed = await fed(store, max_recent=max_recent)
         readers = [feed.open(wanted) for _ in range(3)]
         had: list[list[str]] = [[] for _ in readers]
 
@@ -258,7 +258,7 @@ async def _lags(folder: Path, acts: list[tuple[str, int]], keep: int, few: bool)
                     await store.transact(lambda conn, new=new: append_events(conn, new))  # type: ignore[misc]
                     written += new
                 case "text":
-                    feed.saw([event(n, EventType.LLM_TEXT_DELTA) for n in range(number)])
+                    feed.add_transient([event(n, EventType.LLM_TEXT_DELTA) for n in range(number)])
                 case "read":
                     await read(number)
                 case "again":
@@ -269,7 +269,7 @@ async def _lags(folder: Path, acts: list[tuple[str, int]], keep: int, few: bool)
                         had[number] = []
                         place = type(feed.head)(0, "")
                     else:
-                        place = await feed.find(last)  # type: ignore[assignment]
+                        place = await feed.find_place_of(last)  # type: ignore[assignment]
                     readers[number] = feed.open(wanted, after=place)
         for which in range(3):
             await read(which)

@@ -17,9 +17,7 @@ def works(endpoint: str) -> None:
                 step.verdict("ACCEPT")
 
 
-async def test_what_an_agent_sends_here_still_arrives_where_it_went_before(
-    settings: Settings, tmp_path: Path
-) -> None:
+async def test_received_telemetry_is_forwarded(settings: Settings, tmp_path: Path) -> None:
     """Two services in a row: the second knows of the agent what the first does."""
     async with serving(settings.model_copy(update={"storage": tmp_path / "far"})) as far:
         otlp = settings.otlp.model_copy(update={"forward": far.otlp_url})

@@ -16,7 +16,7 @@ from queenright.health.vitals import SessionStatus
 from queenright.runtime.events import AgentEvent
 from queenright.server.access.roles import Role
 from queenright.server.ops.sockets import listen, listening, url_of
-from queenright.server.otlp import otlp_app
+from queenright.server.otlp import OtlpReceiver
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.up import Running, serving
 from queenright.server.webhooks import hooks as hooks_module
@@ -58,7 +58,7 @@ async def ask(telemetry: httpx.AsyncClient, call: dict[str, Any]) -> dict[str, A
     return await send(telemetry, Record(0.0, "/hooks/claude-code", call))
 
 
-async def test_session_is_in_the_fleet_under_a_name_that_says_whose_it_is(
+async def test_session_name_has_its_owner(
     telemetry: httpx.AsyncClient, http: httpx.AsyncClient, running: Running
 ) -> None:
     """B84: with its tools, tokens and end, from hook calls and log records together."""
@@ -77,7 +77,7 @@ async def test_session_is_in_the_fleet_under_a_name_that_says_whose_it_is(
 
 
 @pytest.mark.parametrize("folder", [7, ["/home/user/website"], None, "", "/"])
-async def test_folder_that_names_nothing_is_no_part_of_the_name(
+async def test_empty_folder_is_not_part_of_the_name(
     telemetry: httpx.AsyncClient, http: httpx.AsyncClient, folder: object
 ) -> None:
     await ask(telemetry, {"hook_event_name": "UserPromptSubmit", "session_id": "s", "cwd": folder})
@@ -312,7 +312,7 @@ async def test_service_that_is_slow_or_fails_holds_up_no_agent(running: Running)
         registry=registry,
     )
     sock = listen("127.0.0.1", 0, what="hooks", option="")
-    app = with_hooks(otlp_app(slow.ingest, assembler=assembler, registry=registry), hooks)
+    app = with_hooks(OtlpReceiver(slow.ingest, assembler=assembler, registry=registry), hooks)
 
     def counted(outcome: str) -> float | None:
         labels = {"client": "claude-code", "outcome": outcome}
@@ -334,13 +334,13 @@ async def test_service_that_is_slow_or_fails_holds_up_no_agent(running: Running)
         assert [event.type.value for event in slow.stored] == ["llm_call_started"]
 
 
-async def test_what_could_not_be_stored_counts_when_it_comes_again(running: Running) -> None:
+async def test_unstored_hook_calls_count_when_repeated(running: Running) -> None:
     """A client that is answered 503 sends its log records again."""
     slow, registry = Slow(), CollectorRegistry()
     slow.let.set()
     sock = listen("127.0.0.1", 0, what="telemetry", option="")
     logs = [record for record in records("healthy") if record.path == "/v1/logs"]
-    app = otlp_app(slow.ingest, registry=registry)
+    app = OtlpReceiver(slow.ingest, registry=registry)
     async with listening(app, sock), httpx.AsyncClient(base_url=url_of(sock), verify=False) as client:
         for record in logs:
             slow.failure = OSError("disk full")

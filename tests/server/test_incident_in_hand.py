@@ -42,7 +42,7 @@ async def tell(service: Service) -> set[str]:
         alert = {"status": "firing", "labels": one.labels, "annotations": one.annotations, "startsAt": "x"}
         group = f"group of {one.labels['ticket_id']}"
         body = {"version": "4", "groupKey": group, "receiver": "pagerduty", "alerts": [alert]}
-        await service.callbacks.told(json.dumps(body).encode())
+        await service.callbacks.record_notification(json.dumps(body).encode())
         groups.add(group)
     return groups
 

@@ -159,7 +159,7 @@ async def test_a_decision_that_is_no_option_is_refused_and_asked_once(
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-async def test_what_may_pass_is_tried_again(orchestrator: Orchestrator, status: int) -> None:
+async def test_transient_failures_are_retried(orchestrator: Orchestrator, status: int) -> None:
     orchestrator.answers = [(status, b"busy"), (status, b""), (200, b'{"decision": "terminate"}')]
 
     answer = await ask(orchestrator.url)
@@ -169,7 +169,7 @@ async def test_what_may_pass_is_tried_again(orchestrator: Orchestrator, status: 
 
 
 @pytest.mark.parametrize("status", [301, 400, 401, 404])
-async def test_a_refusal_is_said_at_once(orchestrator: Orchestrator, status: int) -> None:
+async def test_refusal_is_raised_without_a_retry(orchestrator: Orchestrator, status: int) -> None:
     orchestrator.answers = [(status, b"no such hook")]
 
     with pytest.raises(OrchestratorError, match=f"it answered {status} no such hook"):

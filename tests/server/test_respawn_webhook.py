@@ -152,7 +152,7 @@ def event(
     return AgentEvent(type=kind, time=at, agent_id=agent, session_id=session, incarnation_id=life, data=data)
 
 
-async def test_whoever_starts_workers_is_told_all_it_needs(supervisor: Supervisor, store: Store) -> None:
+async def test_respawn_request_has_all_fields(supervisor: Supervisor, store: Store) -> None:
     there = await respawn(supervisor.url, store)
 
     assert there == Respawned(agent_id="bee", session_id="s1", incarnation_id="")
@@ -199,7 +199,7 @@ async def test_the_start_of_a_task_is_no_checkpoint(supervisor: Supervisor, stor
     assert supervisor.asked[0]["checkpoint_id"] is None
 
 
-async def test_what_may_pass_is_asked_again_under_the_same_key(supervisor: Supervisor, store: Store) -> None:
+async def test_transient_failures_are_retried_with_the_same_key(supervisor: Supervisor, store: Store) -> None:
     supervisor.answers = [(503, b""), (429, b""), (202, {})]
 
     await respawn(supervisor.url, store)
@@ -331,9 +331,7 @@ def heir_at(now: float) -> AgentEvent:
     return event(EventType.EXECUTION_STARTED, now, session="s2", life="i2", task_id="forage")
 
 
-async def test_receiver_is_not_asked_to_begin_a_task_again_that_is_not_repeatable(
-    supervisor: Supervisor, tmp_path: Path
-) -> None:
+async def test_unrepeatable_task_is_not_restarted(supervisor: Supervisor, tmp_path: Path) -> None:
     """B100: once no checkpoint is left, a person decides, and the ticket names the command."""
     supervisor.broken = {"cp-1", "cp-2", "cp-3"}
     async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
@@ -351,7 +349,7 @@ async def test_receiver_is_not_asked_to_begin_a_task_again_that_is_not_repeatabl
 
 
 @pytest.mark.parametrize("says", ["the task", "a person"])
-async def test_receiver_is_told_who_says_that_a_task_may_be_repeated(
+async def test_respawn_request_names_who_allows_a_repeat(
     supervisor: Supervisor, tmp_path: Path, says: str
 ) -> None:
     """B100: whoever starts the worker must know whether the work may begin again without its checkpoint."""

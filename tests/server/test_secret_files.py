@@ -38,11 +38,11 @@ def test_the_space_around_a_secret_is_no_part_of_it(tmp_path: Path, mode: int) -
 @pytest.mark.parametrize(
     ("content", "mode", "why"),
     [
-        (b"honey", 0o644, r"can be reached by others \(mode 0644\); chmod 600 it"),
-        (b"honey", 0o602, "can be reached by others"),
+        (b"honey", 0o644, r"is accessible to others \(mode 0644\); run chmod 600"),
+        (b"honey", 0o602, "is accessible to others"),
         (b"", 0o600, "is empty"),
         (b" \n", 0o600, "is empty"),
-        (b"honey\xff", 0o600, "is no text in UTF-8"),
+        (b"honey\xff", 0o600, "is not UTF-8 text"),
     ],
 )
 def test_a_file_that_holds_no_secret_is_refused_in_words(
@@ -57,14 +57,14 @@ def test_a_file_that_holds_no_secret_is_refused_in_words(
     assert "honey" not in str(refused.value)
 
 
-def test_an_empty_name_is_said_to_be_none() -> None:
+def test_empty_secret_setting_is_rejected() -> None:
     settings = AlertingSettings.model_validate({"slack_signing_secret_file": ""})
 
     with pytest.raises(InvalidSecretError) as refused:
         callback_secrets(settings)
 
     assert str(refused.value) == (
-        "alerting.slack_signing_secret_file is empty: name the file with the secret, or leave the setting out"
+        "alerting.slack_signing_secret_file is empty; set it to the secret's file, or remove it"
     )
 
 

@@ -15,7 +15,7 @@ from queenright.server.metrics.metrics import (
     PROMETHEUS_TEXT,
     ServiceMetrics,
     content_type_for,
-    written,
+    render_families,
 )
 
 PROMETHEUS_2 = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
@@ -54,7 +54,7 @@ async def test_a_page_is_kept_for_a_second_in_each_format() -> None:
 
 
 @pytest.mark.parametrize("content_type", [PROMETHEUS_TEXT, OPENMETRICS])
-def test_a_page_has_the_lines_that_the_library_would_write(content_type: str) -> None:
+def test_page_escapes_agent_names_as_the_library_does(content_type: str) -> None:
     registry = CollectorRegistry()
     names = ("plain", 'with "quotes"', "with \\ and\nline", "naïve")
     workers = [
@@ -66,16 +66,16 @@ def test_a_page_has_the_lines_that_the_library_would_write(content_type: str) ->
     ServiceMetrics(registry, lambda: workers)
     library = generate_openmetrics if content_type == OPENMETRICS else generate_latest
 
-    page = written(registry.collect(), content_type)
+    page = render_families(registry.collect(), content_type)
 
-    assert sorted(page.splitlines()) == sorted(library(registry).splitlines())
+    assert page == library(registry)
     assert page.endswith(b"# EOF\n") is (content_type == OPENMETRICS)
 
 
-def test_what_has_not_happened_yet_is_there_at_0() -> None:
+def test_counters_start_at_0() -> None:
     registry = CollectorRegistry()
     metrics = ServiceMetrics(registry, list)
-    metrics.subscribed(["traces"])
+    metrics.add_subscribers(["traces"])
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(name, labels)
@@ -119,7 +119,7 @@ def test_agents_with_an_open_finding_are_counted_by_its_kind_from_0_on() -> None
     assert seen == {FindingKind.PROVIDER_FAILURE: 2, FindingKind.STALL: 1}
 
 
-def test_agents_in_trouble_that_nobody_was_paged_about_are_counted() -> None:
+def test_unpaged_agents_in_trouble_are_counted() -> None:
     """B104: whoever a ticket has paged somebody about is not trouble of the fleet besides."""
     registry = CollectorRegistry()
     workers = [

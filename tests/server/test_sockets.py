@@ -26,14 +26,14 @@ def test_an_address_that_is_not_ours_is_refused() -> None:
         listen("192.0.2.1", 0, what="the API", option="--host")
 
 
-def test_a_port_that_a_child_will_have_is_none_that_the_system_gives_to_a_connection_meanwhile() -> None:
+def test_child_port_is_not_ephemeral() -> None:
     port = free_port("127.0.0.1", 0, what="Alertmanager", option="")
     for_anybody = listen("127.0.0.1", 0, what="anything", option="")
     with contextlib.closing(for_anybody):
         assert port < 32768 <= for_anybody.getsockname()[1]
 
 
-def test_a_port_that_was_asked_for_and_is_taken_is_named() -> None:
+def test_port_in_use_is_named() -> None:
     with contextlib.closing(listen("127.0.0.1", 0, what="anything", option="")) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(PortInUseError, match=f"Port {port} .* for Alertmanager"):

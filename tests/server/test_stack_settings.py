@@ -22,7 +22,7 @@ def test_a_login_in_an_address_is_shown_nowhere() -> None:
     assert "tempo_url: https://tempo" in shown
 
 
-def test_an_address_that_is_none_is_refused_without_being_repeated() -> None:
+def test_invalid_url_is_rejected_without_its_text() -> None:
     with pytest.raises(InvalidSettingsError) as refusal:
         load_settings(judging={"prometheus_url": "prometheus:9090/hunter2hunter2"})
 
@@ -31,7 +31,7 @@ def test_an_address_that_is_none_is_refused_without_being_repeated() -> None:
     assert "hunter2" not in str(refusal.value)
 
 
-def test_bearer_tokens_are_read_from_files_that_nobody_else_may_read(tmp_path: Path) -> None:
+def test_bearer_tokens_are_read_from_private_files(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("a-token\n")
     token.chmod(0o600)
@@ -47,7 +47,7 @@ def test_bearer_tokens_are_read_from_files_that_nobody_else_may_read(tmp_path: P
     assert tempo is None
 
 
-def test_a_token_for_nobody_is_not_read(tmp_path: Path) -> None:
+def test_token_file_without_a_url_is_not_read(tmp_path: Path) -> None:
     settings = load_settings(judging={"tempo_token_file": tmp_path / "nowhere"})
 
     assert stack_tokens(settings.judging) == (None, None)

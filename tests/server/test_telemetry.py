@@ -25,7 +25,7 @@ from prometheus_client import CollectorRegistry
 from queenright.api import Telemetry
 from queenright.client import AsyncQueenright
 from queenright.server.telemetry.advice import advice_for
-from queenright.server.telemetry.intake import MAX_REFUSALS, MAX_SOURCES, OTHER_PATH, TELL_AGAIN, Intake
+from queenright.server.telemetry.intake import MAX_REFUSALS, MAX_SOURCES, NOTICE_INTERVAL, OTHER_PATH, Intake
 from queenright.server.telemetry.sources import DIALECTS, OTHER, Part, Source, Sources, dialect_of
 from queenright.server.telemetry.unusable import Fault, Unused
 from queenright.server.up import Running
@@ -97,21 +97,19 @@ def counted(running: Running, metric: str, **labels: str) -> float:
     return running.service.registry.get_sample_value(metric, labels) or 0.0
 
 
-async def test_sender_of_which_nothing_is_understood_is_told_so_once_in_a_while(running: Running) -> None:
+async def test_sender_of_unused_telemetry_is_notified_occasionally(running: Running) -> None:
     """B90: in partial_success, and nothing of it counts as rejected."""
     first = await send(running, traces(span(1, "GET /"), span(2, "SELECT")))
     again = await send(running, traces(span(3, "GET /")))
 
     Parse(json.dumps(first), ExportTraceServiceResponse())
-    assert (
-        "nothing is made of what 'night-graph' sends (my.tracer)" in first["partialSuccess"]["errorMessage"]
-    )
+    assert "telemetry of 'night-graph' (my.tracer) is not used" in first["partialSuccess"]["errorMessage"]
     assert not int(first["partialSuccess"].get("rejectedSpans", 0))
     assert not again.get("partialSuccess")
     found = await shown(running)
     [source] = found.sources
     assert (source.service, source.dialect, source.records, source.used) == ("night-graph", OTHER, 3, 0)
-    assert "nothing that it sends is an agent's work" in [one.missing for one in source.missing]
+    assert "it sends no agent work" in [one.missing for one in source.missing]
     [unused] = found.unused
     assert (unused.dialect, unused.reason, unused.count, unused.rejected) == (
         OTHER,
@@ -154,7 +152,7 @@ async def test_last_session_is_shown_with_its_work(running: Running) -> None:
     assert (source.session, source.steps, source.tool_calls, source.tokens) == ("c-1", 1, 1, 10)
 
 
-async def test_spans_of_other_work_beside_an_agents_are_counted_and_nobody_is_bothered(
+async def test_spans_of_other_work_are_counted_without_a_notice(
     running: Running,
 ) -> None:
     """B90: a service that is understood has requests to databases, too."""
@@ -166,7 +164,7 @@ async def test_spans_of_other_work_beside_an_agents_are_counted_and_nobody_is_bo
     assert {"name", "model_calls", "tool_calls"} == set(source.shows)
 
 
-async def test_records_that_cannot_be_used_are_rejected_with_what_to_change(running: Running) -> None:
+async def test_unusable_records_are_rejected_with_a_remedy(running: Running) -> None:
     """B90: by reason and dialect, in the answer, the API and the metrics."""
     bad = chat(1) | {"traceId": "00" * 16}
     answer = await send(running, traces(bad, chat(2), scope="openinference.instrumentation.openai"))
@@ -195,7 +193,7 @@ async def test_records_that_cannot_be_used_are_rejected_with_what_to_change(runn
         assert counted(running, "queenright_telemetry_rejected_total", dialect=dialect, reason=reason) == 1
 
 
-async def test_what_a_sender_has_to_set_is_said_for_its_dialect(running: Running) -> None:
+async def test_advice_depends_on_the_dialect(running: Running) -> None:
     """A first-time sender sees what is missing, and what to set."""
     scope = "openinference.instrumentation.langchain"
     await send(running, traces(chat(1), tool(2), service="unknown_service", scope=scope))
@@ -252,7 +250,7 @@ async def test_requests_that_are_refused_are_counted_by_reason(running: Running)
         await http.post("/v1/logs", content=b"\xff", headers={"content-type": "application/x-protobuf"})
         await http.post("/v1/traces", content=b"x", headers={"content-type": "application/grpc"})
         await http.get("/v1/metrics")
-    running.service.intake.refuse("/v1/traces", 503, "too much at one time", time.time())
+    running.service.intake.add_refusal("/v1/traces", 503, "too much at one time", time.time())
 
     found = {(one.dialect, one.reason): one.count for one in (await shown(running)).unused if one.rejected}
     assert found == {
@@ -303,7 +301,7 @@ async def test_hook_calls_are_of_the_source_that_their_query_names(running: Runn
 
 
 @pytest.mark.parametrize("order", [1, -1])
-async def test_what_a_coding_agent_sends_in_every_way_is_one_source(running: Running, order: int) -> None:
+async def test_hooks_logs_and_spans_of_a_coding_agent_are_one_source(running: Running, order: int) -> None:
     """B90: Codex, whose spans, log records and hooks name its owner each in their own way, lacks nothing."""
     for record in load_fixture(FIXTURES / "codex" / "healthy-traces.json").records[::order]:
         body = move_times(record.body, BEGAN, time.time() - BEGAN - 60)
@@ -315,7 +313,7 @@ async def test_what_a_coding_agent_sends_in_every_way_is_one_source(running: Run
     assert source.missing == []
 
 
-async def test_coding_agent_that_sends_spans_alone_is_told_how_to_connect_it(running: Running) -> None:
+async def test_coding_agent_with_only_spans_gets_advice_to_connect(running: Running) -> None:
     """Its spans say nothing that is used."""
     await send(running, traces(span(1, "turn"), service="codex_exec", scope="codex_exec"))
 
@@ -367,14 +365,14 @@ def test_any_scope_has_a_dialect_of_the_list(scope: str) -> None:
     assert dialect_of(scope) in DIALECTS
 
 
-def test_what_is_kept_is_bounded_and_the_newest_stays() -> None:
+def test_sources_and_refusals_are_bounded_and_the_newest_stay() -> None:
     intake = Intake(CollectorRegistry())
     for number in range(MAX_SOURCES + 5):
         sources = Sources()
         sources.get(f"service-{number}", OTHER).records = 1
         intake.add(sources, float(number))
     for number in range(400, 400 + MAX_REFUSALS + 5):
-        intake.refuse("/v1/traces", number, "no", float(number))
+        intake.add_refusal("/v1/traces", number, "no", float(number))
 
     assert len(list(intake.sources)) == MAX_SOURCES
     assert list(intake.sources)[-1].service == f"service-{MAX_SOURCES + 4}"
@@ -382,7 +380,7 @@ def test_what_is_kept_is_bounded_and_the_newest_stays() -> None:
     assert intake.refusals()[0].status == 400 + MAX_REFUSALS + 4
 
 
-def test_sender_is_told_again_after_an_hour() -> None:
+def test_sender_is_notified_again_after_an_hour() -> None:
     """B90: not with each request."""
     intake = Intake(CollectorRegistry())
 
@@ -392,7 +390,7 @@ def test_sender_is_told_again_after_an_hour() -> None:
         source.records, source.unused[Unused.NO_AGENT_WORK] = 1, 1
         return intake.add(sources, now)
 
-    told = [bool(add(now)) for now in (1.0, 2.0, TELL_AGAIN, TELL_AGAIN + 1, TELL_AGAIN + 2)]
+    told = [bool(add(now)) for now in (1.0, 2.0, NOTICE_INTERVAL, NOTICE_INTERVAL + 1, NOTICE_INTERVAL + 2)]
     assert told == [True, False, False, True, False]
 
 
@@ -409,7 +407,7 @@ def test_there_is_advice_for_each_dialect_and_fault(dialect: str, fault: Fault |
 
 
 @pytest.mark.parametrize("dialect", ["openinference", "opentelemetry", "other"])
-def test_source_of_work_that_another_one_tells_too_lacks_nothing(dialect: str) -> None:
+def test_source_of_duplicate_work_gets_no_advice(dialect: str) -> None:
     """Two instrumentations of one program: one of the two counts, and both are as they should be."""
     source = Source("web", dialect, records=2)
     source.unused.update({Unused.SAME_WORK: 1, Unused.REPEATED: 1})

@@ -128,7 +128,7 @@ async def ticket_of(running: Running, ticket_id: str) -> EscalationTicket:
 # -- Slack ------------------------------------------------------------------------------------------
 
 
-async def test_a_click_in_slack_acknowledges_and_says_by_whom(
+async def test_slack_click_acknowledges_and_names_the_person(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     """B41: acknowledged in Slack: no reminder is due any more."""
@@ -136,7 +136,7 @@ async def test_a_click_in_slack_acknowledges_and_says_by_whom(
 
     answer = await clicks(http, running, click(ticket_id))
 
-    said = {"response_type": "in_channel", "replace_original": False, "text": "ada has it in hand."}
+    said = {"response_type": "in_channel", "replace_original": False, "text": "Acknowledged by ada."}
     assert (answer.status_code, answer.json()) == (200, said)
     ticket = await ticket_of(running, ticket_id)
     assert (ticket.status, ticket.acknowledged_by, ticket.acknowledged_via) == (
@@ -157,11 +157,11 @@ async def test_buttons_of_blocks_do_the_same(running: Running, http: httpx.Async
         http, running, click(type="block_actions", user=user, actions=[action], **elsewhere)
     )
 
-    assert answer.json()["text"] == "ada has it in hand."
+    assert answer.json()["text"] == "Acknowledged by ada."
     assert (await ticket_of(running, ticket_id)).acknowledged_by == "ada"
 
 
-async def test_what_a_block_is_answered_is_posted_to_slack_and_to_nobody_else(
+async def test_answer_to_a_block_is_posted_only_to_slack(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     ours = "https://hooks.slack.com/actions/1"
@@ -179,9 +179,7 @@ async def test_what_a_block_is_answered_is_posted_to_slack_and_to_nobody_else(
     assert "sk-secret" not in "".join(one.getMessage() for one in caplog.records if "slack" in one.name)
 
 
-async def test_what_cannot_be_done_is_said_in_words_to_who_clicked(
-    running: Running, http: httpx.AsyncClient
-) -> None:
+async def test_failed_click_is_explained_to_the_person(running: Running, http: httpx.AsyncClient) -> None:
     ticket_id = await ticket_on(running)
 
     async def words(body: bytes) -> str:
@@ -189,15 +187,15 @@ async def test_what_cannot_be_done_is_said_in_words_to_who_clicked(
         assert (answer.status_code, answer.json()["response_type"]) == (200, "ephemeral")
         return str(answer.json()["text"])
 
-    assert await words(click("nobody")) == "There is no such ticket here (any more)."
+    assert await words(click("nobody")) == "This ticket does not exist (any more)."
     assert "about no ticket" in await words(click())
     assert "about no ticket" in await words(click("\0"))
     assert "no action 'delete'" in await words(click(actions=[{"name": "delete", "value": ticket_id}]))
     await running.service.tickets.acknowledge(ticket_id, by="bob")
-    assert await words(click(ticket_id)) == "bob has it in hand already."
+    assert await words(click(ticket_id)) == "Already acknowledged by bob."
     await running.service.ingest(list(looping(running.service.clock(), times=0, ended=True)))
     await until(lambda: not running.service.tickets.open_tickets(), "the ticket of an ended run closes")
-    assert await words(click(ticket_id, by="eve")) == "It is over: the ticket was closed (worker gone)."
+    assert await words(click(ticket_id, by="eve")) == "The ticket is closed (worker gone)."
 
 
 async def test_one_button_may_be_for_many_tickets(running: Running, http: httpx.AsyncClient) -> None:
@@ -206,10 +204,10 @@ async def test_one_button_may_be_for_many_tickets(running: Running, http: httpx.
     answer = await clicks(http, running, click(ticket_id, "nobody", ticket_id))
 
     lines = answer.json()["text"].splitlines()
-    assert lines == ["ada has 1 of 2 tickets in hand.", "nobody: There is no such ticket here (any more)."]
+    assert lines == ["1 of 2 tickets acknowledged by ada.", "nobody: This ticket does not exist (any more)."]
 
 
-async def test_a_click_that_is_replayed_is_answered_as_before_and_does_nothing(
+async def test_replayed_click_gets_the_same_answer_and_has_no_effect(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
@@ -241,9 +239,7 @@ async def test_a_name_from_slack_neither_mentions_nor_moves_anything(
         await running.service.tickets.unacknowledge(ticket_id, by="bob")
 
 
-async def test_what_is_not_signed_by_slack_is_refused_and_does_nothing(
-    running: Running, http: httpx.AsyncClient
-) -> None:
+async def test_click_without_a_valid_signature_is_refused(running: Running, http: httpx.AsyncClient) -> None:
     ticket_id, now = await ticket_on(running), running.service.clock()
     body = click(ticket_id)
     right = signed(body, now)
@@ -292,7 +288,7 @@ async def test_two_signatures_are_one_too_many(running: Running, http: httpx.Asy
     assert (await http.post("/api/slack/actions", content=body, headers=headers)).status_code == 400
 
 
-async def test_a_store_that_takes_too_long_is_said_within_slacks_three_seconds(running: Running) -> None:
+async def test_slow_store_is_reported_within_slacks_three_seconds(running: Running) -> None:
     service = running.service
     hasty = Callbacks(
         service.store,
@@ -311,7 +307,7 @@ async def test_a_store_that_takes_too_long_is_said_within_slacks_three_seconds(r
         signature=headers["X-Slack-Signature"],
     )
 
-    assert "could not be noted" in said["text"]
+    assert "could not be recorded" in said["text"]
 
 
 # -- PagerDuty --------------------------------------------------------------------------------------
@@ -327,14 +323,14 @@ async def test_an_incident_acknowledged_in_pagerduty_is_a_ticket_in_hand(
     answer = await pagerduty(http, event("acknowledged", running))
 
     assert answer.status_code == 202
-    assert answer.json() == {"did": "see tickets", "tickets": {ticket_id: "Ada Lovelace has it in hand."}}
+    assert answer.json() == {"did": "see tickets", "tickets": {ticket_id: "Acknowledged by Ada Lovelace."}}
     ticket = await ticket_of(running, ticket_id)
     assert (ticket.acknowledged_by, ticket.acknowledged_via) == ("Ada Lovelace", "pagerduty")
     assert running.service.tickets.next_deadline() is None
 
     undone = await pagerduty(http, event("unacknowledged", running, number=2, agent=None))
 
-    assert undone.json()["tickets"] == {ticket_id: "Nobody has it in hand any more."}
+    assert undone.json()["tickets"] == {ticket_id: "No longer acknowledged."}
     ticket = await ticket_of(running, ticket_id)
     assert (ticket.status, ticket.reminders, ticket.acknowledged_by) == ("intervening", 0, "")
     assert running.service.tickets.next_deadline() == (ticket.bumped_at or 0) + 3600
@@ -378,7 +374,7 @@ async def test_resolved_by_a_person_is_in_hand_and_the_condition_decides_when_it
     by_ada = await pagerduty(http, event("resolved", running, number=2))
 
     assert by_alertmanager.json()["did"] == "nothing: no person resolved it"
-    assert by_ada.json()["tickets"] == {ticket_id: "Ada Lovelace has it in hand."}
+    assert by_ada.json()["tickets"] == {ticket_id: "Acknowledged by Ada Lovelace."}
     ticket = await ticket_of(running, ticket_id)
     assert (ticket.status, ticket.closed_at) == ("acknowledged", None)
     assert ticket.acknowledged_note.startswith("resolved in PagerDuty")
@@ -392,14 +388,14 @@ async def test_resolved_by_a_person_ends_what_nothing_else_can_end(
 
     answer = await pagerduty(http, event("resolved", running))
 
-    assert answer.json()["tickets"] == {ticket_id: "Ada Lovelace has settled it."}
+    assert answer.json()["tickets"] == {ticket_id: "Resolved by Ada Lovelace."}
     ticket = await ticket_of(running, ticket_id)
     assert (ticket.status, ticket.closed_reason) == ("resolved", "Ada Lovelace: resolved in PagerDuty")
     late = await pagerduty(http, event("reopened", running, number=2))
     assert late.json() == {"did": "nothing: its tickets are closed", "tickets": {}}
 
 
-async def test_an_incident_that_is_not_ours_changes_nothing_and_is_said(
+async def test_unknown_incident_has_no_effect_and_is_explained(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
@@ -411,7 +407,7 @@ async def test_an_incident_that_is_not_ours_changes_nothing_and_is_said(
         ("acknowledged", "of no ticket that is known", {"data": {"incident_key": "\0"}}),
         ("acknowledged", "of no ticket that is known", {"data": {"incident_key": None}}),
         ("acknowledged", "of no ticket that is known", {"data": None}),
-        ("acknowledged", "more than a day ago", {"occurred_at": old}),
+        ("acknowledged", "more than a day old", {"occurred_at": old}),
         ("acknowledged", "s ahead of this machine's clock; 300 are allowed", {"occurred_at": soon}),
         ("acknowledged", "ahead of this machine's clock", {"occurred_at": "2099-01-01T00:00:00Z"}),
         ("acknowledged", "ahead of this machine's clock", {"occurred_at": "9999-12-31T23:59:59Z"}),
@@ -432,7 +428,9 @@ async def test_while_a_secret_is_changed_either_signature_will_do(
         assert answer.status_code == 202
 
 
-async def test_what_is_not_signed_by_pagerduty_is_refused(running: Running, http: httpx.AsyncClient) -> None:
+async def test_webhook_without_a_valid_signature_is_refused(
+    running: Running, http: httpx.AsyncClient
+) -> None:
     ticket_id = await ticket_on(running)
     await tell(http, ticket_id)
     body = event("acknowledged", running)
@@ -478,7 +476,7 @@ async def test_an_incident_finds_its_ticket_after_a_restart(settings: Settings) 
         answer = await pagerduty(http, event("acknowledged", running))
         [row] = (await http.get("/api/status")).json()["tickets"]
 
-    assert answer.json()["tickets"] == {ticket_id: "Ada Lovelace has it in hand."}
+    assert answer.json()["tickets"] == {ticket_id: "Acknowledged by Ada Lovelace."}
     assert [one["receiver"] for one in row["told"]] == ["slack-and-pagerduty"]
 
 
@@ -510,7 +508,7 @@ async def test_by_the_api_and_the_command_line_it_is_acknowledged_and_taken_back
 # -- who was told -----------------------------------------------------------------------------------
 
 
-async def test_who_was_told_is_on_the_ticket(running: Running, http: httpx.AsyncClient) -> None:
+async def test_ticket_lists_its_notifications(running: Running, http: httpx.AsyncClient) -> None:
     ticket_id = await ticket_on(running)
 
     await tell(http, ticket_id)
@@ -528,7 +526,7 @@ async def test_who_was_told_is_on_the_ticket(running: Running, http: httpx.Async
     assert listed["told"] == told
 
 
-async def test_what_alertmanager_repeats_is_told_first_and_last(
+async def test_repeated_notifications_keep_first_and_last_time(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await ticket_on(running)
@@ -540,7 +538,7 @@ async def test_what_alertmanager_repeats_is_told_first_and_last(
     assert told["first_at"] < told["at"]
 
 
-async def test_what_is_about_no_ticket_is_not_noted_and_what_is_no_webhook_is_refused(
+async def test_notifications_without_a_ticket_are_ignored_and_other_bodies_refused(
     running: Running, http: httpx.AsyncClient
 ) -> None:
     assert (await tell(http)).json() == {"noted": 0}
@@ -554,7 +552,7 @@ async def test_what_is_about_no_ticket_is_not_noted_and_what_is_no_webhook_is_re
 # -- settings ---------------------------------------------------------------------------------------
 
 
-async def test_what_is_not_set_up_says_how(tmp_path: Path) -> None:
+async def test_unconfigured_callback_names_the_setting(tmp_path: Path) -> None:
     bare = demo_settings(tmp_path / "bare")
     async with (
         serving(bare) as running,
@@ -598,7 +596,7 @@ def test_no_bytes_make_a_reader_fail_in_any_other_way(body: bytes, one: str, oth
 
 
 @given(st.binary(max_size=300), st.integers(0, 10**9), st.floats(-301, 301))
-def test_what_is_signed_now_is_taken(body: bytes, at: int, away: float) -> None:
+def test_freshly_signed_callback_is_accepted(body: bytes, at: int, away: float) -> None:
     headers = signed(body, at)
 
     def check() -> None:

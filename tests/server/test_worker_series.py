@@ -209,7 +209,7 @@ def test_no_event_breaks_the_series(events: list[tuple[EventType, dict[str, Any]
     assert counted == ends
 
 
-async def test_restarted_service_counts_anew_and_knows_the_rest(tmp_path: Path) -> None:
+async def test_restarted_service_resets_counters_and_restores_gauges(tmp_path: Path) -> None:
     """
     After a restart a counter is lower than before, which rate() and increase() read as a reset.
 

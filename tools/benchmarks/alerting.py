@@ -61,7 +61,7 @@ async def _delays(folder: Path) -> list[float]:
         command += [f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address="]
         child = await Child.start("Alertmanager", command, folder / "log")
         stack.push_async_callback(child.stop)
-        await child.ready(f"http://127.0.0.1:{port}/-/ready")
+        await child.wait_ready(f"http://127.0.0.1:{port}/-/ready")
         return await _page(store, AlertingSettings(alertmanager_urls=(f"http://127.0.0.1:{port}",)), recorder)
 
 

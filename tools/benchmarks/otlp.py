@@ -25,7 +25,7 @@ from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent
-from queenright.server.otlp import otlp_app
+from queenright.server.otlp import OtlpReceiver
 from queenright.server.otlp.decode import decode_logs, decode_spans
 from queenright.server.otlp.receiver import Ingest
 from queenright.server.telemetry.assembler import Assembler
@@ -217,7 +217,7 @@ async def _whole_path(folder: Path) -> AsyncIterator[Ingest]:
 
 async def _over_http(path: str, bodies: list[bytes], ingest: Ingest) -> float:
     """Return the spans a second of this process's CPU, all its threads; the clients are another process."""
-    app = otlp_app(ingest, registry=CollectorRegistry())
+    app = OtlpReceiver(ingest, registry=CollectorRegistry())
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", ws="none")
         server = uvicorn.Server(config)

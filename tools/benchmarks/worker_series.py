@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.metrics.metrics import OPENMETRICS, written
+from queenright.server.metrics.metrics import OPENMETRICS, render_families
 from queenright.server.metrics.worker_series import WorkerSeries
 from tools.benchmarks.row import Row
 
@@ -70,7 +70,7 @@ def _measure(agents: int) -> tuple[float, float, float]:
     series.collect()
     gauges = time.process_time() - began
     began = time.process_time()
-    written(registry.collect(), OPENMETRICS)
+    render_families(registry.collect(), OPENMETRICS)
     return each, gauges, time.process_time() - began
 
 

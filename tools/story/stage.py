@@ -53,7 +53,7 @@ class Stage:
             self.receiver_url,
         )
         self.stack.push_async_callback(child.stop)
-        await child.ready(f"{self.alertmanager_url}/-/ready")
+        await child.wait_ready(f"{self.alertmanager_url}/-/ready")
 
 
 @contextlib.asynccontextmanager
@@ -79,7 +79,7 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
             folder, running.url, alertmanager_url, prometheus_url, [workers, mayfly_port]
         )
         stack.push_async_callback(child.stop)
-        await child.ready(f"{prometheus_url}/-/ready")
+        await child.wait_ready(f"{prometheus_url}/-/ready")
         yield Stage(
             running=running,
             settings=settings,

@@ -34,7 +34,7 @@ from queenright.judge.stack.stale_tickets import Unseen
 from queenright.judge.stack.targets import is_selector
 from queenright.judge.stack.tempo import Tempo
 from queenright.runtime.events import EventType
-from queenright.server.ops.folders import unusable
+from queenright.server.ops.folders import folder_error
 from queenright.server.ops.secret_files import stack_tokens
 from queenright.server.settings import Settings, load_settings
 
@@ -116,7 +116,7 @@ def _run(options: JobOptions, look: Callable[[Settings], Coroutine[Any, Any, int
     try:
         try:
             settings = _settings(options)
-            if options.state is not None and (why := unusable(options.state)):
+            if options.state is not None and (why := folder_error(options.state)):
                 raise ValueError(
                     f"the folder {options.state} cannot be used ({why}); name another with --state"
                 )

@@ -123,7 +123,7 @@ class Acting:
         ours = RuntimeRespawner(judging.runtime)
         if (url := self._settings.recovery.webhook_url) is not None:
             secret = respawners_secret(self._settings)
-            self._respawn_webhook = RespawnWebhook(url, self._store, ours=ours, secret=secret)
+            self._respawn_webhook = RespawnWebhook(url, self._store, local=ours, secret=secret)
         elsewhere = [] if self._respawn_webhook is None else [self._respawn_webhook]
         self.recovery = RecoveryService(
             self._store,

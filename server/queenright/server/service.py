@@ -56,8 +56,8 @@ from queenright.server.metrics.providers import ProviderMetrics
 from queenright.server.metrics.tracing import TRACED, EventTracer
 from queenright.server.metrics.worker_series import WorkerSeries
 from queenright.server.operator_requests import REQUESTING, OperatorRequests, find_requests
-from queenright.server.ops.arrivals import Arrivals, At, Gap
-from queenright.server.ops.folders import unusable
+from queenright.server.ops.arrivals import ArrivalLog, ArrivalMark, Gap
+from queenright.server.ops.folders import folder_error
 from queenright.server.ops.rebuild import Rebuilt, model_calls, rebuild
 from queenright.server.ops.secret_files import callback_secrets
 from queenright.server.ops.settings_files import check_files
@@ -137,7 +137,7 @@ def usable(storage: Path) -> None:
     Raises:
         UnusableStorageError: it cannot be made or written to.
     """
-    if why := unusable(storage):
+    if why := folder_error(storage):
         raise UnusableStorageError(
             f"The storage folder {storage} cannot be used ({why}); name another with --storage."
         )
@@ -211,7 +211,7 @@ class Service:
         self._reading_step_log = False
         self._replayed: dict[WorkerKey, float] = {}
         self._told: dict[WorkerKey, LoggedHealth] = {}
-        self._arrivals = Arrivals(settings.storage / "arrivals")
+        self._arrivals = ArrivalLog(settings.storage / "arrivals")
         self._away = 0.0
 
     async def start(self, *, hold_outbox: bool = False) -> None:
@@ -234,7 +234,7 @@ class Service:
         self.store = await asyncio.to_thread(Store.open, settings.database_url)
         self.monitor = HealthMonitor(
             health,
-            on_delay=lambda kind, delay: self.metrics.detected(kind, delay),
+            on_delay=lambda kind, delay: self.metrics.observe_detection(kind, delay),
             on_shadow=self._note_shadow,
         )
         self.metrics = ServiceMetrics(
@@ -250,11 +250,11 @@ class Service:
             self.registry, lambda: self.providers.providers(self.clock())
         )
         self.worker_series = WorkerSeries(self.registry, self.monitor.workers, self.monitor.get, self.clock)
-        self.feed = Feed(self.store, on_drop=self.metrics.dropped)
-        await self.feed.begin()
+        self.feed = Feed(self.store, on_drop=self.metrics.count_dropped)
+        await self.feed.start()
         self.bus = EventBus(
             log=self.store,
-            on_drop=self.metrics.dropped,
+            on_drop=self.metrics.count_dropped,
             on_error=lambda name, error: _log.error("subscriber %s failed: %r", name, error),
             on_publish=self._see,
         )
@@ -355,7 +355,7 @@ class Service:
             settings=health.intervention,
         )
         self.bus.subscribe(requests.changed, name="operator-requests", types=REQUESTING)
-        self.metrics.subscribed([*(one.name for one in self.bus.subscriptions), SUBSCRIBER])
+        self.metrics.add_subscribers([*(one.name for one in self.bus.subscriptions), SUBSCRIBER])
         await self._know_workers_again()
         await self.notifications.load()
         await self.silences.read_notifications()
@@ -385,7 +385,7 @@ class Service:
         if settings.step_logs:
             logs = StepLogs(
                 settings.step_logs,
-                take_in=self._from_step_log,
+                ingest=self._from_step_log,
                 on_skipped=lambda lines: self.metrics.telemetry_dropped.labels("step_log").inc(lines),
             )
             self._tasks.append(asyncio.create_task(logs.run(), name="step-logs"))
@@ -403,7 +403,7 @@ class Service:
         await self._stack.aclose()
         await self._publish_said()
         await self.bus.close()
-        self._arrivals.tick(self.clock(), at_once=True)
+        self._arrivals.write_alive(self.clock(), at_once=True)
         self._arrivals.close()
         await self.store.close()
 
@@ -424,7 +424,7 @@ class Service:
         """Return a bus for an agent that is loaded: what it tells is durable, and seen here as well."""
         return EventBus(
             log=self.agents.beside.log(self.store, agent_id),
-            on_drop=self.metrics.dropped,
+            on_drop=self.metrics.count_dropped,
             on_error=lambda name, error: _log.error("subscriber %s failed: %r", name, error),
             on_publish=lambda events: self.bus.fan_out(*events),
         )
@@ -478,14 +478,14 @@ class Service:
         All of it comes by here once: what arrived by OTLP or was read in a step log, and what graphs on
         the runtime publish themselves.
         """
-        self.metrics.published(events)
-        self.feed.saw(events)
+        self.metrics.count_events(events)
+        self.feed.add_transient(events)
         if self.settings.step_logs and not self._reading_step_log:
             self._live.update(
                 (event.agent_id, event.session_id) for event in events if event.type in WORKER_EVENTS
             )
         now = self.clock()
-        self._arrivals.saw(events, now)
+        self._arrivals.record_events(events, now)
         if not self.settings.health_monitoring.enabled:
             return
         for event in events:
@@ -566,7 +566,7 @@ class Service:
                 # Only what was slept counts: a turn that takes long is a slow database, and no jump.
                 self._clock_jumped(now, jumped if abs(jumped) > _JUMP else slept)
             try:
-                self._arrivals.tick(now)
+                self._arrivals.write_alive(now)
                 self._said += self.monitor.advance(now, _DUE_AT_ONCE)
                 await self._publish_said()
                 await self.tickets.settle(now)
@@ -577,7 +577,7 @@ class Service:
     def _clock_jumped(self, now: float, by: float) -> None:
         self.monitor.clock_jumped(now)
         self.acting.clock_jumped(now, by)
-        self._arrivals.jumped(now - by, now)
+        self._arrivals.record_clock_jump(now - by, now)
 
     def _pause(self) -> float:
         known = (self.monitor.next_deadline(), self.tickets.next_deadline(), self.acting.next_deadline())
@@ -697,22 +697,24 @@ class Service:
         self.monitor.listening_since = began
 
         def replay(connection: Connection) -> Rebuilt:
-            lived = self._arrivals.lived
-            return rebuild(connection, self.monitor, since=since, now=began, notes=notes, lived=lived)
+            alive_until = self._arrivals.alive_until
+            return rebuild(
+                connection, self.monitor, since=since, now=began, notes=notes, alive_until=alive_until
+            )
 
         found = await asyncio.to_thread(self.store.read_now, replay)
         for call in await self.store.read(lambda conn: model_calls(conn, began - WINDOW)):
             self.providers.note(call, began)
         self._replayed = {health.key: health.vitals.last_event for health in self.monitor.workers()}
         now = self.clock()
-        if found.lived is not None:
-            self.monitor.was_away(found.lived, now)
-            self._away = max(0.0, now - found.lived)
+        if found.alive_until is not None:
+            self.monitor.was_away(found.alive_until, now)
+            self._away = max(0.0, now - found.alive_until)
             if found.last_id:
-                notes.append(At(found.lived, found.last_id))
-            notes.append(Gap("away", found.lived, now))
-        self._arrivals.begin(notes, now)
-        self._told = found.told
+                notes.append(ArrivalMark(found.alive_until, found.last_id))
+            notes.append(Gap("away", found.alive_until, now))
+        self._arrivals.start(notes, now)
+        self._told = found.logged_health
         if found.events:
             _log.info("read %d events of the last day again", found.events)
 

@@ -13,6 +13,7 @@ import fcntl
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -40,12 +41,13 @@ from queenright.server.ops.programs import ProgramNotFoundError, find_program
 from queenright.server.ops.secret_files import InvalidSecretError
 from queenright.server.ops.sockets import free_port, listen, listening, url_of
 from queenright.server.otlp.forward import Forwarder
-from queenright.server.otlp.receiver import otlp_app
+from queenright.server.otlp.grpc_refusal import OtlpProtocol
+from queenright.server.otlp.receiver import OtlpReceiver
 from queenright.server.service import Service, usable
 from queenright.server.settings import AgentsSettings, Settings
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.pricing import load_prices
-from queenright.server.telemetry.recall import RECALLED, RECALLED_EVENTS, recall
+from queenright.server.telemetry.recall import RECALLED, RECALLED_EVENTS, restore_runs
 from queenright.server.webhooks.hooks import HookReceiver, with_hooks
 
 _API: Final = "the API and the status page"
@@ -175,8 +177,8 @@ async def serving(
         events = await service.store.read(
             lambda connection: read_history(connection, types=RECALLED, limit=RECALLED_EVENTS)
         )
-        recall(assembler, service.monitor, events)
-        receiver = otlp_app(
+        restore_runs(assembler, service.monitor, events)
+        receiver = OtlpReceiver(
             service.ingest,
             assembler=assembler,
             intake=service.intake,
@@ -198,9 +200,11 @@ async def serving(
             with_hooks(receiver, hooks),
             access=access,
             bound=otlp_socket.getsockname()[0],
-            denied=hooks.denied,
+            on_denied=hooks.count_denied,
         )
-        await stack.enter_async_context(listening(guarded, otlp_socket))
+        await stack.enter_async_context(
+            listening(guarded, otlp_socket, protocol=partial(OtlpProtocol, receiver.refuse_grpc))
+        )
         app = create_app(service, bound=api_socket.getsockname()[0], access=access)
         await stack.enter_async_context(listening(app, api_socket))
         watch = TokenWatch(access.file, service.store, service.bus.publish, clock=service.clock)
@@ -209,7 +213,7 @@ async def serving(
         stack.callback(service.agents.stop_loading)
         stack.callback(service.stopping.set)
         stack.callback(service.permissions.close)
-        closed = any(access.required(sock.getsockname()[0]) for sock in (api_socket, otlp_socket))
+        closed = any(access.is_token_required(sock.getsockname()[0]) for sock in (api_socket, otlp_socket))
         yield Running(
             service,
             url_of(api_socket),
@@ -279,7 +283,7 @@ async def up(
                     token_file=token_file,
                 )
                 programs.push_async_callback(child.stop)
-                await child.ready(f"{alertmanager_url}/-/ready")
+                await child.wait_ready(f"{alertmanager_url}/-/ready")
                 running.service.outbox.release()
                 await stack.enter_async_context(_watched(child, running.service, say))
                 running.alertmanager_url = alertmanager_url
@@ -292,7 +296,7 @@ async def up(
                 child = await _prometheus(prometheus, own, options, port, running.url, token_file)
                 programs.push_async_callback(child.stop)
                 running.prometheus_url = prometheus_url
-                await child.ready(f"{running.prometheus_url}/-/ready")
+                await child.wait_ready(f"{running.prometheus_url}/-/ready")
                 await stack.enter_async_context(_watched(child, running.service, say))
             if options.demo:
                 fleet = Fleet(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.server.access.access import Access, Denied
+from queenright.server.access.access import Access, Denial
 from queenright.server.access.addresses import network_of
 from queenright.server.access.caller import Caller, who, who_from
 from queenright.server.access.guard import Guard
@@ -52,7 +52,7 @@ def test_never_more_than_the_burst_and_the_rate_pass(pauses: list[float], rate: 
 
 
 def test_many_callers_take_no_more_memory() -> None:
-    limit = RateLimit(1, 1, monotonic=Clock(), most=100)
+    limit = RateLimit(1, 1, monotonic=Clock(), limit=100)
     for number in range(1000):
         limit.take(number)
 
@@ -81,8 +81,8 @@ def test_wrong_tokens_from_one_address_are_put_off_and_others_are_not(tmp_path: 
     door = access(tmp_path, clock, failed_logins_per_minute=3)
 
     def wrong(address: str) -> int:
-        found = door.identify(address, presented="wrong", session=None, required=True)
-        assert isinstance(found, Denied)
+        found = door.identify(address, token_text="wrong", session=None, is_token_required=True)
+        assert isinstance(found, Denial)
         return found.status
 
     assert [wrong("192.0.2.7") for _ in range(4)] == [401, 401, 401, 429]
@@ -91,7 +91,7 @@ def test_wrong_tokens_from_one_address_are_put_off_and_others_are_not(tmp_path: 
     assert [wrong("192.0.2.7") for _ in range(2)] == [401, 429]
 
 
-async def test_whoever_asks_too_much_is_told_when_to_come_again(tmp_path: Path) -> None:
+async def test_rate_limited_caller_gets_retry_after(tmp_path: Path) -> None:
     clock = Clock()
     settings = load_settings(storage=tmp_path, http={"limits": {"requests_per_second": 2, "burst": 2}})
 
@@ -118,7 +118,7 @@ async def httpx_answer(send: object) -> None:
 def test_a_name_in_the_audit_is_the_tokens_and_has_room_for_it() -> None:
     from starlette.requests import Request
 
-    from queenright.server.access.caller import KEY, LONGEST
+    from queenright.server.access.caller import KEY, MAX_NAME_LENGTH
 
     def asked(name: str, address: str = "192.0.2.7") -> Request:
         return Request({"type": "http", KEY: Caller(Role.OPERATOR, address, name, "id" if name else "")})
@@ -128,7 +128,7 @@ def test_a_name_in_the_audit_is_the_tokens_and_has_room_for_it() -> None:
     assert who_from(asked("ada")) == "ada (operator, 192.0.2.7)"
     assert who_from(asked("ada"), "bob") == "ada (as bob; operator, 192.0.2.7)"
     longest = who_from(asked("a" * 40, "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255%eth0"), "b" * 100)
-    assert len(longest) <= LONGEST
+    assert len(longest) <= MAX_NAME_LENGTH
     assert longest.startswith("a" * 40 + " (")
     assert longest.endswith("operator, ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255)")
-    assert len(who(asked("ada"), "b" * 100)) == LONGEST
+    assert len(who(asked("ada"), "b" * 100)) == MAX_NAME_LENGTH

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from queenright.server.access.openapi import add_access
-from queenright.server.access.rights import RIGHTS, need_of
-from queenright.server.access.roles import Need, Role, enough_for, may
+from queenright.server.access.rights import ACCESS_RULES, required_level
+from queenright.server.access.roles import AccessLevel, Role, is_allowed, roles_for
 from queenright.server.app import create_app
 from queenright.server.up import serving
 from tests.server.conftest import demo_settings
@@ -54,21 +54,21 @@ def routes(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
     return asyncio.run(look())
 
 
-def test_what_is_open_to_everybody_is_this_and_nothing_else(routes: list[tuple[str, str]]) -> None:
-    assert {one for one in routes if need_of(*one) is Need.OPEN} == OPEN
+def test_open_routes_are_exactly_these(routes: list[tuple[str, str]]) -> None:
+    assert {one for one in routes if required_level(*one) is AccessLevel.OPEN} == OPEN
 
 
-def test_whoever_only_looks_changes_nothing(routes: list[tuple[str, str]]) -> None:
+def test_viewer_routes_are_read_only(routes: list[tuple[str, str]]) -> None:
     changing = [one for one in routes if one[0] in ("POST", "PUT", "DELETE") and one not in OPEN]
 
-    allowed = {one for one in changing if may(Role.VIEWER, need_of(*one))}
+    allowed = {one for one in changing if is_allowed(Role.VIEWER, required_level(*one))}
 
     # One's own name on one's own browser, and leaving.
     assert allowed == {("POST", "/you"), ("POST", "/logout")}
 
 
-def test_machines_may_report_and_nothing_else(routes: list[tuple[str, str]]) -> None:
-    allowed = {one for one in routes if may(Role.REPORTER, need_of(*one)) and one not in OPEN}
+def test_reporter_routes_are_exactly_these(routes: list[tuple[str, str]]) -> None:
+    allowed = {one for one in routes if is_allowed(Role.REPORTER, required_level(*one)) and one not in OPEN}
 
     assert allowed == {
         ("GET", "/metrics"),
@@ -82,8 +82,8 @@ def test_machines_may_report_and_nothing_else(routes: list[tuple[str, str]]) -> 
     }
 
 
-def test_whose_code_runs_here_is_an_admins_matter(routes: list[tuple[str, str]]) -> None:
-    allowed = {one for one in routes if not may(Role.OPERATOR, need_of(*one))}
+def test_changes_of_loaded_agents_require_an_admin(routes: list[tuple[str, str]]) -> None:
+    allowed = {one for one in routes if not is_allowed(Role.OPERATOR, required_level(*one))}
 
     assert allowed >= {("GET", "/api/settings"), ("POST", "/-/reload"), ("POST", "/api/agents")}
     assert all(re.match(r"/api/agents|/api/settings|/-/reload", path) for _, path in allowed)
@@ -91,7 +91,7 @@ def test_whose_code_runs_here_is_an_admins_matter(routes: list[tuple[str, str]])
 
 def test_no_line_of_the_table_is_for_a_route_that_is_gone(routes: list[tuple[str, str]]) -> None:
     there = {(method, re.sub(r"\{\w+\}", "x", path)) for method, path in routes}
-    for right in RIGHTS:
+    for right in ACCESS_RULES:
         if right.path in ("/v1/{}", "/openapi.json"):
             continue
         example = right.path.replace("{agent}", "x").replace("{}", "x")
@@ -101,35 +101,35 @@ def test_no_line_of_the_table_is_for_a_route_that_is_gone(routes: list[tuple[str
 @pytest.mark.parametrize(
     ("method", "path", "need"),
     [
-        ("GET", "/api/agents/a/b\nc/instructions", Need.REPORTER),
-        ("POST", "/api/agents/a/../../x/instructions/1/answer", Need.REPORTER),
-        ("POST", "/api/agents/a/instructions/1/answer/", Need.OPERATOR),
-        ("POST", "//api/heartbeats", Need.OPERATOR),
-        ("POST", "/api/heartbeats/", Need.OPERATOR),
-        ("POST", "/API/HEARTBEATS", Need.OPERATOR),
-        ("POST", "/static/x", Need.OPERATOR),
-        ("GET", "/static/../api/settings", Need.VIEWER),
-        ("GET", "/static/a/b", Need.VIEWER),
-        ("HEAD", "/api/settings", Need.ADMIN),
-        ("DELETE", "/api/agents/a", Need.ADMIN),
-        ("DELETE", "/api/agents/a/b", Need.ADMIN),
-        ("DELETE", "/api/agents/a/sessions/s", Need.OPERATOR),
-        ("DELETE", "/api/agents/a/graphs/g", Need.ADMIN),
-        ("TRACE", "/api/status", Need.OPERATOR),
-        ("WHATEVER", "/nowhere", Need.OPERATOR),
+        ("GET", "/api/agents/a/b\nc/instructions", AccessLevel.REPORTER),
+        ("POST", "/api/agents/a/../../x/instructions/1/answer", AccessLevel.REPORTER),
+        ("POST", "/api/agents/a/instructions/1/answer/", AccessLevel.OPERATOR),
+        ("POST", "//api/heartbeats", AccessLevel.OPERATOR),
+        ("POST", "/api/heartbeats/", AccessLevel.OPERATOR),
+        ("POST", "/API/HEARTBEATS", AccessLevel.OPERATOR),
+        ("POST", "/static/x", AccessLevel.OPERATOR),
+        ("GET", "/static/../api/settings", AccessLevel.VIEWER),
+        ("GET", "/static/a/b", AccessLevel.VIEWER),
+        ("HEAD", "/api/settings", AccessLevel.ADMIN),
+        ("DELETE", "/api/agents/a", AccessLevel.ADMIN),
+        ("DELETE", "/api/agents/a/b", AccessLevel.ADMIN),
+        ("DELETE", "/api/agents/a/sessions/s", AccessLevel.OPERATOR),
+        ("DELETE", "/api/agents/a/graphs/g", AccessLevel.ADMIN),
+        ("TRACE", "/api/status", AccessLevel.OPERATOR),
+        ("WHATEVER", "/nowhere", AccessLevel.OPERATOR),
     ],
 )
-def test_a_path_written_another_way_asks_no_less(method: str, path: str, need: Need) -> None:
-    assert need_of(method, path) is need
+def test_a_path_written_another_way_asks_no_less(method: str, path: str, need: AccessLevel) -> None:
+    assert required_level(method, path) is need
 
 
-def test_roles_contain_one_another_and_a_reporter_stands_beside() -> None:
-    assert enough_for(Need.VIEWER) == [Role.VIEWER, Role.OPERATOR, Role.ADMIN]
-    assert enough_for(Need.REPORTER) == [Role.REPORTER, Role.OPERATOR, Role.ADMIN]
-    assert enough_for(Need.ADMIN) == [Role.ADMIN]
+def test_roles_are_nested_except_reporter() -> None:
+    assert roles_for(AccessLevel.VIEWER) == [Role.VIEWER, Role.OPERATOR, Role.ADMIN]
+    assert roles_for(AccessLevel.REPORTER) == [Role.REPORTER, Role.OPERATOR, Role.ADMIN]
+    assert roles_for(AccessLevel.ADMIN) == [Role.ADMIN]
 
 
-def test_the_document_says_what_the_guard_asks(routes: list[tuple[str, str]]) -> None:
+def test_openapi_document_has_the_access_levels(routes: list[tuple[str, str]]) -> None:
     document: dict[str, Any] = {"paths": {}}
     for method, path in routes:
         document["paths"].setdefault(path, {})[method.lower()] = {}
@@ -138,6 +138,8 @@ def test_the_document_says_what_the_guard_asks(routes: list[tuple[str, str]]) ->
 
     for method, path in routes:
         operation = document["paths"][path][method.lower()]
-        assert operation["security"] == ([] if need_of(method, path) is Need.OPEN else [{"token": []}])
+        assert operation["security"] == (
+            [] if required_level(method, path) is AccessLevel.OPEN else [{"token": []}]
+        )
     assert document["paths"]["/api/agents/{agent_id}/terminate"]["post"]["x-role"] == "operator or admin"
     assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"

@@ -106,7 +106,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 @pytest.mark.parametrize(
     "path", ["/", "/api/status", "/metrics", "/docs", "/openapi.json", "/live", "/nowhere"]
 )
-def test_without_a_token_nothing_is_told(service: Guarded, path: str) -> None:
+def test_request_without_a_token_is_denied(service: Guarded, path: str) -> None:
     with service.client() as http:
         response = http.get(path)
 
@@ -116,7 +116,7 @@ def test_without_a_token_nothing_is_told(service: Guarded, path: str) -> None:
     assert "queenright token create" in response.json()["title"]
 
 
-def test_a_process_that_lives_says_so_to_everybody_and_why_it_is_not_ready_to_those_who_may_look(
+def test_probes_are_open_and_details_need_a_viewer(
     service: Guarded,
 ) -> None:
     with service.client() as anybody, service.client("viewer") as viewer:
@@ -143,7 +143,7 @@ def test_a_process_that_lives_says_so_to_everybody_and_why_it_is_not_ready_to_th
         "Bearer \xff",
     ],
 )
-def test_what_is_no_token_lets_nobody_in(service: Guarded, header: str) -> None:
+def test_invalid_tokens_are_denied(service: Guarded, header: str) -> None:
     sent = header.replace("{viewer}", service.tokens["viewer"])
     with service.client() as http:
         response = http.get("/api/status", headers=[(b"Authorization", sent.encode("latin-1"))])
@@ -162,7 +162,7 @@ def test_two_tokens_are_one_too_many(service: Guarded) -> None:
     assert response.status_code == 400
 
 
-def test_a_token_in_the_address_or_in_a_cookie_of_its_own_is_none(service: Guarded) -> None:
+def test_token_in_the_url_or_in_another_cookie_is_ignored(service: Guarded) -> None:
     words = service.tokens["admin"]
     with service.client() as http:
         found = [
@@ -187,7 +187,7 @@ def test_a_token_in_the_address_or_in_a_cookie_of_its_own_is_none(service: Guard
         ("DELETE", "/api/agents/nobody", {"admin"}),
     ],
 )
-def test_a_role_may_what_it_is_for(service: Guarded, method: str, path: str, enough: set[str]) -> None:
+def test_role_has_its_access_levels(service: Guarded, method: str, path: str, enough: set[str]) -> None:
     refused: dict[str, httpx.Response] = {}
     for role in service.tokens:
         with service.client(role) as http:
@@ -197,11 +197,11 @@ def test_a_role_may_what_it_is_for(service: Guarded, method: str, path: str, eno
 
     assert set(refused) == set(service.tokens) - enough
     for role, response in refused.items():
-        assert f"is a {role}'s; this takes the role " in response.json()["title"]
+        assert f"has the role {role}; this requires the role " in response.json()["title"]
         assert "insufficient_scope" in response.headers["www-authenticate"]
 
 
-def test_a_token_that_expires_or_is_revoked_is_good_for_nothing_at_once(service: Guarded) -> None:
+def test_expired_or_revoked_token_is_denied_at_once(service: Guarded) -> None:
     short = token_for(service.settings, "short", Role.VIEWER, seconds=-1)
     lost = token_for(service.settings, "lost", Role.VIEWER)
 
@@ -217,7 +217,7 @@ def test_a_token_that_expires_or_is_revoked_is_good_for_nothing_at_once(service:
 
 def test_a_stream_ends_when_its_token_is_revoked(service: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is looked at whenever something is sent, after a while: here, every time."""
-    monkeypatch.setattr("queenright.server.access.guard.LOOK_AGAIN", 0.0)
+    monkeypatch.setattr("queenright.server.access.guard.RECHECK_SECONDS", 0.0)
     words = token_for(service.settings, "watcher", Role.VIEWER)
     shown = {"Authorization": f"Bearer {words}"}
     with service.client(timeout=30) as http, http.stream("GET", "/live", headers=shown) as stream:
@@ -243,7 +243,7 @@ def test_another_sites_page_gets_no_leave_to_ask(service: Guarded) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/status", "/metrics", "/healthz", "/login", "/docs", "/", "/nowhere"])
-def test_every_answer_says_what_a_browser_may_do_with_it(service: Guarded, path: str) -> None:
+def test_every_response_has_security_headers(service: Guarded, path: str) -> None:
     with service.client("viewer") as http:
         headers = http.get(path).headers
 
@@ -260,7 +260,7 @@ def test_every_answer_says_what_a_browser_may_do_with_it(service: Guarded, path:
 # -- what is kept of it ---------------------------------------------------------------------------
 
 
-def test_what_is_done_is_kept_under_the_tokens_name_whatever_is_said(service: Guarded) -> None:
+def test_actions_are_audited_under_the_tokens_name(service: Guarded) -> None:
     with service.client("operator") as http:
         http.post("/api/agents/looper/nudge", json={"message": "go on", "by": "bob"})
         http.post("/api/agents/looper/nudge", json={"message": "go on"})
@@ -269,7 +269,7 @@ def test_what_is_done_is_kept_under_the_tokens_name_whatever_is_said(service: Gu
     assert {row["by"] for row in rows if row["kind"] == "nudge"} >= {"operator (as bob)", "operator"}
 
 
-def test_who_stopped_a_worker_is_in_the_audit_with_role_and_address(service: Guarded) -> None:
+def test_termination_is_audited_with_role_and_address(service: Guarded) -> None:
     service.call(service.running.service.ingest(list(looping(time.time(), agent="doomed", times=3))))
     with service.client("admin") as http:
         response = http.post(
@@ -351,7 +351,7 @@ def log_in(service: Guarded, role: str, http: httpx.Client) -> None:
     assert service.tokens[role] not in cookie
 
 
-def test_whoever_is_not_logged_in_is_asked_to_and_gets_where_they_wanted(service: Guarded) -> None:
+def test_sign_in_redirects_to_the_requested_page(service: Guarded) -> None:
     with service.client() as http:
         sent_on = http.get("/breakers?name=a%20b", headers=PAGE)
         asked = http.get(sent_on.headers["location"], headers=PAGE)
@@ -392,17 +392,17 @@ def test_a_session_looks_and_acts_as_its_token_until_one_logs_out(service: Guard
     assert after.status_code == 401
 
 
-def test_a_cookie_alone_changes_nothing(service: Guarded) -> None:
+def test_cookie_alone_does_not_authorize_changes(service: Guarded) -> None:
     with logged_in(service, "admin") as http:
         without = http.post("/api/deadman")
         foreign = http.post("/api/deadman", headers={"Origin": "https://evil.example"})
         ours = http.post("/api/deadman", headers={"Origin": service.running.url})
 
     assert (without.status_code, foreign.status_code, ours.status_code) == (403, 403, 204)
-    assert "a cookie is not enough" in without.json()["title"]
+    assert "a cookie does not authorize" in without.json()["title"]
 
 
-def test_a_page_says_which_role_is_missing(service: Guarded) -> None:
+def test_denied_page_names_the_required_role(service: Guarded) -> None:
     with logged_in(service, "viewer") as http:
         response = http.post(
             "/act/nudge", data={"agent": "looper"}, headers=PAGE | {"Origin": service.running.url}
@@ -410,17 +410,17 @@ def test_a_page_says_which_role_is_missing(service: Guarded) -> None:
 
     assert response.status_code == 403
     assert response.headers["content-type"].startswith("text/html")
-    assert "this takes the role operator or admin" in response.text
+    assert "this requires the role operator or admin" in response.text
 
 
-def test_a_wrong_token_is_said_to_be_wrong_and_not_repeated(service: Guarded) -> None:
+def test_invalid_token_at_sign_in_is_reported_without_its_text(service: Guarded) -> None:
     with service.client() as http:
         response = http.post(
             "/login", data={"token": "<b>qrt_wrong"}, headers=PAGE | {"Origin": service.running.url}
         )
 
     assert response.status_code == 401
-    assert "This token is not known" in response.text
+    assert "This token is unknown" in response.text
     assert "qrt_wrong" not in response.text
 
 
@@ -450,10 +450,10 @@ def test_a_login_leads_to_a_page_of_ours_and_nowhere_else(service: Guarded, plac
 # -- starting -------------------------------------------------------------------------------------
 
 
-async def test_a_service_that_could_let_nobody_in_does_not_start(tmp_path: Path) -> None:
+async def test_service_without_live_tokens_does_not_start(tmp_path: Path) -> None:
     settings = guarded(tmp_path)
 
-    with pytest.raises(InvalidTokensError, match=r"no live one in .*tokens\.json"):
+    with pytest.raises(InvalidTokensError, match=r"tokens\.json has no live token"):
         async with serving(settings):
             pass
     assert not (tmp_path / "queenright.db").exists()
@@ -473,10 +473,10 @@ async def test_a_service_that_could_let_nobody_in_does_not_start(tmp_path: Path)
 def test_a_token_is_needed_wherever_others_can_reach(
     tmp_path: Path, host: str, said: bool, needed: bool
 ) -> None:
-    assert Access(guarded(tmp_path, required=said)).required(host) is needed
+    assert Access(guarded(tmp_path, required=said)).is_token_required(host) is needed
 
 
-async def test_on_loopback_nobody_needs_a_token_but_one_that_is_sent_is_looked_at(tmp_path: Path) -> None:
+async def test_loopback_needs_no_token_but_checks_one_that_is_sent(tmp_path: Path) -> None:
     settings = guarded(tmp_path, required=False)
     words = token_for(settings, "ada", Role.VIEWER)
     async with serving(settings) as running:
@@ -531,10 +531,10 @@ async def test_tokens_are_not_passed_on_with_telemetry(tmp_path: Path) -> None:
     ("required", "host", "why"),
     [
         (True, "127.0.0.1", "auth.required is true"),
-        (False, "0.0.0.0", "others than this machine reach it"),
+        (False, "0.0.0.0", "other machines can reach it"),
     ],
 )
-def test_service_that_would_refuse_everybody_says_why(
+def test_missing_tokens_error_names_the_reason(
     tmp_path: Path, *, required: bool, host: str, why: str
 ) -> None:
     with pytest.raises(InvalidTokensError, match=why):

@@ -40,7 +40,7 @@ def test_a_token_is_printed_alone_and_once_and_is_the_one_that_is_known(tmp_path
 
 
 @pytest.mark.parametrize(("said", "days"), [("12h", 0.5), ("1y", 365.0), ("never", None)])
-def test_it_ends_when_it_is_told_to(tmp_path: Path, said: str, days: float | None) -> None:
+def test_token_expires_at_the_given_time(tmp_path: Path, said: str, days: float | None) -> None:
     file = tmp_path / "tokens.json"
 
     _, out, _ = run("create", "ada", "--role", "viewer", "--expires", said, "--json", file=file)
@@ -54,7 +54,7 @@ def test_it_ends_when_it_is_told_to(tmp_path: Path, said: str, days: float | Non
         assert made["expires_at"] - made["made_at"] == pytest.approx(days * DAY)
 
 
-def test_the_list_says_which_hold_and_never_what_they_are(tmp_path: Path) -> None:
+def test_token_list_shows_states_and_no_secrets(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     assert run("list", file=file)[0] == 1
     run("create", "ada", "--role", "operator", file=file)
@@ -76,7 +76,7 @@ def test_the_list_says_which_hold_and_never_what_they_are(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "words", [("ada", "--role", "king"), ("ada",), ("ada", "--role", "viewer", "--expires", "0d")]
 )
-def test_misuse_makes_nothing(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_invalid_usage_creates_no_token(tmp_path: Path, words: tuple[str, ...]) -> None:
     file = tmp_path / "tokens.json"
 
     assert run("create", *words, file=file)[0] == 2

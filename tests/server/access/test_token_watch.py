@@ -59,17 +59,17 @@ async def office(tmp_path: Path) -> AsyncIterator[Office]:
     await store.close()
 
 
-async def test_each_that_comes_and_goes_is_said_once_with_why(office: Office) -> None:
+async def test_added_and_removed_tokens_are_published_once_with_the_reason(office: Office) -> None:
     watch = office.watch()
-    await watch.look()
+    await watch.check()
     office.make("ada", Role.ADMIN, id_="0" * 8)
     office.make("bob", Role.VIEWER, id_="1" * 8, expires_at=NOW + 60)
-    await watch.look()
-    await watch.look()
+    await watch.check()
+    await watch.check()
     office.revoke("ada")
-    await watch.look()
+    await watch.check()
     office.now += 60
-    await watch.look()
+    await watch.check()
 
     first, second, third = await office.said()
     assert first["came"] == [{"name": "ada", "role": "admin"}, {"name": "bob", "role": "viewer"}]
@@ -81,26 +81,26 @@ async def test_each_that_comes_and_goes_is_said_once_with_why(office: Office) ->
         assert secret not in json.dumps([first, second, third])
 
 
-async def test_what_changed_while_the_service_was_away_is_said_when_it_is_back(office: Office) -> None:
+async def test_changes_during_downtime_are_published_after_the_restart(office: Office) -> None:
     office.make("ada", Role.ADMIN, id_="0" * 8)
-    await office.watch().look()
+    await office.watch().check()
     office.revoke("ada")
     office.now += 1
     office.make("ada", Role.OPERATOR, id_="1" * 8)
     back = office.watch()
-    await back.look()
-    await office.watch().look()
+    await back.check()
+    await office.watch().check()
 
     _, second = await office.said()
     assert second["came"] == [{"name": "ada", "role": "operator"}]
     assert [(one["name"], one["role"]) for one in second["went"]] == [("ada", "admin")]
 
 
-async def test_a_file_that_cannot_be_used_says_nothing_of_its_tokens(office: Office) -> None:
+async def test_unusable_token_file_publishes_nothing(office: Office) -> None:
     office.make("ada", Role.ADMIN, id_="0" * 8)
     watch = office.watch()
-    await watch.look()
+    await watch.check()
     office.file.write_text("{")
-    await watch.look()
+    await watch.check()
 
     assert len(await office.said()) == 1

@@ -26,7 +26,7 @@ def made(
     return new_token(name, role, id_=id_, secret=SECRET, now=NOW, expires_at=expires_at)
 
 
-def test_a_token_is_found_by_its_words_and_by_nothing_else() -> None:
+def test_token_is_found_only_by_its_text() -> None:
     token, words = made()
     tokens = Tokens((token,))
 
@@ -48,7 +48,7 @@ def test_no_text_that_somebody_makes_up_is_a_token(text: str) -> None:
     assert Tokens((made()[0],)).find(text, NOW) is None
 
 
-def test_an_expired_token_is_none_from_the_very_second() -> None:
+def test_token_is_invalid_from_the_second_it_expires() -> None:
     token, words = made(expires_at=NOW + 10)
 
     assert Tokens((token,)).find(words, NOW + 9.9) == token
@@ -56,27 +56,27 @@ def test_an_expired_token_is_none_from_the_very_second() -> None:
     assert token.state(NOW + 10) == "expired"
 
 
-def test_a_revoked_token_is_none_and_its_hash_is_gone() -> None:
+def test_revoked_token_is_invalid_and_its_hash_is_erased() -> None:
     token, words = made()
     after = Tokens((token,)).without("ada", NOW)
 
     assert after.find(words, NOW) is None
     assert token.sha256 not in repr([one.model_dump() for one in after.all])
-    with pytest.raises(InvalidTokensError, match="no live token 'ada'; there are: none"):
+    with pytest.raises(InvalidTokensError, match="no live token 'ada'; live tokens: none"):
         after.without("ada", NOW)
 
 
 def test_a_name_is_given_once_and_again_when_its_token_has_ended() -> None:
     tokens = Tokens((made(expires_at=NOW + 10)[0],))
 
-    with pytest.raises(InvalidTokensError, match="already; revoke it first"):
+    with pytest.raises(InvalidTokensError, match="already exists; revoke it first"):
         tokens.with_token(made(id_="1" * 8)[0], NOW)
     assert [one.id for one in tokens.with_token(made(id_="1" * 8)[0], NOW + 10).all] == ["1" * 8]
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "a\nb", "-a", "ä", "a" * 41, "a;b", "\x1b[2J"])
-def test_a_name_that_could_break_a_line_is_none(name: str) -> None:
-    with pytest.raises(InvalidTokensError, match="no name for a token"):
+def test_invalid_token_names_are_rejected(name: str) -> None:
+    with pytest.raises(InvalidTokensError, match="not a valid token name"):
         made(name)
 
 
@@ -106,7 +106,7 @@ def test_the_file_is_its_owners_alone_and_holds_no_token(tmp_path: Path) -> None
     assert read_tokens(path).all == (token,)
 
 
-def test_a_change_of_the_file_is_seen_at_once(tmp_path: Path) -> None:
+def test_changed_token_file_applies_at_once(tmp_path: Path) -> None:
     path = tmp_path / "tokens.json"
     file = TokenFile(path)
     assert file.now().all == ()
@@ -120,7 +120,7 @@ def test_a_change_of_the_file_is_seen_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"tokens": [{}]}', '{"version": 2}', "\xff", '{"tokens": "x"}', "[" * 100_000]
 )
-def test_a_damaged_file_lets_nobody_in_and_is_named(tmp_path: Path, text: str) -> None:
+def test_damaged_token_file_refuses_all_and_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "tokens.json"
     write(path, made()[0])
     file = TokenFile(path)
@@ -133,7 +133,7 @@ def test_a_damaged_file_lets_nobody_in_and_is_named(tmp_path: Path, text: str) -
             file.now()
 
 
-def test_what_stands_in_a_damaged_file_is_not_repeated() -> None:
+def test_error_of_a_damaged_token_file_has_no_content() -> None:
     token = json.loads(made()[0].model_dump_json()) | {"sha256": "almost-a-secret"}
 
     with pytest.raises(InvalidTokensError) as refused:
@@ -149,7 +149,7 @@ def test_a_file_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> N
     write(path, made()[0])
     path.chmod(mode)
 
-    with pytest.raises(InvalidTokensError, match="can be written by others"):
+    with pytest.raises(InvalidTokensError, match="writable by others"):
         read_tokens(path)
 
 
@@ -163,7 +163,7 @@ def test_a_link_put_in_place_of_the_new_file_is_not_followed(tmp_path: Path) -> 
     assert victim.read_text() == "mine"
 
 
-def test_two_who_make_tokens_at_once_lose_none(tmp_path: Path) -> None:
+def test_concurrent_token_changes_are_not_lost(tmp_path: Path) -> None:
     path = tmp_path / "tokens.json"
 
     def make(number: int) -> None:
@@ -180,7 +180,7 @@ def test_two_who_make_tokens_at_once_lose_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of others")
-def test_what_root_makes_the_service_can_read(tmp_path: Path) -> None:
+def test_token_file_made_by_root_is_readable_by_the_service(tmp_path: Path) -> None:
     path = tmp_path / "tokens.json"
     os.chown(tmp_path, 10_001, 10_001)
 

@@ -12,7 +12,7 @@ import uvicorn
 from prometheus_client import CollectorRegistry
 
 from queenright.runtime.events import AgentEvent
-from queenright.server.otlp import OtlpReceiver, otlp_app
+from queenright.server.otlp import OtlpReceiver
 
 
 @dataclass
@@ -51,7 +51,7 @@ async def serve(app: Any, listener: socket.socket) -> tuple[uvicorn.Server, asyn
 async def otlp() -> AsyncIterator[Listening]:
     """A receiver on a free port with small limits: 64 KiB as sent, 256 KiB decompressed."""
     listening = Listening()
-    listening.app = otlp_app(
+    listening.app = OtlpReceiver(
         listening.ingest, registry=listening.registry, max_body=65_536, max_inflated=262_144, body_timeout=0.5
     )
     with socket.create_server(("127.0.0.1", 0)) as listener:

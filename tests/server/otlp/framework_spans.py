@@ -64,7 +64,7 @@ def request(
 def decode(*spans: dict[str, Any], memory: Assembler | None = None, **resource: str) -> Batch:
     memory = memory or Assembler()
     batch = decode_spans(request(*spans, **resource), memory, NOW)
-    memory.duplicates.settle(batch.identities, stored=True)
+    memory.duplicates.finish_storing(batch.identities, stored=True)
     return batch
 
 

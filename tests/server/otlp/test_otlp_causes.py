@@ -99,7 +99,7 @@ def test_cause_3_run_without_an_agents_span_ends_with_its_outermost_span() -> No
     assert types(decoded)[-1] == "execution_completed"
 
 
-def test_cause_4_and_5_spans_that_disagree_or_name_nothing_are_one_run() -> None:
+def test_cause_4_and_5_spans_with_different_or_no_names_are_one_run() -> None:
     """B86: one run is never several workers because its spans disagree."""
     decoded = decode(chat(2, 1, **NAMED), tool(3, 1), chat(4, 1, **NAMED), invoke(1, "scout", end=9))
 
@@ -265,7 +265,7 @@ def test_cause_7_failure_is_a_failure_however_it_is_recorded(kind: Any, failed: 
 
 
 @pytest.mark.parametrize("said", ["false", "", "None"])
-def test_cause_7_attribute_that_says_no_error_is_none(said: str) -> None:
+def test_cause_7_attribute_without_an_error_is_not_a_failure(said: str) -> None:
     [call] = calls(decode(tool(2, 1, attributes={"error": said})))
 
     assert (call["outcome"], "error_type" in call) == ("ok", False)
@@ -380,7 +380,7 @@ def test_cause_9_call_that_two_libraries_trace_counts_once(kind: Any, parent: in
     assert len([type_ for type_ in types(decoded) if type_.endswith("call_completed")]) == 1
 
 
-def test_cause_9_method_that_prepares_a_model_call_and_is_marked_as_one_is_none() -> None:
+def test_cause_9_preparation_marked_as_a_model_call_is_not_counted() -> None:
     """B84: LlamaIndex has spans of helpers of a model, which are marked like its calls."""
     marked = {"openinference.span.kind": "LLM"}
     helper = {"id": 2, "parent": 1, "name": "Model._prepare_chat", "start": 1, "end": 2, "attributes": marked}
@@ -426,7 +426,7 @@ def test_cause_9_server_side_of_a_tool_call_is_no_call() -> None:
     assert decoded.events == []
 
 
-def test_cause_9_work_that_two_libraries_open_beside_each_other_begins_and_ends_once() -> None:
+def test_cause_9_work_opened_by_two_libraries_starts_and_ends_once() -> None:
     """B88: nothing of it stays open."""
     memory = Assembler()
     events = [
@@ -468,7 +468,7 @@ def record(event: str, id_: int, parent: int, at: float, **said: str) -> ExportL
 
 def take(made: ExportLogsServiceRequest, memory: Assembler, now: float) -> list[AgentEvent]:
     batch = decode_logs(made, memory, now)
-    memory.duplicates.settle(batch.identities, stored=True)
+    memory.duplicates.finish_storing(batch.identities, stored=True)
     return batch.events
 
 
@@ -581,7 +581,7 @@ def test_cause_4_name_that_langchain_notes_on_each_span_is_the_agents(attributes
 @pytest.mark.parametrize(
     "metadata", ["", "{", '{"lc_agent_name": 7}', '{"lc_agent_name": ""}', "x" * 100_000]
 )
-def test_cause_4_metadata_without_a_name_names_nobody(metadata: str) -> None:
+def test_cause_4_metadata_without_a_name_sets_no_name(metadata: str) -> None:
     named = {event.agent_id for event in decode(tool(2, 1, attributes={"metadata": metadata})).events}
     assert named == {event.agent_id for event in decode(tool(2, 1, attributes={})).events}
 
@@ -606,7 +606,7 @@ def test_cause_8_usage_in_an_object_is_counted() -> None:
 @pytest.mark.parametrize(
     "usage", ["", "[]", "7", '{"input_tokens": -1}', '{"input_tokens": "x"}', "{" * 20_000]
 )
-def test_cause_8_usage_that_cannot_be_read_is_none(usage: str) -> None:
+def test_cause_8_unreadable_usage_is_ignored(usage: str) -> None:
     found = decode(chat(2, 1, attributes={"langsmith.metadata.usage_metadata": usage}))
     [call] = [e.data for e in found.events if e.type == "llm_call_completed"]
     assert not call.get("input_tokens")
@@ -623,7 +623,7 @@ def test_cause_3_root_that_ended_before_a_run_began_does_not_end_it() -> None:
     assert types(decode(made, memory=memory)) == []
 
 
-def test_cause_4_work_below_spans_that_are_not_seen_is_of_the_agent_that_began() -> None:
+def test_cause_4_work_below_missing_spans_belongs_to_the_open_agent() -> None:
     """B86: the agent is reported as open, and spans between it and a call are no work of an agent's."""
     memory = Assembler()
     began = decode(invoke(9, "porter", start=1, **OPEN), memory=memory)

@@ -17,7 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from queenright.instrumentation.names import TELEMETRY_DROPPED
-from queenright.server.otlp import Forwarder, otlp_app
+from queenright.server.otlp import Forwarder, OtlpReceiver
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ async def test_a_request_arrives_as_the_agent_sent_it(otlp: Listening, collector
     assert headers["host"] == collector.url.removeprefix("http://")
 
 
-async def test_what_cannot_be_read_or_kept_here_still_goes_where_it_went(
+async def test_unreadable_or_unstored_requests_are_still_forwarded(
     otlp: Listening, collector: Collector
 ) -> None:
     async with forwarding(collector.url) as forwarder, httpx.AsyncClient() as client:
@@ -169,7 +169,7 @@ async def test_an_agent_is_answered_while_the_other_end_hangs(otlp: Listening, c
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-async def test_what_may_pass_is_tried_again(collector: Collector, status: int) -> None:
+async def test_transient_failures_are_retried(collector: Collector, status: int) -> None:
     collector.statuses = [status, status]
     async with forwarding(collector.url) as forwarder:
         forwarder.offer("/v1/traces", [], b"x")
@@ -179,7 +179,7 @@ async def test_what_may_pass_is_tried_again(collector: Collector, status: int) -
 
 
 @pytest.mark.parametrize("status", [301, 400, 401, 404, 413, 500])
-async def test_what_is_final_is_dropped_and_counted(collector: Collector, status: int) -> None:
+async def test_final_failures_are_dropped_and_counted(collector: Collector, status: int) -> None:
     collector.statuses = [status]
     async with forwarding(collector.url) as forwarder:
         forwarder.offer("/v1/traces", [], b"x")
@@ -188,7 +188,7 @@ async def test_what_is_final_is_dropped_and_counted(collector: Collector, status
     assert (collector.tries, forwarder.pending) == (1, 0)
 
 
-async def test_nobody_there_is_tried_again_until_it_is_given_up() -> None:
+async def test_unreachable_endpoint_is_retried_until_the_limit() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with forwarding(url, give_up_after=0.1) as forwarder:
@@ -226,7 +226,7 @@ async def test_a_full_queue_drops_its_oldest_and_counts_them_by_signal() -> None
     assert (forwarder.dropped, forwarder.pending, forwarder._bytes) == (6, 0, 0)
 
 
-async def test_stopping_sends_what_waits(collector: Collector) -> None:
+async def test_stop_sends_queued_requests(collector: Collector) -> None:
     forwarder = Forwarder(collector.url, dropped=counter())
     await forwarder.start()
     for _ in range(20):
@@ -243,7 +243,7 @@ async def test_a_forwarder_that_points_at_its_own_receiver_makes_no_circle() -> 
     async def nothing(_: list[Any]) -> None:
         return None
 
-    app = otlp_app(nothing, registry=registry)
+    app = OtlpReceiver(nothing, registry=registry)
     async with listening(app) as url, forwarding(url) as forwarder, httpx.AsyncClient() as client:
         app._forwarder = forwarder
         await client.post(f"{url}/v1/traces", headers={"content-type": "application/json"})
@@ -274,7 +274,7 @@ async def test_credentials_in_the_url_are_used_and_never_shown(
     "url", ["collector:4318", "ftp://bee:hunter2@x", "http://", "", "http://bee:hunter2"]
 )
 def test_an_url_that_cannot_be_is_refused_without_its_secret(url: str) -> None:
-    with pytest.raises(ValueError, match="URL to forward to") as refused:
+    with pytest.raises(ValueError, match="forwarding URL") as refused:
         Forwarder(url, dropped=counter())
 
     assert "hunter2" not in str(refused.value)

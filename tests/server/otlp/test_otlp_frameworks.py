@@ -298,7 +298,7 @@ def test_one_run_is_one_worker_however_its_spans_are_cut_into_batches(
     assert (types.count("execution_started"), types.count("execution_completed")) == (1, 1)
 
 
-def test_a_model_clients_own_span_is_not_counted_beside_the_frameworks() -> None:
+def test_model_client_span_is_not_counted_in_addition_to_the_frameworks() -> None:
     inner = chat(3, 2, attributes={"gen_ai.system": "openai"})
     outer = chat(2, 1, **NAMED)
 
@@ -381,7 +381,7 @@ def test_call_without_arguments_is_content_where_its_result_is_recorded() -> Non
     assert (call["args_hash"], call["result_hash"]) == (fingerprint({}), fingerprint("three files"))
 
 
-def test_root_does_not_end_a_run_before_what_another_scope_says_of_it() -> None:
+def test_root_does_not_end_a_run_before_records_of_another_scope() -> None:
     """B85: spans of one request are taken in by time, whatever scope they come from."""
     made = request(invoke(1, "scout", end=9), scope="framework")
     client = request(chat(2, 1, **NAMED, end=3), scope="client")
@@ -491,10 +491,10 @@ def test_memory_is_bounded() -> None:
         decode(chat(n, n, trace=TRACE), memory=memory)
 
     incarnation = one(decode(chat(2, 1)), "step_completed").incarnation_id
-    trace = memory.traces.known(TRACE, Process("svc", "", incarnation, False))
+    trace = memory.traces.find(TRACE, Process("svc", "", incarnation, False))
     assert len(memory.traces) == 100
     assert trace is not None
-    assert (len(trace.parents), len(trace.inside)) == (1_024, 1_024)
+    assert (len(trace.runs_by_parent), len(trace.work_by_parent)) == (1_024, 1_024)
 
 
 def test_every_spelling_names_one_thing() -> None:

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from queenright.instrumentation.conventions import MARKERS, OPERATIONS
 from queenright.instrumentation.identity import clean_name
 from queenright.runtime.events import AgentEvent
-from queenright.server.otlp import otlp_app
+from queenright.server.otlp import OtlpReceiver
 from queenright.server.otlp.decode import decode_spans
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.dialects import LOOKUP
@@ -40,7 +40,7 @@ async def post(path: str, headers: dict[str, str], body: bytes) -> tuple[int, li
     async def send(message: MutableMapping[str, Any]) -> None:
         statuses.append(message.get("status", 0))
 
-    app = otlp_app(ingest, registry=CollectorRegistry())
+    app = OtlpReceiver(ingest, registry=CollectorRegistry())
     raw = [(k.encode(), v.encode()) for k, v in headers.items()]
     await app({"type": "http", "method": "POST", "path": path, "headers": raw}, receive, send)
     return statuses[0], events
@@ -173,7 +173,7 @@ def test_a_span_sent_twice_counts_once(ids: list[int], batch: int) -> None:
                 parent_span_id=b"p" * 8,
             )
         decoded = decode_spans(request, memory, 1e9)
-        memory.duplicates.settle(decoded.identities, stored=True)
+        memory.duplicates.finish_storing(decoded.identities, stored=True)
         stored += decoded.accepted
 
     assert stored == len(set(ids))

@@ -70,7 +70,7 @@ def test_a_heartbeat_is_decoded_whole() -> None:
         AnyValue(bool_value=True),
     ],
 )
-def test_what_cannot_be_is_not_known(value: AnyValue) -> None:
+def test_impossible_values_are_dropped(value: AnyValue) -> None:
     """B68: a torn heartbeat says that the process lives, and makes up no number."""
     event = decode(
         names.EVENT_HEARTBEAT,
@@ -87,7 +87,7 @@ def test_a_tool_call_at_a_time_that_cannot_be_is_left_out(at: float) -> None:
     assert decode(names.EVENT_HEARTBEAT, heartbeat__last_tool_call=AnyValue(double_value=at)).data == {}
 
 
-def test_counts_of_output_are_those_that_were_said() -> None:
+def test_output_counts_are_the_reported_ones() -> None:
     event = decode(
         names.EVENT_OUTPUT,
         output__files_changed=AnyValue(int_value=4),
@@ -125,7 +125,7 @@ def test_resource_and_circuit_breaker_records_are_events() -> None:
         (text("perhaps"), {}),
     ],
 )
-def test_a_start_says_whether_the_worker_can_be_told_something(value: AnyValue, said: dict[str, Any]) -> None:
+def test_start_reports_whether_the_worker_accepts_instructions(value: AnyValue, said: dict[str, Any]) -> None:
     event = decode(names.EVENT_AGENT_STARTED, control=value, task__id=text("forage"))
 
     assert event.data == {"start_records": True, "task_id": "forage", **said}

@@ -42,7 +42,7 @@ def take(request: Request, assembler: Assembler) -> list[AgentEvent]:
         batch = decode_spans(ParseDict(request["body"], ExportTraceServiceRequest()), assembler, LATER)
     else:
         batch = decode_logs(ParseDict(request["body"], ExportLogsServiceRequest()), assembler, LATER)
-    assembler.duplicates.settle(batch.identities, stored=True)
+    assembler.duplicates.finish_storing(batch.identities, stored=True)
     return batch.events
 
 
@@ -56,7 +56,7 @@ def record_of(request: Request) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["logfire", "partial_spans"])
-def test_work_is_told_while_it_is_open_and_ends_once(name: str) -> None:
+def test_work_is_reported_while_open_and_ends_once(name: str) -> None:
     """B88: a hang in the first call of a run is seen; the end comes with the span."""
     assembler = Assembler()
     events = [event for request in requests(name) for event in take(request, assembler)]
@@ -138,7 +138,7 @@ def test_body_that_is_no_span_is_refused_and_the_rest_goes_on(body: str) -> None
 
 
 @pytest.mark.parametrize("value", ["", "no id", "0123", "g" * 16])
-def test_span_whose_pending_parent_is_no_id_is_a_span_that_has_ended(value: str) -> None:
+def test_span_with_an_invalid_pending_parent_has_ended(value: str) -> None:
     """An attribute of that name with another meaning loses nobody's work."""
     span = {
         "traceId": "QUJDREVGR0hJSktMTU5PUA==",

@@ -151,7 +151,7 @@ async def test_an_empty_body_is_an_empty_request(
     assert (await http.post(path, headers=headers)).status_code == 200
 
 
-async def test_metrics_are_accepted_and_mean_nothing(otlp: Listening, http: httpx.AsyncClient) -> None:
+async def test_metrics_are_accepted_and_not_read(otlp: Listening, http: httpx.AsyncClient) -> None:
     request = ExportMetricsServiceRequest()
     request.resource_metrics.add().scope_metrics.add().metrics.add(name="x")
 
@@ -184,12 +184,12 @@ async def test_records_that_cannot_be_used_are_a_partial_success(http: httpx.Asy
     [
         ("POST", "/v1/traces", PROTOBUF, b"\xff\xff\xff", 400, "ExportTraceServiceRequest"),
         ("POST", "/v1/traces", JSON, b"{", 400, "ExportTraceServiceRequest"),
-        ("POST", "/v1/traces", JSON, b"[]", 400, "no object"),
+        ("POST", "/v1/traces", JSON, b"[]", 400, "JSON object"),
         ("POST", "/v1/traces", JSON, b'{"resourceSpans": 7}', 400, "ExportTraceServiceRequest"),
         ("POST", "/v1/traces", JSON, json.dumps(traces(span("xyz"))).encode(), 400, "hexadecimal"),
         ("POST", "/v1/traces", JSON, b'{"a":' * 500 + b"1" + b"}" * 500, 400, "deep"),
         ("POST", "/v1/traces", {**PROTOBUF, **GZIP}, b"plain", 400, "gzip"),
-        ("POST", "/v1/traces", {**PROTOBUF, **GZIP}, gzip.compress(b"x" * 99, mtime=0)[:-9], 400, "middle"),
+        ("POST", "/v1/traces", {**PROTOBUF, **GZIP}, gzip.compress(b"x" * 99, mtime=0)[:-9], 400, "gzip"),
         ("POST", "/v1/traces", {**PROTOBUF, "content-encoding": "br"}, b"x", 415, "'br'"),
         ("POST", "/v1/traces", {"content-type": "text/plain"}, b"x", 415, "text/plain"),
         ("POST", "/v1/traces", {}, b"x", 415, "application/x-protobuf"),
@@ -200,7 +200,7 @@ async def test_records_that_cannot_be_used_are_a_partial_success(http: httpx.Asy
         ("POST", "/v1/profiles", PROTOBUF, b"", 404, "/v1/traces"),
     ],
 )  # fmt: skip
-async def test_a_bad_request_is_told_why(
+async def test_bad_request_is_answered_with_the_reason(
     otlp: Listening,
     http: httpx.AsyncClient,
     method: str,
@@ -248,9 +248,7 @@ async def test_several_gzip_members_are_one_body(otlp: Listening, http: httpx.As
     assert (response.status_code, otlp.spans("accepted")) == (200, 1)
 
 
-async def test_what_was_not_stored_is_sent_again_and_counts_once(
-    otlp: Listening, http: httpx.AsyncClient
-) -> None:
+async def test_unstored_spans_are_retried_and_count_once(otlp: Listening, http: httpx.AsyncClient) -> None:
     body = protobuf(span())
     otlp.failure = OSError("disk full")
     refused = await http.post("/v1/traces", content=body, headers=PROTOBUF)
@@ -298,7 +296,7 @@ async def test_a_body_that_does_not_come_is_given_up(otlp: Listening) -> None:
     assert b" 408 " in status
 
 
-async def test_a_client_that_hangs_up_leaves_nothing_behind(otlp: Listening, http: httpx.AsyncClient) -> None:
+async def test_disconnected_client_leaves_no_state(otlp: Listening, http: httpx.AsyncClient) -> None:
     host, port = otlp.url.removeprefix("http://").split(":")
     for _ in range(5):
         _, writer = await asyncio.open_connection(host, int(port))
@@ -312,7 +310,7 @@ async def test_a_client_that_hangs_up_leaves_nothing_behind(otlp: Listening, htt
             await asyncio.sleep(0.01)
 
 
-async def test_above_what_may_be_held_at_one_time_clients_come_back_later(
+async def test_requests_beyond_the_memory_limit_are_retried_later(
     otlp: Listening, http: httpx.AsyncClient
 ) -> None:
     otlp.app._in_flight = otlp.app._max_in_flight
@@ -322,7 +320,7 @@ async def test_above_what_may_be_held_at_one_time_clients_come_back_later(
     assert (response.status_code, "retry-after" in response.headers) == (503, True)
 
 
-async def test_big_bodies_are_read_beside_the_loop(otlp: Listening, http: httpx.AsyncClient) -> None:
+async def test_big_bodies_are_parsed_outside_the_event_loop(otlp: Listening, http: httpx.AsyncClient) -> None:
     otlp.app._max_body = 16 << 20
     body = protobuf(*(span(f"{n:016x}") for n in range(1, 3001)))
     assert len(body) > 256 * 1024

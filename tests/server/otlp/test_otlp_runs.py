@@ -73,12 +73,12 @@ def test_cause_4_next_run_of_a_process_begins_under_the_name_of_the_last() -> No
     assert workers(events) == {("scout", TRACE.hex()), ("porter", other.hex()), ("svc", third.hex())}
 
 
-def test_cause_4_what_was_not_stored_is_not_renamed() -> None:
+def test_cause_4_unstored_renames_are_reverted() -> None:
     """B86: the request comes again, and says it again."""
     memory = Assembler()
     decode(chat(2, 1, end=1), memory=memory)
     batch = decode_spans(request(invoke(1, "scout", start=-1, end=3)), memory, NOW)
-    memory.duplicates.settle(batch.identities, stored=False)
+    memory.duplicates.finish_storing(batch.identities, stored=False)
     batch.undo()
 
     again = decode(invoke(1, "scout", start=-1, end=3), memory=memory)
@@ -176,7 +176,7 @@ def test_cause_6_tool_calls_with_spans_are_not_taken_from_the_messages() -> None
         assert types_of(events_of(*batches, later=20)).count("tool_call_completed") == 2
 
 
-def test_cause_6_span_that_comes_after_its_call_was_told_counts_once() -> None:
+def test_cause_6_span_after_its_reported_call_counts_once() -> None:
     """B84: exporters try for minutes."""
     memory = Assembler()
     decode(*CONVERSATION, memory=memory)
@@ -186,7 +186,7 @@ def test_cause_6_span_that_comes_after_its_call_was_told_counts_once() -> None:
     assert types_of([*told.events, *late.events]).count("tool_call_completed") == 2
 
 
-def test_cause_7_outcome_is_that_of_what_arrives_after_the_end() -> None:
+def test_cause_7_late_records_correct_the_outcome() -> None:
     """B84: the last model call failed, and is told after the root."""
     root = {"id": 1, "name": "workflow", "start": -1, "end": 9}
     events = events_of([chat(2, 1, end=1)], [root], [chat(3, 1, end=8, error="overloaded")])

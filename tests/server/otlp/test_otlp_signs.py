@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent
-from queenright.server.otlp import otlp_app
+from queenright.server.otlp import OtlpReceiver
 from tests.server.otlp.conftest import serve
 
 PROCESS = KeyValue(key=names.SERVICE_INSTANCE_ID, value=AnyValue(string_value="p-1"))
@@ -30,7 +30,7 @@ async def ignore(events: list[AgentEvent]) -> None:
 async def signs() -> AsyncIterator[tuple[str, dict[str, float | None]]]:
     """The address of a receiver, and the processes that it has heard of."""
     heard: dict[str, float | None] = {}
-    app = otlp_app(ignore, registry=CollectorRegistry(), note_alive=heard.update)
+    app = OtlpReceiver(ignore, registry=CollectorRegistry(), note_alive=heard.update)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server, task = await serve(app, listener)
         yield f"http://127.0.0.1:{listener.getsockname()[1]}", heard
@@ -62,7 +62,7 @@ async def test_metrics_and_spans_of_no_agent_are_signs(signs: tuple[str, dict[st
 
 
 @pytest.mark.parametrize(("said", "taken"), [(30.0, 30.0), (0.001, 1.0), (0.0, None), (-5.0, None)])
-async def test_report_of_open_work_says_when_the_next_one_comes(
+async def test_open_work_report_has_the_interval_to_the_next(
     signs: tuple[str, dict[str, float | None]], said: float, taken: float | None
 ) -> None:
     """Also where it says nothing new; an interval that cannot be is none."""

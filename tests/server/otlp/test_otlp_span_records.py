@@ -94,7 +94,7 @@ def test_record_is_read_as_the_processor_wrote_it() -> None:
         scope="any.library",
         start=START + 1,
         time=now + 2,
-        interval=INTERVAL,
+        report_interval=INTERVAL,
         outcome=SpanOutcome.ERROR,
         agent="",
         session="s-1",
@@ -116,7 +116,7 @@ def test_record_is_read_as_the_processor_wrote_it() -> None:
         LogRecord(event_name=names.EVENT_SPAN_OPEN, span_id=b"s" * 8),
     ],
 )
-def test_record_of_another_kind_or_of_no_span_is_none(record: LogRecord) -> None:
+def test_other_records_and_records_without_a_span_are_not_span_records(record: LogRecord) -> None:
     assert read_span_record(record) is None
 
 

@@ -18,18 +18,18 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from prometheus_client import CollectorRegistry
 
 from queenright.runtime.events import AgentEvent
-from queenright.server.otlp import encoding, otlp_app, receiver, wire
-from queenright.server.otlp.encoding import MediaType, check_json, inflating
+from queenright.server.otlp import OtlpReceiver, encoding, receiver, wire
+from queenright.server.otlp.encoding import MediaType, check_json, decompress_chunks
 from queenright.server.otlp.errors import RejectedRequestError
-from queenright.server.otlp.loop_share import LoopShare, Room
-from queenright.server.otlp.wire import MAX_ITEM, MAX_SHARED, PIECE, pieces_of
+from queenright.server.otlp.loop_share import CapacityLimiter, EventLoopShare
+from queenright.server.otlp.wire import MAX_ITEM, MAX_PIECE, MAX_SHARED, split_request
 from tests.server.otlp.bodies import CORPUS, Body, field, item
 
 T = TypeVar("T")
 STEPS = 64
 
 
-class Counted(LoopShare):
+class Counted(EventLoopShare):
     """Counts steps instead of seconds, and keeps how many were taken at one time."""
 
     def __init__(self) -> None:
@@ -64,19 +64,19 @@ class Sent:
         self.batches: list[int] = []
         self.status = 0
         self.body = b""
-        parse = encoding.parse
+        parse = encoding.parse_message
 
         def measured(body: bytes, media_type: MediaType, make: Callable[[], Message]) -> Message:
             self.parsed.append(len(body))
             return parse(body, media_type, make)
 
-        monkeypatch.setattr(receiver, "parse", measured)
+        monkeypatch.setattr(receiver, "parse_message", measured)
 
     async def ingest(self, events: list[AgentEvent]) -> None:
         self.batches.append(len(events))
 
     async def post(self, body: Body) -> None:
-        app = otlp_app(self.ingest, registry=CollectorRegistry(), share=self.share)
+        app = OtlpReceiver(self.ingest, registry=CollectorRegistry(), share=self.share)
         headers, content = body.sent()
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
 
@@ -103,7 +103,7 @@ def test_a_hostile_body_is_answered_in_bounded_slices(name: str, monkeypatch: py
     if sent.status != 200 and body.content_type.endswith("protobuf"):
         assert Status.FromString(sent.body).message
     assert max(sent.share.slices, default=0) <= STEPS
-    assert all(size <= max(PIECE, MAX_ITEM) + 4 * MAX_SHARED for size in sent.parsed)
+    assert all(size <= max(MAX_PIECE, MAX_ITEM) + 4 * MAX_SHARED for size in sent.parsed)
     assert all(count <= 1_026 for count in sent.batches)
 
 
@@ -135,7 +135,7 @@ async def test_turns_follow_a_long_step_without_any() -> None:
     """B127: what a step takes beyond its slice is taken from the turns that follow."""
     now, turn = 0, 0
     done: list[int] = []
-    share = LoopShare(STEPS, lambda: now)
+    share = EventLoopShare(STEPS, lambda: now)
 
     def work(_: Callable[[], bool]) -> None:
         nonlocal now
@@ -186,7 +186,7 @@ def test_any_body_is_answered_in_bounded_slices(
 
     assert sent.status in (200, 400, 413)
     assert max(sent.share.slices, default=0) <= STEPS
-    assert all(size <= max(PIECE, MAX_ITEM) + 4 * MAX_SHARED for size in sent.parsed)
+    assert all(size <= max(MAX_PIECE, MAX_ITEM) + 4 * MAX_SHARED for size in sent.parsed)
 
 
 @settings(deadline=None)
@@ -203,10 +203,10 @@ def test_pieces_hold_every_span_once_with_its_resource(sizes: list[list[list[int
             for size in spans:
                 scope.spans.add(name="x" * size)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(wire, "PIECE", limit)
+        monkeypatch.setattr(wire, "MAX_PIECE", limit)
         pieces = [
             ExportTraceServiceRequest.FromString(piece)
-            for piece in pieces_of(request.SerializeToString(), ExportTraceServiceRequest)
+            for piece in split_request(request.SerializeToString(), ExportTraceServiceRequest)
         ]
 
     assert _spans(*pieces) == _spans(request)
@@ -226,7 +226,7 @@ def _spans(*requests: ExportTraceServiceRequest) -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize("body", [b"\x0a\x05\x00", b"\x0b", b"\x00\x00", b"\x0a" + b"\xff" * 11, b"\x09\x00"])
 def test_a_damaged_body_is_not_cut_into_pieces(body: bytes) -> None:
     with pytest.raises(RejectedRequestError) as refused:
-        pieces_of(body, ExportTraceServiceRequest)
+        split_request(body, ExportTraceServiceRequest)
 
     assert refused.value.status == 400
 
@@ -239,7 +239,7 @@ def test_decompressing_step_by_step_gives_the_whole_body(members: list[bytes], i
     if is_deflate:
         members = members[:1]
     pack: Callable[[bytes], bytes] = zlib.compress if is_deflate else gzip.compress
-    steps = inflating(b"".join(map(pack, members)), "deflate" if is_deflate else "gzip", 1 << 22)
+    steps = decompress_chunks(b"".join(map(pack, members)), "deflate" if is_deflate else "gzip", 1 << 22)
 
     parts = list(steps)
 
@@ -253,7 +253,7 @@ def test_signs_in_the_texts_of_json_are_no_values() -> None:
         check_json(b"[" + b"[]," * 100_000 + b"[]]")
 
 
-async def test_work_that_waits_gets_its_turn_and_nobody_waits_for_whoever_left() -> None:
+async def test_waiting_work_gets_its_turn_and_cancelled_work_blocks_none() -> None:
     share, done = Counted(), list[int]()
 
     async def work(number: int) -> None:
@@ -272,11 +272,11 @@ async def test_work_that_waits_gets_its_turn_and_nobody_waits_for_whoever_left()
 
 
 async def test_room_is_for_so_much_at_one_time() -> None:
-    room, inside, most = Room(10), 0, 0
+    room, inside, most = CapacityLimiter(10), 0, 0
 
     async def stay(size: int) -> None:
         nonlocal inside, most
-        async with room.taken(size):
+        async with room.acquire(size):
             inside += size
             most = max(most, inside)
             await asyncio.sleep(0)

@@ -136,7 +136,7 @@ async def test_a_crash_is_a_failed_run(otlp: Listening) -> None:
         ({}, ("execution_completed", {})),
     ],
 )
-async def test_a_run_ends_as_it_is_said_to_end(
+async def test_run_ends_with_the_reported_outcome(
     otlp: Listening, how: dict[str, Any], told: tuple[str, dict[str, str]]
 ) -> None:
     """B18: a paused run is not over; whoever watches by telemetry alone is told so."""

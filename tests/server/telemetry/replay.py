@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from queenright.runtime.events import AgentEvent
 from queenright.server.otlp.decode import decode_logs, decode_spans
-from queenright.server.otlp.encoding import MediaType, parse
+from queenright.server.otlp.encoding import MediaType, parse_message
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import Batch
 from queenright.server.telemetry.dialects import CLIENTS
@@ -30,7 +30,7 @@ def replay(records: Sequence[Record]) -> list[AgentEvent]:
     assembler, events = Assembler(), list[AgentEvent]()
     for record in records:
         batch = take(record, assembler)
-        assembler.duplicates.settle(batch.identities, stored=True)
+        assembler.duplicates.finish_storing(batch.identities, stored=True)
         events += batch.events
     later = records[-1].at + LATER if records else 0.0
     return events + take(Record(later, "/v1/traces", {}), assembler).events
@@ -48,9 +48,9 @@ def take(record: Record, assembler: Assembler) -> Batch:
         return batch
     body = json.dumps(record.body).encode()
     if record.path == "/v1/logs":
-        return decode_logs(parse(body, MediaType.JSON, ExportLogsServiceRequest), assembler, now)
+        return decode_logs(parse_message(body, MediaType.JSON, ExportLogsServiceRequest), assembler, now)
     if record.path == "/v1/traces":
-        return decode_spans(parse(body, MediaType.JSON, ExportTraceServiceRequest), assembler, now)
+        return decode_spans(parse_message(body, MediaType.JSON, ExportTraceServiceRequest), assembler, now)
     return Batch()
 
 

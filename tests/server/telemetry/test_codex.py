@@ -86,7 +86,10 @@ def test_command_that_exits_while_it_is_polled_ends(is_late: bool) -> None:
     told = [CLIENT.read_log(one, UNKNOWN_PROCESS, at * 10**9) for one, at in ((first, 10), (last, 15))]
     session = Session(Run("a", "s", "s"))
     changes = [
-        c for one in (told[::-1] if is_late else told) if one for c in session.take(one, one.end or one.start)
+        change
+        for one in (told[::-1] if is_late else told)
+        if one
+        for change in session.apply(one, one.end or one.start)
     ]
 
     calls = [c.data for c in changes if c.type is EventType.TOOL_CALL_COMPLETED]
@@ -139,11 +142,11 @@ def test_two_sessions_at_once_are_two() -> None:
 
 
 def test_nudges_and_stops_are_answers_to_hook_calls() -> None:
-    nudge = CLIENT.order("PostToolUse", "nudge", "Try it.")
+    nudge = CLIENT.instruction_answer("PostToolUse", "nudge", "Try it.")
     assert nudge["hookSpecificOutput"]["additionalContext"] == "Try it."
-    stop = CLIENT.order("PreToolUse", "terminate", "It loops.")["hookSpecificOutput"]
+    stop = CLIENT.instruction_answer("PreToolUse", "terminate", "It loops.")["hookSpecificOutput"]
     assert (stop["permissionDecision"], stop["permissionDecisionReason"]) == ("deny", "It loops.")
-    assert CLIENT.order("PostToolUse", "terminate", "It loops.") == {}
+    assert CLIENT.instruction_answer("PostToolUse", "terminate", "It loops.") == {}
 
 
 def test_records_without_a_session_are_refused() -> None:

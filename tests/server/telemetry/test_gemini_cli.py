@@ -269,16 +269,16 @@ def test_records_after_the_end_of_a_session_do_not_begin_it_again() -> None:
 
 
 def test_nudges_and_stops_are_answers_to_a_call_that_follows_a_tool() -> None:
-    assert CLIENT.order("AfterTool", "nudge", "Try another way.") == {
+    assert CLIENT.instruction_answer("AfterTool", "nudge", "Try another way.") == {
         "hookSpecificOutput": {"hookEventName": "AfterTool", "additionalContext": "Try another way."}
     }
-    assert CLIENT.order("AfterTool", "terminate", "It loops.") == {
+    assert CLIENT.instruction_answer("AfterTool", "terminate", "It loops.") == {
         "continue": False,
         "stopReason": "It loops.",
     }
     for event in ("BeforeTool", "AfterModel", "AfterAgent", "SessionEnd", "Notification"):
-        assert CLIENT.order(event, "nudge", "Try another way.") == {}
-        assert CLIENT.order(event, "terminate", "It loops.") == {}
+        assert CLIENT.instruction_answer(event, "nudge", "Try another way.") == {}
+        assert CLIENT.instruction_answer(event, "terminate", "It loops.") == {}
 
 
 @pytest.mark.parametrize(

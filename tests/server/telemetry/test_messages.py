@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.instrumentation import fingerprint
-from queenright.server.telemetry.messages import LONGEST, MAX_CALLS, AskedCall, CallResult, tool_calls_in
+from queenright.server.telemetry.messages import (
+    MAX_CALLS,
+    MAX_LENGTH,
+    CallResult,
+    RequestedCall,
+    find_tool_calls,
+)
 
 ARGUMENTS = {"q": "hive"}
 RESULT = "three results"
@@ -69,13 +75,13 @@ SHAPES: dict[str, Any] = {
         ]
     },
 }
-CALL = AskedCall("c-1", "search", fingerprint(ARGUMENTS))
+CALL = RequestedCall("c-1", "search", fingerprint(ARGUMENTS))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_call_and_result_are_found_in_every_shape(shape: str) -> None:
     """B84: one call, whatever library recorded it."""
-    asked, results = tool_calls_in(json.dumps(SHAPES[shape]))
+    asked, results = find_tool_calls(json.dumps(SHAPES[shape]))
 
     assert asked == [CALL]
     assert results == [CallResult("c-1", fingerprint(RESULT), False)]
@@ -87,7 +93,7 @@ def test_result_that_the_model_has_answered_is_no_new_one(shape: str) -> None:
     said = SHAPES[shape]
     messages = said if isinstance(said, list) else next(iter(said.values()))
 
-    asked, results = tool_calls_in(json.dumps([*messages, ANSWER]))
+    asked, results = find_tool_calls(json.dumps([*messages, ANSWER]))
 
     assert (asked, results) == ([CALL], [])
 
@@ -96,20 +102,20 @@ def test_result_that_is_an_error_has_failed() -> None:
     """B89: where a provider has a word for it."""
     said = [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c-1", "is_error": True}]}]
 
-    assert tool_calls_in(json.dumps(said))[1] == [CallResult("c-1", None, True)]
+    assert find_tool_calls(json.dumps(said))[1] == [CallResult("c-1", None, True)]
 
 
 @pytest.mark.parametrize(
-    "text", ["", "no JSON", "[" * 2_000, "7", json.dumps(SHAPES["Anthropic"]) + " " * LONGEST]
+    "text", ["", "no JSON", "[" * 2_000, "7", json.dumps(SHAPES["Anthropic"]) + " " * MAX_LENGTH]
 )
 def test_what_cannot_be_read_holds_no_calls(text: str) -> None:
-    assert tool_calls_in(text) == ([], [])
+    assert find_tool_calls(text) == ([], [])
 
 
 def test_calls_of_one_answer_are_bounded() -> None:
     many = [{"type": "tool_use", "id": f"c-{n}", "name": "search", "input": {}} for n in range(1_000)]
 
-    assert len(tool_calls_in(json.dumps([{"role": "assistant", "content": many}]))[0]) == MAX_CALLS
+    assert len(find_tool_calls(json.dumps([{"role": "assistant", "content": many}]))[0]) == MAX_CALLS
 
 
 WORDS = st.sampled_from(
@@ -142,7 +148,7 @@ JSON = st.recursive(
 @given(JSON)
 def test_any_messages_are_read_without_an_error(said: Any) -> None:
     """B48: what a model or a tool wrote is data."""
-    asked, results = tool_calls_in(json.dumps(said))
+    asked, results = find_tool_calls(json.dumps(said))
 
     assert all(isinstance(one.id, str) and one.tool for one in asked)
     assert all(isinstance(one.id, str) for one in results)

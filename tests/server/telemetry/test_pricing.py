@@ -151,7 +151,7 @@ def test_session_costs_what_the_client_says_in_any_order(path: Any, seed: int, s
     assembler, events = Assembler(prices={"claude-opus-5-5": dear}), list[AgentEvent]()
     for record in records:
         batch = take(record, assembler)
-        assembler.duplicates.settle(batch.identities, stored=True)
+        assembler.duplicates.finish_storing(batch.identities, stored=True)
         events += batch.events
     known = vitals_of(events, BEGAN + 3_600)
 

@@ -13,7 +13,7 @@ from queenright.health.settings import HealthSettings
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.events import AgentEvent
 from queenright.server.telemetry.assembler import Assembler
-from queenright.server.telemetry.recall import RECALLED, recall
+from queenright.server.telemetry.recall import RECALLED, restore_runs
 from tests.clients.fixtures import BEGAN, FOLDER, Record, load_fixture
 from tests.server.telemetry.replay import split, take
 
@@ -30,12 +30,12 @@ class Told:
 
     def restart(self) -> None:
         self.assembler = Assembler()
-        recall(self.assembler, self.monitor, [event for event in self.events if event.type in RECALLED])
+        restore_runs(self.assembler, self.monitor, [event for event in self.events if event.type in RECALLED])
 
     def tell(self, records: Sequence[Record]) -> None:
         for record in records:
             batch = take(record, self.assembler)
-            self.assembler.duplicates.settle(batch.identities, stored=True)
+            self.assembler.duplicates.finish_storing(batch.identities, stored=True)
             self.events += batch.events
             for event in batch.events:
                 self.monitor.apply(event, BEGAN + record.at)

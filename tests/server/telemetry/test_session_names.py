@@ -67,7 +67,7 @@ def test_folder_is_the_last_part_of_a_path_of_any_system(path: str) -> None:
 )
 def test_name_of_before_a_restart_stays_until_more_is_known(name: str, renamed: list[str]) -> None:
     assembler = Assembler()
-    assembler.sessions.note_known("claude-code", "s", name, ended_at=None, has_failed=False)
+    assembler.sessions.reset("claude-code", "s", name, ended_at=None, has_failed=False)
 
     events = take(log(HOST), assembler).events
 

@@ -1,1 +1,1 @@
-"""Who may do what: tokens, roles, the guard before the API, and by whom something is done."""
+"""Access control: tokens, roles, guards of both ports, and callers' names for the audit trail."""

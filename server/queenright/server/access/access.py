@@ -1,4 +1,4 @@
-"""Who is let in: what a service knows of its callers, for the guards of both its ports and the console."""
+"""Authenticate and authorize callers, for both ports and the console."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import Clock
-from queenright.server.access.addresses import loopback, network_of
+from queenright.server.access.addresses import is_loopback, network_of
 from queenright.server.access.caller import Caller
 from queenright.server.access.limits import RateLimit, retry_after
-from queenright.server.access.roles import Need, Role, enough_for, may
+from queenright.server.access.roles import AccessLevel, Role, is_allowed, roles_for
 from queenright.server.access.sessions import Sessions
 from queenright.server.access.token_file import TokenFile
 from queenright.server.access.tokens import InvalidTokensError, Token, Tokens, new_token
@@ -24,27 +24,27 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Denied:
-    """Why somebody is not let in, as HTTP says it."""
+class Denial:
+    """A refusal, as an HTTP response."""
 
     status: int
-    words: str
+    reason: str
     headers: tuple[tuple[str, str], ...] = ()
 
 
 def tokens_file(settings: Settings) -> Path:
-    """Return where the tokens of a service are."""
+    """Return the path of a service's token file."""
     return settings.auth.tokens_file or settings.storage / "tokens.json"
 
 
 class Access:
     """
-    Lets callers in, or says why not. Belongs to one event loop.
+    Authenticates and authorizes callers. Bound to one event loop.
 
     Args:
-        settings: Where the tokens are, and how much a caller may ask.
+        settings: The token file and the rate limits.
         clock: Seconds since the epoch.
-        monotonic: Seconds from anywhere.
+        monotonic: A monotonic clock, in seconds.
     """
 
     def __init__(
@@ -70,44 +70,43 @@ class Access:
         """The service's settings."""
         return self._settings
 
-    def required(self, bound: str) -> bool:
-        """Return whether nobody is let in without a token by a port that listens on this address."""
-        return self._settings.auth.required or not loopback(bound)
+    def is_token_required(self, bound: str) -> bool:
+        """Return whether a port that listens on this address requires a token."""
+        return self._settings.auth.required or not is_loopback(bound)
 
     def require_live_token(self, *bound: str) -> None:
         """
-        See that there is somebody to let in.
+        Check that a live token exists if one is required.
 
         Raises:
-            InvalidTokensError: A token is needed by a port on one of these addresses, and there is no live
-                one.
+            InvalidTokensError: A port on one of these addresses requires a token, and there is no live one.
         """
-        needed = [host for host in bound if self.required(host)]
+        needed = [host for host in bound if self.is_token_required(host)]
         if needed and not self.file.now().live(self._clock()):
-            why, way_out = "auth.required is true", "set auth.required to false"
+            why, remedy = "auth.required is true", "set auth.required to false"
             if not self._settings.auth.required:
-                why, way_out = "others than this machine reach it", "listen on 127.0.0.1"
+                why, remedy = "other machines can reach it", "listen on 127.0.0.1"
             raise InvalidTokensError(
-                f"nobody could ask anything: on {needed[0]} a token is needed ({why}), and there is no live "
-                f"one in {self.file.path}. Make one with `queenright token create NAME --role admin "
-                f"--tokens-file {self.file.path}`, or {way_out}"
+                f"{needed[0]} requires a token ({why}), but {self.file.path} has no live token. "
+                f"Create one with `queenright token create NAME --role admin "
+                f"--tokens-file {self.file.path}`, or {remedy}"
             )
 
-    # -- who it is --------------------------------------------------------------------------------
+    # -- authentication ----------------------------------------------------------------------------
 
-    def token(self, presented: str) -> Token | None:
+    def find_token(self, token_text: str) -> Token | None:
         """
-        Return the live token that is presented.
+        Return the live token with this text, or None.
 
         Raises:
-            InvalidTokensError: The file of tokens cannot be used.
+            InvalidTokensError: The token file cannot be used.
         """
         now = self._clock()
-        return self._own.find(presented, now) or self.file.now().find(presented, now)
+        return self._own.find(token_text, now) or self.file.now().find(token_text, now)
 
     def own_token(self) -> str:
-        """Return a reporter's token for the programs that this process starts; it ends with it."""
-        made, words = new_token(
+        """Create a reporter token for the child processes; it is valid while this process runs."""
+        made, text = new_token(
             "queenright",
             Role.REPORTER,
             id_=secrets.token_hex(4),
@@ -116,88 +115,88 @@ class Access:
             expires_at=None,
         )
         self._own = Tokens((*self._own.all, made))
-        return words
+        return text
 
     def identify(
-        self, address: str, *, presented: str | None, session: str | None, required: bool
-    ) -> Caller | Denied:
+        self, address: str, *, token_text: str | None, session: str | None, is_token_required: bool
+    ) -> Caller | Denial:
         """
-        Return who asks.
+        Return the caller of a request, or a denial.
 
         Args:
-            address: Where from.
-            presented: The token that was sent; None if there was none.
-            session: The console's cookie; the same.
-            required: Whether a token is needed here. If not, everybody is an admin; but a token that is
-                sent is looked at.
+            address: The client's address.
+            token_text: The token that was sent, or None.
+            session: The console's session cookie, or None.
+            is_token_required: Whether this port requires a token. If not, callers without one are admins; a
+                token that is sent is still checked.
         """
         try:
-            if presented is not None:
-                found = self.token(presented)
+            if token_text is not None:
+                found = self.find_token(token_text)
                 if found is None:
-                    return self.failed(address)
+                    return self.reject_token(address)
             else:
-                found = self.sessions.token(session, self.file.now()) if session else None
+                found = self.sessions.find_token(session, self.file.now()) if session else None
         except InvalidTokensError:
-            return Denied(503, "the file of tokens cannot be used; the service's log says why")
+            return Denial(503, "the token file cannot be used; see the service's log")
         if found is not None:
             return Caller(found.role, address, found.name, found.id)
-        return Caller(None if required else Role.ADMIN, address)
+        return Caller(None if is_token_required else Role.ADMIN, address)
 
-    def failed(self, address: str) -> Denied:
-        """Count a token that is none, and return what is said of it."""
+    def reject_token(self, address: str) -> Denial:
+        """Count an invalid token, and return the denial."""
         if wait := self._failures.take(network_of(address)):
-            return Denied(
+            return Denial(
                 429,
-                "too many tokens from your address were refused; look at the one you use, and wait",
+                "too many invalid tokens from your address; check your token and wait",
                 (("Retry-After", retry_after(wait)),),
             )
-        _log.warning("a token from %s was refused", redact(address, 60) or "an unknown address")
-        return Denied(
+        _log.warning("refused a token from %s", redact(address, 60) or "an unknown address")
+        return Denial(
             401,
-            "this token is not known, has expired or was revoked; `queenright token list` shows which hold",
+            "this token is unknown, expired or revoked; run `queenright token list` to see the live ones",
             (("WWW-Authenticate", 'Bearer realm="queenright", error="invalid_token"'),),
         )
 
-    def holds(self, caller: Caller) -> bool:
-        """Return whether what a caller was let in with still holds."""
+    def is_valid(self, caller: Caller) -> bool:
+        """Return whether a caller's token is still valid."""
         if not caller.token_id:
             return True
         try:
-            known = (*self._own.all, *self.file.now().live(self._clock()))
+            live_tokens = (*self._own.all, *self.file.now().live(self._clock()))
         except InvalidTokensError:
             return False
-        return any(one.id == caller.token_id for one in known)
+        return any(token.id == caller.token_id for token in live_tokens)
 
-    # -- what they may ------------------------------------------------------------------------------
+    # -- authorization -----------------------------------------------------------------------------
 
-    def allow(self, caller: Caller, need: Need) -> Denied | None:
-        """Return why a caller may not do something; None if they may."""
-        if need is Need.OPEN:
+    def check_role(self, caller: Caller, level: AccessLevel) -> Denial | None:
+        """Return a denial if the caller's role is not sufficient, else None."""
+        if level is AccessLevel.OPEN:
             return None
         if caller.role is None:
-            return Denied(
+            return Denial(
                 401,
-                "a token is needed here, in the header Authorization after the word Bearer; "
-                "an admin makes one with `queenright token create`",
+                "a token is required in the header Authorization, after the word Bearer; "
+                "an admin creates one with `queenright token create`",
                 (("WWW-Authenticate", 'Bearer realm="queenright"'),),
             )
-        if may(caller.role, need):
+        if is_allowed(caller.role, level):
             return None
-        enough = " or ".join(role.value for role in enough_for(need))
-        return Denied(
+        enough = " or ".join(role.value for role in roles_for(level))
+        return Denial(
             403,
-            f"the token {caller.name!r} is a {caller.role.value}'s; this takes the role {enough}",
+            f"the token {caller.name!r} has the role {caller.role.value}; this requires the role {enough}",
             (("WWW-Authenticate", 'Bearer realm="queenright", error="insufficient_scope"'),),
         )
 
-    def pace(self, caller: Caller) -> Denied | None:
-        """Count a request; return why it has to wait, None if it need not."""
+    def check_rate(self, caller: Caller) -> Denial | None:
+        """Count a request; return a denial if it exceeds the rate limit, else None."""
         key = caller.key if caller.token_id else network_of(caller.address)
         if not (wait := self._requests.take(key)):
             return None
-        return Denied(
+        return Denial(
             429,
-            "you ask more than http.limits.requests_per_second; wait, or have your events from the stream",
+            "more requests than http.limits.requests_per_second; wait, or use the event stream",
             (("Retry-After", retry_after(wait)),),
         )

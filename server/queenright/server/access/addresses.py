@@ -1,4 +1,4 @@
-"""Addresses: whether one is this machine's own, and what it is counted under."""
+"""Client addresses: detect loopback, and group addresses for limits."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from ipaddress import IPv6Address, ip_address
 
 
 @lru_cache(maxsize=1024)
-def loopback(host: str) -> bool:
-    """Return whether an address is this machine's own."""
+def is_loopback(host: str) -> bool:
+    """Return whether an address is a loopback address."""
     if host == "localhost":
         return True
     try:
@@ -19,7 +19,7 @@ def loopback(host: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def network_of(address: str) -> str:
-    """Return what an address is counted under: of IPv6 its /64, as one household has that many."""
+    """Return the key of an address for limits: the /64 for IPv6, as one household has that many addresses."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:

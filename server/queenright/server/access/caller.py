@@ -1,4 +1,4 @@
-"""Who asks, as the routes see it; and by whom something is done, as the audit keeps it."""
+"""The caller of a request, and its name in the audit trail."""
 
 from __future__ import annotations
 
@@ -7,88 +7,90 @@ from typing import Final
 
 from starlette.requests import HTTPConnection
 
-from queenright.server.access.roles import Need, Role, may
+from queenright.server.access.roles import AccessLevel, Role, is_allowed
 
 KEY: Final = "queenright.caller"
-"""Where a request's scope has its caller."""
+"""The key of the caller in a request's scope."""
 
 ANYBODY: Final = "operator"
-"""What a route says of a caller who gave no name."""
+"""The name of a caller who gave none."""
 
 
-LONGEST: Final = 100
-"""Characters that a name may have in the audit."""
+MAX_NAME_LENGTH: Final = 100
+"""Characters of a name in the audit trail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever asks."""
+    """The caller of a request."""
 
     role: Role | None
-    """None: nobody that we know, which is enough for what is open."""
+    """None for an unauthenticated caller, who may use only open routes."""
     address: str
     name: str = ""
-    """The token's; empty without one."""
+    """The token's name; "" without a token."""
     token_id: str = ""
 
     @property
     def key(self) -> str:
-        """What tells this caller from others: the token, or else the address."""
+        """The key that identifies this caller: the token, else the address."""
         return f"token {self.token_id}" if self.token_id else f"address {self.address}"
 
 
 def caller_of(request: HTTPConnection) -> Caller:
-    """Return who asks; without a guard before the app, everybody may do everything."""
+    """Return the caller of a request; an admin if the app runs without a guard."""
     found = request.scope.get(KEY)
     if isinstance(found, Caller):
         return found
-    return Caller(Role.ADMIN, address_of(request.scope.get("client")))
+    return Caller(Role.ADMIN, client_address(request.scope.get("client")))
 
 
 def may_look(request: HTTPConnection) -> bool:
-    """Return whether the caller may see what the fleet does."""
+    """Return whether the caller may view the fleet."""
     role = caller_of(request).role
-    return role is not None and may(role, Need.VIEWER)
+    return role is not None and is_allowed(role, AccessLevel.VIEWER)
 
 
-def address_of(client: object) -> str:
-    """Return the address in what ASGI says of a client."""
+def client_address(client: object) -> str:
+    """Return the address in ASGI's ``client`` value, or ""."""
     return str(client[0]) if isinstance(client, tuple | list) and client else ""
 
 
-def who(request: HTTPConnection, said: str = ANYBODY) -> str:
+def who(request: HTTPConnection, claimed_name: str = ANYBODY) -> str:
     """
-    Return by whom something is done.
+    Return the name of the person who performs an action.
 
     Args:
-        request: What was asked.
-        said: The name that the caller gave.
+        request: The request.
+        claimed_name: The name that the caller gave.
 
     Returns:
-        With a token its name (``ada``; with another name said: ``ada (as bob)``); without one what was said.
+        With a token its name, ``ada``, or with another claimed name ``ada (as bob)``; else the claimed name.
     """
     caller = caller_of(request)
-    return _said(caller, said, "") if caller.name else said
+    return _compose_name(caller, claimed_name, "") if caller.name else claimed_name
 
 
-def who_from(request: HTTPConnection, said: str = ANYBODY) -> str:
+def who_from(request: HTTPConnection, claimed_name: str = ANYBODY) -> str:
     """
-    Return by whom something grave is done: with a token, its role and where it came from, too.
+    Return the name for a critical action: with a token, also its role and address.
 
     Returns:
-        ``ada (operator, 192.0.2.7)``; with another name said: ``ada (as bob; operator, 192.0.2.7)``.
+        ``ada (operator, 192.0.2.7)``; with another claimed name ``ada (as bob; operator, 192.0.2.7)``.
     """
     caller = caller_of(request)
     if not caller.name or caller.role is None:
-        return said
-    return _said(caller, said, f"{caller.role.value}, {caller.address.partition('%')[0] or 'no address'}")
+        return claimed_name
+    return _compose_name(
+        caller, claimed_name, f"{caller.role.value}, {caller.address.partition('%')[0] or 'no address'}"
+    )
 
 
-def _said(caller: Caller, said: str, more: str) -> str:
-    """Return a name with what belongs to it; what was said is cut, and never what we know."""
-    other = "" if said in (caller.name, ANYBODY, "") else f"as {said}"
-    room = LONGEST - len(f"{caller.name} ({more})") - (len("; ") if more else 0)
-    if len(other) > room:
-        other = f"{other[: room - 1]}…" if room > len("as x…") else ""
-    inside = "; ".join(part for part in (other, more) if part)
+def _compose_name(caller: Caller, claimed_name: str, more: str) -> str:
+    """Compose a name with its details; only the claimed name is truncated."""
+    alias = "" if claimed_name in (caller.name, ANYBODY, "") else f"as {claimed_name}"
+    room = MAX_NAME_LENGTH - len(f"{caller.name} ({more})") - (len("; ") if more else 0)
+    if len(alias) > room:
+        alias = f"{alias[: room - 1]}…" if room > len("as x…") else ""
+    inside = "; ".join(part for part in (alias, more) if part)
     return f"{caller.name} ({inside})" if inside else caller.name

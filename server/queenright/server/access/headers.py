@@ -1,4 +1,4 @@
-"""Headers that every answer has: what a browser may do with it, and who may keep it."""
+"""Security and cache headers of every response."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _ALWAYS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-_NOTHING: Final = "default-src 'none'; frame-ancestors 'none'"
+_DENY_ALL: Final = "default-src 'none'; frame-ancestors 'none'"
 
 
-def dress(headers: MutableHeaders) -> None:
+def set_security_headers(headers: MutableHeaders) -> None:
     """
-    Add what is missing.
+    Add missing security and cache headers.
 
-    Pages bring a ``Content-Security-Policy`` of their own; whatever else a browser is shown may do nothing.
-    What an answer says of the fleet no cache keeps; with an ``ETag`` a caller may, and asks again.
+    Pages set their own ``Content-Security-Policy``; other responses may load nothing. Responses are not
+    cached, except those with an ``ETag``, which a client may keep and revalidate.
     """
     headers.update(_ALWAYS)
-    headers.setdefault("Content-Security-Policy", _NOTHING)
+    headers.setdefault("Content-Security-Policy", _DENY_ALL)
     headers.setdefault("Cache-Control", "private, no-cache" if "etag" in headers else "no-store")

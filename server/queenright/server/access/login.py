@@ -1,4 +1,4 @@
-"""Logging in to the console: a token once, then a cookie that no script sees and no other site sends."""
+"""Sign in to the console with a token. The session cookie is HttpOnly and SameSite=Strict."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 from queenright.server.access.access import Access
-from queenright.server.access.caller import address_of
-from queenright.server.access.presented import session_of
+from queenright.server.access.caller import client_address
+from queenright.server.access.credentials import read_session_cookie
 from queenright.server.access.sessions import COOKIE, SECONDS
 from queenright.server.access.tokens import InvalidTokensError
 from queenright.server.console.forms import read_form
@@ -26,37 +26,37 @@ _HEADERS: Final = {
 _templates: Final = Environment(loader=FileSystemLoader(_PAGES), autoescape=select_autoescape(default=True))
 
 
-def refusal_page(code: int, words: str) -> Response:
-    """Return a page that says why somebody is not let in."""
-    return _page("error.html", code, fault=words)
+def refusal_page(code: int, reason: str) -> Response:
+    """Return a page with the reason of a denial."""
+    return _page("error.html", code, fault=reason)
 
 
 def add_login(app: FastAPI, access: Access) -> None:
-    """Give the app the pages for coming and leaving."""
+    """Add the routes to sign in and out."""
     router = APIRouter(include_in_schema=False)
 
     @router.get("/login")
-    async def ask(place: Annotated[str, Query(alias="next")] = "/") -> Response:
-        return _page("login.html", next=local(place))
+    async def login_page(path: Annotated[str, Query(alias="next")] = "/") -> Response:
+        return _page("login.html", next=safe_redirect_path(path))
 
     @router.post("/login")
-    async def login(request: Request) -> Response:
+    async def log_in(request: Request) -> Response:
         form = await read_form(request)
-        place = local(form.get("next", "/"))
+        path = safe_redirect_path(form.get("next", "/"))
         try:
-            token = access.token(form.get("token", "").strip())
+            token = access.find_token(form.get("token", "").strip())
         except InvalidTokensError:
-            return _page("login.html", 503, next=place, fault="The file of tokens cannot be used.")
+            return _page("login.html", 503, next=path, fault="The token file cannot be used.")
         if token is None:
-            denied = access.failed(address_of(request.scope.get("client")))
-            refused = _page("login.html", denied.status, next=place, fault=denied.words)
+            denied = access.reject_token(client_address(request.scope.get("client")))
+            refused = _page("login.html", denied.status, next=path, fault=denied.reason)
             refused.headers.update({name: value for name, value in denied.headers if name == "Retry-After"})
             return refused
-        _end(request, access)
-        response = RedirectResponse(place, 303)
+        _end_session(request, access)
+        response = RedirectResponse(path, 303)
         response.set_cookie(
             COOKIE,
-            access.sessions.begin(token),
+            access.sessions.start(token),
             max_age=SECONDS,
             path="/",
             httponly=True,
@@ -66,8 +66,8 @@ def add_login(app: FastAPI, access: Access) -> None:
         return response
 
     @router.post("/logout")
-    async def logout(request: Request) -> Response:
-        _end(request, access)
+    async def log_out(request: Request) -> Response:
+        _end_session(request, access)
         response = RedirectResponse("/login", 303)
         response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
         return response
@@ -75,17 +75,17 @@ def add_login(app: FastAPI, access: Access) -> None:
     app.include_router(router)
 
 
-def local(place: str) -> str:
-    """Return where one goes after logging in: a page of ours, whatever a link says."""
-    parts = urlsplit("http://here" + place) if place.startswith("/") else None
-    if parts is None or place.startswith("//") or "\\" in place or not place.isprintable():
+def safe_redirect_path(path: str) -> str:
+    """Return the path to redirect to after sign-in: always a local one."""
+    parts = urlsplit("http://here" + path) if path.startswith("/") else None
+    if parts is None or path.startswith("//") or "\\" in path or not path.isprintable():
         return "/"
-    return "/" if parts.netloc != "here" or parts.path in ("/login", "/logout") else place
+    return "/" if parts.netloc != "here" or parts.path in ("/login", "/logout") else path
 
 
-def _end(request: Request, access: Access) -> None:
-    if words := session_of(request.headers):
-        access.sessions.end(words)
+def _end_session(request: Request, access: Access) -> None:
+    if cookie := read_session_cookie(request.headers):
+        access.sessions.end(cookie)
 
 
 def _page(template: str, code: int = 200, **values: Any) -> HTMLResponse:

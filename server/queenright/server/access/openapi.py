@@ -1,29 +1,31 @@
-"""What a route asks of its caller, in the OpenAPI document: from the table that the guard goes by."""
+"""Add access requirements to the OpenAPI document, from the guard's table."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from queenright.server.access.rights import need_of
-from queenright.server.access.roles import Need, enough_for
+from queenright.server.access.rights import required_level
+from queenright.server.access.roles import AccessLevel, roles_for
 
 SCHEME: Final = "token"
 _METHODS: Final = frozenset({"get", "put", "post", "delete", "patch", "head", "options"})
 
 
 def add_access(document: dict[str, Any]) -> None:
-    """Add to a document the scheme, and to each operation ``security`` and ``x-role``."""
+    """Add the security scheme to a document, and ``security`` and ``x-role`` to each operation."""
     document.setdefault("components", {}).setdefault("securitySchemes", {})[SCHEME] = {
         "type": "http",
         "scheme": "bearer",
-        "description": "A token of `queenright token create`. Where the service listens on loopback alone, "
-        "none is needed unless `auth.required` says so.",
+        "description": "A token of `queenright token create`. If the service listens only on loopback, "
+        "a token is required only with `auth.required`.",
     }
     for path, operations in document.get("paths", {}).items():
         for method, operation in operations.items():
             if method in _METHODS:
-                need = need_of(method.upper(), path)
-                operation["security"] = [] if need is Need.OPEN else [{SCHEME: []}]
+                level = required_level(method.upper(), path)
+                operation["security"] = [] if level is AccessLevel.OPEN else [{SCHEME: []}]
                 operation["x-role"] = (
-                    "none" if need is Need.OPEN else " or ".join(role.value for role in enough_for(need))
+                    "none"
+                    if level is AccessLevel.OPEN
+                    else " or ".join(role.value for role in roles_for(level))
                 )

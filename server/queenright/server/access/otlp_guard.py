@@ -1,4 +1,4 @@
-"""The guard before the OTLP receiver: whoever sends telemetry is a reporter."""
+"""The OTLP port's guard: senders need the role reporter."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from typing import Any, Final
 
 from starlette.datastructures import Headers
 
-from queenright.server.access.access import Access, Denied
-from queenright.server.access.caller import Caller, address_of
-from queenright.server.access.presented import DuplicateTokenError, bearer_of
-from queenright.server.access.roles import Need
+from queenright.server.access.access import Access, Denial
+from queenright.server.access.caller import Caller, client_address
+from queenright.server.access.credentials import DuplicateTokenError, read_bearer_token
+from queenright.server.access.roles import AccessLevel
 from queenright.server.access.tokens import PREFIX
 from queenright.server.middleware.gate import foreign, misnamed, names_of
 from queenright.server.otlp.encoding import MediaType, render_status
 from queenright.server.otlp.errors import RejectedRequestError
 from queenright.server.otlp.receiver import Receive, Scope, Send
 
-# gRPC's codes, which OTLP has for its errors over HTTP, too.
+# gRPC codes, which OTLP also uses for errors over HTTP.
 _CODES: Final = {400: 3, 401: 16, 403: 7, 429: 8, 503: 14}
 
 _FROM_CONTAINERS: Final = ("host.docker.internal", "host.containers.internal")
-"""What containers call the machine that they run on. No site is called so: ``internal`` cannot be bought."""
+"""Names of the host inside containers. No site can have them: ``internal`` is a reserved TLD."""
 
 
 class OtlpGuard:
     """
-    ASGI middleware. A token of ours goes no further: what is passed on to a collector does not carry it.
+    ASGI middleware. Removes Queenright tokens, so that they are not forwarded to a collector.
 
-    Where none is needed, an ``Authorization`` that is not ours is meant for that collector, and stays.
+    If no token is required, any other ``Authorization`` header is meant for the collector and kept.
 
     Args:
-        app: The receiver.
-        access: Knows the callers.
-        bound: The address that is listened on.
-        denied: Called with the path, the status and the reason of each request that is not let through.
+        app: The OTLP receiver.
+        access: Authenticates and authorizes callers.
+        bound: The address of the port.
+        on_denied: Called with the path, status and reason of each denied request.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class OtlpGuard:
         *,
         access: Access,
         bound: str,
-        denied: Callable[[str, int, str], None] = lambda path, status, reason: None,
+        on_denied: Callable[[str, int, str], None] = lambda path, status, reason: None,
     ) -> None:
         self._app = app
         self._access = access
-        self._required = access.required(bound)
-        self._denied = denied
+        self._is_token_required = access.is_token_required(bound)
+        self._on_denied = on_denied
         settings = access.settings
         self._names = names_of(
             settings.otlp.host,
@@ -59,51 +59,56 @@ class OtlpGuard:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or pass it on."""
+        """Deny a request, or pass it on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        found = self._decide(scope, headers)
-        if isinstance(found, Denied):
-            self._denied(scope["path"], found.status, found.words)
+        found = self._identify(scope, headers)
+        if isinstance(found, Denial):
+            self._on_denied(scope["path"], found.status, found.reason)
             await _answer(found, headers.get("content-type", ""), send)
             return
         if found.token_id:
-            left = [(name, value) for name, value in scope["headers"] if name.lower() != b"authorization"]
-            scope = {**scope, "headers": left}
+            forwarded_headers = [
+                (name, value) for name, value in scope["headers"] if name.lower() != b"authorization"
+            ]
+            scope = {**scope, "headers": forwarded_headers}
         await self._app(scope, receive, send)
 
-    def _decide(self, scope: Scope, headers: Headers) -> Caller | Denied:
-        if refused := self._from_a_page(scope, headers):
-            return Denied(*refused)
+    def _identify(self, scope: Scope, headers: Headers) -> Caller | Denial:
+        if refused := self._check_browser_origin(scope, headers):
+            return Denial(*refused)
         try:
-            presented = bearer_of(headers)
+            token_text = read_bearer_token(headers)
         except DuplicateTokenError as error:
-            return Denied(400, str(error))
-        if presented is not None and not self._required and not presented.startswith(PREFIX):
-            presented = None
+            return Denial(400, str(error))
+        if token_text is not None and not self._is_token_required and not token_text.startswith(PREFIX):
+            token_text = None
         caller = self._access.identify(
-            address_of(scope.get("client")), presented=presented, session=None, required=self._required
+            client_address(scope.get("client")),
+            token_text=token_text,
+            session=None,
+            is_token_required=self._is_token_required,
         )
-        if isinstance(caller, Denied):
+        if isinstance(caller, Denial):
             return caller
-        return self._access.allow(caller, Need.REPORTER) or caller
+        return self._access.check_role(caller, AccessLevel.REPORTER) or caller
 
-    def _from_a_page(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
-        """Return the refusal of what a browser sends for another site's page, as at the API's gate."""
+    def _check_browser_origin(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
+        """Return the status and reason to deny a cross-site browser request, as the API's gate does."""
         if self._names is None:
             return None
         hosts = headers.getlist("host")
         return misnamed(hosts, self._names, setting="otlp.host") or foreign(scope["method"], headers)
 
 
-async def _answer(denied: Denied, content_type: str, send: Send) -> None:
+async def _answer(denied: Denial, content_type: str, send: Send) -> None:
     try:
-        media_type = MediaType.of(content_type)
+        media_type = MediaType.from_header(content_type)
     except RejectedRequestError:
         media_type = MediaType.JSON
-    body = render_status(_CODES[denied.status], denied.words, media_type)
+    body = render_status(_CODES[denied.status], denied.reason, media_type)
     headers = [
         (b"content-type", media_type.encode()),
         (b"content-length", str(len(body)).encode()),

@@ -1,8 +1,8 @@
 """
-What each route asks of its caller, in one table by method and path.
+The access level of each route, by method and path.
 
-Whoever looks is a viewer, whoever changes something an operator; the table has what is otherwise. A route
-that nobody thought of here is therefore not open.
+By default, reads require a viewer and changes an operator; the table has the exceptions. So a route that is
+missing here is not open.
 """
 
 from __future__ import annotations
@@ -12,77 +12,77 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from queenright.server.access.roles import Need
+from queenright.server.access.roles import AccessLevel
 
-_LOOKING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_READ_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _NAME: Final = r"[\s\S]*"
-"""A worker's name: it may hold slashes, as in the routes."""
+"""A worker's name, which may contain slashes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Right:
-    """What a route asks; ``path`` has ``{agent}`` for a worker's name, and ``{}`` for one part of a path."""
+class AccessRule:
+    """The access level of a route; ``{agent}`` in ``path`` is a worker's name, ``{}`` is one path segment."""
 
     methods: str
     path: str
-    need: Need
+    level: AccessLevel
 
 
-RIGHTS: Final = (
-    # Whether the process lives; how one logs in, and what the page for that looks like.
-    Right("GET", "/healthz", Need.OPEN),
-    Right("GET", "/readyz", Need.OPEN),
-    Right("GET POST", "/login", Need.OPEN),
-    Right("GET", "/static/{}", Need.OPEN),
-    # Signed by whoever sends them.
-    Right("POST", "/api/slack/actions", Need.OPEN),
-    Right("POST", "/api/pagerduty/webhook", Need.OPEN),
-    # A browser's own: one's name on this browser, and leaving.
-    Right("GET POST", "/you", Need.VIEWER),
-    Right("POST", "/logout", Need.KNOWN),
-    # Machines.
-    Right("GET", "/metrics", Need.KNOWN),
-    Right("POST", "/v1/{}", Need.REPORTER),
-    Right("POST", "/api/heartbeats", Need.REPORTER),
-    Right("POST", "/api/alertmanager/webhook", Need.REPORTER),
-    Right("POST", "/api/alertmanager/told", Need.REPORTER),
-    Right("POST", "/api/deadman", Need.REPORTER),
-    Right("GET", "/api/agents/{agent}/instructions", Need.REPORTER),
-    Right("POST", "/api/agents/{agent}/instructions/{}/answer", Need.REPORTER),
-    # The service itself: whose code runs in it, and by what settings.
-    Right("POST", "/api/agents", Need.ADMIN),
-    Right("POST DELETE", "/api/agents/{agent}/graphs", Need.ADMIN),
-    Right("DELETE", "/api/agents/{agent}/graphs/{}", Need.ADMIN),
-    Right("DELETE", "/api/agents/{agent}/sessions/{}", Need.OPERATOR),
-    Right("DELETE", "/api/agents/{agent}", Need.ADMIN),
-    Right("GET PUT POST DELETE", "/api/settings", Need.ADMIN),
-    Right("POST", "/-/reload", Need.ADMIN),
+ACCESS_RULES: Final = (
+    # Probes, and the sign-in page with its styles.
+    AccessRule("GET", "/healthz", AccessLevel.OPEN),
+    AccessRule("GET", "/readyz", AccessLevel.OPEN),
+    AccessRule("GET POST", "/login", AccessLevel.OPEN),
+    AccessRule("GET", "/static/{}", AccessLevel.OPEN),
+    # These requests are signed by their senders.
+    AccessRule("POST", "/api/slack/actions", AccessLevel.OPEN),
+    AccessRule("POST", "/api/pagerduty/webhook", AccessLevel.OPEN),
+    # The user's display name in this browser, and sign-out.
+    AccessRule("GET POST", "/you", AccessLevel.VIEWER),
+    AccessRule("POST", "/logout", AccessLevel.KNOWN),
+    # Machine clients.
+    AccessRule("GET", "/metrics", AccessLevel.KNOWN),
+    AccessRule("POST", "/v1/{}", AccessLevel.REPORTER),
+    AccessRule("POST", "/api/heartbeats", AccessLevel.REPORTER),
+    AccessRule("POST", "/api/alertmanager/webhook", AccessLevel.REPORTER),
+    AccessRule("POST", "/api/alertmanager/told", AccessLevel.REPORTER),
+    AccessRule("POST", "/api/deadman", AccessLevel.REPORTER),
+    AccessRule("GET", "/api/agents/{agent}/instructions", AccessLevel.REPORTER),
+    AccessRule("POST", "/api/agents/{agent}/instructions/{}/answer", AccessLevel.REPORTER),
+    # The service itself: the agents that run in it, and its settings.
+    AccessRule("POST", "/api/agents", AccessLevel.ADMIN),
+    AccessRule("POST DELETE", "/api/agents/{agent}/graphs", AccessLevel.ADMIN),
+    AccessRule("DELETE", "/api/agents/{agent}/graphs/{}", AccessLevel.ADMIN),
+    AccessRule("DELETE", "/api/agents/{agent}/sessions/{}", AccessLevel.OPERATOR),
+    AccessRule("DELETE", "/api/agents/{agent}", AccessLevel.ADMIN),
+    AccessRule("GET PUT POST DELETE", "/api/settings", AccessLevel.ADMIN),
+    AccessRule("POST", "/-/reload", AccessLevel.ADMIN),
 )
-"""The first that fits holds."""
+"""The first match applies."""
 
 
 def _pattern(path: str) -> re.Pattern[str]:
     parts = re.split(r"(\{agent\}|\{\})", path)
-    known = {"{agent}": _NAME, "{}": r"[^/]+"}
-    return re.compile("".join(known.get(part, re.escape(part)) for part in parts))
+    patterns = {"{agent}": _NAME, "{}": r"[^/]+"}
+    return re.compile("".join(patterns.get(part, re.escape(part)) for part in parts))
 
 
 _TABLE: Final = tuple(
-    (frozenset(right.methods.split()), _pattern(right.path), right.need) for right in RIGHTS
+    (frozenset(right.methods.split()), _pattern(right.path), right.level) for right in ACCESS_RULES
 )
 
 
 @lru_cache(maxsize=4096)
-def need_of(method: str, path: str) -> Need:
+def required_level(method: str, path: str) -> AccessLevel:
     """
-    Return what a request asks of its caller.
+    Return the access level that a request requires.
 
     Args:
-        method: HTTP's; ``HEAD`` is as ``GET``.
-        path: Decoded, as ASGI gives it; or a template of a route.
+        method: The HTTP method; ``HEAD`` is treated as ``GET``.
+        path: The decoded path, or a route's template.
     """
-    asked = "GET" if method == "HEAD" else method
-    for methods, pattern, need in _TABLE:
-        if asked in methods and pattern.fullmatch(path):
-            return need
-    return Need.VIEWER if method in _LOOKING else Need.OPERATOR
+    checked_method = "GET" if method == "HEAD" else method
+    for methods, pattern, level in _TABLE:
+        if checked_method in methods and pattern.fullmatch(path):
+            return level
+    return AccessLevel.VIEWER if method in _READ_METHODS else AccessLevel.OPERATOR

@@ -1,4 +1,4 @@
-"""Roles, and what each may do."""
+"""Roles and their access levels."""
 
 from __future__ import annotations
 
@@ -7,44 +7,46 @@ from typing import Final
 
 
 class Role(StrEnum):
-    """What a token is for."""
+    """The role of a token."""
 
     VIEWER = "viewer"
-    """Looks."""
+    """May view."""
     REPORTER = "reporter"
-    """A machine of the fleet: telemetry, heartbeats, instructions, Alertmanager's webhooks, ``/metrics``."""
+    """For machines: telemetry, heartbeats, instructions, Alertmanager's webhooks and ``/metrics``."""
     OPERATOR = "operator"
-    """Looks, acts on workers and tickets, and may send what a reporter sends."""
+    """May view, act on workers and tickets, and report."""
     ADMIN = "admin"
-    """All of it, and what changes the service itself: agents that run inside, settings."""
+    """May do everything, including changes of the service itself: agents that run inside, and settings."""
 
 
-class Need(StrEnum):
-    """What a route asks of its caller."""
+class AccessLevel(StrEnum):
+    """The access level that a route requires."""
 
     OPEN = "open"
-    """Nothing: it says nothing of the fleet, or it checks signatures of its own."""
+    """No token: the route shows nothing of the fleet, or verifies signatures."""
     KNOWN = "known"
-    """A token, of whatever role."""
+    """A token of any role."""
     VIEWER = "viewer"
     REPORTER = "reporter"
     OPERATOR = "operator"
     ADMIN = "admin"
 
 
-_MAY: Final[dict[Role, frozenset[Need]]] = {
-    Role.VIEWER: frozenset({Need.OPEN, Need.KNOWN, Need.VIEWER}),
-    Role.REPORTER: frozenset({Need.OPEN, Need.KNOWN, Need.REPORTER}),
-    Role.OPERATOR: frozenset({Need.OPEN, Need.KNOWN, Need.VIEWER, Need.REPORTER, Need.OPERATOR}),
-    Role.ADMIN: frozenset(Need),
+_GRANTS: Final[dict[Role, frozenset[AccessLevel]]] = {
+    Role.VIEWER: frozenset({AccessLevel.OPEN, AccessLevel.KNOWN, AccessLevel.VIEWER}),
+    Role.REPORTER: frozenset({AccessLevel.OPEN, AccessLevel.KNOWN, AccessLevel.REPORTER}),
+    Role.OPERATOR: frozenset(
+        {AccessLevel.OPEN, AccessLevel.KNOWN, AccessLevel.VIEWER, AccessLevel.REPORTER, AccessLevel.OPERATOR}
+    ),
+    Role.ADMIN: frozenset(AccessLevel),
 }
 
 
-def may(role: Role, need: Need) -> bool:
-    """Return whether a role is enough."""
-    return need in _MAY[role]
+def is_allowed(role: Role, level: AccessLevel) -> bool:
+    """Return whether a role has an access level."""
+    return level in _GRANTS[role]
 
 
-def enough_for(need: Need) -> list[Role]:
-    """Return the roles that are enough, the least first."""
-    return [role for role in Role if need in _MAY[role]]
+def roles_for(level: AccessLevel) -> list[Role]:
+    """Return the roles that have an access level, lowest first."""
+    return [role for role in Role if level in _GRANTS[role]]

@@ -1,4 +1,4 @@
-"""Sessions of the console: a browser that has shown a token once. In memory only: a restart ends them all."""
+"""Sessions of the console, in memory: a restart ends them all."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from queenright.runtime.events import Clock
-from queenright.server.access.tokens import Token, Tokens, hash_of
+from queenright.server.access.tokens import Token, Tokens, hash_token
 
 COOKIE: Final = "queenright_session"
 SECONDS: Final = 12 * 3600
-"""How long a session lasts."""
-_MOST: Final = 10_000
+"""The lifetime of a session."""
+_MAX_SESSIONS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class _Session:
 
 class Sessions:
     """
-    The sessions there are; each ends with its token.
+    Open console sessions; each ends with its token.
 
     Args:
         clock: Seconds since the epoch.
-        new_id: Returns random words.
-        most: Sessions at once; the oldest ends for a new one.
+        new_id: Returns a random string.
+        limit: Open sessions; beyond it, the oldest ends.
     """
 
     def __init__(
@@ -38,37 +38,37 @@ class Sessions:
         *,
         clock: Clock,
         new_id: Callable[[], str] = lambda: secrets.token_urlsafe(32),
-        most: int = _MOST,
+        limit: int = _MAX_SESSIONS,
     ) -> None:
         self._clock = clock
         self._new_id = new_id
-        self._most = most
+        self._most = limit
         self._known: OrderedDict[str, _Session] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def begin(self, token: Token) -> str:
-        """Begin a session and return the words of its cookie; what is kept is their hash."""
-        words = self._new_id()
-        self._known[hash_of(words)] = _Session(token.id, self._clock() + SECONDS)
+    def start(self, token: Token) -> str:
+        """Start a session and return its cookie; only the cookie's hash is kept."""
+        cookie = self._new_id()
+        self._known[hash_token(cookie)] = _Session(token.id, self._clock() + SECONDS)
         if len(self._known) > self._most:
             self._known.popitem(last=False)
-        return words
+        return cookie
 
-    def token(self, words: str, tokens: Tokens) -> Token | None:
-        """Return the live token behind a cookie; None if the session or the token has ended."""
-        key, now = hash_of(words), self._clock()
+    def find_token(self, cookie: str, tokens: Tokens) -> Token | None:
+        """Return the live token of a cookie; None if the session or the token has ended."""
+        key, now = hash_token(cookie), self._clock()
         found = self._known.get(key)
         if found is None:
             return None
         if now < found.until:
-            for one in tokens.all:
-                if one.id == found.token_id and one.live(now):
-                    return one
+            for token in tokens.all:
+                if token.id == found.token_id and token.live(now):
+                    return token
         del self._known[key]
         return None
 
-    def end(self, words: str) -> None:
-        """End one."""
-        self._known.pop(hash_of(words), None)
+    def end(self, cookie: str) -> None:
+        """End a session."""
+        self._known.pop(hash_token(cookie), None)

@@ -1,4 +1,4 @@
-"""The file of tokens: read again when it changes, written by `queenright token`."""
+"""The token file: written by `queenright token`, reloaded when it changes."""
 
 from __future__ import annotations
 
@@ -15,56 +15,56 @@ from queenright.server.access.tokens import InvalidTokensError, Tokens, parse_to
 
 _log = logging.getLogger(__name__)
 
-_LONGEST: Final = 8 << 20
+_MAX_BYTES: Final = 8 << 20
 _WRITABLE: Final = stat.S_IWGRP | stat.S_IWOTH
 
-_Seen = tuple[int, int, int, int]
+_Version = tuple[int, int, int, int]
 
 
 def read_tokens(path: Path) -> Tokens:
     """
-    Return the tokens in a file; none if there is no file.
+    Return the tokens in a file; none if it does not exist.
 
-    Others may read it, as a secret in a container is read: hashes of random words tell them nothing. Whoever
-    can write it could make a token, and so nobody but its owner may.
+    Others may read it, as secrets in containers often are: hashes of random tokens reveal nothing. Only its
+    owner may write it, as writing allows creating a token.
 
     Raises:
-        InvalidTokensError: It cannot be read, others can write it, or it is no such file.
+        InvalidTokensError: It cannot be read, others can write it, or it is not a token file.
     """
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             if mode & _WRITABLE:
                 raise InvalidTokensError(
-                    f"the file of tokens {path} can be written by others (mode {stat.S_IMODE(mode):04o}); "
-                    "chmod 600 it, and look whose tokens are in it: `queenright token list`"
+                    f"the token file {path} is writable by others (mode {stat.S_IMODE(mode):04o}); "
+                    "run chmod 600, and check its tokens with `queenright token list`"
                 )
-            content = file.read(_LONGEST + 1)
+            content = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
         return Tokens()
     except OSError as error:
         raise InvalidTokensError(
-            f"the file of tokens {path} cannot be read ({error.strerror}); let the service's user read it"
+            f"the token file {path} cannot be read ({error.strerror}); let the service's user read it"
         ) from None
-    if len(content) > _LONGEST:
+    if len(content) > _MAX_BYTES:
         raise InvalidTokensError(
-            f"the file of tokens {path} is longer than {_LONGEST} bytes; it is none of ours"
+            f"the token file {path} is longer than {_MAX_BYTES} bytes; it is not a token file"
         )
     try:
         return parse_tokens(content)
     except InvalidTokensError as error:
         raise InvalidTokensError(
-            f"the file of tokens {path} is damaged ({error}); bring it back, or move it away and make new "
+            f"the token file {path} is damaged ({error}); restore it, or move it away and create new "
             "tokens with `queenright token create`"
         ) from None
 
 
 def edit_tokens(path: Path, change: Callable[[Tokens], Tokens]) -> None:
     """
-    Change the file of tokens; two at once take turns, and a kill leaves the old one or the new one.
+    Change the token file. Concurrent changes are serialized; a kill leaves the old or the new file.
 
     Raises:
-        InvalidTokensError: It cannot be read or written, or ``change`` refuses.
+        InvalidTokensError: It cannot be read or written, or ``change`` raises it.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,16 +76,16 @@ def edit_tokens(path: Path, change: Callable[[Tokens], Tokens]) -> None:
             ) as file:
                 os.fchmod(file.fileno(), 0o600)
                 if os.geteuid() == 0:
-                    # Made by root for a service that runs as somebody else: that one has to read it.
-                    kept = (path if path.exists() else path.parent).stat()
-                    os.fchown(file.fileno(), kept.st_uid, kept.st_gid)
+                    # Created by root for a service that runs as another user, who has to read it.
+                    owner = (path if path.exists() else path.parent).stat()
+                    os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
                 file.write(changed)
                 file.flush()
                 os.fsync(file.fileno())
             new.replace(path)
     except OSError as error:
         raise InvalidTokensError(
-            f"the file of tokens {path} cannot be written ({error.strerror}); nothing was changed"
+            f"the token file {path} cannot be written ({error.strerror}); nothing was changed"
         ) from None
 
 
@@ -98,41 +98,41 @@ def _locked(path: Path) -> Iterator[None]:
 
 class TokenFile:
     """
-    The tokens that hold now.
+    The current tokens.
 
-    A file that is gone holds none, and one that cannot be read lets nobody in until it can be: what was
-    revoked in it would otherwise go on.
+    A missing file has none. A file that cannot be read refuses all tokens: otherwise tokens that were revoked
+    in it would stay valid.
 
     Args:
-        path: The file; there may be none yet.
+        path: The token file; it may not exist yet.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._seen: _Seen | None = None
+        self._loaded_version: _Version | None = None
         self._known: Tokens = Tokens()
         self._fault: InvalidTokensError | None = None
 
     def now(self) -> Tokens:
         """
-        Return the tokens, as the file has them now.
+        Return the tokens in the file, reloading it if it changed.
 
         Raises:
             InvalidTokensError: The file cannot be used.
         """
-        seen = self._look()
-        if seen != self._seen:
-            self._seen = seen
+        version = self._version()
+        if version != self._loaded_version:
+            self._loaded_version = version
             try:
                 self._known, self._fault = read_tokens(self.path), None
             except InvalidTokensError as error:
                 self._known, self._fault = Tokens(), error
-                _log.error("nobody with a token is let in: %s", error)
+                _log.error("refusing all tokens: %s", error)
         if self._fault is not None:
             raise self._fault
         return self._known
 
-    def _look(self) -> _Seen:
+    def _version(self) -> _Version:
         try:
             found = self.path.stat()
         except OSError:

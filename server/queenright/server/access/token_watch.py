@@ -1,4 +1,4 @@
-"""Which tokens came and went, in the event log: whoever reads it later sees who could have done something."""
+"""Record changes of tokens in the event log, so that an audit shows who had access."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from queenright.server.access.tokens import InvalidTokensError, Token, Tokens
 
 _log = logging.getLogger(__name__)
 
-EVERY: Final = 5.0
-"""Seconds between two looks at the file of tokens."""
+CHECK_INTERVAL: Final = 5.0
+"""Seconds between two checks of the token file."""
 
 _Key = tuple[str, float]
-"""What tells a token from others, and no secret: its name, and when it was made."""
+"""The key of a token, without its secret: its name and creation time."""
 
 
 class TokenWatch:
     """
-    Says what has changed in the file of tokens, also while the service was away.
+    Publishes changes of the token file, including those made while the service was down.
 
     Args:
-        file: The file.
-        store: Has what was said last.
-        publish: Makes an event durable, and hands it on.
+        file: The token file.
+        store: The store with the last published event.
+        publish: Stores and publishes an event.
         clock: Seconds since the epoch.
-        sleep: Waits, seconds.
+        sleep: Sleeps for some seconds.
     """
 
     def __init__(
@@ -50,40 +50,38 @@ class TokenWatch:
         self._publish = publish
         self._clock = clock
         self._sleep = sleep
-        self._said: dict[_Key, str] | None = None
-        """The role of each that holds, as it was said last."""
+        self._published: dict[_Key, str] | None = None
+        """The role of each live token in the last published event."""
 
     async def run(self) -> None:
-        """Look again and again, until it is cancelled."""
+        """Check periodically, until cancelled."""
         while True:
             try:
-                await self.look()
+                await self.check()
             except StoreError as error:
-                _log.error(
-                    "what became of tokens cannot be noted, and is tried again: %s", redact(str(error))
-                )
-            await self._sleep(EVERY)
+                _log.error("cannot record token changes, retrying: %s", redact(str(error)))
+            await self._sleep(CHECK_INTERVAL)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """
-        Say what has changed since it was said last.
+        Publish the changes since the last event.
 
         Raises:
-            StoreError: It cannot be noted.
+            StoreError: The event cannot be stored.
         """
         try:
             tokens = self._file.now()
         except InvalidTokensError:
-            return  # the file's own words are in the service's log: nobody is let in
-        if self._said is None:
-            self._said = await self._said_last()
+            return  # logged by the token file, which refuses all tokens
+        if self._published is None:
+            self._published = await self._load_last_published()
         now = self._clock()
-        data = changes(self._said, tokens, now)
+        data = describe_changes(self._published, tokens, now)
         if data["came"] or data["went"]:
             await self._publish(AgentEvent(type=EventType.TOKENS_CHANGED, time=now, data=data))
-            self._said = _keys(data["live"])
+            self._published = _roles_by_key(data["live"])
 
-    async def _said_last(self) -> dict[_Key, str]:
+    async def _load_last_published(self) -> dict[_Key, str]:
         found = await self._store.read(
             lambda conn: read_page(
                 conn,
@@ -95,28 +93,39 @@ class TokenWatch:
                 limit=1,
             )
         )
-        return _keys(found[0].event["data"]["live"]) if found else {}
+        return _roles_by_key(found[0].event["data"]["live"]) if found else {}
 
 
-def changes(said: Mapping[_Key, str], tokens: Tokens, now: float) -> dict[str, Any]:
+def describe_changes(published: Mapping[_Key, str], tokens: Tokens, now: float) -> dict[str, Any]:
     """
-    Return the ``data`` of an event: which tokens came, which went and why, and which hold now.
+    Return the ``data`` of an event: added tokens, removed tokens with the reason, and live tokens.
 
     Args:
-        said: The role of each that held before, by name and when it was made.
-        tokens: All that the file has.
+        published: The roles of the previously live tokens, by key.
+        tokens: All tokens of the file.
         now: Seconds since the epoch.
     """
-    live = {_key(one): one for one in tokens.live(now)}
-    known = {_key(one): one for one in tokens.all}
+    live = {_key(token): token for token in tokens.live(now)}
+    tokens_by_key = {_key(token): token for token in tokens.all}
     return {
-        "came": [{"name": one.name, "role": one.role.value} for key, one in live.items() if key not in said],
+        "came": [
+            {"name": token.name, "role": token.role.value}
+            for key, token in live.items()
+            if key not in published
+        ],
         "went": [
-            {"name": key[0], "role": role, "why": known[key].state(now) if key in known else "removed"}
-            for key, role in said.items()
+            {
+                "name": key[0],
+                "role": role,
+                "why": tokens_by_key[key].state(now) if key in tokens_by_key else "removed",
+            }
+            for key, role in published.items()
             if key not in live
         ],
-        "live": [{"name": one.name, "role": one.role.value, "made_at": one.made_at} for one in live.values()],
+        "live": [
+            {"name": token.name, "role": token.role.value, "made_at": token.made_at}
+            for token in live.values()
+        ],
     }
 
 
@@ -124,5 +133,5 @@ def _key(token: Token) -> _Key:
     return token.name, token.made_at
 
 
-def _keys(live: list[dict[str, Any]]) -> dict[_Key, str]:
-    return {(one["name"], one["made_at"]): one["role"] for one in live}
+def _roles_by_key(live: list[dict[str, Any]]) -> dict[_Key, str]:
+    return {(token["name"], token["made_at"]): token["role"] for token in live}

@@ -1,7 +1,7 @@
 """
-Tokens: values only. What is kept of a token is its hash; the token itself is shown once.
+Tokens, as values. Only a token's hash is stored; the token itself is shown once.
 
-A token is 256 random bits, so that a plain SHA-256 of it tells nobody anything, and takes a microsecond.
+A token has 256 random bits, so a plain SHA-256, which takes a microsecond, does not reveal it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.server.access.roles import Role
 
 PREFIX: Final = "qrt_"
-"""What every token begins with, so that whoever looks for lost secrets knows one."""
+"""The prefix of every token, so that secret scanners can detect it."""
 
 _SHAPE: Final = re.compile(rf"{PREFIX}([0-9a-f]{{8}})_[A-Za-z0-9_-]{{43}}")
 _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,39}"
@@ -27,11 +27,11 @@ _NO_HASH: Final = "0" * 64
 
 
 class InvalidTokensError(QueenrightError):
-    """Raised when the file of tokens cannot be used, or does not hold what is needed; says the way out."""
+    """Raised when the token file cannot be used or a token in it is missing; says what to do."""
 
 
 class Token(BaseModel):
-    """What is kept of one token. Times are seconds since the epoch."""
+    """A stored token. Times are seconds since the epoch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -45,11 +45,11 @@ class Token(BaseModel):
     revoked_at: float | None = None
 
     def live(self, now: float) -> bool:
-        """Return whether it is good for anything."""
+        """Return whether it is neither revoked nor expired."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
     def state(self, now: float) -> str:
-        """Return it in a word."""
+        """Return "live", "expired" or "revoked"."""
         if self.revoked_at is not None:
             return "revoked"
         return "live" if self.live(now) else "expired"
@@ -64,55 +64,53 @@ class _File(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """All tokens of a service."""
+    """The tokens of a service."""
 
     all: tuple[Token, ...] = ()
 
-    def find(self, presented: str, now: float) -> Token | None:
-        """Return the live token that somebody presents; None if there is none."""
-        shape = _SHAPE.fullmatch(presented)
-        wanted = shape[1] if shape else ""
-        found = next((one for one in self.all if one.id == wanted), None)
-        # Compared even with nothing, and never a character at a time.
-        same = hmac.compare_digest(hash_of(presented), found.sha256 if found else _NO_HASH)
+    def find(self, token_text: str, now: float) -> Token | None:
+        """Return the live token with this text, or None."""
+        shape = _SHAPE.fullmatch(token_text)
+        token_id = shape[1] if shape else ""
+        found = next((token for token in self.all if token.id == token_id), None)
+        # Always compared, and in constant time.
+        same = hmac.compare_digest(hash_token(token_text), found.sha256 if found else _NO_HASH)
         return found if found is not None and same and found.live(now) else None
 
     def live(self, now: float) -> tuple[Token, ...]:
-        """Return those that are good for something."""
-        return tuple(one for one in self.all if one.live(now))
+        """Return the live tokens."""
+        return tuple(token for token in self.all if token.live(now))
 
     def with_token(self, token: Token, now: float) -> Tokens:
         """
-        Return these and a new one, in place of a former one of its name.
+        Return the tokens with a new one, which replaces a dead one of the same name.
 
         Raises:
-            InvalidTokensError: A live one has the name.
+            InvalidTokensError: A live token has the name.
         """
         if any(one.name == token.name for one in self.live(now)):
             raise InvalidTokensError(
-                f"there is a token {token.name!r} already; revoke it first, or choose another name, "
-                f"such as {token.name}-2 to have both for a while"
+                f"token {token.name!r} already exists; revoke it first, or choose another name, "
+                f"such as {token.name}-2, to use both for a while"
             )
         return Tokens((*(one for one in self.all if one.name != token.name), token))
 
     def without(self, name: str, now: float) -> Tokens:
         """
-        Return these with one of them revoked.
+        Return the tokens with one of them revoked.
 
         Raises:
-            InvalidTokensError: No live one has the name.
+            InvalidTokensError: No live token has the name.
         """
-        names = sorted(one.name for one in self.live(now))
+        names = sorted(token.name for token in self.live(now))
         if name not in names:
-            raise InvalidTokensError(
-                f"there is no live token {name!r}; there are: {', '.join(names) or 'none at all'}"
-            )
-        # Without its hash: it cannot be made good again by hand.
-        ended = {"revoked_at": now, "sha256": _NO_HASH}
+            raise InvalidTokensError(f"no live token {name!r}; live tokens: {', '.join(names) or 'none'}")
+        # Its hash is erased, so that editing the file cannot restore it.
+        revoked = {"revoked_at": now, "sha256": _NO_HASH}
         return Tokens(
             tuple(
-                one.model_copy(update=ended) if one.name == name and one.revoked_at is None else one
-                for one in self.all
+                token.model_copy(update=revoked) if token.name == name and token.revoked_at is None else token
+                for token in self.all
             )
         )
 
@@ -121,40 +119,40 @@ def new_token(
     name: str, role: Role, *, id_: str, secret: str, now: float, expires_at: float | None
 ) -> tuple[Token, str]:
     """
-    Return a new token, and the words that are presented for it.
+    Return a new token, and its text.
 
     Args:
-        name: Who it is for: letters, digits and ``. _ @ -``, at most 40.
-        role: What for.
+        name: The owner's name: at most 40 letters, digits and ``. _ @ -``.
+        role: The role.
         id_: Eight hexadecimal digits, random.
-        secret: 43 characters of Base64 for URLs, random.
+        secret: 43 random characters of URL-safe Base64.
         now: Seconds since the epoch.
-        expires_at: The same; None is never.
+        expires_at: Seconds since the epoch; None is never.
 
     Raises:
-        InvalidTokensError: The name is none.
+        InvalidTokensError: The name is not valid.
     """
-    words = f"{PREFIX}{id_}_{secret}"
+    text = f"{PREFIX}{id_}_{secret}"
     if not re.fullmatch(_NAME, name):
         raise InvalidTokensError(
-            f"{name[:80]!r} is no name for a token; use letters, digits and . _ @ -, at most 40, "
-            "the first a letter or a digit"
+            f"{name[:80]!r} is not a valid token name; use at most 40 letters, digits and . _ @ -, "
+            "starting with a letter or a digit"
         )
-    token = Token(id=id_, name=name, role=role, sha256=hash_of(words), made_at=now, expires_at=expires_at)
-    return token, words
+    token = Token(id=id_, name=name, role=role, sha256=hash_token(text), made_at=now, expires_at=expires_at)
+    return token, text
 
 
-def hash_of(words: str) -> str:
-    """Return what is kept of a secret."""
-    return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
+def hash_token(text: str) -> str:
+    """Return the hash of a token or cookie."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def parse_tokens(text: str | bytes) -> Tokens:
     """
-    Read the file of tokens.
+    Parse a token file.
 
     Raises:
-        InvalidTokensError: It is not one; never says what stands there.
+        InvalidTokensError: It is not valid; the message never has its content.
     """
     try:
         found = _File.model_validate_json(text).tokens
@@ -162,11 +160,11 @@ def parse_tokens(text: str | bytes) -> Tokens:
         first = error.errors(include_input=False, include_context=False, include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise InvalidTokensError(f"{where}: {first['type'].replace('_', ' ')}") from None
-    if len({one.id for one in found}) < len(found):
-        raise InvalidTokensError("two tokens in it have one id")
+    if len({token.id for token in found}) < len(found):
+        raise InvalidTokensError("two tokens have the same id")
     return Tokens(found)
 
 
 def render_tokens(tokens: Iterable[Token]) -> str:
-    """Return the file of tokens."""
+    """Render a token file."""
     return _File(tokens=tuple(tokens)).model_dump_json(indent=2) + "\n"

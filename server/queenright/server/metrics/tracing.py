@@ -1,8 +1,8 @@
 """
-The service's own spans: one trace leads from the page back to the worker's step.
+The service's own spans: one trace connects a page with the worker's step.
 
-Judge and queen make theirs; here are those of a change of health state, of a notification, of an
-intervention and of a recovery, made from the events that say so.
+Spans of health state changes, notifications, interventions and recoveries are created here, from events.
+Judge and queen create their own.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _RECOVERIES: Final = frozenset(
 TRACED = frozenset({EventType.HEALTH_STATE_CHANGED, EventType.NOTIFICATION_DELIVERED}).union(
     _INTERVENTIONS, _RECOVERIES
 )
-_UNDER_WAY: Final = 1000
-"""So many recoveries that have begun are remembered, the newest."""
+_MAX_RECOVERIES: Final = 1000
+"""Open recoveries to remember; the newest are kept."""
 
 
 def tracer_provider(own_url: str) -> TracerProvider:
     """
-    Return where the service's spans go: to ``OTEL_EXPORTER_OTLP_ENDPOINT``, or nowhere.
+    Return a provider that exports spans to ``OTEL_EXPORTER_OTLP_ENDPOINT``, if it is set.
 
-    Without an exporter spans still have ids, which tickets carry. The service never sends to its own
-    receiver at ``own_url``, which is where that variable points in a shell that agents are started from.
+    Without an exporter, spans still have ids for tickets. The service never exports to its own receiver at
+    ``own_url``, to which the variable points in a shell that starts agents.
     """
     provider = TracerProvider(resource=Resource.create({SERVICE_NAME: "queenright"}))
     endpoint = os.environ.get(ENDPOINT_ENV, "")
@@ -63,20 +63,20 @@ def _address(url: str) -> tuple[str | None, int | None]:
 
 class EventTracer:
     """
-    Makes spans of events. Subscribe `trace` to the types in `TRACED`.
+    Creates spans from events. Subscribe `trace` to the types in `TRACED`.
 
     Args:
-        tracer: Makes the spans.
-        tickets: Knows which trace a notification or an intervention belongs to.
+        tracer: Creates the spans.
+        tickets: Returns the ticket, and so the trace, of a notification or an intervention.
     """
 
     def __init__(self, tracer: Tracer, tickets: TicketService) -> None:
         self._tracer = tracer
         self._tickets = tickets
-        self._begun: OrderedDict[str, float] = OrderedDict()
+        self._started_at: OrderedDict[str, float] = OrderedDict()
 
     def trace(self, event: AgentEvent) -> None:
-        """Make the span of one event, as long ago as the event is."""
+        """Create the span of an event, at the event's time."""
         if event.type is EventType.HEALTH_STATE_CHANGED:
             self._health_check(event)
         elif event.type in _INTERVENTIONS:
@@ -99,8 +99,8 @@ class EventTracer:
             start_time=at,
         )
         for finding in event.data.get("findings", ()):
-            said = {key: str(finding[key]) for key in ("kind", "severity", "evidence")}
-            span.add_event("queenright.finding", said, timestamp=at)
+            attributes = {key: str(finding[key]) for key in ("kind", "severity", "evidence")}
+            span.add_event("queenright.finding", attributes, timestamp=at)
         span.end(at)
 
     def _notify(self, event: AgentEvent) -> None:
@@ -120,28 +120,28 @@ class EventTracer:
         ).end(at)
 
     def _intervene(self, event: AgentEvent, kind: ActionKind) -> None:
-        span = self._acting(event, f"{names.SPAN_INTERVENE} {kind.value}", kind, event.time)
+        span = self._start_span(event, f"{names.SPAN_INTERVENE} {kind.value}", kind, event.time)
         if event.type is EventType.AGENT_TERMINATED and not event.data.get("confirmed", True):
             span.set_status(Status(StatusCode.ERROR, "it did not confirm that it has stopped"))
         span.end(int(event.time * 1e9))
 
     def _recover(self, event: AgentEvent) -> None:
-        """Make one span of a recovery's beginning and its end."""
+        """Create one span from the start and end of a recovery."""
         recovery = str(event.data.get("recovery_id", ""))
         if event.type is EventType.RECOVERY_INITIATED:
             if recovery:
-                self._begun[recovery] = event.time
-            if len(self._begun) > _UNDER_WAY:
-                self._begun.popitem(last=False)
+                self._started_at[recovery] = event.time
+            if len(self._started_at) > _MAX_RECOVERIES:
+                self._started_at.popitem(last=False)
             return
-        began = min(self._begun.pop(recovery, event.time), event.time)
-        span = self._acting(event, f"{names.SPAN_RECOVER} {event.agent_id}", ActionKind.RECOVER, began)
+        began = min(self._started_at.pop(recovery, event.time), event.time)
+        span = self._start_span(event, f"{names.SPAN_RECOVER} {event.agent_id}", ActionKind.RECOVER, began)
         if event.type is EventType.RECOVERY_FAILED:
             span.set_status(Status(StatusCode.ERROR, str(event.data.get("reason", ""))))
         span.end(int(event.time * 1e9))
 
-    def _acting(self, event: AgentEvent, name: str, kind: ActionKind, began: float) -> Span:
-        """Begin a span in the ticket's trace, linked to the worker's step; without a ticket, in its own."""
+    def _start_span(self, event: AgentEvent, name: str, kind: ActionKind, began: float) -> Span:
+        """Start a span in the ticket's trace, or a new one without a ticket, linked to the worker's step."""
         ticket = self._tickets.open_for(event.agent_id, event.session_id)
         attributes = {
             names.GEN_AI_AGENT_NAME: event.agent_id,

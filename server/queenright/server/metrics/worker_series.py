@@ -1,8 +1,8 @@
 """
-The worker series of the service's ``/metrics``: every agent that it knows and that nobody scrapes.
+The worker series of the service's ``/metrics``, for agents that do not serve their own metrics.
 
-Counters follow the events, right after the monitor has taken them in. Gauges are what the monitor knows when
-Prometheus asks. The metrics themselves are those that a worker's own process serves.
+Counters follow the events, after the monitor has processed them. Gauges are read from the monitor on each
+scrape. The metrics are those that a worker's own process serves.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from queenright.runtime.events import AgentEvent, Clock, EventType
 
 KEPT_SECONDS: Final = 3600.0
 """
-So long the counters of an agent stay after its last run.
+Seconds for which an agent's counters stay after its last run.
 
-Runs that are shorter than a scrape are seen, and a later run adds to what an earlier one counted.
+So runs shorter than a scrape interval are visible, and later runs continue the counters.
 """
 
 _label: Final = lru_cache(maxsize=8192)(name)
@@ -37,16 +37,16 @@ _label: Final = lru_cache(maxsize=8192)(name)
 
 @dataclass(slots=True)
 class _Agent:
-    """An agent that has series, or the one that stands for all beyond the bound."""
+    """An agent with series, or the one that represents all agents beyond the limit."""
 
     series: AgentSeries
     framework: str = ""
     version: str = ""
     waiting: frozenset[str] = frozenset()
     resting_since: float | None = None
-    """Since when none of its runs goes on; None while one does."""
+    """The time since which it has no open run; None while it has one."""
     failures: dict[str, str] = field(default_factory=dict)
-    """The class of the last error of a session, which is the same error when the step or run ends with it."""
+    """The last error of each session: the same error at the end of a step or run is not counted."""
 
     def fail(self, session: str, error_type: str) -> None:
         if self.failures.get(session) != error_type:
@@ -59,9 +59,9 @@ class WorkerSeries(Collector):
     Feeds the worker families of the service's registry.
 
     Args:
-        registry: Where the families are.
-        workers: Gives the workers as they are now.
-        find: Gives one by agent and session; None if it is not known.
+        registry: The registry.
+        workers: Returns the current workers.
+        find: Returns a worker by agent and session, or None.
         clock: Seconds since the epoch.
     """
 
@@ -77,12 +77,12 @@ class WorkerSeries(Collector):
         self._clock = clock
         self._agents: dict[str, _Agent] = {}
         self._other: _Agent | None = None
-        registry.register(self)  # read before the families, so that their gauges are of the same scrape
-        # The service counts the telemetry that it drops itself.
+        registry.register(self)  # collected before the families, so that their gauges are up to date
+        # The service has its own counter of dropped telemetry.
         self._families = WorkerFamilies.of(registry, is_service=True)
 
     def count(self, event: AgentEvent) -> None:
-        """Count what an event tells, after the monitor has taken it in."""
+        """Count an event that the monitor has processed."""
         handler = _HANDLERS.get(event.type)
         if handler is None:
             return
@@ -91,41 +91,41 @@ class WorkerSeries(Collector):
             handler(self._agent(event.agent_id), event, event.data, worker.vitals)
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: the families are registered by themselves."""
+        """Return nothing: the families are registered separately."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """Bring the gauges up to date; the families, which are read next, have the samples."""
+        """Update the gauges. Their families are collected next and have the samples."""
         now = self._clock()
         runs: dict[str, list[VitalSigns]] = {}
         for worker in self._workers():
             vitals = worker.vitals
             if vitals.ended_at is None and not vitals.metrics_served:
                 runs.setdefault(vitals.agent_id, []).append(vitals)
-        beyond: list[VitalSigns] = []
-        for agent_id, its in runs.items():
+        folded: list[VitalSigns] = []
+        for agent_id, vitals_list in runs.items():
             agent = self._agent(agent_id)
             if agent is self._other:
-                beyond += its
+                folded += vitals_list
             else:
-                _show(agent, its)
+                _set_gauges(agent, vitals_list)
         for agent_id, agent in list(self._agents.items()):
             if agent_id not in runs:
-                self._rest(agent_id, agent, now)
+                self._set_resting(agent_id, agent, now)
         if self._other is not None:
-            if beyond:
-                _show(self._other, beyond)
+            if folded:
+                _set_gauges(self._other, folded)
             else:
                 self._other.series.remove_gauges()
         return ()
 
     def _agent(self, agent_id: str) -> _Agent:
-        """Return the agent with its series; past the bound the one that stands for all others."""
+        """Return the agent with its series; beyond the limit, the one that represents all others."""
         agent = self._agents.get(agent_id)
         if agent is not None:
             return agent
         if self._families.is_full:
-            self._make_room()
+            self._evict_resting()
         series = self._families.acquire(agent_id)
         if series.agent == agent_id:
             agent = self._agents[agent_id] = _Agent(series)
@@ -133,11 +133,11 @@ class WorkerSeries(Collector):
         if self._other is None:
             self._other = _Agent(series)
         else:
-            self._families.release(series)  # it has been acquired once, for all
+            self._families.release(series)  # it is acquired only once
         return self._other
 
-    def _make_room(self) -> None:
-        """Drop the agent that has been resting longest, if one is."""
+    def _evict_resting(self) -> None:
+        """Drop the agent that has been without runs for longest, if there is one."""
         resting = [
             (agent.resting_since, agent_id)
             for agent_id, agent in self._agents.items()
@@ -146,7 +146,7 @@ class WorkerSeries(Collector):
         if resting:
             self._families.release(self._agents.pop(min(resting)[1]).series)
 
-    def _rest(self, agent_id: str, agent: _Agent, now: float) -> None:
+    def _set_resting(self, agent_id: str, agent: _Agent, now: float) -> None:
         if agent.resting_since is None:
             agent.resting_since = now
             agent.waiting = frozenset()
@@ -157,14 +157,14 @@ class WorkerSeries(Collector):
             self._families.release(agent.series)
 
 
-def _show(agent: _Agent, runs: list[VitalSigns]) -> None:
-    """Set the gauges of an agent: the run that did something last, and the one with the most bad steps."""
+def _set_gauges(agent: _Agent, runs: list[VitalSigns]) -> None:
+    """Set the gauges of an agent, from its most recent run and the one with the most bad steps."""
     series = agent.series
     agent.resting_since = None
-    # The clocks that the monitor counts from: what it could not hear is nobody's silence.
+    # The base times of the monitor: downtime of the service is not silence of the worker.
     series.activity(max(max(v.last_activity, v.clock_base) for v in runs))
     series.progress(max(max(v.progress_from or 0.0, v.clock_base) for v in runs))
-    # One that is to send heartbeats has until the first the time since its start, as in its own process.
+    # Before its first heartbeat, a worker that sends heartbeats has its start time, as in its own process.
     beats = [
         max(v.last_heartbeat or 0.0, v.clock_base)
         for v in runs
@@ -183,7 +183,7 @@ def _show(agent: _Agent, runs: list[VitalSigns]) -> None:
     series.set_info(agent.framework or _label(runs[-1].framework), agent.version)
 
 
-# -- what an event counts ---------------------------------------------------------------------------
+# -- event handlers ---------------------------------------------------------------------------------
 
 
 def _on_started(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:
@@ -191,8 +191,7 @@ def _on_started(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vital
     about = _label(data.get("framework") or ""), _label(data.get("version") or "")
     if about != (agent.framework, agent.version) and any(about):
         agent.framework, agent.version = about
-        # One row says what the agent is; the gauges are set again at the next scrape.
-        agent.series.remove_gauges()
+        agent.series.remove_gauges()  # set again at the next scrape
 
 
 def _on_step(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:
@@ -213,11 +212,11 @@ def _on_tool(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: 
     if tool_call_failed(data):
         timeout = ToolOutcome.TIMEOUT.value
         outcome = timeout if data.get("outcome") == timeout else ToolOutcome.ERROR.value
-        # Each call that fails is an error of its own.
+        # Each failed call is a separate error.
         agent.failures.pop(event.session_id, None)
         agent.fail(event.session_id, _label(data.get("error_type") or outcome))
     if data.get("amends"):
-        return  # the call was counted when it ended
+        return  # counted when the call ended
     agent.series.count_tool_call(_label(data.get("tool") or ""), outcome, _duration(data), _exemplar(event))
 
 
@@ -225,9 +224,9 @@ def _on_llm(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: V
     if data.get("error_type") or data.get("error"):
         agent.failures.pop(event.session_id, None)
         agent.fail(event.session_id, _label(data.get("error_type") or "error"))
-    read, written = count(data.get("input_tokens")), count(data.get("output_tokens"))
-    if read or written:
-        agent.series.count_tokens(_label(data.get("model") or ""), read, written)
+    input_tokens, output_tokens = count(data.get("input_tokens")), count(data.get("output_tokens"))
+    if input_tokens or output_tokens:
+        agent.series.count_tokens(_label(data.get("model") or ""), input_tokens, output_tokens)
     if cost := dollars(data.get("cost_usd")):
         agent.series.count_cost(cost)
 
@@ -260,7 +259,7 @@ _HANDLERS: Final[Mapping[EventType, _Handler]] = {
 
 
 def _duration(data: Mapping[str, Any]) -> float | None:
-    """Return how long it took; None if that is not said."""
+    """Return the duration, or None if it is missing or not valid."""
     value = data.get("duration")
     return float(value) if isinstance(value, int | float) and 0 <= value < 1e9 else None
 

@@ -18,8 +18,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.instrumentation.redaction import redact
-from queenright.server.access.addresses import loopback
-from queenright.server.access.headers import dress
+from queenright.server.access.addresses import is_loopback
+from queenright.server.access.headers import set_security_headers
 from queenright.server.middleware.json_limits import JsonFormatError, JsonSizeError, check_json_size
 from queenright.server.routes.problems import problem
 
@@ -39,7 +39,7 @@ def names_of(*places: str, bound: str) -> frozenset[str] | None:
         places: Names, addresses, or URLs that the settings call this service by.
         bound: The address it listens on. On any but loopback there may be names that no setting knows.
     """
-    if not loopback(bound):
+    if not is_loopback(bound):
         return None
     hosts = (urlsplit(place).hostname if "://" in place else place for place in places)
     return frozenset(host.strip("[]").rstrip(".").lower() for host in hosts if host)
@@ -68,7 +68,7 @@ class Gate:
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                dress(MutableHeaders(scope=message))
+                set_security_headers(MutableHeaders(scope=message))
             await send(message)
 
         headers = Headers(scope=scope)
@@ -140,7 +140,7 @@ def misnamed(
     for host in hosts:
         found = _HOST.fullmatch(host)
         called = found[1].strip("[]").rstrip(".").lower() if found else ""
-        if not (loopback(called) or called in names):
+        if not (is_loopback(called) or called in names):
             return 403, (
                 f"this service listens on this machine alone, and is not called {redact(host, 100)!r}; "
                 f"use 127.0.0.1 or localhost, or say in {setting} by which name it is reached"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from queenright.server.access.headers import dress
+from queenright.server.access.headers import set_security_headers
 from queenright.server.routes.problems import problem
 
 
@@ -40,5 +40,5 @@ class ShutdownMiddleware:
                 raise
             if not begun:
                 said = problem(503, "the service is stopping; ask again when it is back")
-                dress(said.headers)
+                set_security_headers(said.headers)
                 await said(scope, receive, send)

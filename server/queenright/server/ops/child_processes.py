@@ -1,4 +1,4 @@
-"""Programs that `queenright up` starts beside itself, and stops again: those and no others."""
+"""Child processes of `queenright up`."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _PR_SET_PDEATHSIG = 1
 
 
 class ChildProcessFailedError(QueenrightError):
-    """Raised when a program ends, or does not answer, while it should be starting."""
+    """Raised when a program exits or does not answer during startup."""
 
     def __init__(self, name: str, why: str, log: Path) -> None:
         last = ""
         with contextlib.suppress(OSError):
             last = "\n  ".join(log.read_text(errors="replace").splitlines()[-5:])
-        super().__init__(f"{name} {why}. Its last words ({log}):\n  {last}")
+        super().__init__(f"{name} {why}. The end of its log ({log}):\n  {last}")
         self.log = log
 
 
 def _die_with_parent() -> None:
-    """Linux: should we be killed outright, the child gets SIGTERM, and no port stays taken."""
+    """Linux: send the child SIGTERM if this process is killed, so that no port stays in use."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class Child:
     """
-    One running program.
+    A running program.
 
-    It has a session of its own, so Ctrl-C in the terminal reaches us alone
-    and we stop things in order.
+    It has its own session, so Ctrl-C in the terminal reaches only this process, which stops its children in
+    order.
     """
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
@@ -49,7 +49,7 @@ class Child:
 
     @classmethod
     async def start(cls, name: str, command: Sequence[str | Path], log: Path) -> Child:
-        """Start a program; what it prints goes to ``log``."""
+        """Start a program; its output goes to ``log``."""
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
@@ -62,18 +62,18 @@ class Child:
             )
         return cls(name, process, log)
 
-    async def ready(self, url: str, *, within: float = 15) -> None:
+    async def wait_ready(self, url: str, *, within: float = 15) -> None:
         """
         Wait until ``url`` answers 200.
 
         Raises:
-            ChildProcessFailedError: the program ended, or ``within`` seconds went by.
+            ChildProcessFailedError: The program exited, or did not answer ``within`` seconds.
         """
         async with httpx.AsyncClient(trust_env=False, verify=certificates(url)) as client:
             for _ in range(int(within / 0.1)):
                 if self.process.returncode is not None:
                     raise ChildProcessFailedError(
-                        self.name, f"ended at once (exit code {self.process.returncode})", self.log
+                        self.name, f"exited during startup (exit code {self.process.returncode})", self.log
                     )
                 with contextlib.suppress(httpx.HTTPError):
                     if (await client.get(url)).status_code == 200:
@@ -82,7 +82,7 @@ class Child:
         raise ChildProcessFailedError(self.name, f"did not answer within {within:.0f} s", self.log)
 
     async def stop(self, *, within: float = 5) -> None:
-        """Ask it to end; kill it if it has not after ``within`` seconds."""
+        """Terminate the program; kill it if it has not exited ``within`` seconds."""
         if self.process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Folders that a user names: whether each can be used, before anything is begun."""
+"""Check folders in the settings before they are used."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import tempfile
 from pathlib import Path
 
 
-def unusable(folder: Path) -> str:
-    """Return why a folder, which is made if it is not there, cannot be written to; empty if it can."""
+def folder_error(folder: Path) -> str:
+    """Create a folder if it is missing; return why it cannot be written to, or ""."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

@@ -1,4 +1,4 @@
-"""Where the programs are that Queenright runs but does not contain: Prometheus and Alertmanager."""
+"""Find the programs that Queenright runs but does not ship, such as Prometheus and Alertmanager."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from queenright.instrumentation.errors import QueenrightError
 
 class _Program(NamedTuple):
     debian: str
-    """The package that brings it on Debian and Ubuntu."""
+    """The package on Debian and Ubuntu."""
     brew: str
-    """What `brew install` is to be given on macOS."""
+    """The arguments of `brew install` on macOS."""
     others: tuple[str, ...] = ()
-    """Other names and places it goes by."""
+    """Other names and paths."""
 
 
 _PROGRAMS: Final = {
@@ -42,21 +42,21 @@ _PROGRAMS: Final = {
 
 
 class ProgramNotFoundError(QueenrightError):
-    """Raised, or shown, when a program is not to be found: says where it was looked for, and the way out."""
+    """Raised when a program is not found; says where it was searched and how to install it."""
 
     def __init__(self, name: str, *, chosen: str | None = None) -> None:
         if chosen is not None:
-            text = f"{_variable(name)} is {chosen!r}, which is not a program; correct it or unset it."
+            text = f"{_variable(name)} is {chosen!r}, which is not a program; correct or unset it."
         else:
             program = _PROGRAMS.get(name, _Program(name, name))
-            way_out = (
+            remedy = (
                 f"run: brew install {program.brew}"
                 if sys.platform == "darwin"
                 else f"install the package {program.debian} (Debian, Ubuntu) or let `make` fetch it"
             )
             text = (
                 f"{name} was not found in ${_variable(name)}, on PATH or in .tools/bin; "
-                f"{way_out}, or set {_variable(name)} to where it is."
+                f"{remedy}, or set {_variable(name)} to its path."
             )
         super().__init__(text)
         self.name = name
@@ -64,10 +64,10 @@ class ProgramNotFoundError(QueenrightError):
 
 def find_program(name: str) -> Path | None:
     """
-    Return where a program is: ``$NAME_BIN``, else on ``PATH``, else in the nearest ``.tools/bin`` upwards.
+    Return the path of a program: ``$NAME_BIN``, else on ``PATH``, else in the nearest ``.tools/bin`` upwards.
 
     Raises:
-        ProgramNotFoundError: ``$NAME_BIN`` is set and is no program. A choice is not passed over in silence.
+        ProgramNotFoundError: ``$NAME_BIN`` is set and is not a program.
     """
     if chosen := os.environ.get(_variable(name)):
         if found := shutil.which(chosen):
@@ -85,11 +85,11 @@ def _variable(name: str) -> str:
 
 
 def _tool_folders() -> Iterator[Path]:
-    """Yield ``.tools/bin`` upwards of the working folder, then of this file's checkout."""
+    """Yield each ``.tools/bin`` upwards of the working folder, then of this file's checkout."""
     for start in (Path.cwd(), Path(__file__).resolve().parent):
         for folder in (start, *start.parents):
             tools = folder / ".tools" / "bin"
-            # Upwards may lie a folder where anyone can write, /tmp for one: what others put there is not run.
+            # A parent folder may be writable by anyone, like /tmp: programs of other users are not run.
             with contextlib.suppress(OSError):
                 if tools.stat().st_uid in (0, os.getuid()):
                     yield tools

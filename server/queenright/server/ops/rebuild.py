@@ -1,9 +1,9 @@
 """
-Knowing the workers again after a start, from the event log: as they were when the service was there last.
+Rebuild the monitor's workers from the event log after a restart, as they were when the service last ran.
 
-The log is in the order in which events came, with the clocks of those who wrote them. They are timed
-anew as they were when they came, so far as that can be known: by the notes in ``arrivals``, by the service's
-own events, and by the start. No clock of a worker moves that of another.
+The log is ordered by arrival, but has the senders' clocks. Events are replayed at their arrival times, as far
+as known: from the notes in ``arrivals``, the service's own events and the time of the start. The clock of one
+worker does not affect another.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from queenright.health.tables import EVENTS, TICKETS
 from queenright.health.vital_work import WORK_HANDLERS
 from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.ops.arrivals import At, Gap, Note
+from queenright.server.ops.arrivals import ArrivalMark, Gap, Note
 
 _log = logging.getLogger(__name__)
 
 _PAGE: Final = 1000
 _SLACK: Final = 2.0
-"""The service lives for so long, at most, without writing it down."""
+"""Seconds that the service may run without recording it, at most."""
 
-_OWN: Final = tuple(sorted(kind.value for kind in EventType if kind not in WORKER_EVENTS))
-_NOT_OF_SESSIONS: Final = frozenset(
+_SERVICE_EVENTS: Final = tuple(sorted(kind.value for kind in EventType if kind not in WORKER_EVENTS))
+_IGNORED_EVENTS: Final = frozenset(
     {
         EventType.AGENT_HEARTBEAT,
         EventType.CIRCUIT_BREAKER_STATE_CHANGED,
@@ -53,14 +53,14 @@ _NOT_OF_SESSIONS: Final = frozenset(
         EventType.LLM_TEXT_DELTA,
     }
 )
-"""Of the time before, these tell nothing that lasts, or are not a session's."""
+"""Earlier events of these types have no lasting effect, or do not belong to a session."""
 
 _STEPS: Final = 25
-_MOST_STEPS: Final = 1000
-"""So many steps of a session are read of the time before, at most: nobody counts further back."""
+_MAX_STEPS: Final = 1000
+"""Earlier steps to read per session: no detector counts more."""
 
-_BEFORE: Final = {
-    **dict.fromkeys((WORKER_EVENTS | ABOUT_WORKERS) - _NOT_OF_SESSIONS, 1),
+_EARLIER_EVENTS: Final = {
+    **dict.fromkeys((WORKER_EVENTS | ABOUT_WORKERS) - _IGNORED_EVENTS, 1),
     **dict.fromkeys(TELLING, 10),
     EventType.TOOL_CALL_COMPLETED: 20,
     EventType.LLM_CALL_COMPLETED: 6,
@@ -70,22 +70,22 @@ _BEFORE: Final = {
     EventType.MCP_SERVER_CHANGED: 64,
     EventType.STEP_COMPLETED: _STEPS,
 }
-"""Of a session that began before what is read again: so many of each type, the last ones."""
+"""For a session that started before the replayed window: how many of its latest events to read, by type."""
 
-_MOST_RUNS: Final = 1000
-"""So many failed runs of an agent are counted of the time before, at most."""
+_MAX_RUNS: Final = 1000
+"""Earlier failed runs to count per agent."""
 
-_OF_RUNS: Final = (
+_RUN_EVENTS: Final = (
     EventType.EXECUTION_STARTED,
     EventType.EXECUTION_FAILED,
     EventType.EXECUTION_COMPLETED,
     EventType.AGENT_TERMINATED,
     EventType.TICKET_RESOLVED,
 )
-"""What is read to count them."""
+"""The events from which runs are counted."""
 
 _RUN_ENDS: Final = (EventType.EXECUTION_FAILED, EventType.EXECUTION_COMPLETED)
-_WORK: Final = (
+_WORK_EVENTS: Final = (
     EventType.NODE_LOOP_STARTED.value,
     EventType.NODE_LOOP_COMPLETED.value,
     EventType.EDGE_TRAVERSED.value,
@@ -94,18 +94,18 @@ _WORK: Final = (
     EventType.OUTPUT_REPORTED.value,
     *sorted(kind.value for kind in WORK_HANDLERS),
 )
-"""What begins another execution in a session whose last one has ended."""
+"""Events that start another execution in a session whose last one has ended."""
 
-_BEFORE_RUNS: Final = dict.fromkeys(_OF_RUNS[:4], 3)
-"""Of a session whose start is not among these: so many of each type from before, the last ones."""
+_EARLIER_RUN_EVENTS: Final = dict.fromkeys(_RUN_EVENTS[:4], 3)
+"""For a session whose start is not among these events: how many earlier ones to read, by type."""
 
-_TOGETHER: Final = 100
-"""So many sessions of one agent are looked for in one statement."""
+_SESSIONS_PER_QUERY: Final = 100
+"""Sessions of one agent per query."""
 
-_DEPTH: Final = 5000
-"""So many of an agent's events of one type are gone through for one of its sessions, at most."""
+_MAX_DEPTH: Final = 5000
+"""Events of one agent and type to scan for a session."""
 
-_FREQUENT_DEPTH: Final = 1000
+_MAX_FREQUENT_DEPTH: Final = 1000
 _FREQUENT: Final = frozenset(
     {
         EventType.EDGE_TRAVERSED,
@@ -121,24 +121,24 @@ _FREQUENT: Final = frozenset(
 
 @dataclass(slots=True)
 class Rebuilt:
-    """What was found in the log."""
+    """The result of a rebuild."""
 
     events: int = 0
-    lived: float | None = None
-    """Until when the service was there, so far as the log and the notes say."""
+    alive_until: float | None = None
+    """The last time at which the service ran, according to the log and the notes."""
     last_id: str = ""
     """The last event in the log."""
-    told: dict[WorkerKey, LoggedHealth] = field(default_factory=dict)
+    logged_health: dict[WorkerKey, LoggedHealth] = field(default_factory=dict)
 
 
 class Timeline:
     """
-    When each row of the log came, at the latest: never later than a moment that is known of a later row.
+    Upper bounds of each row's arrival: never later than the known time of a later row.
 
     Args:
-        moments: Rows, and times at which they were in the log, by row; between two ``gaps`` they rise.
-        gaps: Rows, and what came after them before the next one.
-        end: The latest time that is possible.
+        moments: Rows, and times at which they were in the log; ascending between two ``gaps``.
+        gaps: Rows, and the gaps that follow them.
+        end: The latest possible time.
     """
 
     def __init__(
@@ -146,47 +146,47 @@ class Timeline:
     ) -> None:
         self._gaps = deque(sorted(gaps, key=lambda entry: entry[0]))
         known = sorted([*moments, *((seq, gap.start) for seq, gap in self._gaps)])
-        self._moments = deque(_bounded(known, [(seq, gap.start) for seq, gap in self._gaps], end))
+        self._moments = deque(_lower_to_later(known, [(seq, gap.start) for seq, gap in self._gaps], end))
         self._end = end
         self.now = 0.0
-        """The time of the row that was looked at last."""
-        self.reached = 0.0
-        """Before this it cannot have come."""
+        """The time of the last processed row."""
+        self.earliest = 0.0
+        """A lower bound of the next row's time."""
 
     def gaps_before(self, seq: int) -> Iterator[Gap]:
-        """Yield what lies before a row and after those before it."""
+        """Yield the gaps directly before a row."""
         while self._gaps and self._gaps[0][0] < seq:
             after, gap = self._gaps.popleft()
-            self._reach(after)
+            self._advance_to(after)
             yield gap
-            self.now = self.reached = gap.end
+            self.now = self.earliest = gap.end
 
     def at(self, seq: int, time: float) -> float:
-        """Return by which time of ours an event is to be taken in, that its author timed ``time``."""
-        if self._reach(seq):
-            self.now = max(self.now, self.reached)
+        """Return the time at which to replay an event whose sender's time is ``time``."""
+        if self._advance_to(seq):
+            self.now = max(self.now, self.earliest)
             return self.now
         latest = self._moments[0][1] if self._moments else self._end
-        self.now = max(self.now, self.reached, min(time, latest))
+        self.now = max(self.now, self.earliest, min(time, latest))
         return self.now
 
-    def _reach(self, seq: int) -> bool:
-        """Leave behind what is known of the rows up to ``seq``; return whether anything is of that one."""
+    def _advance_to(self, seq: int) -> bool:
+        """Drop the known times up to row ``seq``; return whether one is of that row."""
         exact = False
         while self._moments and self._moments[0][0] <= seq:
-            last, self.reached = self._moments.popleft()
+            last, self.earliest = self._moments.popleft()
             exact = exact or last == seq
         return exact
 
 
-def _bounded(
+def _lower_to_later(
     moments: Sequence[tuple[int, float]], gaps: Sequence[tuple[int, float]], end: float
 ) -> list[tuple[int, float]]:
-    """Lower every moment to those after it, up to a gap: what came before cannot have come later."""
-    bounded, left = list[tuple[int, float]](), list(gaps)
+    """Lower each time to those of later rows, up to a gap: an earlier row cannot have arrived later."""
+    bounded, remaining = list[tuple[int, float]](), list(gaps)
     for seq, time in reversed(moments):
-        while left and seq <= left[-1][0]:
-            end = left.pop()[1]
+        while remaining and seq <= remaining[-1][0]:
+            end = remaining.pop()[1]
         end = min(end, time)
         bounded.append((seq, end))
     return bounded[::-1]
@@ -199,76 +199,84 @@ def rebuild(
     since: float,
     now: float,
     notes: Sequence[Note] = (),
-    lived: float | None = None,
+    alive_until: float | None = None,
 ) -> Rebuilt:
     """
-    Let a new monitor know the workers as the service knew them when it was there last.
+    Rebuild the workers in a new monitor, as they were when the service last ran.
 
     Args:
-        conn: A connection that sees one state of the log.
-        monitor: Is told every event since ``since``, and of sessions that began before, what came before.
-        since: From when on the log is read.
-        now: When this is.
-        notes: What is known of when events came.
-        lived: Until when the service is known to have lived.
+        conn: A connection with a consistent view of the log.
+        monitor: Receives every event since ``since``, and earlier events of sessions that started before.
+        since: The time from which the log is replayed.
+        now: The current time.
+        notes: Known arrival times.
+        alive_until: The last time at which the service is known to have run.
     """
-    found = Rebuilt(last_id=conn.execute(_LAST_ID).scalar() or "")
+    result = Rebuilt(last_id=conn.execute(_LAST_ID).scalar() or "")
     in_window = (EVENTS.c.time >= since, EVENTS.c.time <= now)
     first = conn.execute(select(func.min(EVENTS.c.seq)).where(*in_window)).scalar()
     moments = [
         (row.seq, min(row.time, now))
         for row in conn.execute(
-            select(EVENTS.c.seq, EVENTS.c.time).where(*in_window, EVENTS.c.type.in_(_OWN))
+            select(EVENTS.c.seq, EVENTS.c.time).where(*in_window, EVENTS.c.type.in_(_SERVICE_EVENTS))
         )
     ]
-    if lived is not None:
-        lived = min(now, max(lived, max((time for _, time in moments), default=0.0)))
-    end = now if lived is None else min(now, lived + _SLACK)
-    noted, gaps = _placed(conn, notes)
-    timeline = Timeline([*moments, *noted], gaps, end)
+    if alive_until is not None:
+        alive_until = min(now, max(alive_until, max((time for _, time in moments), default=0.0)))
+    end = now if alive_until is None else min(now, alive_until + _SLACK)
+    known_times, gaps = _locate_notes(conn, notes)
+    timeline = Timeline([*moments, *known_times], gaps, end)
     if first is None:
         first = (conn.execute(select(func.max(EVENTS.c.seq))).scalar() or 0) + 1
     stopped = _ends_of_terminated(conn)
     monitor.recall_failed_runs(_failed_runs(conn, first, monitor.settings, stopped))
-    for agent, sessions in _begun_before(conn, first).items():
-        for start in range(0, len(sessions), _TOGETHER):
-            for _, events in _earlier(conn, agent, sessions[start : start + _TOGETHER], first):
+    for agent, sessions in _sessions_begun_before(conn, first).items():
+        for start in range(0, len(sessions), _SESSIONS_PER_QUERY):
+            for _, events in _events_before(
+                conn, agent, sessions[start : start + _SESSIONS_PER_QUERY], first
+            ):
                 at = 0.0
                 for event in events:
                     at = max(at, min(event.time, since))
-                    _take(monitor, found, event, at, counts_runs=False)
-    for seq, event in _rows(conn, first):
+                    _apply(monitor, result, event, at, counts_runs=False)
+    for seq, event in _iter_events(conn, first):
         for gap in timeline.gaps_before(seq):
-            _pass(monitor, gap)
+            _apply_gap(monitor, gap)
         at = timeline.at(seq, event.time)
-        if max(event.time, timeline.reached) >= since:
-            _take(monitor, found, as_terminated(event) if seq in stopped else event, at)
-            found.events += 1
+        if max(event.time, timeline.earliest) >= since:
+            _apply(monitor, result, as_terminated(event) if seq in stopped else event, at)
+            result.events += 1
     for gap in timeline.gaps_before(2**62):
-        _pass(monitor, gap)
-    found.lived = min(now, max(lived or 0.0, timeline.now)) or conn.execute(_NEWEST, {"now": now}).scalar()
-    if found.lived is not None:
-        monitor.sweep(found.lived)  # a silence that had been found is found again
-        monitor.advance(found.lived)
+        _apply_gap(monitor, gap)
+    result.alive_until = (
+        min(now, max(alive_until or 0.0, timeline.now)) or conn.execute(_NEWEST, {"now": now}).scalar()
+    )
+    if result.alive_until is not None:
+        monitor.sweep(result.alive_until)  # finds a known silence again
+        monitor.advance(result.alive_until)
     for worker in monitor.workers():
-        told = found.told.get(worker.key)
-        if told is not None and told.since is not None and told.state is worker.state:
-            worker.state_since = told.since
-    return found
+        logged_health = result.logged_health.get(worker.key)
+        if (
+            logged_health is not None
+            and logged_health.since is not None
+            and logged_health.state is worker.state
+        ):
+            worker.state_since = logged_health.since
+    return result
 
 
-def _take(
-    monitor: HealthMonitor, found: Rebuilt, event: AgentEvent, at: float, *, counts_runs: bool = True
+def _apply(
+    monitor: HealthMonitor, result: Rebuilt, event: AgentEvent, at: float, *, counts_runs: bool = True
 ) -> None:
     if event.type in TELLING:
-        found.told.setdefault((event.agent_id, event.session_id), LoggedHealth()).take(event)
+        result.logged_health.setdefault((event.agent_id, event.session_id), LoggedHealth()).take(event)
     try:
         monitor.recall(event, at, counts_runs=counts_runs)
     except Exception:
-        _log.exception("an event of %r in the log could not be looked at: %s", event.agent_id, event.type)
+        _log.exception("cannot replay an event of %r from the log: %s", event.agent_id, event.type)
 
 
-def _pass(monitor: HealthMonitor, gap: Gap) -> None:
+def _apply_gap(monitor: HealthMonitor, gap: Gap) -> None:
     if gap.kind == "away":
         monitor.was_away(gap.start, gap.end)
     else:
@@ -284,36 +292,38 @@ _MODEL_CALLS: Final = 20_000
 _LAST_ID: Final = select(EVENTS.c.id).order_by(EVENTS.c.seq.desc()).limit(1)
 
 
-def _rows(conn: Connection, first: int) -> Iterator[tuple[int, AgentEvent]]:
+def _iter_events(conn: Connection, first: int) -> Iterator[tuple[int, AgentEvent]]:
     after = first - 1
     while rows := conn.execute(
         select(*_HASHED).where(EVENTS.c.seq > after).order_by(EVENTS.c.seq).limit(_PAGE)
     ).all():
         after = rows[-1].seq
-        yield from _events(rows)
+        yield from _parse_rows(rows)
 
 
 def model_calls(conn: Connection, since: float) -> list[AgentEvent]:
-    """Return the calls of models that ended since a time, in seconds since the epoch, oldest first."""
+    """Return the model calls that ended since a time, in seconds since the epoch, oldest first."""
     query = (
         select(*_HASHED)
         .where(EVENTS.c.type == EventType.LLM_CALL_COMPLETED.value, EVENTS.c.time >= since)
         .order_by(EVENTS.c.seq.desc())
         .limit(_MODEL_CALLS)
     )
-    return [event for _, event in _events(reversed(conn.execute(query).all()))]
+    return [event for _, event in _parse_rows(reversed(conn.execute(query).all()))]
 
 
-def _events(rows: Iterable[Row[Any]]) -> Iterator[tuple[int, AgentEvent]]:
+def _parse_rows(rows: Iterable[Row[Any]]) -> Iterator[tuple[int, AgentEvent]]:
     for row in rows:
         event = event_of(row)
         if event is not None:
             yield row.seq, event
 
 
-def _placed(conn: Connection, notes: Sequence[Note]) -> tuple[list[tuple[int, float]], list[tuple[int, Gap]]]:
-    """Return the notes by the rows that they are about; what is about none, or out of order, is left out."""
-    ids = [note.event_id for note in notes if isinstance(note, At)]
+def _locate_notes(
+    conn: Connection, notes: Sequence[Note]
+) -> tuple[list[tuple[int, float]], list[tuple[int, Gap]]]:
+    """Map notes to rows; notes without a row or out of order are dropped."""
+    ids = [note.event_id for note in notes if isinstance(note, ArrivalMark)]
     rows: dict[str, int] = {}
     for start in range(0, len(ids), _PAGE):
         query = select(EVENTS.c.id, EVENTS.c.seq).where(EVENTS.c.id.in_(ids[start : start + _PAGE]))
@@ -328,127 +338,132 @@ def _placed(conn: Connection, notes: Sequence[Note]) -> tuple[list[tuple[int, fl
     return moments, gaps
 
 
-def _begun_before(conn: Connection, first: int) -> dict[str, list[str]]:
-    """Return, by agent, the sessions of which the log from ``first`` on does not have the start."""
+def _sessions_begun_before(conn: Connection, first: int) -> dict[str, list[str]]:
+    """Return by agent the sessions that started before row ``first``."""
     kind: SQLColumnExpression[str] = EVENTS.c.type
-    started = func.min(_if(kind == EventType.EXECUTION_STARTED.value))
-    worked = func.min(_if(kind != EventType.AGENT_HEARTBEAT.value))
+    started = func.min(_seq_if(kind == EventType.EXECUTION_STARTED.value))
+    worked = func.min(_seq_if(kind != EventType.AGENT_HEARTBEAT.value))
     query = (
         select(EVENTS.c.agent_id, EVENTS.c.session_id, started, worked)
-        # With the text added, the planner reads by sequence number.
+        # The appended text makes the planner read by sequence number.
         .where(EVENTS.c.seq >= first, (kind + "").in_([one.value for one in WORKER_EVENTS | INTRODUCES]))
         .group_by(EVENTS.c.agent_id, EVENTS.c.session_id)
     )
-    seen = {(row[0], row[1]): row[2] is not None and row[2] == row[3] for row in conn.execute(query)}
+    has_start = {(row[0], row[1]): row[2] is not None and row[2] == row[3] for row in conn.execute(query)}
     open_tickets = select(TICKETS.c.agent_id, TICKETS.c.session_id).where(TICKETS.c.closed_at.is_(None))
-    seen |= {key: False for row in conn.execute(open_tickets) if (key := (row[0], row[1])) not in seen}
+    has_start |= {
+        key: False for row in conn.execute(open_tickets) if (key := (row[0], row[1])) not in has_start
+    }
     partly: dict[str, list[str]] = {}
-    for (agent, session), whole in seen.items():
+    for (agent, session), whole in has_start.items():
         if not whole:
             partly.setdefault(agent, []).append(session)
     return partly
 
 
-def _if(condition: ColumnElement[bool]) -> ColumnElement[Any]:
+def _seq_if(condition: ColumnElement[bool]) -> ColumnElement[Any]:
     return case((condition, EVENTS.c.seq))
 
 
-def _earlier(
+def _events_before(
     conn: Connection, agent: str, sessions: Sequence[str], first: int
 ) -> Iterator[tuple[str, list[AgentEvent]]]:
-    """Yield what is left to know of an agent's sessions before row ``first``, each in order."""
-    seqs = _last_of_each(conn, agent, sessions, first, _BEFORE)
-    events = _read(conn, [seq for found in seqs.values() for seq in found])
-    longer = [session for session, found in seqs.items() if _counts_on([events.get(seq) for seq in found])]
+    """Yield the events of an agent's sessions before row ``first`` that still matter, each in order."""
+    seqs = _last_of_each(conn, agent, sessions, first, _EARLIER_EVENTS)
+    events = _read_events(conn, [seq for found in seqs.values() for seq in found])
+    longer = [
+        session for session, found in seqs.items() if _needs_more_steps([events.get(seq) for seq in found])
+    ]
     if longer:
-        steps = {EventType.STEP_COMPLETED: _MOST_STEPS}
+        steps = {EventType.STEP_COMPLETED: _MAX_STEPS}
         for session, found in _last_of_each(conn, agent, longer, first, steps).items():
-            more = _read(conn, [seq for seq in found if seq not in events])
+            more = _read_events(conn, [seq for seq in found if seq not in events])
             events |= more
             seqs[session] = [*seqs[session], *more]
     for session, found in seqs.items():
         yield session, [events[seq] for seq in sorted(found) if seq in events]
 
 
-def _counts_on(found: Sequence[AgentEvent | None]) -> bool:
-    """Return whether bad steps may reach further back than what was read."""
-    steps = [event for event in found if event is not None and event.type is EventType.STEP_COMPLETED]
+def _needs_more_steps(events: Sequence[AgentEvent | None]) -> bool:
+    """Return whether the bad steps may start before the events that were read."""
+    steps = [event for event in events if event is not None and event.type is EventType.STEP_COMPLETED]
     return len(steps) == _STEPS and not any(step.data.get("verdict") == "ACCEPT" for step in steps)
 
 
 def _ends_of_terminated(conn: Connection) -> set[int]:
     """
-    Return the rows in which runs that the service stopped told their end, before or after it was noted.
+    Return the rows in which terminated runs reported their end, before or after the termination.
 
-    While the service is there, the monitor takes them for the end of what is being stopped.
+    In live operation, the monitor treats them as the end of the terminated run.
     """
     terminated = EventType.AGENT_TERMINATED.value
     ends = {EventType.EXECUTION_COMPLETED.value, EventType.EXECUTION_FAILED.value}
     of_runs = [terminated, EventType.EXECUTION_STARTED.value, *ends]
     row = (EVENTS.c.seq, EVENTS.c.type, EVENTS.c.session_id, EVENTS.c.incarnation_id)
     agents = select(EVENTS.c.agent_id).where(EVENTS.c.type == terminated).distinct()
-    found = set[int]()
+    rows = set[int]()
     for (agent,) in conn.execute(agents).all():
-        told: dict[tuple[str, str], set[int]] = {}
+        ends_by_run: dict[tuple[str, str], set[int]] = {}
         stopped = set[tuple[str, str]]()
         query = select(*row).where(EVENTS.c.agent_id == agent, EVENTS.c.type.in_(of_runs))
         for seq, kind, *run in conn.execute(query.order_by(EVENTS.c.seq)):
             key = (run[0], run[1])
             if kind in ends:
-                told.setdefault(key, set()).add(seq)
+                ends_by_run.setdefault(key, set()).add(seq)
             elif kind == terminated:
                 stopped.add(key)
             if key in stopped:
-                found |= told.pop(key, set())
+                rows |= ends_by_run.pop(key, set())
             if kind == EventType.EXECUTION_STARTED.value:
                 stopped.discard(key)
-                told.pop(key, None)
-    return found
+                ends_by_run.pop(key, None)
+    return rows
 
 
 def _failed_runs(
     conn: Connection, first: int, settings: HealthSettings, stopped: Collection[int]
 ) -> dict[str, FailedRuns]:
-    """Return, by agent, how many runs had failed in a row before row ``first``."""
+    """Return by agent the number of consecutive failed runs before row ``first``."""
     failed = (
         select(EVENTS.c.agent_id)
         .where(EVENTS.c.type == EventType.EXECUTION_FAILED.value, EVENTS.c.seq < first)
         .distinct()
     )
-    found = {}
+    runs_by_agent = {}
     for (agent,) in conn.execute(failed).all():
-        # Counted by whoever counts them while they end.
+        # A monitor counts them, as in live operation.
         monitor, at = HealthMonitor(settings), 0.0
         for seq, event in _since_completed(conn, agent, first, stopped).items():
             at = max(at, event.time)
             monitor.recall(as_terminated(event) if seq in stopped else event, at)
         runs = monitor.failed_runs(agent)
         if agent and runs.count:
-            found[agent] = runs
-    return found
+            runs_by_agent[agent] = runs
+    return runs_by_agent
 
 
 def _since_completed(
     conn: Connection, agent: str, first: int, stopped: Collection[int]
 ) -> dict[int, AgentEvent]:
     """
-    Return how an agent's runs began and ended since one completed, and what people said of its tickets.
+    Return the starts and ends of an agent's runs since the last completed one, and resolutions of its
+    tickets.
 
-    With them comes what is needed to see that an end is told again: how their sessions began and ended
-    before, and work between two equal ends.
+    This includes what is needed to detect a repeated end: earlier starts and ends of the sessions, and work
+    between two equal ends.
     """
     of_agent = (EVENTS.c.agent_id == agent, EVENTS.c.seq < first)
     after = _last_completed(conn, agent, first, stopped)
     seqs: list[int] = []
-    for kind in _OF_RUNS:
+    for kind in _RUN_EVENTS:
         query = (
             select(EVENTS.c.seq)
             .where(*of_agent, EVENTS.c.type == kind.value, EVENTS.c.seq >= after)
             .order_by(EVENTS.c.seq.desc())
-            .limit(_MOST_RUNS)
+            .limit(_MAX_RUNS)
         )
         seqs += conn.execute(query).scalars()
-    events = dict(sorted(_read(conn, seqs).items()))
+    events = dict(sorted(_read_events(conn, seqs).items()))
     started, begun_before = set[str](), dict[str, None]()
     for event in events.values():
         if event.type is EventType.EXECUTION_STARTED:
@@ -456,15 +471,15 @@ def _since_completed(
         elif event.type is not EventType.TICKET_RESOLVED and event.session_id not in started:
             begun_before[event.session_id] = None
     sessions, oldest = list(begun_before), min(events, default=first)
-    for start in range(0, len(sessions), _TOGETHER):
-        some = sessions[start : start + _TOGETHER]
-        for found in _last_of_each(conn, agent, some, oldest, _BEFORE_RUNS).values():
-            events |= _read(conn, found)
+    for start in range(0, len(sessions), _SESSIONS_PER_QUERY):
+        batch = sessions[start : start + _SESSIONS_PER_QUERY]
+        for found in _last_of_each(conn, agent, batch, oldest, _EARLIER_RUN_EVENTS).values():
+            events |= _read_events(conn, found)
     return dict(sorted((events | _work_between_equal_ends(conn, agent, events)).items()))
 
 
 def _last_completed(conn: Connection, agent: str, first: int, stopped: Collection[int]) -> int:
-    """Return the row in which the last run of an agent completed that tells no earlier end again, or 0."""
+    """Return the row of an agent's last completed run, ignoring repeated ends, or 0."""
     completed = (
         select(EVENTS.c.seq, EVENTS.c.session_id)
         .where(
@@ -473,19 +488,19 @@ def _last_completed(conn: Connection, agent: str, first: int, stopped: Collectio
             EVENTS.c.type == EventType.EXECUTION_COMPLETED.value,
         )
         .order_by(EVENTS.c.seq.desc())
-        .limit(_MOST_RUNS)
+        .limit(_MAX_RUNS)
     )
     for seq, session in conn.execute(completed).all():
         if seq in stopped:
             continue
         start, end = EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED
         begun = max(_last_of_each(conn, agent, [session], seq, {start: 1})[session], default=0)
-        # Without a start, the look back must be bounded; with one, it is short.
+        # Without a start, the search must be bounded; with one, it is short.
         if begun:
             ended = _last_between(conn, agent, session, [end.value], begun, seq) or 0
         else:
             ended = max(_last_of_each(conn, agent, [session], seq, {end: 1})[session], default=0)
-        if begun >= ended or _last_between(conn, agent, session, _WORK, ended, seq) is not None:
+        if begun >= ended or _last_between(conn, agent, session, _WORK_EVENTS, ended, seq) is not None:
             return int(seq)
     return 0
 
@@ -493,7 +508,7 @@ def _last_completed(conn: Connection, agent: str, first: int, stopped: Collectio
 def _work_between_equal_ends(
     conn: Connection, agent: str, events: Mapping[int, AgentEvent]
 ) -> dict[int, AgentEvent]:
-    """Return, of sessions that told the same end twice without a start between, work that was between."""
+    """Return the work between two equal ends of a session that have no start between them."""
     last: dict[str, tuple[int, EventType]] = {}
     work: list[int] = []
     for seq, event in sorted(events.items()):
@@ -501,16 +516,16 @@ def _work_between_equal_ends(
             continue
         before, kind = last.get(event.session_id, (0, None))
         if kind is event.type and kind in _RUN_ENDS:
-            found = _last_between(conn, agent, event.session_id, _WORK, before, seq)
+            found = _last_between(conn, agent, event.session_id, _WORK_EVENTS, before, seq)
             work += [] if found is None else [found]
         last[event.session_id] = (seq, event.type)
-    return _read(conn, work)
+    return _read_events(conn, work)
 
 
 def _last_between(
     conn: Connection, agent: str, session: str, kinds: Sequence[str], after: int, before: int
 ) -> int | None:
-    """Return the last row of a session between two rows that is of one of these types."""
+    """Return the last row of a session between two rows with one of these types."""
     query = select(func.max(EVENTS.c.seq)).where(
         EVENTS.c.agent_id == agent,
         EVENTS.c.type.in_(kinds),
@@ -524,26 +539,26 @@ def _last_between(
 def _last_of_each(
     conn: Connection, agent: str, sessions: Sequence[str], first: int, wanted: Mapping[EventType, int]
 ) -> dict[str, list[int]]:
-    """Return by session the rows of the last events of each type, so many as are wanted."""
+    """Return by session the rows of its latest events, up to ``wanted`` of each type."""
     rows = conn.execute(
-        _look_back(tuple(wanted.items()), len(sessions)),
+        _last_rows_query(tuple(wanted.items()), len(sessions)),
         {"agent_id": agent, "sessions": list(sessions), "first": first},
     )
-    left = {(session, kind.value): most for session in sessions for kind, most in wanted.items()}
-    found: dict[str, list[int]] = {session: [] for session in sessions}
+    remaining = {(session, kind.value): most for session in sessions for kind, most in wanted.items()}
+    rows_by_session: dict[str, list[int]] = {session: [] for session in sessions}
     for row in rows:
-        if left[row.session_id, row.type] > 0:
-            left[row.session_id, row.type] -= 1
-            found[row.session_id].append(row.seq)
-    return found
+        if remaining[row.session_id, row.type] > 0:
+            remaining[row.session_id, row.type] -= 1
+            rows_by_session[row.session_id].append(row.seq)
+    return rows_by_session
 
 
-@functools.lru_cache(maxsize=2 * _TOGETHER)
-def _look_back(wanted: tuple[tuple[EventType, int], ...], sessions: int) -> Any:
-    """One look a type: the index on agent and type is in the order of the log within each."""
-    looks = []
+@functools.lru_cache(maxsize=2 * _SESSIONS_PER_QUERY)
+def _last_rows_query(wanted: tuple[tuple[EventType, int], ...], sessions: int) -> Any:
+    """Build one subquery per type: the index on agent and type is in log order."""
+    subqueries = []
     for kind, most in wanted:
-        depth = (_FREQUENT_DEPTH if kind in _FREQUENT else _DEPTH) + 200 * sessions + most
+        depth = (_MAX_FREQUENT_DEPTH if kind in _FREQUENT else _MAX_DEPTH) + 200 * sessions + most
         of_agent = (
             select(EVENTS.c.seq, EVENTS.c.type, EVENTS.c.session_id)
             .where(EVENTS.c.agent_id == bindparam("agent_id"), EVENTS.c.type == kind.value)
@@ -558,13 +573,13 @@ def _look_back(wanted: tuple[tuple[EventType, int], ...], sessions: int) -> Any:
             .order_by(of_agent.c.seq.desc())
             .limit(most if sessions == 1 else 4 * most * sessions)
         )
-        looks.append(select(look.subquery()))
-    return union_all(*looks)
+        subqueries.append(select(look.subquery()))
+    return union_all(*subqueries)
 
 
-def _read(conn: Connection, seqs: Sequence[int]) -> dict[int, AgentEvent]:
-    found: dict[int, AgentEvent] = {}
+def _read_events(conn: Connection, seqs: Sequence[int]) -> dict[int, AgentEvent]:
+    events: dict[int, AgentEvent] = {}
     for start in range(0, len(seqs), _PAGE):
         query = select(*_HASHED).where(EVENTS.c.seq.in_(seqs[start : start + _PAGE]))
-        found.update(_events(conn.execute(query)))
-    return found
+        events.update(_parse_rows(conn.execute(query)))
+    return events

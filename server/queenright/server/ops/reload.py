@@ -1,9 +1,8 @@
 """
-Settings that are read again while the service runs.
+Reload the settings while the service runs.
 
-What can be exchanged is what is looked up at each use, in one place: thresholds, deadlines of tickets,
-retention, and the links in messages. Of the rest, what has changed is named and waits for a restart: half
-of a setting in force would be worse than none.
+Reloadable settings are those that are read at each use: thresholds, ticket deadlines, retention, and links in
+messages. Other changes are reported and require a restart, so that no setting is applied partially.
 """
 
 from __future__ import annotations
@@ -35,28 +34,30 @@ RELOADABLE: Final = (
     "health_monitoring.stall",
     "health_monitoring.tickets",
 )
-"""Paths of what is exchanged, with everything below them."""
+"""Paths of reloadable settings, including everything below them."""
 
-_NOT: Final = frozenset({"health_monitoring.health_check.error_window"})
-"""How far back each worker's memory reaches: it was made so long when the worker came."""
+_FIXED: Final = frozenset({"health_monitoring.health_check.error_window"})
+"""Not reloadable: the length of each worker's history is fixed when the worker is created."""
 
 
 class NoSettingsFileError(QueenrightError):
-    """Raised when the settings came from nowhere that could be read again."""
+    """Raised when the settings were not read from a file."""
 
     def __init__(self) -> None:
-        super().__init__("these settings were handed over by a program, and cannot be read again; restart it")
+        super().__init__(
+            "these settings were not read from a file and cannot be reloaded; restart the service"
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What reading the settings again came to: paths of settings."""
+class ReloadResult:
+    """The result of a reload: paths of settings."""
 
     applied: tuple[str, ...]
     needs_restart: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as it is answered."""
+        """Return the JSON of the response."""
         return {
             "applied": list(self.applied),
             "needs_restart": list(self.needs_restart),
@@ -64,34 +65,34 @@ class Outcome:
         }
 
     def __str__(self) -> str:
-        """Say it in a line, for the log."""
+        """Return a line for the log."""
         if not (self.applied or self.needs_restart):
-            return "the settings are as they were"
-        parts = (("applied", self.applied), ("in force after a restart", self.needs_restart))
+            return "the settings have not changed"
+        parts = (("applied", self.applied), ("require a restart", self.needs_restart))
         return "; ".join(f"{what}: {', '.join(paths)}" for what, paths in parts if paths)
 
 
-async def reload(service: Service) -> Outcome:
+async def reload(service: Service) -> ReloadResult:
     """
-    Read the settings of a service again, and apply what can be exchanged.
+    Reload the settings of a service, and apply the reloadable ones.
 
     Raises:
-        NoSettingsFileError: They were not read from anywhere.
-        InvalidSettingsError, InvalidSecretError, ModelUnavailableError, InvalidPromptError: They have a
-            fault; nothing has changed.
+        NoSettingsFileError: They were not read from a file.
+        InvalidSettingsError, InvalidSecretError, ModelUnavailableError, InvalidPromptError: They are not
+            valid; nothing is changed.
     """
     before = service.settings_read
     if before is None:
         raise NoSettingsFileError
     after = await asyncio.to_thread(_read_again, before)
     changed = sorted(_differences(before, after))
-    applied = tuple(path for path in changed if _can_be_exchanged(path))
-    # What waits for a restart is named each time, until there was one.
-    service.settings_read = _with(before, after, applied)
+    applied = tuple(path for path in changed if _is_reloadable(path))
+    # Settings that require a restart are reported on each reload until the restart.
+    service.settings_read = _merge(before, after, applied)
     if applied:
-        await service.exchange(_with(service.settings, after, applied))
-    outcome = Outcome(applied, tuple(path for path in changed if path not in applied))
-    _log.info("settings read again: %s", outcome)
+        await service.exchange(_merge(service.settings, after, applied))
+    outcome = ReloadResult(applied, tuple(path for path in changed if path not in applied))
+    _log.info("settings reloaded: %s", outcome)
     return outcome
 
 
@@ -103,13 +104,13 @@ def _read_again(before: Settings) -> Settings:
     return after
 
 
-def _can_be_exchanged(path: str) -> bool:
-    below = any(path == one or path.startswith(f"{one}.") for one in RELOADABLE)
-    return below and path not in _NOT
+def _is_reloadable(path: str) -> bool:
+    below = any(path == reloadable or path.startswith(f"{reloadable}.") for reloadable in RELOADABLE)
+    return below and path not in _FIXED
 
 
 def _differences(before: BaseModel, after: BaseModel, where: str = "") -> Iterator[str]:
-    """Yield the paths of what is not the same: of a block, those of its fields."""
+    """Yield the paths of changed settings."""
     for name in type(before).model_fields:
         old, new = getattr(before, name), getattr(after, name)
         path = f"{where}{name}"
@@ -119,19 +120,19 @@ def _differences(before: BaseModel, after: BaseModel, where: str = "") -> Iterat
             yield path
 
 
-def _with(settings: Settings, after: Settings, paths: tuple[str, ...]) -> Settings:
-    """Return settings with what another one says at these paths."""
+def _merge(settings: Settings, after: Settings, paths: tuple[str, ...]) -> Settings:
+    """Return settings with the values of ``after`` at these paths."""
     found: BaseModel = settings
     for path in paths:
-        found = _exchanged(found, after, path.split("."))
+        found = _replace_at(found, after, path.split("."))
     assert isinstance(found, Settings)
     return found
 
 
-def _exchanged(block: BaseModel, after: BaseModel, path: list[str]) -> BaseModel:
+def _replace_at(block: BaseModel, after: BaseModel, path: list[str]) -> BaseModel:
     name, *rest = path
     new = getattr(after, name)
     if rest:
-        new = _exchanged(getattr(block, name), new, rest)
+        new = _replace_at(getattr(block, name), new, rest)
     update: Mapping[str, Any] = {name: new}
     return block.model_copy(update=update)

@@ -1,4 +1,4 @@
-"""Secrets that a setting names a file for."""
+"""Read secrets from files that settings name."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ _OTHERS: Final = stat.S_IRWXO
 
 
 class InvalidSecretError(QueenrightError):
-    """Raised when a file does not hold the secret it should; never says what it holds."""
+    """Raised when a secret file is not usable; never includes its content."""
 
 
 def orchestrators_secret(settings: HealthSettings) -> SecretStr | None:
     """
-    Return what escalations are signed with; None if they are not, or nobody is sent any.
+    Return the signing secret for escalations; None if they are not signed, or no webhook is set.
 
     Raises:
         InvalidSecretError: as ``read_secret``.
     """
     escalation = settings.intervention.escalation
     used = escalation.orchestrator == "webhook" and escalation.webhook_url is not None
-    return _used(escalation.webhook_secret_file if used else None, "intervention.escalation")
+    return _read_webhook_secret(escalation.webhook_secret_file if used else None, "intervention.escalation")
 
 
 def respawners_secret(settings: HealthSettings) -> SecretStr | None:
     """
-    Return what requests to start a worker again are signed with; None if they are not, or nobody is asked.
+    Return the signing secret for respawn requests; None if they are not signed, or no webhook is set.
 
     Raises:
         InvalidSecretError: as ``read_secret``.
     """
     recovery = settings.recovery
     used = recovery.webhook_url is not None
-    return _used(recovery.webhook_secret_file if used else None, "recovery")
+    return _read_webhook_secret(recovery.webhook_secret_file if used else None, "recovery")
 
 
 def stack_tokens(settings: JudgeSettings) -> tuple[SecretStr | None, SecretStr | None]:
     """
-    Return the bearer tokens for the user's own Prometheus and Tempo; None where there is none, or no use.
+    Return the bearer tokens for the user's Prometheus and Tempo; None for each that has no token or no URL.
 
     Raises:
         InvalidSecretError: as ``read_secret``.
@@ -66,54 +66,50 @@ def stack_tokens(settings: JudgeSettings) -> tuple[SecretStr | None, SecretStr |
 
 def callback_secrets(settings: AlertingSettings) -> tuple[SecretStr | None, tuple[SecretStr, ...]]:
     """
-    Return what Slack signs clicks with, and what PagerDuty signs webhooks with; none where none is named.
+    Return the secrets of Slack's clicks and PagerDuty's webhooks; None and () if not configured.
 
     Raises:
         InvalidSecretError: as ``read_secret``.
     """
     file = settings.slack_signing_secret_file
     slack = None if file is None else read_secret(file, setting="alerting.slack_signing_secret_file")
-    named = "alerting.pagerduty_webhook_secret_files"
-    return slack, tuple(read_secret(one, setting=named) for one in settings.pagerduty_webhook_secret_files)
+    label = "alerting.pagerduty_webhook_secret_files"
+    return slack, tuple(read_secret(one, setting=label) for one in settings.pagerduty_webhook_secret_files)
 
 
-def _used(file: Path | None, block: str) -> SecretStr | None:
+def _read_webhook_secret(file: Path | None, block: str) -> SecretStr | None:
     setting = f"health_monitoring.{block}.webhook_secret_file"
     return None if file is None else read_secret(file, setting=setting)
 
 
 def read_secret(file: Path, *, setting: str) -> SecretStr:
     """
-    Return what a file holds, without the space around it.
+    Return the content of a secret file, stripped.
 
     Args:
-        file: The file; its owner and its group may read it, and nobody else.
-        setting: The setting that names it, for the error.
+        file: The file. Only its owner and group may have access.
+        setting: The setting that names it, for error messages.
 
     Raises:
-        InvalidSecretError: It cannot be read, others can reach it, or there is nothing in it.
+        InvalidSecretError: It cannot be read, is accessible to others, or is empty.
     """
-    if file == Path():  # what an empty text is read as
-        raise InvalidSecretError(
-            f"{setting} is empty: name the file with the secret, or leave the setting out"
-        )
-    named = f"{setting}: the secret file {file}"
+    if file == Path():  # the value of an empty string
+        raise InvalidSecretError(f"{setting} is empty; set it to the secret's file, or remove it")
+    label = f"{setting}: the secret file {file}"
     try:
         with file.open("rb") as opened:
             mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
             content = opened.read()
     except OSError as error:
         raise InvalidSecretError(
-            f"{named} cannot be read ({error.strerror}); make it, readable by the service's user alone"
+            f"{label} cannot be read ({error.strerror}); create it, readable only by the service's user"
         ) from None
     if mode & _OTHERS:
-        raise InvalidSecretError(f"{named} can be reached by others (mode {mode:04o}); chmod 600 it")
+        raise InvalidSecretError(f"{label} is accessible to others (mode {mode:04o}); run chmod 600")
     try:
         secret = content.decode("utf-8").strip()
     except UnicodeDecodeError:
-        raise InvalidSecretError(
-            f"{named} is no text in UTF-8; write the secret into it, on one line"
-        ) from None
+        raise InvalidSecretError(f"{label} is not UTF-8 text; write the secret on one line") from None
     if not secret:
-        raise InvalidSecretError(f"{named} is empty; write the secret into it, on one line")
+        raise InvalidSecretError(f"{label} is empty; write the secret on one line")
     return SecretStr(secret)

@@ -1,4 +1,4 @@
-"""Files that settings name: whether each can be used, before anything is begun."""
+"""Check the files that settings name before the service starts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from queenright.server.settings import Settings
 
 def check_files(settings: Settings) -> None:
     """
-    Look at every file that a setting names; nothing is made.
+    Check every file that a setting names; nothing is created.
 
     Raises:
-        InvalidSecretError: One does not hold the secret it should.
-        ModelUnavailableError: A model is set that cannot be used here.
-        InvalidPromptError: One is no prompt.
+        InvalidSecretError: A secret file is not usable.
+        ModelUnavailableError: A configured model is not available.
+        InvalidPromptError: A prompt file is not valid.
     """
     orchestrators_secret(settings.health_monitoring)
     respawners_secret(settings.health_monitoring)

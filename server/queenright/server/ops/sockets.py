@@ -1,4 +1,4 @@
-"""Listening sockets, bound before anything is started so that a taken port is named at once."""
+"""Listening sockets, bound before anything starts so that a port in use is reported at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import errno
 import random
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any, Final, cast
 
@@ -18,44 +18,44 @@ from queenright.instrumentation.certificates import certificates
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.middleware.connections import Connections, GuardedProtocol, connection_limit
 
-# Below what Linux (from 32768) and macOS (from 49152) hand out by themselves.
+# Below the ephemeral ports of Linux (from 32768) and macOS (from 49152).
 _NOT_EPHEMERAL: Final = range(20000, 32000)
 
 
 class PortInUseError(QueenrightError):
-    """Raised when another program listens on a port: names it and the way out."""
+    """Raised when another program listens on a port; names the option for another port."""
 
     def __init__(self, what: str, host: str, port: int, option: str, *, by: str = "another program") -> None:
         super().__init__(
-            f"Port {port} on {host}, for {what}, is taken by {by}. "
+            f"Port {port} on {host}, for {what}, is in use by {by}. "
             f"Stop it, or choose another port with {option}."
         )
         self.port = port
 
 
-def _listener(host: str, port: int) -> str:
-    """Say who listens there, if it is one of us."""
+def _describe_listener(host: str, port: int) -> str:
+    """Return a description of the program that listens on a port."""
     with contextlib.suppress(httpx.HTTPError):
         url = f"http://{host}:{port}/readyz"
         answer = httpx.get(url, timeout=1, trust_env=False, verify=certificates(url))
         if answer.headers.get("content-type", "").startswith("application/json") and "ready" in answer.text:
-            return "a Queenright that is running already"
+            return "another Queenright"
     return "another program"
 
 
 def listen(host: str, port: int, *, what: str, option: str, reuse: bool = True) -> socket.socket:
     """
-    Return a socket that listens; port 0 takes any free one.
+    Return a listening socket; port 0 takes any free port.
 
     Args:
-        what: What it is for, in words, for the error.
-        option: How the user chooses another port.
-        reuse: Whether to take a port that is left from closed connections, or bound by a socket that
-            does not listen.
+        what: The purpose, for error messages.
+        option: The command-line option for another port.
+        reuse: Whether to take a port that is left from closed connections, or bound by a socket that does not
+            listen.
 
     Raises:
-        PortInUseError: another program has the port.
-        QueenrightError: the address cannot be used at all.
+        PortInUseError: Another program uses the port.
+        QueenrightError: The address cannot be used.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -66,7 +66,7 @@ def listen(host: str, port: int, *, what: str, option: str, reuse: bool = True) 
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:
-            raise PortInUseError(what, host, port, option, by=_listener(host, port)) from None
+            raise PortInUseError(what, host, port, option, by=_describe_listener(host, port)) from None
         raise QueenrightError(f"Cannot listen on {host}:{port} for {what}: {error.strerror}.") from None
     sock.setblocking(False)
     return sock
@@ -74,31 +74,31 @@ def listen(host: str, port: int, *, what: str, option: str, reuse: bool = True) 
 
 def free_port(host: str, port: int, *, what: str, option: str) -> int:
     """
-    Return a port that a child program can have; see `listen`.
+    Return a free port for a child program; see `listen`.
 
-    Port 0 takes a free one that the system gives nobody by itself: until the child has it,
-    some connection's own end could get any other.
+    Port 0 takes a free port below the ephemeral range: the system could give an ephemeral one to another
+    connection before the child binds it.
     """
     for candidate in [port] if port else random.sample(_NOT_EPHEMERAL, 100):
         try:
             with contextlib.closing(listen(host, candidate, what=what, option=option, reuse=port != 0)):
                 return candidate
         except PortInUseError as error:
-            taken = error
-    raise taken
+            last_error = error
+    raise last_error
 
 
 class Server(uvicorn.Server):
-    """uvicorn inside our own loop: signals are ours to handle."""
+    """uvicorn inside a running event loop, without its signal handlers."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the process's signal handlers alone."""
+        """Keep the process's signal handlers."""
         yield
 
 
 def url_of(sock: socket.socket) -> str:
-    """Return the URL at which a listening socket is reached from this machine."""
+    """Return the URL of a listening socket on this machine."""
     host, port = sock.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1"
@@ -106,22 +106,31 @@ def url_of(sock: socket.socket) -> str:
 
 
 @contextlib.asynccontextmanager
-async def listening(app: Any, sock: socket.socket) -> AsyncIterator[None]:
-    """Serve an ASGI app on a listening socket, from when it answers until the block is left."""
+async def listening(
+    app: Any, sock: socket.socket, *, protocol: Callable[..., GuardedProtocol] = GuardedProtocol
+) -> AsyncIterator[None]:
+    """
+    Serve an ASGI app on a listening socket until the block ends.
+
+    Args:
+        app: The ASGI app.
+        sock: A socket that listens; see `listen`.
+        protocol: Makes the protocol of a connection, of the port's `Connections` and uvicorn's arguments.
+    """
     connections = Connections(connection_limit())
     http = Server(
         uvicorn.Config(
             app,
-            log_config=None,  # its lines go where ours go, and are limited as ours are
+            log_config=None,  # its log lines use the handlers and limits of the service
             log_level="warning",
             access_log=False,
             lifespan="off",
             timeout_graceful_shutdown=2,
             server_header=False,
-            proxy_headers=False,  # else a header that anybody may send would say where a request is from
+            proxy_headers=False,  # otherwise any client could set its address with a header
             ws="none",
-            # uvicorn calls it like a class, with what it has itself.
-            http=cast("type[GuardedProtocol]", partial(GuardedProtocol, connections)),
+            # uvicorn calls it like a class.
+            http=cast("type[GuardedProtocol]", partial(protocol, connections)),
         )
     )
     task = asyncio.create_task(http.serve(sockets=[sock]))

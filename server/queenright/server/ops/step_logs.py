@@ -1,4 +1,4 @@
-"""Following the step logs of workers that send no telemetry: what is appended becomes events, once."""
+"""Follow the step logs of workers that send no telemetry, and convert new lines into events."""
 
 from __future__ import annotations
 
@@ -15,51 +15,49 @@ _log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
 
-TakeIn = Callable[[Sequence[AgentEvent]], Awaitable[None]]
+Ingest = Callable[[Sequence[AgentEvent]], Awaitable[None]]
 
 
 class StepLogs:
     """
-    The step logs below some folders.
+    Follows the step logs below some folders.
 
     Args:
-        folders: Each with ``sessions/{id}/logs/tool_logs.jsonl``.
-        take_in: Makes events durable and looks at them; a `StoreError` means later again.
-        on_skipped: Told how many more lines could not be read as steps.
+        folders: Folders with ``sessions/{id}/logs/tool_logs.jsonl``.
+        ingest: Stores and processes events; after a `StoreError` it is retried.
+        on_skipped: Called with the number of new lines that are not valid steps.
     """
 
-    def __init__(
-        self, folders: Sequence[Path], *, take_in: TakeIn, on_skipped: Callable[[int], None]
-    ) -> None:
+    def __init__(self, folders: Sequence[Path], *, ingest: Ingest, on_skipped: Callable[[int], None]) -> None:
         self._folders = folders
-        self._take_in = take_in
+        self._ingest = ingest
         self._on_skipped = on_skipped
         self._readers: dict[Path, StepLogReader] = {}
         self._unstored: dict[Path, list[AgentEvent]] = {}
         self._failing: set[Path] = set()
 
     async def run(self) -> None:
-        """Look once a second until cancelled. A log that cannot be read harms no other."""
+        """Read new lines every second until cancelled. An unreadable log does not affect the others."""
         while True:
             for path in await asyncio.to_thread(self._find):
                 await self._follow(self._readers.setdefault(path, StepLogReader(path)))
             await asyncio.sleep(_PAUSE)
 
     def _find(self) -> list[Path]:
-        found = (folder.glob("sessions/*/logs/tool_logs.jsonl") for folder in self._folders)
-        return [path for paths in found for path in sorted(paths)]
+        matches = (folder.glob("sessions/*/logs/tool_logs.jsonl") for folder in self._folders)
+        return [path for paths in matches for path in sorted(paths)]
 
     async def _follow(self, reader: StepLogReader) -> None:
         path, skipped = reader.path, reader.skipped
         try:
-            # What was read and not stored goes first: the reader has moved past it.
+            # Events that were read but not stored go first: the reader has moved past them.
             while events := self._unstored.get(path) or await asyncio.to_thread(reader.read):
                 self._unstored[path] = events
-                await self._take_in(events)
+                await self._ingest(events)
                 del self._unstored[path]
         except (OSError, StoreError) as error:
             if path not in self._failing:
-                _log.error("the step log %s cannot be followed, and is tried again: %s", path, error)
+                _log.error("cannot follow the step log %s, retrying: %s", path, error)
             self._failing.add(path)
         else:
             self._failing.discard(path)

@@ -1,4 +1,4 @@
-"""The user's own Prometheus and Tempo, at which judge and queen may look."""
+"""The user's Prometheus and Tempo, which judge and queen may query."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from queenright.server.ops.secret_files import stack_tokens
 
 class UserStack:
     """
-    What the settings name of it; traces are those of the event log where there is no Tempo.
+    Clients of the user's Prometheus and Tempo. Without Tempo, traces come from the event log.
 
     Args:
-        settings: Addresses and token files.
-        store: Holds the event log.
-        clock: Now.
+        settings: URLs and token files.
+        store: The store of the event log.
+        clock: Seconds since the epoch.
 
     Raises:
-        InvalidSecretError: A token file cannot be used.
+        InvalidSecretError: A token file is not usable.
     """
 
     def __init__(self, settings: JudgeSettings, store: Store, clock: Clock) -> None:
@@ -40,7 +40,7 @@ class UserStack:
         self.tools: list[Tool] = stack_tools(
             prometheus=self._prometheus, traces=self._tempo or EventTraces(store), clock=clock
         )
-        """``query_metrics`` where there is a Prometheus, and ``get_trace``."""
+        """``query_metrics``, if there is a Prometheus, and ``get_trace``."""
 
     async def aclose(self) -> None:
         """Close the connections."""

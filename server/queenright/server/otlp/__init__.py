@@ -1,7 +1,7 @@
-"""The OTLP receiver: what agents of any framework send becomes events."""
+"""The OTLP receiver: converts telemetry of agents of any framework into events."""
 
 from queenright.server.otlp.errors import OverloadedError
 from queenright.server.otlp.forward import Forwarder
-from queenright.server.otlp.receiver import Counts, OtlpReceiver, otlp_app
+from queenright.server.otlp.receiver import Counts, OtlpReceiver
 
-__all__ = ["Counts", "Forwarder", "OtlpReceiver", "OverloadedError", "otlp_app"]
+__all__ = ["Counts", "Forwarder", "OtlpReceiver", "OverloadedError"]

@@ -1,4 +1,4 @@
-"""The messages of OTLP into events: every span and record is read, then all are assembled. No I/O."""
+"""Decode OTLP messages into events: read every span and record, then assemble them. No I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from queenright.instrumentation.identity import clean_name
-from queenright.server.otlp.errors import too_many
+from queenright.server.otlp.errors import too_many_error
 from queenright.server.otlp.wire import MAX_GROUPS, MAX_ITEMS
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import Batch
@@ -27,66 +27,66 @@ T = TypeVar("T")
 
 def decode_spans(request: ExportTraceServiceRequest, assembler: Assembler, now: float) -> Batch:
     """
-    Return the events that the spans of one request stand for.
+    Return the events of the spans in a request.
 
     Raises:
-        StillStoringError: a span of the request is being stored by another request.
-        RejectedRequestError: it holds more than a request may.
+        StillStoringError: Another request is storing one of the spans.
+        RejectedRequestError: The request is too large.
     """
     batch = Batch()
-    for _ in decoding_spans(request, assembler, now, batch):
+    for _ in decode_spans_in_steps(request, assembler, now, batch):
         pass
     return batch
 
 
 def decode_logs(request: ExportLogsServiceRequest, assembler: Assembler, now: float) -> Batch:
-    """Return the events that the records of one request stand for; raises as `decode_spans` does."""
+    """Return the events of the log records in a request; raises as `decode_spans` does."""
     batch = Batch()
-    for _ in decoding_logs(request, assembler, now, batch):
+    for _ in decode_logs_in_steps(request, assembler, now, batch):
         pass
     return batch
 
 
-def decoding_spans(
+def decode_spans_in_steps(
     request: ExportTraceServiceRequest, assembler: Assembler, now: float, batch: Batch
 ) -> Iterator[None]:
-    """Decode as `decode_spans` does, pausing after each span and each group."""
+    """Decode spans as `decode_spans` does; yield after each span and each group."""
     groups = (
         (group.resource, ((part.scope, part.spans) for part in group.scope_spans))
         for group in request.resource_spans
     )
-    return _decoding(groups, read_span, assembler, now, batch)
+    return _decode_in_steps(groups, read_span, assembler, now, batch)
 
 
-def decoding_logs(
+def decode_logs_in_steps(
     request: ExportLogsServiceRequest, assembler: Assembler, now: float, batch: Batch
 ) -> Iterator[None]:
-    """Decode as `decode_logs` does, pausing after each record and each group."""
+    """Decode log records as `decode_logs` does; yield after each record and each group."""
     groups = (
         (group.resource, ((part.scope, part.log_records) for part in group.scope_logs))
         for group in request.resource_logs
     )
-    return _decoding(groups, read_log, assembler, now, batch)
+    return _decode_in_steps(groups, read_log, assembler, now, batch)
 
 
-def reading_metrics(
+def count_metrics_in_steps(
     request: ExportMetricsServiceRequest, assembler: Assembler, now: float, batch: Batch
 ) -> Iterator[None]:
-    """Note which processes send metrics, which are not read, pausing after each group."""
-    size = _Size()
+    """Count metrics, which are not read, by source; yield after each group."""
+    size = _RequestSize()
     for resource in request.resource_metrics:
         size.add_group()
-        process = Process.of(resource.resource)
+        process = Process.from_resource(resource.resource)
         for part in resource.scope_metrics:
             size.add_group()
-            source = batch.sources.of(process, part.scope.name)
+            source = batch.sources.for_process(process, part.scope.name)
             source.records += len(part.metrics)
             source.unused[Unused.METRICS] += len(part.metrics)
             source.note_library(clean_name(part.scope.name))
             yield
 
 
-def _decoding(
+def _decode_in_steps(
     groups: Iterable[tuple[Resource, Iterable[tuple[InstrumentationScope, Sequence[T]]]]],
     read: Callable[[T, Process, InstrumentationScope, float], Observation | None],
     assembler: Assembler,
@@ -94,15 +94,15 @@ def _decoding(
     batch: Batch,
 ) -> Iterator[None]:
     observations: list[Observation] = []
-    size = _Size()
+    size = _RequestSize()
     for resource, parts in groups:
         size.add_group()
-        process = Process.of(resource)
-        batch.signs.setdefault(process.incarnation_id, None)
+        process = Process.from_resource(resource)
+        batch.report_intervals.setdefault(process.incarnation_id, None)
         for scope, records in parts:
             size.add_group()
             size.add_items(len(records))
-            source = batch.sources.of(process, scope.name)
+            source = batch.sources.for_process(process, scope.name)
             source.records += len(records)
             source.note_library(clean_name(scope.name))
             yield
@@ -122,30 +122,24 @@ def _decoding(
     batch.finish()
 
 
-class _Size:
-    """How much a request holds, of what it may hold."""
+class _RequestSize:
+    """The size of a request, checked against the limits."""
 
     def __init__(self) -> None:
         self._groups = self._items = 0
 
     def add_group(self) -> None:
         """
-        Count a resource or a scope.
-
-        Raises:
-            RejectedRequestError: there are more than a request may hold (413).
+        Count a resource or a scope; raise `RejectedRequestError` (413) beyond the limit.
         """
         self._groups += 1
         if self._groups > MAX_GROUPS:
-            raise too_many("resources and scopes", MAX_GROUPS)
+            raise too_many_error("resources and scopes", MAX_GROUPS)
 
     def add_items(self, count: int) -> None:
         """
-        Count spans or records.
-
-        Raises:
-            RejectedRequestError: there are more than a request may hold (413).
+        Count spans or records; raise `RejectedRequestError` (413) beyond the limit.
         """
         self._items += count
         if self._items > MAX_ITEMS:
-            raise too_many("spans or records", MAX_ITEMS)
+            raise too_many_error("spans or records", MAX_ITEMS)

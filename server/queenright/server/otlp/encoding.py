@@ -1,4 +1,4 @@
-"""OTLP over HTTP: bodies into messages and messages into bodies, in protobuf and JSON. No I/O."""
+"""OTLP over HTTP: parse bodies and render messages, in protobuf and JSON. No I/O."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from queenright.server.middleware.json_limits import (
 from queenright.server.otlp.errors import (
     INVALID_ARGUMENT,
     RejectedRequestError,
-    malformed,
-    too_large,
-    too_many,
+    malformed_error,
+    too_large_error,
+    too_many_error,
 )
 
 M = TypeVar("M", bound=Message)
@@ -35,12 +35,12 @@ _ID_KEYS: Final = frozenset({"traceId", "trace_id", "spanId", "span_id", "parent
 _WINDOW_BITS: Final = {"gzip": 31, "deflate": 15}
 _MAX_MEMBERS: Final = 1_000
 
-PART: Final = 256 * 1024
-"""Bytes decompressed in one step."""
+CHUNK: Final = 256 * 1024
+"""Bytes to decompress in one step."""
 
 MAX_JSON: Final = 8 * 1024 * 1024
 MAX_VALUES: Final = 200_000
-"""Values in a JSON body: its brackets, commas and colons. The parser holds the interpreter for 25 ms."""
+"""Values in a JSON body: brackets, commas and colons. Parsing this many holds the GIL for 25 ms."""
 
 
 class MediaType(StrEnum):
@@ -50,27 +50,27 @@ class MediaType(StrEnum):
     JSON = "application/json"
 
     @classmethod
-    def of(cls, content_type: str) -> MediaType:
+    def from_header(cls, content_type: str) -> MediaType:
         """
-        Read a ``Content-Type`` header.
+        Parse a ``Content-Type`` header.
 
         Raises:
-            RejectedRequestError: It is neither of the two (415).
+            RejectedRequestError: The media type is not supported (415).
         """
         name = content_type.partition(";")[0].strip().lower()
         try:
             return cls(name)
         except ValueError:
-            reason = f"content type {name[:100]!r} is not known here; send {cls.PROTOBUF} or {cls.JSON}"
+            reason = f"content type {name[:100]!r} is not supported; send {cls.PROTOBUF} or {cls.JSON}"
             raise RejectedRequestError(415, INVALID_ARGUMENT, reason) from None
 
 
-def inflating(body: bytes, content_encoding: str, limit: int) -> Iterator[bytes]:
+def decompress_chunks(body: bytes, content_encoding: str, limit: int) -> Iterator[bytes]:
     """
-    Undo a ``Content-Encoding``, at most `PART` bytes a step and never more than ``limit`` in all.
+    Decompress a body in chunks of at most `CHUNK` bytes, up to ``limit`` bytes in total.
 
     Raises:
-        RejectedRequestError: It is unknown (415), the body is broken (400), or longer than ``limit`` (413).
+        RejectedRequestError: The encoding is unknown (415), or the body is damaged (400) or too long (413).
     """
     name = content_encoding.strip().lower()
     if name in ("", "identity"):
@@ -78,72 +78,72 @@ def inflating(body: bytes, content_encoding: str, limit: int) -> Iterator[bytes]
         return
     bits = _WINDOW_BITS.get(name)
     if bits is None:
-        reason = f"content encoding {name[:100]!r} is not known here; send gzip, deflate or none"
+        reason = f"content encoding {name[:100]!r} is not supported; send gzip, deflate or none"
         raise RejectedRequestError(415, INVALID_ARGUMENT, reason, ((b"accept-encoding", b"gzip, deflate"),))
-    left, members, at = limit, 0, 0
+    remaining, members, at = limit, 0, 0
     stream = None
-    rest = b""
+    pending = b""
     try:
-        while rest or at < len(body):
-            if not rest:
-                # Not all of it at once: what one member leaves over is copied for the next.
-                rest = body[at : at + PART]
-                at += PART
+        while pending or at < len(body):
+            if not pending:
+                # In chunks, because the rest after each member is copied for the next.
+                pending = body[at : at + CHUNK]
+                at += CHUNK
             if stream is None:
                 members += 1
                 if members > _MAX_MEMBERS:
-                    raise malformed(f"the body has more than {_MAX_MEMBERS} {name} streams")
+                    raise malformed_error(f"the body has more than {_MAX_MEMBERS} {name} streams")
                 stream = zlib.decompressobj(bits)
-            part = stream.decompress(rest, PART)
-            rest = stream.unconsumed_tail
-            left -= len(part)
-            if left < 0:
-                raise too_large("the body, decompressed,", limit)
+            chunk = stream.decompress(pending, CHUNK)
+            pending = stream.unconsumed_tail
+            remaining -= len(chunk)
+            if remaining < 0:
+                raise too_large_error("the body, decompressed,", limit)
             if stream.eof:
-                rest = stream.unused_data
+                pending = stream.unused_data
                 stream = None
-            if part:
-                yield part
+            if chunk:
+                yield chunk
         while stream is not None:
-            # What was read and could not be given out yet, at most a part at a time.
-            part = stream.decompress(b"", PART)
-            left -= len(part)
-            if left < 0:
-                raise too_large("the body, decompressed,", limit)
+            # Output that is still buffered, one chunk at a time.
+            chunk = stream.decompress(b"", CHUNK)
+            remaining -= len(chunk)
+            if remaining < 0:
+                raise too_large_error("the body, decompressed,", limit)
             if stream.eof:
                 stream = None
-            elif not part:
-                raise malformed(f"the body ends in the middle of its {name} stream")
-            if part:
-                yield part
+            elif not chunk:
+                raise malformed_error(f"the body ends before its {name} stream does")
+            if chunk:
+                yield chunk
     except zlib.error as error:
-        raise malformed(f"the body is not {name}: {error}") from None
+        raise malformed_error(f"the body is not valid {name}: {error}") from None
 
 
 def check_json(body: bytes | bytearray) -> None:
     """
-    Refuse JSON that would take long to parse or become much bigger than it is; bounded work, for a thread.
+    Reject JSON that is slow to parse or expands too much. The work is bounded; meant for a thread.
 
     Raises:
-        RejectedRequestError: It is longer than `MAX_JSON` bytes, or holds more than `MAX_VALUES` values
-            (413); or it is nested too deep or has a number that is too long (400).
+        RejectedRequestError: It is longer than `MAX_JSON` bytes or has more than `MAX_VALUES` values (413),
+            or is nested too deep or has too long a number (400).
     """
     if len(body) > MAX_JSON:
-        raise too_large("the body, as JSON and decompressed,", MAX_JSON)
+        raise too_large_error("the body, as JSON and decompressed,", MAX_JSON)
     try:
         check_json_size(body, MAX_VALUES)
     except JsonSizeError:
-        raise too_many("values in JSON", MAX_VALUES) from None
+        raise too_many_error("values in JSON", MAX_VALUES) from None
     except JsonFormatError as error:
-        raise malformed(str(error)) from None
+        raise malformed_error(str(error)) from None
 
 
-def parse(body: bytes | bytearray, media_type: MediaType, make: Callable[[], M]) -> M:
+def parse_message(body: bytes | bytearray, media_type: MediaType, make: Callable[[], M]) -> M:
     """
-    Return the message that a body holds; an empty body is an empty message, unknown fields are ignored.
+    Parse a body. An empty body is an empty message; unknown fields are ignored.
 
     Raises:
-        RejectedRequestError: It holds no such message (400).
+        RejectedRequestError: The body is not such a message (400).
     """
     message = make()
     if not body:
@@ -154,13 +154,17 @@ def parse(body: bytes | bytearray, media_type: MediaType, make: Callable[[], M])
         else:
             parsed = _loads(body)
             if not isinstance(parsed, dict):
-                raise malformed("the body is JSON, but no object")
+                raise malformed_error("the body must be a JSON object")
             json_format.ParseDict(_with_base64_ids(parsed, 0), message, ignore_unknown_fields=True)
     except (DecodeError, json_format.Error, orjson.JSONDecodeError) as error:
-        raise malformed(f"the body is no {message.DESCRIPTOR.name}: {str(error)[:300]}") from None
+        raise malformed_error(
+            f"the body is not a valid {message.DESCRIPTOR.name}: {str(error)[:300]}"
+        ) from None
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        # What the JSON parser lets through on values of the wrong kind.
-        raise malformed(f"the body is no {message.DESCRIPTOR.name}: {type(error).__name__}") from None
+        # Errors that json_format does not wrap for values of the wrong type.
+        raise malformed_error(
+            f"the body is not a valid {message.DESCRIPTOR.name}: {type(error).__name__}"
+        ) from None
     return message
 
 
@@ -171,22 +175,22 @@ def _loads(body: bytes | bytearray) -> Any:
         return orjson.loads(without_lone_surrogates(body))
 
 
-def render(message: Message, media_type: MediaType) -> bytes:
-    """Return a message as a body."""
+def render_message(message: Message, media_type: MediaType) -> bytes:
+    """Serialize a message."""
     if media_type is MediaType.PROTOBUF:
         return message.SerializeToString()
     return json_format.MessageToJson(message, indent=None).encode()
 
 
 def render_status(code: int, reason: str, media_type: MediaType) -> bytes:
-    """Return what went wrong as the ``google.rpc.Status`` that OTLP asks for."""
-    return render(Status(code=code, message=reason), media_type)
+    """Serialize an error as ``google.rpc.Status``, as OTLP requires."""
+    return render_message(Status(code=code, message=reason), media_type)
 
 
 def _with_base64_ids(value: Any, depth: int) -> Any:
-    """Return OTLP's JSON as protobuf's, where trace and span ids are base64 instead of hexadecimal."""
+    """Convert OTLP's JSON to protobuf's, which has trace and span ids in base64 instead of hexadecimal."""
     if depth > MAX_DEPTH:
-        raise malformed(f"the body is nested more than {MAX_DEPTH} deep")
+        raise malformed_error(f"the body is nested more than {MAX_DEPTH} deep")
     if isinstance(value, list):
         return [_with_base64_ids(item, depth + 1) for item in value]
     if not isinstance(value, dict):
@@ -203,4 +207,4 @@ def _base64_id(key: str, value: Any) -> str:
     try:
         return base64.b64encode(binascii.unhexlify(value)).decode()
     except (ValueError, TypeError):
-        raise malformed(f"{key} {str(value)[:64]!r} is not hexadecimal") from None
+        raise malformed_error(f"{key} {str(value)[:64]!r} is not hexadecimal") from None

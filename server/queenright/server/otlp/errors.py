@@ -1,4 +1,4 @@
-"""What can be wrong with a request, each with the HTTP status and the gRPC code that say so."""
+"""Errors of OTLP requests, each with its HTTP status and gRPC code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNAVAILABLE = 14
 
 
 class RejectedRequestError(QueenrightError):
-    """Raised when a request is answered with an error; ``status`` is HTTP's, ``code`` gRPC's."""
+    """Raised to answer a request with an error: an HTTP ``status`` and a gRPC ``code``."""
 
     def __init__(
         self, status: int, code: int, reason: str, headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -25,23 +25,23 @@ class RejectedRequestError(QueenrightError):
 
 
 class OverloadedError(QueenrightError):
-    """Raised by what events are handed to, when it can take no more for now."""
+    """Raised by an ingest function that cannot accept more events for now."""
 
     def __init__(
-        self, reason: str = "the service is overloaded; send this again later", *, retry_after: int = 5
+        self, reason: str = "the service is overloaded; retry later", *, retry_after: int = 5
     ) -> None:
         super().__init__(reason)
         self.retry_after = retry_after
 
 
-def malformed(reason: str) -> RejectedRequestError:
-    """Return the refusal of a body that is not what its headers say."""
+def malformed_error(reason: str) -> RejectedRequestError:
+    """Return the error for a body that does not match its headers (400)."""
     return RejectedRequestError(400, INVALID_ARGUMENT, reason)
 
 
-def too_large(what: str, limit: int) -> RejectedRequestError:
-    """Return the refusal of a body that is longer than ``limit`` bytes."""
-    # The rest of the body is not read, so the connection cannot be used again.
+def too_large_error(what: str, limit: int) -> RejectedRequestError:
+    """Return the error for a body that is longer than ``limit`` bytes (413)."""
+    # The rest of the body is not read, so the connection cannot be reused.
     return RejectedRequestError(
         413,
         RESOURCE_EXHAUSTED,
@@ -50,13 +50,13 @@ def too_large(what: str, limit: int) -> RejectedRequestError:
     )
 
 
-def too_many(what: str, limit: int) -> RejectedRequestError:
-    """Return the refusal of a body that holds more of something than ``limit``."""
+def too_many_error(what: str, limit: int) -> RejectedRequestError:
+    """Return the error for a body with more than ``limit`` items (413)."""
     return RejectedRequestError(
-        413, RESOURCE_EXHAUSTED, f"the body holds more than {limit} {what}; send smaller batches"
+        413, RESOURCE_EXHAUSTED, f"the body has more than {limit} {what}; send smaller batches"
     )
 
 
-def unavailable(reason: str, retry_after: int) -> RejectedRequestError:
-    """Return the refusal of a request that is right but cannot be taken now; clients send it again."""
+def unavailable_error(reason: str, retry_after: int) -> RejectedRequestError:
+    """Return the error for a valid request that cannot be accepted now; clients retry (503)."""
     return RejectedRequestError(503, UNAVAILABLE, reason, ((b"retry-after", str(retry_after).encode()),))

@@ -1,9 +1,8 @@
 """
-Passing telemetry on: what an agent sent here also goes where it went before.
+Forward received telemetry to another OTLP endpoint.
 
-Requests are queued as they came and sent in the background, so the agent
-never waits for the other end. The queue is bounded in bytes; when it is full
-the oldest request is dropped and counted.
+Requests are queued unchanged and sent in the background, so the agent never waits for the other endpoint. The
+queue is bounded in bytes; when it is full, the oldest request is dropped and counted.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from queenright.instrumentation.identity import new_id
 logger = logging.getLogger(__name__)
 
 RETRIED: Final = frozenset({429, 502, 503, 504})
-"""The statuses that OTLP/HTTP says are worth another try; any other refusal is final."""
+"""The statuses that OTLP/HTTP defines as retryable; any other failure is final."""
 
 VIA: Final = b"x-queenright-via"
-"""Names the receivers that a request has been through, so that it goes through none twice."""
+"""Lists the receivers that a request has passed, to prevent forwarding loops."""
 
-# Hop-by-hop (RFC 9110 §7.6.1), and what the client makes anew for the request it sends.
+# Hop-by-hop headers (RFC 9110 §7.6.1), and those that the client sets itself.
 _NOT_PASSED: Final = frozenset(
     {
         b"connection",
@@ -68,20 +67,20 @@ class _Request:
 
 class Forwarder:
     """
-    Sends requests on to another OTLP endpoint.
+    Forwards requests to another OTLP endpoint.
 
     Args:
-        url: The endpoint without the signal's path (``https://collector:4318``); a user and password in
-            it become an ``Authorization`` header where the agent sent none, and are never printed.
-        max_bytes: How much may wait.
-        dropped: Counts what was given up, by signal (``queenright_telemetry_dropped_total``).
-        senders: Requests under way at one time.
-        timeout: Seconds that one try may take.
-        first_delay: Seconds before the second try; doubled for each one after, up to ``max_delay``.
-        give_up_after: Seconds after which a request that still fails is dropped.
+        url: The endpoint without the signal's path (``https://collector:4318``). A user and password in it
+            become an ``Authorization`` header if the agent sent none, and are never printed.
+        max_bytes: Bytes of queued requests.
+        dropped: The counter of dropped requests by signal (``queenright_telemetry_dropped_total``).
+        senders: Requests sent concurrently.
+        timeout: Seconds per attempt.
+        first_delay: Seconds before the second attempt; doubled for each later one, up to ``max_delay``.
+        give_up_after: Seconds after which a failing request is dropped.
 
     Raises:
-        ValueError: The URL is not an absolute http or https one.
+        ValueError: The URL is not an absolute http or https URL.
     """
 
     def __init__(
@@ -102,9 +101,9 @@ class Forwarder:
         except httpx.InvalidURL:
             parsed = httpx.URL()
         if parsed.scheme not in ("http", "https") or not parsed.host:
-            # Without the URL, nor what is wrong with it: either could show the password in it.
+            # The message has neither the URL nor the parser's error: either could contain the password.
             raise ValueError(
-                "the URL to forward to must be like https://collector.example.com:4318"
+                "the forwarding URL must be an http or https URL such as https://collector.example.com:4318"
             ) from None
         self._auth = httpx.BasicAuth(parsed.username, parsed.password) if parsed.userinfo else None
         bare = parsed.copy_with(userinfo=b"", fragment=None)
@@ -137,16 +136,16 @@ class Forwarder:
 
     @property
     def endpoint(self) -> str:
-        """Where requests go, without credentials and query."""
+        """The target URL, without credentials and query."""
         return self._base
 
     @property
     def pending(self) -> int:
-        """Requests that wait or are under way."""
+        """Requests that are queued or being sent."""
         return len(self._queue) + self._under_way
 
     async def start(self) -> None:
-        """Begin to send."""
+        """Start sending."""
         self._client = httpx.AsyncClient(
             timeout=self._timeout,
             transport=self._transport,
@@ -158,7 +157,7 @@ class Forwarder:
         ]
 
     async def stop(self, *, flush_seconds: float = 2.0) -> None:
-        """Send what waits for at most ``flush_seconds``; count the rest as dropped."""
+        """Send queued requests for at most ``flush_seconds``; count the rest as dropped."""
         self._closed = True
         if self._tasks:
             with contextlib.suppress(TimeoutError):
@@ -173,13 +172,15 @@ class Forwarder:
             await self._client.aclose()
 
     def offer(self, path: str, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
-        """Take a request to be sent on. Never waits and never raises; from the loop's thread."""
+        """Queue a request. Never blocks or raises; call it from the event loop's thread."""
         signal = path.rpartition("/")[2]
         via = b", ".join(value for name, value in headers if name.lower() == VIA)
         if self._via in via:
             return
         passed = [
-            (name, value) for name, value in headers if name.lower() not in _NOT_PASSED | _named_hops(headers)
+            (name, value)
+            for name, value in headers
+            if name.lower() not in _NOT_PASSED | _connection_headers(headers)
         ]
         passed.append((VIA, b", ".join(filter(None, (via, self._via)))))
         request = _Request(path, passed, body, signal)
@@ -210,40 +211,40 @@ class Forwarder:
                 await self._waiting.wait()
             request = self._queue.popleft()
             self._under_way += 1
-            sent = False
+            is_delivered = False
             try:
-                sent = await self._send(request)
+                is_delivered = await self._send(request)
             except Exception:
-                logger.exception("a request could not be passed on to %s", self._base)
+                logger.exception("cannot forward a request to %s", self._base)
             finally:
                 self._under_way -= 1
-                if sent:
+                if is_delivered:
                     self.sent += 1
                     self._bytes -= request.size
                 else:
                     self._drop(request)
 
     async def _send(self, request: _Request) -> bool:
-        """Send a request, again and again while that makes sense; say whether it arrived."""
+        """Send a request, with retries; return whether it was delivered."""
         until = time.monotonic() + self._give_up_after
         delay = self._first_delay
         while True:
-            reason, again, wait = await self._try(request)
+            reason, is_retried, wait = await self._try(request)
             if not reason:
                 self._report(None)
                 return True
             self._report(reason)
-            # Jitter, or every receiver behind one collector would come back at the same moment.
+            # Jitter: otherwise all receivers behind one collector retry at the same moment.
             wait = max(wait, delay * random.uniform(0.5, 1.0))
-            if not again or time.monotonic() + wait > until:
+            if not is_retried or time.monotonic() + wait > until:
                 return False
             await asyncio.sleep(wait)
             delay = min(delay * 2, self._max_delay)
 
     async def _try(self, request: _Request) -> tuple[str, bool, float]:
-        """Send a request once; return why it failed ("" if not), whether to try again, and after how long."""
+        """Send a request once; return the failure or "", whether to retry, and the delay in seconds."""
         if self._client is None:
-            raise RuntimeError("the forwarder has not been started")
+            raise RuntimeError("the forwarder is not started; call start() first")
         url = f"{self._base}{request.path}"
         if self._query:
             url = f"{url}?{self._query.decode('ascii', 'replace')}"
@@ -251,7 +252,7 @@ class Forwarder:
         auth = self._auth if "authorization" not in outgoing.headers else None
         try:
             response = await self._client.send(outgoing, auth=auth, stream=True)
-            await _read_some(response)
+            await _drain(response)
         except httpx.TransportError as error:
             return type(error).__name__, True, 0.0
         if response.is_success:
@@ -259,22 +260,22 @@ class Forwarder:
         return f"status {response.status_code}", response.status_code in RETRIED, _retry_after(response)
 
     def _report(self, reason: str | None) -> None:
-        """Log when the other end begins to fail and when it is back; not each request."""
+        """Log when the endpoint starts to fail and when it recovers, not each request."""
         if reason is not None and not self._failing:
-            logger.warning("telemetry cannot be passed on to %s: %s", self._base, reason)
+            logger.warning("cannot forward telemetry to %s: %s", self._base, reason)
         elif reason is None and self._failing:
-            logger.info("telemetry is passed on to %s again", self._base)
+            logger.info("forwarding telemetry to %s again", self._base)
         self._failing = reason is not None
 
 
-def _named_hops(headers: Sequence[tuple[bytes, bytes]]) -> frozenset[bytes]:
-    """Return the headers that ``Connection`` names as meant for this hop only."""
-    named = b",".join(value for name, value in headers if name.lower() == b"connection")
-    return frozenset(part.strip().lower() for part in named.split(b",") if part.strip())
+def _connection_headers(headers: Sequence[tuple[bytes, bytes]]) -> frozenset[bytes]:
+    """Return the hop-by-hop headers that ``Connection`` lists."""
+    listed = b",".join(value for name, value in headers if name.lower() == b"connection")
+    return frozenset(part.strip().lower() for part in listed.split(b",") if part.strip())
 
 
-async def _read_some(response: httpx.Response) -> None:
-    """Read an answer, so that its connection can be used again; one that is too long costs the connection."""
+async def _drain(response: httpx.Response) -> None:
+    """Read a response, so that its connection can be reused; one that is too long closes it."""
     read = 0
     try:
         async for part in response.aiter_raw():

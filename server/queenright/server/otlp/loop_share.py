@@ -1,4 +1,4 @@
-"""What decoding may take of the event loop, so that everything else on it goes on."""
+"""Limit how much of the event loop decoding uses, so that other tasks continue."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 SLICE: Final = 0.01
-"""Seconds of one turn of the loop. One step more than fits is taken, of at most another as many."""
+"""Seconds of work per turn of the loop. A step may exceed it by up to the same time."""
 
 
-class LoopShare:
+class EventLoopShare:
     """
-    Divides work into slices: when one turn of the loop has done so much, the rest waits for the next.
+    Divides work into slices of at most ``seconds`` per turn of the loop.
 
-    Whoever waits is served in the order of arrival, after everybody else on the loop had their turn. What a
-    step took beyond its slice is taken from the turns that follow: an answer takes several of them.
+    Waiting work runs in order of arrival, after the other tasks of the loop. Time beyond a slice is deducted
+    from the following turns.
 
     Args:
-        seconds: Of one turn of the loop.
-        timer: Counts seconds, or whatever ``seconds`` is given in.
+        seconds: Seconds of work per turn of the loop.
+        timer: Measures time, in the unit of ``seconds``.
     """
 
     def __init__(self, seconds: float = SLICE, timer: Callable[[], float] = time.perf_counter) -> None:
@@ -34,7 +34,7 @@ class LoopShare:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def run(self, work: Callable[[Callable[[], bool]], T]) -> T:
-        """Return what ``work`` returns; it is given a function that says whether to stop for now."""
+        """Run ``work`` in this turn or a later one; its argument returns whether its time is used up."""
         if self._waiting or self._spent >= self._seconds:
             await self._turn()
         began = self._timer()
@@ -76,12 +76,12 @@ class LoopShare:
                 return
 
 
-class Room:
+class CapacityLimiter:
     """
-    Lets so much be under way at one time; the rest waits in the order of arrival.
+    A semaphore with weights; waiters are served in order of arrival.
 
     Args:
-        size: How much; one that is bigger alone is let in alone.
+        size: The total capacity. A bigger request is admitted alone.
     """
 
     def __init__(self, size: int) -> None:
@@ -90,31 +90,31 @@ class Room:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @asynccontextmanager
-    async def taken(self, size: int) -> AsyncIterator[None]:
-        """Take part of it for as long as the block lasts."""
-        if self._waiting or not self._fits(size):
-            place = asyncio.get_running_loop().create_future()
-            self._waiting.append((size, place))
+    async def acquire(self, size: int) -> AsyncIterator[None]:
+        """Hold some of the capacity while the block runs."""
+        if self._waiting or not self._has_room(size):
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append((size, turn))
             try:
-                await place
+                await turn
             except asyncio.CancelledError:
-                if place.done() and not place.cancelled():
-                    self._leave(size)
+                if turn.done() and not turn.cancelled():
+                    self._release(size)
                 raise
         else:
             self._used += size
         try:
             yield
         finally:
-            self._leave(size)
+            self._release(size)
 
-    def _fits(self, size: int) -> bool:
+    def _has_room(self, size: int) -> bool:
         return not self._used or self._used + size <= self._size
 
-    def _leave(self, size: int) -> None:
+    def _release(self, size: int) -> None:
         self._used -= size
-        while self._waiting and (self._waiting[0][1].done() or self._fits(self._waiting[0][0])):
-            wanted, place = self._waiting.popleft()
-            if not place.done():
-                self._used += wanted
-                place.set_result(None)
+        while self._waiting and (self._waiting[0][1].done() or self._has_room(self._waiting[0][0])):
+            waiting_size, turn = self._waiting.popleft()
+            if not turn.done():
+                self._used += waiting_size
+                turn.set_result(None)

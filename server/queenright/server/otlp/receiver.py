@@ -1,8 +1,7 @@
 """
-The OTLP/HTTP receiver: a plain ASGI app for ``/v1/traces``, ``/v1/logs`` and ``/v1/metrics``.
+The OTLP/HTTP receiver: an ASGI app for ``/v1/traces``, ``/v1/logs`` and ``/v1/metrics``.
 
-An answer of 200 means that the events are durable: it is sent after whatever
-the app hands them to has said so.
+A response of 200 means that the events are durable: it is sent after the ingest function has returned.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from prometheus_client import CollectorRegistry, Counter
 
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, Clock
-from queenright.server.otlp.decode import decoding_logs, decoding_spans, reading_metrics
+from queenright.server.otlp.decode import count_metrics_in_steps, decode_logs_in_steps, decode_spans_in_steps
 from queenright.server.otlp.encoding import (
     MediaType,
     check_json,
-    inflating,
-    parse,
-    render,
+    decompress_chunks,
+    parse_message,
+    render_message,
     render_status,
 )
 from queenright.server.otlp.errors import (
@@ -47,17 +46,18 @@ from queenright.server.otlp.errors import (
     UNIMPLEMENTED,
     OverloadedError,
     RejectedRequestError,
-    malformed,
-    too_large,
-    unavailable,
+    malformed_error,
+    too_large_error,
+    unavailable_error,
 )
 from queenright.server.otlp.forward import Forwarder
-from queenright.server.otlp.loop_share import LoopShare, Room
-from queenright.server.otlp.wire import MAX_GROUPS, PIECE, pieces_of
+from queenright.server.otlp.grpc_refusal import GRPC_REASON
+from queenright.server.otlp.loop_share import CapacityLimiter, EventLoopShare
+from queenright.server.otlp.wire import MAX_GROUPS, MAX_PIECE, split_request
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import MAX_EVENTS, Batch
 from queenright.server.telemetry.duplicates import StillStoringError
-from queenright.server.telemetry.intake import Intake
+from queenright.server.telemetry.intake import GRPC_PATH, NOTICE_INTERVAL, Intake
 from queenright.server.telemetry.process import Process
 
 T = TypeVar("T")
@@ -74,12 +74,12 @@ NoteAlive = Callable[[Mapping[str, float | None]], None]
 MAX_BODY: Final = 16 * 1024 * 1024
 MAX_INFLATED: Final = 64 * 1024 * 1024
 MAX_IN_FLIGHT: Final = 128 * 1024 * 1024
-"""Bytes of bodies that are held at one time, as sent and decompressed."""
+"""Bytes of bodies in memory at one time, compressed and decompressed."""
 BODY_TIMEOUT: Final = 30.0
 SMALL_JSON: Final = 8 * 1024
-"""JSON up to so many bytes is parsed in the event loop, and more in a thread: it takes 1 ms a kilobyte."""
-MAX_HANDED: Final = 2_048
-"""Events that are being stored at one time; all that are stored together are looked at in one go."""
+"""Longer JSON is parsed in a thread: parsing takes 1 ms per kilobyte."""
+MAX_STORING: Final = 2_048
+"""Events that are being stored at one time; the monitor processes a stored group in one go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +87,31 @@ class _Signal:
     request: Callable[[], Message]
     response: Callable[[], Message]
     rejected: str
-    decoding: Callable[[Any, Assembler, float, Batch], Iterator[None]]
+    decode: Callable[[Any, Assembler, float, Batch], Iterator[None]]
 
 
-_LOOK_SECONDS: Final = 5.0
-"""How often runs are looked for that are over though nothing said so."""
+_END_CHECK_SECONDS: Final = 5.0
+"""Seconds between two checks for runs that have ended without a record."""
 _SIGNALS: Final = {
     "/v1/traces": _Signal(
-        ExportTraceServiceRequest, ExportTraceServiceResponse, "rejected_spans", decoding_spans
+        ExportTraceServiceRequest, ExportTraceServiceResponse, "rejected_spans", decode_spans_in_steps
     ),
     "/v1/logs": _Signal(
-        ExportLogsServiceRequest, ExportLogsServiceResponse, "rejected_log_records", decoding_logs
+        ExportLogsServiceRequest, ExportLogsServiceResponse, "rejected_log_records", decode_logs_in_steps
     ),
-    # Accepted so that a client's exporter does not fail, and passed on; a worker's metrics are scraped.
+    # Accepted, so that a client's exporter does not fail, and forwarded. Workers' metrics are scraped.
     "/v1/metrics": _Signal(
-        ExportMetricsServiceRequest, ExportMetricsServiceResponse, "rejected_data_points", reading_metrics
+        ExportMetricsServiceRequest,
+        ExportMetricsServiceResponse,
+        "rejected_data_points",
+        count_metrics_in_steps,
     ),
 }
 
 
 @dataclass(slots=True)
 class Counts:
-    """What has been received since the start; spans and records together where not said otherwise."""
+    """Totals since the start, of spans and records together."""
 
     requests: int = 0
     refused: int = 0
@@ -117,18 +120,34 @@ class Counts:
     rejected: int = 0
     events: int = 0
     last_received: float = 0.0
-    """When something was last accepted, in seconds since the epoch; 0 for never."""
+    """The time of the last accepted request, in seconds since the epoch; 0 if there was none."""
 
 
-class _GoneError(Exception):
-    """The client closed the connection in the middle of its request."""
+class _ClientDisconnectedError(Exception):
+    """Raised when the client disconnects before its request is complete."""
 
 
 class OtlpReceiver:
     """
-    The ASGI app. See `otlp_app`.
+    The receiver, an ASGI app. ``counts`` has the totals for the status page.
 
-    ``counts`` is what has been received so far, for a status page.
+    Args:
+        ingest: Stores the events of one request, ordered by time, and returns once they are durable. It may
+            raise `OverloadedError`; this and any other exception is answered with 503 and ``Retry-After``, so
+            that the client retries.
+        registry: The registry for ``queenright_ingest_spans_total``.
+        assembler: The assembler, shared with hooks; a new one by default.
+        intake: The statistics of senders, shared with hooks; new ones by default.
+        note_alive: Called with the processes that sent something: by incarnation id, the seconds after which
+            each reports open work again (None if it does not).
+        forwarder: Forwards every accepted request; started and stopped by the caller.
+        max_body: Longest body, in bytes as sent.
+        max_inflated: The same, decompressed.
+        max_in_flight: Bytes of bodies in memory at one time, compressed and decompressed; beyond it, requests
+            are answered with 503.
+        body_timeout: Seconds that a body may take to arrive.
+        clock: Seconds since the epoch.
+        share: Limits how much of the event loop decoding uses.
     """
 
     def __init__(
@@ -145,7 +164,7 @@ class OtlpReceiver:
         max_in_flight: int = MAX_IN_FLIGHT,
         body_timeout: float = BODY_TIMEOUT,
         clock: Clock = time.time,
-        share: LoopShare | None = None,
+        share: EventLoopShare | None = None,
     ) -> None:
         self.counts = Counts()
         self._note_alive = note_alive
@@ -156,13 +175,14 @@ class OtlpReceiver:
         self._max_inflated = max_inflated
         self._max_in_flight = max_in_flight
         self._in_flight = 0
-        self._share = share or LoopShare()
-        self._handed = Room(MAX_HANDED)
-        # One, so that no number of requests takes more than half of the interpreter's turns.
+        self._share = share or EventLoopShare()
+        self._storing = CapacityLimiter(MAX_STORING)
+        # One thread, so that no number of requests gets more than half of the GIL.
         self._thread = ThreadPoolExecutor(1, "otlp")
         self._body_timeout = body_timeout
         self._clock = clock
         self._assembler = assembler or Assembler()
+        self._grpc_logged_at = -NOTICE_INTERVAL
         name = names.INGEST_SPANS
         spans = Counter(name.name, name.help, name.labels, registry=registry)
         self._accepted, self._ignored, self._rejected = (
@@ -170,15 +190,27 @@ class OtlpReceiver:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection of ASGI: HTTP and lifespan."""
+        """Serve ASGI's HTTP and lifespan scopes."""
         if scope["type"] == "http":
-            await self._http(scope, receive, send)
+            await self._handle_http(scope, receive, send)
         elif scope["type"] == "lifespan":
             await _lifespan(receive, send)
         else:
-            raise ValueError(f"the OTLP receiver speaks HTTP, not {scope['type']}")
+            raise ValueError(f"the OTLP receiver does not support {scope['type']}")
 
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def refuse_grpc(self, address: str) -> None:
+        """Count the connection of a gRPC client, and log it at most once an hour."""
+        now = self._clock()
+        self.counts.requests += 1
+        self.counts.refused += 1
+        self._intake.add_refusal(GRPC_PATH, 505, GRPC_REASON, now)
+        if now - self._grpc_logged_at >= NOTICE_INTERVAL:
+            self._grpc_logged_at = now
+            logger.warning(
+                "A gRPC client at %s was refused: %s.", address or "an unknown address", GRPC_REASON
+            )
+
+    async def _handle_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.lower(): value for name, value in scope["headers"]}
         content_type = headers.get(b"content-type", b"").decode("latin-1")
         self.counts.requests += 1
@@ -186,14 +218,14 @@ class OtlpReceiver:
             status, extra, body, media_type = await self._answer(scope, headers, content_type, receive)
         except RejectedRequestError as refused:
             self.counts.refused += 1
-            self._intake.refuse(scope["path"], refused.status, str(refused), self._clock())
+            self._intake.add_refusal(scope["path"], refused.status, str(refused), self._clock())
             try:
-                media_type = MediaType.of(content_type)
+                media_type = MediaType.from_header(content_type)
             except RejectedRequestError:
                 media_type = MediaType.JSON
             status, extra = refused.status, refused.headers
             body = render_status(refused.code, str(refused), media_type)
-        except _GoneError:
+        except _ClientDisconnectedError:
             return
         start_headers = [
             (b"content-type", media_type.encode()),
@@ -210,39 +242,42 @@ class OtlpReceiver:
         signal = _SIGNALS.get(path)
         if signal is None:
             raise RejectedRequestError(
-                404, NOT_FOUND, f"nothing is received at {path[:100]!r}; use {', '.join(_SIGNALS)}"
+                404, NOT_FOUND, f"unknown path {path[:100]!r}; use {', '.join(_SIGNALS)}"
             )
         if scope["method"] != "POST":
-            raise RejectedRequestError(405, UNIMPLEMENTED, f"{path} takes POST", ((b"allow", b"POST"),))
-        media_type = MediaType.of(content_type)
-        # What was only announced takes no place from what others have sent.
-        held = _Held(self, self._declared_length(headers))
+            raise RejectedRequestError(
+                405, UNIMPLEMENTED, f"{path} accepts only POST", ((b"allow", b"POST"),)
+            )
+        media_type = MediaType.from_header(content_type)
+        # An announced length does not reserve memory that other requests use.
+        held_bytes = _HeldBytes(self, self._declared_length(headers))
         try:
-            raw = await self._body(receive, held)
+            raw = await self._read_body(receive, held_bytes)
             if self._forwarder is not None:
-                # Before anything of ours can fail: what we cannot read or keep still goes where it went.
+                # Forward first, so that requests that cannot be read or stored still reach the other
+                # endpoint.
                 self._forwarder.offer(path, scope["headers"], raw)
             encoding = headers.get(b"content-encoding", b"").decode("latin-1")
             batch = Batch()
-            for body, form in await self._bodies(signal, encoding, media_type, raw, held):
-                await self._store(signal, await self._parsed(signal, body, form), batch)
+            for body, form in await self._split_body(signal, encoding, media_type, raw, held_bytes):
+                await self._store(signal, await self._parse(signal, body, form), batch)
             self.counts.last_received = self._clock()
         finally:
-            held.release()
-        return 200, (), render(_response(signal, batch), media_type), media_type
+            held_bytes.release()
+        return 200, (), render_message(_build_response(signal, batch), media_type), media_type
 
     def _declared_length(self, headers: dict[bytes, bytes]) -> int | None:
         text = headers.get(b"content-length")
         if text is None:
             return None
         if not text.isdigit() or len(text) > 18:
-            raise malformed("Content-Length is no number")
+            raise malformed_error("Content-Length must be a number")
         length = int(text)
         if length > self._max_body:
-            raise too_large("the body", self._max_body)
+            raise too_large_error("the body", self._max_body)
         return length
 
-    async def _body(self, receive: Receive, held: _Held) -> bytes:
+    async def _read_body(self, receive: Receive, held_bytes: _HeldBytes) -> bytes:
         parts: list[bytes] = []
         size = 0
         try:
@@ -250,12 +285,12 @@ class OtlpReceiver:
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise _GoneError
+                        raise _ClientDisconnectedError
                     part = message.get("body", b"")
                     size += len(part)
                     if size > self._max_body:
-                        raise too_large("the body", self._max_body)
-                    held.add(len(part))
+                        raise too_large_error("the body", self._max_body)
+                    held_bytes.add(len(part))
                     parts.append(part)
                     if not message.get("more_body", False):
                         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -263,55 +298,55 @@ class OtlpReceiver:
             reason = f"the body did not arrive within {self._body_timeout:g} s"
             raise RejectedRequestError(408, DEADLINE_EXCEEDED, reason, ((b"connection", b"close"),)) from None
 
-    async def _bodies(
-        self, signal: _Signal, encoding: str, media_type: MediaType, raw: bytes, held: _Held
+    async def _split_body(
+        self, signal: _Signal, encoding: str, media_type: MediaType, raw: bytes, held_bytes: _HeldBytes
     ) -> Iterable[tuple[bytes | bytearray, MediaType]]:
-        """Return a body as it is parsed: decompressed, and in pieces if it is big."""
+        """Return a body decompressed, and split if it is big."""
         body: bytes | bytearray = raw
         if encoding.strip():
-            parts = inflating(raw, encoding, self._max_inflated)
+            parts = decompress_chunks(raw, encoding, self._max_inflated)
             body = bytearray()
             while part := await self._share.run(lambda _: next(parts, b"")):
-                held.add(len(part))
+                held_bytes.add(len(part))
                 body += part
         if media_type is MediaType.JSON:
             if len(body) <= SMALL_JSON:
                 return [(body, media_type)]
             body = await self._in_thread(_as_protobuf, body, signal.request)
-        if len(body) <= PIECE:
+        if len(body) <= MAX_PIECE:
             return [(body, MediaType.PROTOBUF)]
-        pieces = await self._in_thread(pieces_of, body, signal.request)
-        return ((piece, MediaType.PROTOBUF) for piece in _taken(pieces))
+        pieces = await self._in_thread(split_request, body, signal.request)
+        return ((piece, MediaType.PROTOBUF) for piece in _pop_each(pieces))
 
-    async def _parsed(self, signal: _Signal, body: bytes | bytearray, media_type: MediaType) -> Message:
-        return await self._share.run(lambda _: parse(body, media_type, signal.request))
+    async def _parse(self, signal: _Signal, body: bytes | bytearray, media_type: MediaType) -> Message:
+        return await self._share.run(lambda _: parse_message(body, media_type, signal.request))
 
     async def keep_ending(self) -> None:
-        """End runs that have been over for a while, again and again until it is cancelled."""
+        """End finished runs periodically, until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_END_CHECK_SECONDS)
             try:
-                await self.end_held()
+                await self.end_held_runs()
             except Exception:
-                logger.exception("runs that are over could not be ended")
+                logger.exception("cannot end finished runs")
 
-    async def end_held(self) -> None:
-        """End runs whose agent has ended, and of which nothing more has arrived in time."""
+    async def end_held_runs(self) -> None:
+        """End runs whose agent has ended and of which nothing more has arrived in time."""
         try:
             await self._store(_SIGNALS["/v1/traces"], ExportTraceServiceRequest(), Batch())
         except RejectedRequestError:
-            logger.warning("runs that are over could not be ended now; this is tried again")
+            logger.warning("cannot end finished runs now; retrying")
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
     async def _store(self, signal: _Signal, request: Message, batch: Batch) -> None:
-        """Decode a message and hand over its events, a bounded number at a time."""
+        """Decode a message and store its events, a bounded number at a time."""
         if isinstance(request, ExportMetricsServiceRequest):
-            # Metrics come at a steady pace, whatever the agents do.
+            # Metrics arrive at a steady rate, independent of work, so they show that the process is alive.
             groups = request.resource_metrics[:MAX_GROUPS]
-            self._note_alive({Process.of(group.resource).incarnation_id: None for group in groups})
-        steps = signal.decoding(request, self._assembler, self._clock(), batch)
+            self._note_alive({Process.from_resource(group.resource).incarnation_id: None for group in groups})
+        steps = signal.decode(request, self._assembler, self._clock(), batch)
 
         def decode(is_over: Callable[[], bool]) -> bool:
             events = batch.events
@@ -324,51 +359,51 @@ class OtlpReceiver:
         try:
             while more:
                 more = await self._share.run(decode)
-                # Whoever sends one of these again from now on has to wait.
-                self._assembler.duplicates.storing(batch.identities)
+                # From now on, a retry of one of these has to wait.
+                self._assembler.duplicates.begin_storing(batch.identities)
                 if more and len(batch.events) < MAX_EVENTS:
                     continue
                 batch.finish()
-                await self._hand_over(batch)
-                self._assembler.duplicates.settle(batch.identities, stored=True)
-                self._count(signal, batch)
+                await self._ingest_batch(batch)
+                self._assembler.duplicates.finish_storing(batch.identities, stored=True)
+                self._count_batch(signal, batch)
                 batch.clear()
         except StillStoringError as error:
-            raise unavailable(str(error), 1) from None
+            raise unavailable_error(str(error), 1) from None
         finally:
-            self._assembler.duplicates.settle(batch.identities, stored=False)
+            self._assembler.duplicates.finish_storing(batch.identities, stored=False)
             batch.undo()
 
-    async def _hand_over(self, batch: Batch) -> None:
+    async def _ingest_batch(self, batch: Batch) -> None:
         if not batch.events:
             return
         try:
-            async with self._handed.taken(len(batch.events)):
+            async with self._storing.acquire(len(batch.events)):
                 await self._ingest(batch.events)
         except OverloadedError as error:
-            raise unavailable(str(error), error.retry_after) from None
+            raise unavailable_error(str(error), error.retry_after) from None
         except Exception:
-            # The client keeps what was not stored and sends it again, so nothing is lost.
-            logger.exception("%d events received over OTLP could not be stored", len(batch.events))
-            raise unavailable("the events could not be stored; send this again later", 5) from None
+            # The client retries what was not stored, so nothing is lost.
+            logger.exception("cannot store %d events received over OTLP", len(batch.events))
+            raise unavailable_error("the events could not be stored; retry later", 5) from None
 
-    def _count(self, signal: _Signal, batch: Batch) -> None:
-        self._note_alive(batch.signs)
-        for words in self._intake.add(batch.sources, self._clock()):
-            batch.say(words)
+    def _count_batch(self, signal: _Signal, batch: Batch) -> None:
+        self._note_alive(batch.report_intervals)
+        for notice in self._intake.add(batch.sources, self._clock()):
+            batch.add_reason(notice)
         counts = self.counts
         counts.accepted += batch.accepted
         counts.ignored += batch.ignored
         counts.rejected += batch.rejected
         counts.events += len(batch.events)
-        if signal.decoding is decoding_spans:
+        if signal.decode is decode_spans_in_steps:
             self._accepted.inc(batch.accepted)
             self._ignored.inc(batch.ignored)
             self._rejected.inc(batch.rejected)
 
 
-class _Held:
-    """How many bytes one request holds of those that all may hold together."""
+class _HeldBytes:
+    """The bytes that one request holds, counted against the limit of all requests."""
 
     def __init__(self, receiver: OtlpReceiver, announced: int | None) -> None:
         self._receiver = receiver
@@ -377,93 +412,41 @@ class _Held:
 
     def add(self, count: int) -> None:
         """
-        Hold more.
+        Hold more bytes.
 
         Raises:
-            RejectedRequestError: All of them hold too much (503).
+            RejectedRequestError: All requests together hold too many (503).
         """
         self._check(count)
         self._receiver._in_flight += count
         self._bytes += count
 
     def release(self) -> None:
-        """Hold nothing any more."""
+        """Release all bytes."""
         self._receiver._in_flight -= self._bytes
         self._bytes = 0
 
     def _check(self, count: int) -> None:
         if self._receiver._in_flight + count > self._receiver._max_in_flight:
-            raise unavailable("too many requests are being handled; send this again later", 2)
+            raise unavailable_error("too many requests are in progress; retry later", 2)
 
 
 def _as_protobuf(body: bytes | bytearray, make: Callable[[], Message]) -> bytes:
     check_json(body)
-    return parse(body, MediaType.JSON, make).SerializeToString()
+    return parse_message(body, MediaType.JSON, make).SerializeToString()
 
 
-def _taken(pieces: list[bytes]) -> Iterator[bytes]:
-    """Yield pieces and keep none that was yielded."""
+def _pop_each(pieces: list[bytes]) -> Iterator[bytes]:
+    """Yield each piece and drop the reference to it."""
     pieces.reverse()
     while pieces:
         yield pieces.pop()
 
 
-def otlp_app(
-    ingest: Ingest,
-    *,
-    registry: CollectorRegistry,
-    assembler: Assembler | None = None,
-    intake: Intake | None = None,
-    note_alive: NoteAlive = lambda signs: None,
-    forwarder: Forwarder | None = None,
-    max_body: int = MAX_BODY,
-    max_inflated: int = MAX_INFLATED,
-    max_in_flight: int = MAX_IN_FLIGHT,
-    body_timeout: float = BODY_TIMEOUT,
-    clock: Clock = time.time,
-    share: LoopShare | None = None,
-) -> OtlpReceiver:
-    """
-    Return the receiver as an ASGI app.
-
-    Args:
-        ingest: Takes the events of one request, in the order of their times, and returns once they are
-            durable. It may raise `OverloadedError`; that, and any other exception, is answered with 503 and
-            ``Retry-After``, so that the client sends the request again.
-        registry: Where ``queenright_ingest_spans_total`` is registered.
-        assembler: Knows what was received before, from hooks too; one of its own without.
-        intake: Notes who sends what, from hooks too; one of its own without.
-        note_alive: Called with the processes that sent something, by incarnation id, and in how many seconds
-            each reports its open work again (None if it does not).
-        forwarder: Passes every accepted request on; started and stopped by whoever made it.
-        max_body: Longest body taken, in bytes as sent.
-        max_inflated: The same, decompressed.
-        max_in_flight: Bytes of bodies held at one time, as sent and decompressed; above it requests are
-            answered with 503.
-        body_timeout: Seconds that a body may take to arrive.
-        clock: Seconds since the epoch.
-        share: What decoding may take of the event loop.
-    """
-    return OtlpReceiver(
-        ingest,
-        registry=registry,
-        assembler=assembler,
-        intake=intake,
-        note_alive=note_alive,
-        forwarder=forwarder,
-        max_body=max_body,
-        max_inflated=max_inflated,
-        max_in_flight=max_in_flight,
-        body_timeout=body_timeout,
-        clock=clock,
-        share=share,
-    )
-
-
-def _response(signal: _Signal, batch: Batch) -> Message:
+def _build_response(signal: _Signal, batch: Batch) -> Message:
     response: Any = signal.response()
-    if batch.all_rejected:
-        setattr(response.partial_success, signal.rejected, batch.all_rejected)
+    if batch.rejected_total:
+        setattr(response.partial_success, signal.rejected, batch.rejected_total)
     if batch.reasons:
         response.partial_success.error_message = "; ".join(batch.reasons)
     message: Message = response

@@ -1,9 +1,9 @@
 """
-OTLP's protobuf as it lies on the wire: a big body is checked and cut before it is parsed. No I/O.
+Check and split big OTLP protobuf bodies before they are parsed. No I/O.
 
-Protobuf's parser is C code that holds the interpreter's lock for all of what it is given, and a message of
-two bytes costs as much as one of two hundred. So it is never given more than `PIECE` bytes that were not
-looked through: a longer body is cut between resources, scopes, and their spans, records or metrics.
+Protobuf's parser is C code that holds the GIL for the whole input, and a message of two bytes costs as much
+as one of two hundred. So it never gets more than `MAX_PIECE` unchecked bytes: a longer body is split between
+resources, scopes, and their spans, records or metrics.
 """
 
 from __future__ import annotations
@@ -15,10 +15,15 @@ from typing import Any, Final
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
-from queenright.server.otlp.errors import RejectedRequestError, malformed, too_large, too_many
+from queenright.server.otlp.errors import (
+    RejectedRequestError,
+    malformed_error,
+    too_large_error,
+    too_many_error,
+)
 
-PIECE: Final = 256 * 1024
-"""Bytes that are parsed at once: 4 ms, if they are nothing but empty messages."""
+MAX_PIECE: Final = 256 * 1024
+"""Bytes that are parsed at once: 4 ms for the worst case, only empty messages."""
 
 MAX_GROUPS: Final = 10_000
 """Resources and scopes of a request."""
@@ -30,40 +35,40 @@ MAX_ITEM: Final = 4 * 1024 * 1024
 """Bytes of one span, log record or metric."""
 
 MAX_FIELDS: Final = 20_000
-"""Fields of one span, log record or metric that is longer than a piece, with those of its attributes."""
+"""Fields, including nested ones, of one span, log record or metric that is longer than a piece."""
 
 MAX_SHARED: Final = 64 * 1024
-"""Bytes of a resource or scope that is to be repeated in several pieces."""
+"""Bytes of a resource or scope that is repeated in several pieces."""
 
 _CHILD: Final = (1, 2, 2)
-"""The number of the field that holds resources in a request, scopes in a resource, items in a scope."""
+"""Field numbers of resources in a request, scopes in a resource, and items in a scope."""
 _ITEM: Final = 2
 _MAX_DEPTH: Final = 100
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 
-def pieces_of(body: bytes | bytearray, request: Callable[[], Message]) -> list[bytes]:
+def split_request(body: bytes | bytearray, request: Callable[[], Message]) -> list[bytes]:
     """
-    Return a request as requests of at most `PIECE` bytes each, as far as its items allow it.
+    Split a request into requests of at most `MAX_PIECE` bytes, unless a single item is longer.
 
-    Each piece has the resource and scope that its items are of. What may be in a request bounds the work.
+    Each piece repeats the resource and scope of its items. The limits of a request bound the work.
 
     Args:
         body: A request to export spans, log records or metrics.
-        request: Makes an empty request of its kind.
+        request: Creates an empty request of this kind.
 
     Raises:
-        RejectedRequestError: It is no such request (400), or holds too many or too long messages (413).
+        RejectedRequestError: It is not such a request (400), or has too many or too long messages (413).
     """
     message: Any = request().DESCRIPTOR
     for number in _CHILD:
         message = message.fields_by_number[number].message_type
-    return [bytes(piece) for piece in _Cutting(body, message).cut(0, len(body), 0)]
+    return [bytes(piece) for piece in _Splitter(body, message).cut(0, len(body), 0)]
 
 
 def _fields(body: bytes | bytearray, at: int, end: int) -> Iterator[tuple[int, int, int, int, bool]]:
-    """Yield of each field its number, where it, its value and its end are, and if it has a length."""
+    """Yield each field's number, the offsets of its start, value and end, and whether it has a length."""
     while at < end:
         begin = at
         tag, at = _varint(body, at, end)
@@ -79,9 +84,9 @@ def _fields(body: bytes | bytearray, at: int, end: int) -> Iterator[tuple[int, i
         elif wire == _FIXED32:
             at += 4
         else:
-            raise malformed(f"the body has a field of wire type {wire}, which OTLP does not use")
+            raise malformed_error(f"the body has a field of wire type {wire}, which OTLP does not use")
         if at > end or not tag >> 3:
-            raise _cut_off()
+            raise _truncated_error()
         yield tag >> 3, begin, value, at, wire == _LENGTH
 
 
@@ -94,15 +99,15 @@ def _varint(body: bytes | bytearray, at: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return result, at
         shift += 7
-    raise _cut_off()
+    raise _truncated_error()
 
 
-def _cut_off() -> RejectedRequestError:
-    return malformed("the body is no protobuf message: a field is cut off or damaged")
+def _truncated_error() -> RejectedRequestError:
+    return malformed_error("the body is not a valid protobuf message: a field is truncated or damaged")
 
 
-class _Cutting:
-    """Cuts one body."""
+class _Splitter:
+    """Splits one body."""
 
     def __init__(self, body: bytes | bytearray, item: Descriptor) -> None:
         self._body = body
@@ -111,7 +116,7 @@ class _Cutting:
         self._items = 0
 
     def cut(self, at: int, end: int, level: int) -> Iterator[bytearray]:
-        """Yield the message between two places in pieces, each with the fields that its children share."""
+        """Yield the message between two offsets in pieces, each with the fields that its children share."""
         body = self._body
         shared = bytearray()
         children: list[tuple[int, int, int]] = []
@@ -122,13 +127,13 @@ class _Cutting:
             else:
                 shared += body[begin:stop]
                 if len(shared) > MAX_SHARED:
-                    raise too_large("a resource or scope", MAX_SHARED)
+                    raise too_large_error("a resource or scope", MAX_SHARED)
         piece = bytearray()
         for begin, value, stop in children:
-            if piece and len(piece) + stop - begin > PIECE:
+            if piece and len(piece) + stop - begin > MAX_PIECE:
                 yield shared + piece
                 piece = bytearray()
-            if stop - begin <= PIECE:
+            if stop - begin <= MAX_PIECE:
                 piece += body[begin:stop]
             elif level == _ITEM:
                 self._check_item(value, stop)
@@ -143,27 +148,27 @@ class _Cutting:
         if level == _ITEM:
             self._items += 1
             if self._items > MAX_ITEMS:
-                raise too_many("spans, records or metrics", MAX_ITEMS)
+                raise too_many_error("spans, records or metrics", MAX_ITEMS)
         else:
             self._groups += 1
             if self._groups > MAX_GROUPS:
-                raise too_many("resources and scopes", MAX_GROUPS)
+                raise too_many_error("resources and scopes", MAX_GROUPS)
 
     def _check_item(self, at: int, end: int) -> None:
-        """Refuse an item that is long because of its fields, not its texts: parsing it takes long."""
+        """Reject an item that is long because of many fields, which are slow to parse."""
         if end - at > MAX_ITEM:
-            raise too_large("a span, record or metric", MAX_ITEM)
-        left = MAX_FIELDS
+            raise too_large_error("a span, record or metric", MAX_ITEM)
+        remaining = MAX_FIELDS
         inside = [(at, end, self._item, 0)]
         while inside:
             at, end, message, depth = inside.pop()
             if depth > _MAX_DEPTH:
-                raise malformed(f"the body is nested more than {_MAX_DEPTH} deep")
+                raise malformed_error(f"the body is nested more than {_MAX_DEPTH} deep")
             nested = _messages_in(message)
             for number, _, value, stop, has_length in _fields(self._body, at, end):
-                left -= 1
-                if left < 0:
-                    raise too_many("fields in one span, record or metric", MAX_FIELDS)
+                remaining -= 1
+                if remaining < 0:
+                    raise too_many_error("fields in one span, record or metric", MAX_FIELDS)
                 if has_length and number in nested:
                     inside.append((value, stop, nested[number], depth + 1))
 
@@ -174,7 +179,7 @@ def _messages_in(message: Descriptor) -> dict[int, Descriptor]:
 
 
 def _header(number: int, length: int) -> bytes:
-    """Return what a field with a length begins with."""
+    """Return the tag and length of a length-delimited field."""
     header = bytearray((number << 3 | _LENGTH,))
     while length > 0x7F:
         header.append(length & 0x7F | 0x80)

@@ -86,7 +86,7 @@ def _routes(service: Service) -> APIRouter:
     )
     async def told(request: Request) -> dict[str, int]:
         """For Alertmanager: a receiver for people was told. Noted for each ticket."""
-        noted = await callbacks.told(await request.body())
+        noted = await callbacks.record_notification(await request.body())
         if noted:
             service.told.look()
         return {"noted": noted}

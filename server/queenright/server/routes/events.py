@@ -19,15 +19,15 @@ from queenright.health.store import StoreError
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import EventType
-from queenright.server.access.addresses import loopback
+from queenright.server.access.addresses import is_loopback
 from queenright.server.access.caller import Caller, caller_of
 from queenright.server.middleware.connections import ABORT
 from queenright.server.routes.openapi import says
 from queenright.server.routes.params import AgentId
 from queenright.server.service import Service
 from queenright.server.stream.feed import Feed
-from queenright.server.stream.lines import Wanted
-from queenright.server.stream.reader import Reader, at, reset
+from queenright.server.stream.lines import EventFilter
+from queenright.server.stream.reader import Reader, id_line, reset_block
 
 DEFAULT_TYPES: Final = frozenset(
     {
@@ -102,7 +102,7 @@ def add_events_api(app: FastAPI, service: Service) -> None:
         after: str | None,
     ) -> Response:
         name = None if agent is None else clean_name(agent)
-        wanted = Wanted(wanted_types(types), name, None if name is None else service.agents.beside)
+        wanted = EventFilter(wanted_types(types), name, None if name is None else service.agents.beside)
         most = service.settings.http.limits.streams
         if service.feed.readers >= most:
             raise HTTPException(
@@ -120,7 +120,7 @@ def add_events_api(app: FastAPI, service: Service) -> None:
             )
         # The header is the newer one: a browser that comes back repeats the address as it was.
         last = last or after
-        place = await service.feed.find(last) if last else None
+        place = await service.feed.find_place_of(last) if last else None
         unknown = last if last and place is None else None
         return EventStream(
             service.feed, wanted, after=place, unknown=unknown, held=lambda: shares.held(caller)
@@ -219,7 +219,7 @@ class Shares:
 
     def full(self, caller: Caller) -> bool:
         """Return whether a caller has its share. Who needs no token on this machine has all of it."""
-        local = not caller.token_id and loopback(caller.address)
+        local = not caller.token_id and is_loopback(caller.address)
         return not local and self._open[caller.key] >= self.each
 
     @contextlib.contextmanager
@@ -251,7 +251,7 @@ class EventStream(Response):
     def __init__(
         self,
         feed: Feed,
-        wanted: Wanted,
+        wanted: EventFilter,
         *,
         after: Place | None = None,
         unknown: str | None = None,
@@ -276,7 +276,7 @@ class EventStream(Response):
         gone = asyncio.create_task(_until_gone(receive, reader))
         try:
             async with asyncio.timeout(None) as limit:
-                reader.on_cut = lambda: limit.reschedule(asyncio.get_running_loop().time())
+                reader.on_disconnect = lambda: limit.reschedule(asyncio.get_running_loop().time())
                 head = {
                     "type": "http.response.start",
                     "status": self.status_code,
@@ -299,12 +299,12 @@ class EventStream(Response):
         """Say when to come back, and from where on: also for who is gone before the first event."""
         first = f"retry: {_RETRY}\n".encode()
         if self._unknown is None:
-            return first + at(after.event_id) + b"\n"
+            return first + id_line(after.event_id) + b"\n"
         reason = (
             f"event {redact(self._unknown, 100)!r} is not in the log, so what came after it cannot be said; "
             "read the lists anew, this stream goes on from now"
         )
-        return first + b"\n" + at(after.event_id) + reset(reason)
+        return first + b"\n" + id_line(after.event_id) + reset_block(reason)
 
 
 async def _until_gone(receive: Receive, reader: Reader) -> None:
@@ -324,6 +324,6 @@ async def _pass_on(reader: Reader, send: Send) -> None:
 
 
 async def _send(reader: Reader, send: Send, piece: bytes) -> None:
-    reader.sending()
+    reader.mark_sending()
     await send({"type": "http.response.body", "body": piece, "more_body": True})
-    reader.sent()
+    reader.mark_sent()

@@ -14,7 +14,7 @@ from queenright.api.problem import Problem
 from queenright.health.store import StoreError
 from queenright.instrumentation.faults import fault_message
 from queenright.instrumentation.redaction import redact
-from queenright.server.access.headers import dress
+from queenright.server.access.headers import set_security_headers
 
 _WORDS: Final = 4000
 _VALUE: Final = 80
@@ -79,7 +79,7 @@ def add_problems(app: FastAPI) -> None:
         response = problem(
             500, "the service itself has a fault here; its log says which, look before you ask again"
         )
-        dress(response.headers)  # what else does that is further in
+        set_security_headers(response.headers)  # what else does that is further in
         return response
 
 

@@ -1,12 +1,12 @@
 """
-The feed: the event log as it grows, for whoever follows it.
+The feed: streams the event log to its readers in log order.
 
-It keeps the log's own order. The newest events are in memory, each written as text once for all readers;
-a reader has a place in the log and takes what comes after it, from memory, or from the database where it
-is too far behind for that. So nothing that is in the log is ever skipped: who is slow is late.
+The newest events are in memory, each formatted once for all readers. A reader has a position in the log and
+reads the events after it, from memory or, if it is too far behind, from the database. So no logged event is
+skipped: a slow reader is only late.
 
-Pieces of a model's text are in no log. They wait in a short queue a reader, the oldest are dropped where
-that is full, and the reader is told how many.
+Text deltas of models are not logged. They wait in a short queue per reader; when it is full, the oldest are
+dropped and the reader is told how many.
 """
 
 from __future__ import annotations
@@ -21,38 +21,45 @@ from queenright.health.event_log import Appended, Place, find_place
 from queenright.health.store import Store
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.stream.lines import Line, Taken, Wanted, take_lines, take_span, written
+from queenright.server.stream.lines import (
+    EventFilter,
+    LogLine,
+    LogSlice,
+    format_event,
+    read_log_slice,
+    select_lines,
+)
 from queenright.server.stream.reader import Reader
 
 _log = logging.getLogger(__name__)
 
 SUBSCRIBER: Final = "event-stream"
-"""What the metric of dropped events calls all readers together."""
+"""The label of all stream readers in the metric of dropped events."""
 
-PASSING: Final = frozenset({EventType.LLM_TEXT_DELTA, EventType.CLIENT_OUTPUT_DELTA})
-"""Types of which some are in no log."""
+TRANSIENT: Final = frozenset({EventType.LLM_TEXT_DELTA, EventType.CLIENT_OUTPUT_DELTA})
+"""Event types that may not be in the log."""
 
-_TICK: Final = 1.0
-_SPAN: Final = 20_000
-"""Rows of the log that one look into the database goes through."""
-_AT_ONCE: Final = 16
-"""Readers that are woken before others have the loop: some 1 ms."""
-_REMEMBERED: Final = 10_000
+_CHECK_SECONDS: Final = 1.0
+_MAX_ROWS: Final = 20_000
+"""Rows that one database read scans."""
+_WAKE_BATCH: Final = 16
+"""Readers to wake in one turn of the event loop: about 1 ms."""
+_MAX_LOGGED_IDS: Final = 10_000
 
 
 class Feed:
     """
-    Follows the log of one store. Belongs to its event loop.
+    Follows the log of one store. Bound to its event loop.
 
     Args:
-        store: Whose log it is; the feed takes its ``on_commit``.
-        on_drop: Is told (``SUBSCRIBER``, how many) when pieces of text are dropped.
-        keep: The newest events that are kept in memory while anybody reads.
-        gather: Seconds in which what happens is told together.
-        clock: Seconds that only go forward.
+        store: The store of the log; the feed sets its ``on_commit``.
+        on_drop: Called with ``SUBSCRIBER`` and a count when text deltas are dropped.
+        max_recent: Events kept in memory while there are readers.
+        batch_seconds: Seconds in which events are collected before readers wake.
+        clock: A monotonic clock, in seconds.
         sleep: Sleeps on that clock.
-        keep_alive: Seconds after which a silent stream says that it is there.
-        patience: Seconds that a reader may take for what was sent before it is cut off.
+        keep_alive: Seconds of silence before a keep-alive comment.
+        send_timeout: Seconds that a client may take to receive data before it is disconnected.
     """
 
     def __init__(
@@ -60,33 +67,33 @@ class Feed:
         store: Store,
         *,
         on_drop: Callable[[str, int], None] = lambda name, count: None,
-        keep: int = 10_000,
-        gather: float = 0.1,
+        max_recent: int = 10_000,
+        batch_seconds: float = 0.1,
         clock: Callable[[], float] = time.monotonic,
         sleep: Sleep = asyncio.sleep,
         keep_alive: float = 15.0,
-        patience: float = 30.0,
+        send_timeout: float = 30.0,
     ) -> None:
         self._store = store
         self._on_drop = on_drop
-        self._keep = keep
-        self._gather = gather
+        self._max_recent = max_recent
+        self._batch_seconds = batch_seconds
         self.clock = clock
         self._sleep = sleep
         self._keep_alive = keep_alive
-        self._patience = patience
-        self._lines: list[Line] = []
-        """Sequence numbers follow one another; the last one is ``_head``'s, if there is any."""
+        self._send_timeout = send_timeout
+        self._lines: list[LogLine] = []
+        """Consecutive by sequence number; the last one is at ``_head``, if there is any."""
         self._head = Place(0, "")
-        self._told = 0
-        """Up to here readers have been told: what came since waits for the next time."""
+        self._released_seq = 0
+        """Readers may read up to this sequence number; later events wait for the next wakeup."""
         self._readers: set[Reader] = set()
         self._logged: set[str] = set()
-        """Ids of pieces of text that are in the log, until the bus has brought them, too."""
-        self._taken: dict[tuple[Wanted, int], Taken] = {}
-        """What was read since readers were told: others at the same place read the same."""
-        self._bell: asyncio.TimerHandle | None = None
-        self._rang = float("-inf")
+        """Ids of text deltas that are in the log, until the bus delivers them as well."""
+        self._slices: dict[tuple[EventFilter, int], LogSlice] = {}
+        """Cache since the last wakeup: readers at the same position share a slice."""
+        self._wakeup: asyncio.TimerHandle | None = None
+        self._woke_at = float("-inf")
         self.closed = False
 
     def __repr__(self) -> str:
@@ -94,189 +101,191 @@ class Feed:
 
     @property
     def readers(self) -> int:
-        """How many read now."""
+        """The number of readers."""
         return len(self._readers)
 
     @property
-    def kept(self) -> Sequence[Line]:
-        """The newest events, which are in memory."""
+    def recent(self) -> Sequence[LogLine]:
+        """The events in memory."""
         return self._lines
 
     @property
     def head(self) -> Place:
-        """Where the log ends."""
+        """The end of the log."""
         return self._head
 
     @property
-    def told(self) -> int:
-        """Up to which sequence number readers may read now."""
-        return self._told
+    def released_seq(self) -> int:
+        """The sequence number up to which readers may read."""
+        return self._released_seq
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """
-        Find the end of the log, and follow it from now on.
+        Find the end of the log and follow it from there.
 
         Raises:
-            StoreError: The database refused.
+            StoreError: The database failed.
         """
         self._store.on_commit(self.committed)
-        place = await self.find()
+        place = await self.find_place_of()
         if place is not None and place.seq > self._head.seq:
             self._head = place
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Look after the readers until ``stopping``, then end all streams."""
+        """Check the readers until ``stopping`` is set, then end all streams."""
         stop = asyncio.ensure_future(stopping.wait())
         try:
             while not stop.done():
-                tick = asyncio.ensure_future(self._sleep(_TICK))
+                tick = asyncio.ensure_future(self._sleep(_CHECK_SECONDS))
                 try:
                     await asyncio.wait((stop, tick), return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     tick.cancel()
-                self._try_to_look()
+                self._check_readers_safely()
         finally:
             stop.cancel()
             self.close()
 
-    def _try_to_look(self) -> None:
+    def _check_readers_safely(self) -> None:
         try:
-            self.look()
+            self.check_readers()
         except Exception:
-            _log.exception("the event streams could not be looked after; the next tick tries again")
+            _log.exception("checking the event streams failed; retrying")
 
-    def look(self) -> None:
-        """Cut off who takes nothing, and let the silent streams say that they are there."""
+    def check_readers(self) -> None:
+        """Disconnect stalled clients, and send keep-alives on silent streams."""
         now = self.clock()
         for reader in tuple(self._readers):
             if reader.sending_since is not None:
-                if now - reader.sending_since >= self._patience:
-                    reader.cut()
+                if now - reader.sending_since >= self._send_timeout:
+                    reader.disconnect()
             elif now - reader.sent_at >= self._keep_alive:
-                reader.say_alive()
+                reader.request_keep_alive()
 
     def close(self) -> None:
-        """End all streams; who comes later is ended at once."""
+        """End all streams; later readers end at once."""
         self.closed = True
-        if self._bell is not None:
-            self._bell.cancel()
+        if self._wakeup is not None:
+            self._wakeup.cancel()
         for reader in tuple(self._readers):
             reader.end()
 
-    async def find(self, event_id: str | None = None) -> Place | None:
+    async def find_place_of(self, event_id: str | None = None) -> Place | None:
         """
-        Return where an event is in the log, None if it is not there; without an id the log's end.
+        Return the position of an event in the log, or None; without an id, the end of the log.
 
         Raises:
-            StoreError: The database refused.
+            StoreError: The database failed.
         """
         return await self._store.read(lambda conn: find_place(conn, event_id))
 
-    def open(self, wanted: Wanted, *, after: Place | None = None, capacity: int = 1000) -> Reader:
+    def open(self, event_filter: EventFilter, *, after: Place | None = None, capacity: int = 1000) -> Reader:
         """
-        Return a reader of what comes after a place, from now on without one; ``close`` it.
+        Open a reader. The caller has to ``close`` it.
 
         Args:
-            wanted: Which events.
-            after: Where in the log to begin.
-            capacity: Pieces of text that may wait.
+            event_filter: The events to read.
+            after: The position to start after; the end of the log by default.
+            capacity: Text deltas that may wait.
         """
         if not self._readers:
-            self._told = self._head.seq
-        reader = Reader(self, wanted, after or self._head, capacity=capacity)
+            self._released_seq = self._head.seq
+        reader = Reader(self, event_filter, after or self._head, capacity=capacity)
         self._readers.add(reader)
         if self.closed:
             reader.end()
         return reader
 
-    def leave(self, reader: Reader) -> None:
-        """Forget a reader. Without any, nothing is kept."""
+    def remove(self, reader: Reader) -> None:
+        """Remove a reader. Without readers, no events are kept."""
         self._readers.discard(reader)
         if not self._readers:
             self._lines = []
             self._logged.clear()
-            self._taken.clear()
+            self._slices.clear()
 
-    # -- what comes in --------------------------------------------------------------------------
+    # -- input ----------------------------------------------------------------------------------
 
     def committed(self, appended: Sequence[Appended]) -> None:
-        """Take in what was committed to the log: for ``Store.on_commit``."""
+        """Add committed events; the callback for ``Store.on_commit``."""
         last, event = appended[-1][0] + len(appended[-1][1]) - 1, appended[-1][1][-1]
         if self._readers:
             for first, events in appended:
                 self._add(first, events)
-            self._ring()
+            self._schedule_wakeup()
         self._head = Place(last, event.id)
 
     def _add(self, first: int, events: Sequence[AgentEvent]) -> None:
         if self._lines and self._lines[-1].seq != first - 1:
             self._lines = []
-        self._lines += [Line(first + place, event) for place, event in enumerate(events)]
-        if len(self._lines) > 2 * self._keep:
-            del self._lines[: -self._keep]
-        self._logged.update(event.id for event in events if event.type in PASSING)
-        if len(self._logged) > _REMEMBERED:
+        self._lines += [LogLine(first + place, event) for place, event in enumerate(events)]
+        if len(self._lines) > 2 * self._max_recent:
+            del self._lines[: -self._max_recent]
+        self._logged.update(event.id for event in events if event.type in TRANSIENT)
+        if len(self._logged) > _MAX_LOGGED_IDS:
             self._logged.clear()
 
-    def saw(self, events: Sequence[AgentEvent]) -> None:
-        """Take in what goes over the bus: pieces of text that are in no log."""
+    def add_transient(self, events: Sequence[AgentEvent]) -> None:
+        """Add text deltas from the bus that are not in the log."""
         if not self._readers:
             return
         for event in events:
-            if event.type not in PASSING:
+            if event.type not in TRANSIENT:
                 continue
             if event.id in self._logged:
                 self._logged.discard(event.id)
                 continue
-            self._pass_on(event)
+            self._offer(event)
 
-    def _pass_on(self, event: AgentEvent) -> None:
+    def _offer(self, event: AgentEvent) -> None:
         text = b""
         for reader in self._readers:
-            if reader.wanted.matches(event):
-                text = text or written(event, event_id=None)
+            if reader.event_filter.matches(event):
+                text = text or format_event(event, event_id=None)
                 if dropped := reader.offer(self._head.seq, text):
                     self._on_drop(SUBSCRIBER, dropped)
         if text:
-            self._ring()
+            self._schedule_wakeup()
 
-    # -- telling readers ------------------------------------------------------------------------
+    # -- wakeups --------------------------------------------------------------------------------
 
-    def _ring(self) -> None:
-        """Wake the readers, at once after a pause, or when the time to gather is over."""
-        if self._bell is None:
+    def _schedule_wakeup(self) -> None:
+        """Schedule a wakeup of the readers, at least ``batch_seconds`` after the last one."""
+        if self._wakeup is None:
             loop = asyncio.get_running_loop()
-            due = max(loop.time(), self._rang + self._gather)
-            self._bell = loop.call_at(due, self._wake_all)
+            due = max(loop.time(), self._woke_at + self._batch_seconds)
+            self._wakeup = loop.call_at(due, self._wake_all)
 
     def _wake_all(self) -> None:
         loop = asyncio.get_running_loop()
-        self._bell, self._rang = None, loop.time()
-        self._told = self._head.seq
-        self._taken.clear()
-        self._wake([reader for reader in self._readers if reader.waits])
+        self._wakeup, self._woke_at = None, loop.time()
+        self._released_seq = self._head.seq
+        self._slices.clear()
+        self._wake([reader for reader in self._readers if reader.is_waiting])
 
     def _wake(self, readers: list[Reader]) -> None:
-        for reader in readers[:_AT_ONCE]:
+        for reader in readers[:_WAKE_BATCH]:
             reader.wake()
-        if rest := readers[_AT_ONCE:]:
+        if rest := readers[_WAKE_BATCH:]:
             asyncio.get_running_loop().call_soon(self._wake, rest)
 
     # -- reading --------------------------------------------------------------------------------
 
-    async def take(self, wanted: Wanted, after: int, limit: int) -> Taken:
+    async def read_next(self, event_filter: EventFilter, after: int, limit: int) -> LogSlice:
         """
-        Return what a reader at ``after``, which is before ``told``, reads next: it may be nothing yet.
+        Return the next slice for a reader at ``after``, which is before `released_seq`. It may be empty.
 
         Raises:
-            StoreError: It had to be read from the database, which refused.
+            StoreError: The slice is not in memory, and the database failed.
         """
         if not self._lines or after < self._lines[0].seq - 1:
-            through = min(self._told, after + _SPAN)
-            return await self._store.read(lambda conn: take_span(conn, wanted, after, through, limit))
-        taken = self._taken.get((wanted, after))
-        if taken is None:
+            through = min(self._released_seq, after + _MAX_ROWS)
+            return await self._store.read(
+                lambda conn: read_log_slice(conn, event_filter, after, through, limit)
+            )
+        batch = self._slices.get((event_filter, after))
+        if batch is None:
             first = self._lines[0].seq
-            lines = self._lines[after + 1 - first : self._told + 1 - first]
-            taken = self._taken[wanted, after] = take_lines(lines, wanted, after, limit)
-        return taken
+            lines = self._lines[after + 1 - first : self._released_seq + 1 - first]
+            batch = self._slices[event_filter, after] = select_lines(lines, event_filter, after, limit)
+        return batch

@@ -1,4 +1,4 @@
-"""What goes over an event stream: events as text, and the part of the log that a reader takes at once."""
+"""Events formatted for the event stream, and slices of the log."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from queenright.server.agents.companion_sessions import CompanionSessions
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which events a reader wants; None is all."""
+class EventFilter:
+    """Selects events; None matches all."""
 
     types: frozenset[EventType] | None = None
     agent: str | None = None
-    beside: CompanionSessions | None = None
-    """With the agent, the graphs that run beside it."""
+    companions: CompanionSessions | None = None
+    """Also match the agent's companion sessions."""
 
     def matches(self, event: AgentEvent) -> bool:
-        """Return whether it wants this one."""
+        """Return whether an event matches."""
         if self.types is not None and event.type not in self.types:
             return False
         return self.agent is None or event.agent_id == self.agent or event.session_id in self.sessions()
 
     def sessions(self) -> Collection[str]:
-        """Return the sessions that are wanted besides the agent's own."""
-        return () if self.agent is None or self.beside is None else self.beside.of(self.agent)
+        """Return the companion sessions that match."""
+        return () if self.agent is None or self.companions is None else self.companions.of(self.agent)
 
 
 @dataclass(slots=True)
-class Line:
-    """An event of the log, and its text once somebody has read it."""
+class LogLine:
+    """A logged event, with its cached text."""
 
     seq: int
     event: AgentEvent
@@ -44,76 +44,76 @@ class Line:
 
     @property
     def text(self) -> bytes:
-        """The event as it goes over the wire, written once."""
+        """The event in wire format, formatted once."""
         if not self._text:
-            self._text = written(self.event, event_id=self.event.id)
+            self._text = format_event(self.event, event_id=self.event.id)
         return self._text
 
 
 @dataclass
-class Taken:
-    """What a reader takes at once: a part of the log, and what of it is wanted."""
+class LogSlice:
+    """A slice of the log, with the matching events as text."""
 
     through: int
-    """The last sequence number that was looked at."""
+    """The last sequence number of the slice."""
     parts: list[tuple[int, bytes]] = field(default_factory=list)
-    """Sequence numbers, and the events as text."""
+    """Sequence numbers and texts of the matching events."""
     size: int = 0
-    lost: bool = False
-    """Events before the part were let go of by age: they cannot be told any more."""
+    has_gap: bool = False
+    """Events before the slice have expired."""
 
     def add(self, seq: int, text: bytes) -> None:
-        """Add one event that is wanted."""
+        """Add a matching event."""
         self.parts.append((seq, text))
         self.size += len(text)
 
     @functools.cached_property
     def joined(self) -> bytes:
-        """All of it as one piece."""
+        """All texts, joined."""
         return b"".join(text for _, text in self.parts)
 
 
-def take_lines(lines: Iterable[Line], wanted: Wanted, after: int, limit: int) -> Taken:
-    """Return what is wanted of ``lines``, which follow ``after``; no more than some ``limit`` bytes."""
-    taken = Taken(after)
+def select_lines(lines: Iterable[LogLine], event_filter: EventFilter, after: int, limit: int) -> LogSlice:
+    """Select the matching events of ``lines``, which start after ``after``; about ``limit`` bytes."""
+    batch = LogSlice(after)
     for line in lines:
-        taken.through = line.seq
-        if wanted.matches(line.event):
-            taken.add(line.seq, line.text)
-            if taken.size >= limit:
+        batch.through = line.seq
+        if event_filter.matches(line.event):
+            batch.add(line.seq, line.text)
+            if batch.size >= limit:
                 break
-    return taken
+    return batch
 
 
-def take_span(
-    conn: Connection, wanted: Wanted, after: int, through: int, limit: int, rows: int = 500
-) -> Taken:
-    """Return what is wanted of a part of the log: no more than some ``limit`` bytes, and ``rows`` events."""
+def read_log_slice(
+    conn: Connection, event_filter: EventFilter, after: int, through: int, limit: int, rows: int = 500
+) -> LogSlice:
+    """Read the matching events of a part of the log: about ``limit`` bytes, and at most ``rows`` events."""
     begins = log_begins(conn)
-    taken = Taken(max(after, begins), lost=after < begins)
-    after = taken.through
-    found = read_span(
+    batch = LogSlice(max(after, begins), has_gap=after < begins)
+    after = batch.through
+    span = read_span(
         conn,
         after=after,
         through=through,
-        types=wanted.types,
-        agent_id=wanted.agent,
-        or_sessions=list(wanted.sessions()),
+        types=event_filter.types,
+        agent_id=event_filter.agent,
+        or_sessions=list(event_filter.sessions()),
         limit=rows,
     )
-    for seq, event in found:
-        taken.through = seq
+    for seq, event in span:
+        batch.through = seq
         if event is not None:
-            taken.add(seq, written(event, event_id=event.id))
-            if taken.size >= limit:
-                return taken
-    if len(found) < rows:
-        taken.through = max(through, after)
-    return taken
+            batch.add(seq, format_event(event, event_id=event.id))
+            if batch.size >= limit:
+                return batch
+    if len(span) < rows:
+        batch.through = max(through, after)
+    return batch
 
 
-def written(event: AgentEvent, *, event_id: str | None) -> bytes:
-    """Return an event as a block of a stream; with an id, so that one can go on after it."""
+def format_event(event: AgentEvent, *, event_id: str | None) -> bytes:
+    """Format an event as a server-sent event; with an id, a client can resume after it."""
     head = f"event: {event.type.value}\n"
     if event_id and event_id.isprintable():
         head += f"id: {event_id}\n"

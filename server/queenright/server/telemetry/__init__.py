@@ -1,1 +1,1 @@
-"""What agents send about themselves becomes events: dialects, observations, one assembler."""
+"""Convert the telemetry of agents into events: dialects read records, the assembler makes events of them."""

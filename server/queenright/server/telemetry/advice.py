@@ -1,4 +1,4 @@
-"""Advice: what a sender of telemetry has to set, by what its telemetry lacks. Pure."""
+"""Tell the sender of incomplete telemetry which settings to change. Pure."""
 
 from __future__ import annotations
 
@@ -25,83 +25,88 @@ _CONTENT: Final = {
     "vercel-ai": "set recordInputs and recordOutputs in experimental_telemetry",
     OTHER: _GENAI_CONTENT,
 }
-"""What makes each dialect record what tools are called with."""
+"""How to make each dialect record tool arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What is missing of what a source sends, and what to set."""
+    """Something that a source does not send, and the setting that adds it."""
 
     missing: str
     remedy: str
 
 
 def advice_for(source: Source) -> list[Advice]:
-    """Return what is missing, the most serious first; empty if everything that we use is there."""
-    found = [
-        Advice(f"records are rejected: {count} ({fault})", REMEDIES[fault])
+    """Return what is missing, the most serious first; empty if everything is there."""
+    advice = [
+        Advice(f"{count} records are rejected ({fault})", REMEDIES[fault])
         for fault, count in source.rejected.most_common()
     ]
     if source.dialect in CLIENT_NAMES:
-        return found + _of_client(source)
+        return advice + _advise_client(source)
     if not source.used:
         if set(source.unused) == {Unused.METRICS}:
-            found.append(Advice("only metrics arrive, which are not read", "set OTEL_TRACES_EXPORTER=otlp"))
+            advice.append(
+                Advice("it sends only metrics, which are not read", "set OTEL_TRACES_EXPORTER=otlp")
+            )
         elif set(source.unused) - {Unused.SAME_WORK, Unused.REPEATED}:
-            found.append(
+            advice.append(
                 Advice(
-                    "nothing that it sends is an agent's work",
+                    "it sends no agent work",
                     "instrument the agent's framework or model client for OpenTelemetry; "
                     "spans need gen_ai.operation.name or another attribute of docs/otlp.md",
                 )
             )
-        return found
+        return advice
     parts = source.parts
     if Part.NAME not in parts or source.service == UNKNOWN_SERVICE:
-        found.append(
+        advice.append(
             Advice("the agent has no name", "set OTEL_SERVICE_NAME, or gen_ai.agent.name on its spans")
         )
     if Part.MODEL_CALLS in parts and Part.TOKENS not in parts:
-        found.append(
+        advice.append(
             Advice(
-                "model calls have no tokens",
+                "model calls have no token counts",
                 "set gen_ai.usage.input_tokens and gen_ai.usage.output_tokens on their spans",
             )
         )
     if Part.TOOL_CALLS in parts and Part.CONTENT not in parts:
-        found.append(
+        advice.append(
             Advice(
-                "tool calls have no arguments, so a repeated call is not seen as one",
+                "tool calls have no arguments, so repeated calls are not detected",
                 _CONTENT.get(source.dialect, _GENAI_CONTENT),
             )
         )
     if Part.SESSION not in parts:
-        found.append(
+        advice.append(
             Advice(
-                "no session is named, so each trace is a run",
+                "no session id is set, so each trace is a separate run",
                 "set gen_ai.conversation.id on the agent's spans",
             )
         )
     if Part.OPEN_WORK not in parts:
-        found.append(
+        advice.append(
             Advice(
-                "it does not say when work begins, so a call that hangs is seen late or not at all",
+                "starts of work are not reported, so a hanging call is detected late or not at all",
                 "in Python, call queenright.instrumentation.watch_spans(), "
                 "or start it with opentelemetry-instrument",
             )
         )
-    return found
+    return advice
 
 
-def _of_client(source: Source) -> list[Advice]:
-    again = f"run `queenright connect {source.dialect.removesuffix('-cli')}`, then start it anew"
+def _advise_client(source: Source) -> list[Advice]:
+    reconnect = f"run `queenright connect {source.dialect.removesuffix('-cli')}`, then restart it"
     parts = source.parts
     if not source.used:
-        return [Advice("nothing that it sends says what the agent does", again)] if source.unused else []
+        return [Advice("none of its records describe agent work", reconnect)] if source.unused else []
     if Part.MODEL_CALLS not in parts:
         return [
-            Advice("no model call is reported, so there are no steps and tokens: they come by log", again)
+            Advice(
+                "no model calls are reported, so there are no steps and tokens; they come from its log",
+                reconnect,
+            )
         ]
     if Part.TOOL_CALLS in parts and Part.CONTENT not in parts:
-        return [Advice("tool calls have no arguments, so a repeated call is not seen as one", again)]
+        return [Advice("tool calls have no arguments, so repeated calls are not detected", reconnect)]
     return []

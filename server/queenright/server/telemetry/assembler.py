@@ -1,8 +1,8 @@
 """
-The assembler: observations of any source become events of the agent that they are about.
+The assembler: turns observations of any source into events.
 
-It knows who an observation belongs to, when a run begins and ends, and that one piece of work counts once,
-however many records say so.
+It decides which agent an observation belongs to and when a run starts and ends. A piece of work counts once,
+however many records report it.
 """
 
 from __future__ import annotations
@@ -15,21 +15,29 @@ from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome, WaitingReason
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.telemetry.batch import Batch
-from queenright.server.telemetry.dialects import TELL_COST
+from queenright.server.telemetry.dialects import COST_REPORTING_CLIENTS
 from queenright.server.telemetry.duplicates import Duplicates
 from queenright.server.telemetry.held_runs import HeldRuns
 from queenright.server.telemetry.kind import Kind
-from queenright.server.telemetry.loose import LooseRuns
+from queenright.server.telemetry.loose_runs import LooseRuns
 from queenright.server.telemetry.lost_spans import LostSpans
-from queenright.server.telemetry.messages import tool_calls_in
+from queenright.server.telemetry.messages import find_tool_calls
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.pricing import Prices, Tokens, price_call
-from queenright.server.telemetry.runs import MAX_TRACES, EndedCall, Run, Trace, Traces, name_in, name_known
+from queenright.server.telemetry.runs import (
+    MAX_TRACES,
+    EndedCall,
+    Run,
+    Trace,
+    Traces,
+    candidate_name,
+    restored_name,
+)
 from queenright.server.telemetry.sessions import Sessions
 from queenright.server.telemetry.unusable import Unused
 from queenright.server.telemetry.values import seconds_of
 
-_STARTED: Final = {
+_START_EVENTS: Final = {
     Kind.AGENT: EventType.EXECUTION_STARTED,
     Kind.STEP: EventType.STEP_STARTED,
     Kind.LLM: EventType.LLM_CALL_STARTED,
@@ -42,35 +50,34 @@ _STARTED: Final = {
     Kind.RESOURCE: EventType.RESOURCE_REPORTED,
     Kind.BREAKER: EventType.BREAKER_REPORTED,
 }
-"""What began, or happened at one moment."""
+"""The event for work that started, or for something that has no duration."""
 
 
-HOLD: Final = 60.0
-"""Seconds in which more of a run may arrive after the end of an agent inside it."""
-ANSWER_HOLD: Final = 15.0
-"""Seconds in which the span of a tool call may arrive after what messages say of it."""
-CLOCK_SPREAD: Final = 100_000_000
-"""Nanoseconds by which the end of work may lie after that of what is around it: clocks differ."""
-_DEPTH: Final = 16
-"""How many spans around a span are looked for in its request."""
-_LOOKED_AT: Final = 64
-_OF_A_KIND: Final = 2
+RUN_END_HOLD: Final = 60.0
+"""Seconds to wait for more of a run after an agent inside it has ended."""
+UNSEEN_TOOL_HOLD: Final = 15.0
+"""Seconds to wait for the span of a tool call that messages mention."""
+CLOCK_TOLERANCE: Final = 100_000_000
+"""Nanoseconds by which work may end after the span around it: clocks differ."""
+_MAX_ANCESTORS: Final = 16
+"""Ancestors of a span that are looked up in its request."""
+_MAX_SAMPLED: Final = 64
+_MAX_SAMPLED_PER_KIND: Final = 2
 """
-Of the first observations of a request so many of each process and kind are looked at for what their sender
-shows of its agents: it costs as much as a tenth of decoding one.
+Observations of each process and kind that are inspected for `Part`; each costs a tenth of decoding it.
 """
-_OF_STEP: Final = ("error_type", "error", "duration")
-"""What of a model call is said of the step that it is, too."""
-_PRICED: Final = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+_STEP_KEYS: Final = ("error_type", "error", "duration")
+"""Fields of a model call that its step event repeats."""
+_TOKEN_KEYS: Final = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
 
 class Assembler:
     """
-    What is remembered between requests, all of it bounded. For one thread.
+    State between requests, all of it bounded. Not thread-safe.
 
     Args:
-        max_traces: Those seen last are remembered.
-        prices: What model calls cost that do not say it themselves.
+        max_traces: Traces to remember; the least recently seen are dropped.
+        prices: Prices for model calls that do not report their cost.
     """
 
     def __init__(self, max_traces: int = MAX_TRACES, prices: Prices | None = None) -> None:
@@ -78,46 +85,46 @@ class Assembler:
         self.traces = Traces(max_traces)
         self.sessions = Sessions()
         self.duplicates = Duplicates()
-        self.lost = LostSpans()
-        self.loose = LooseRuns()
-        self.ends = HeldRuns()
-        """Those that are over unless more of them arrives."""
-        self.answers = HeldRuns()
-        """Those whose messages tell of tool calls, of which spans may arrive."""
+        self.lost_spans = LostSpans()
+        self.loose_runs = LooseRuns()
+        self.pending_ends = HeldRuns()
+        """Runs that end unless more of them arrives."""
+        self.pending_answers = HeldRuns()
+        """Runs whose messages mention tool calls; their spans may still arrive."""
 
     def assemble(self, observations: list[Observation], batch: Batch, now: float) -> Iterator[None]:
         """
-        Add to ``batch`` the events that observations stand for, pausing after each.
+        Add the events of observations to ``batch``; yield after each observation.
 
         Raises:
-            StillStoringError: one of the records is being stored by another request.
+            StillStoringError: Another request is storing one of the records.
         """
-        # By time, whatever scope they come from, and what lies inside another before it: a root must not
-        # end a run before the records of what was done in it are there.
-        observations += self.lost.due(now, self.duplicates, batch)
-        observations.sort(key=_order)
+        # Sorted by end, inner spans first: a root must not end a run before the records of its work are
+        # added.
+        observations += self.lost_spans.pop_due(now, self.duplicates, batch)
+        observations.sort(key=_sort_key)
         assembly = _Assembly(self, observations, batch, now)
-        assembly.tell_held()
-        left = _LOOKED_AT
-        looked_at: dict[tuple[int, int], int] = {}
+        assembly.release_held()
+        remaining = _MAX_SAMPLED
+        sampled: dict[tuple[int, int], int] = {}
         for observation in observations:
             run = assembly.add(observation)
-            if left:
-                left -= 1
+            if remaining:
+                remaining -= 1
                 key = id(observation.process), id(observation.kind)
-                count = looked_at.get(key, 0)
-                if count < _OF_A_KIND and run is not None:
-                    looked_at[key] = count + 1
-                    batch.sources.of(observation.process, observation.library).note(run, observation)
+                count = sampled.get(key, 0)
+                if count < _MAX_SAMPLED_PER_KIND and run is not None:
+                    sampled[key] = count + 1
+                    batch.sources.for_process(observation.process, observation.library).note(run, observation)
             yield
 
 
-def _order(observation: Observation) -> tuple[int, int]:
+def _sort_key(observation: Observation) -> tuple[int, int]:
     return observation.end or observation.start, -observation.start
 
 
 class _Assembly:
-    """Takes in the observations of one batch."""
+    """Assembles the observations of one batch."""
 
     def __init__(
         self, assembler: Assembler, observations: Sequence[Observation], batch: Batch, now: float
@@ -125,10 +132,10 @@ class _Assembly:
         self._traces = assembler.traces
         self._sessions = assembler.sessions
         self._duplicates = assembler.duplicates
-        self._loose = assembler.loose
-        self._ends = assembler.ends
-        self._answers = assembler.answers
-        self._lost = assembler.lost
+        self._loose_runs = assembler.loose_runs
+        self._pending_ends = assembler.pending_ends
+        self._pending_answers = assembler.pending_answers
+        self._lost_spans = assembler.lost_spans
         self._prices = assembler.prices
         self._observations = observations
         self._batch = batch
@@ -137,360 +144,380 @@ class _Assembly:
         self._by_trace: dict[tuple[bytes, str], list[Observation]] | None = None
         self._own_runs: dict[tuple[bytes, str, str, str], Run] = {}
         self._named: set[tuple[int, bytes]] = set()
-        """Runs that have the best name that the batch knows, by what it says of each of their traces."""
+        """Runs and traces whose names were already compared with the rest of the batch."""
         self._roots: dict[int, tuple[int, dict[str, Any]]] = {}
-        """When and how the outermost span of a run ended that arrived before anything inside it."""
+        """The end and failure of a run whose outermost span arrived before anything inside it."""
 
-    def tell_held(self) -> None:
-        """End the runs of which nothing more has come, and tell what was held of them."""
-        for run, one in self._answers.due(self._now):
-            self._batch.on_undo(partial(self._answers.hold, run, one, self._now))
-            self._tell_answered(run, one)
-        for run, one in self._ends.due(self._now):
-            if run.open and run.last_at <= one.end:
-                self._batch.on_undo(partial(self._ends.hold, run, one, self._now))
-                self._end(run, one)
+    def release_held(self) -> None:
+        """End the runs of which nothing more arrived, and emit what was held back."""
+        for run, observation in self._pending_answers.pop_due(self._now):
+            self._batch.on_undo(partial(self._pending_answers.hold, run, observation, self._now))
+            self._emit_answered_calls(run, observation)
+        for run, observation in self._pending_ends.pop_due(self._now):
+            if run.open and run.last_at <= observation.end:
+                self._batch.on_undo(partial(self._pending_ends.hold, run, observation, self._now))
+                self._end_run(run, observation)
 
-    def add(self, one: Observation) -> Run | None:
-        """Take in one observation; return the run that it is of, None if it is not used."""
+    def add(self, observation: Observation) -> Run | None:
+        """Process one observation; return its run, or None if the observation is not used."""
         batch = self._batch
-        if one.kind is None:
-            batch.ignore(one.process, one.library, Unused.NO_AGENT_WORK)
-            self._end_of_trace(one)
+        if observation.kind is None:
+            batch.ignore(observation.process, observation.library, Unused.NO_AGENT_WORK)
+            self._end_trace(observation)
             return None
-        if one.interval is not None:
-            batch.signs[one.process.incarnation_id] = one.interval
-        if self._is_known(one):
-            batch.ignore(one.process, one.library, Unused.REPEATED)
+        if observation.report_interval is not None:
+            batch.report_intervals[observation.process.incarnation_id] = observation.report_interval
+        if self._is_duplicate(observation):
+            batch.ignore(observation.process, observation.library, Unused.REPEATED)
             return None
-        if one.awaits_span:
-            self._lost.hold(one, self._now)
-            trace = self._traces.known(one.trace_id, one.process)
-            run = None if trace is None else trace.find(one)
-            if run is not None and one.span_id in run.begun:
-                run.begun[one.span_id].end = one.end
+        if observation.awaits_span:
+            self._lost_spans.hold(observation, self._now)
+            trace = self._traces.find(observation.trace_id, observation.process)
+            run = None if trace is None else trace.find(observation)
+            if run is not None and observation.span_id in run.open_work:
+                run.open_work[observation.span_id].end = observation.end
             batch.ignored += 1
             return None
-        if one.client:
-            batch.identities.add(one.identity)
+        if observation.client:
+            batch.identities.add(observation.identity)
             batch.accepted += 1
-            session = self._sessions.get(one.client, one.session)
+            session = self._sessions.get(observation.client, observation.session)
             run = session.run
-            # What it has noted would keep the same records from counting when they come again.
+            # Otherwise the session would treat the same records as duplicates when they are sent again.
             ended_at = None if run.open else run.ended_at
-            forget = partial(self._sessions.note_known, one.client, one.session, run.agent_id)
+            forget = partial(self._sessions.reset, observation.client, observation.session, run.agent_id)
             batch.on_undo(partial(forget, ended_at=ended_at, has_failed=run.has_failed))
-            self._rename(session.run, one, session.name_by(one), one.session)
-            for event in session.take(one, int(self._now * 1e9)):
-                self._emit(event.type, session.run, one, event.data, at=event.at)
+            self._rename(session.run, observation, session.update_name(observation), observation.session)
+            for event in session.apply(observation, int(self._now * 1e9)):
+                self._emit(event.type, session.run, observation, event.data, at=event.at)
             return session.run
-        is_named = one.is_own and one.agent and one.session
-        run = self._own_run(one) if is_named else self._foreign_run(one)
-        if not run.own:
-            if not self._counts(run, one):
-                batch.ignore(one.process, one.library, Unused.SAME_WORK)
-                batch.identities.add(one.identity)
-                if one.kind is Kind.LLM:
-                    self._calls_in_messages(run, one)  # the other library may have recorded none
+        is_named = observation.is_own and observation.agent and observation.session
+        run = self._find_own_run(observation) if is_named else self._find_foreign_run(observation)
+        if not run.is_own:
+            if not self._is_new_work(run, observation):
+                batch.ignore(observation.process, observation.library, Unused.SAME_WORK)
+                batch.identities.add(observation.identity)
+                if observation.kind is Kind.LLM:
+                    self._collect_message_calls(run, observation)  # the other library may have no messages
                 return None
-            self._begin(run, one)
-            run.last_at = max(run.last_at, one.end or one.start)
-        elif one.kind is Kind.AGENT and not one.is_own:
-            # Another framework's agent inside one of ours is a part of its work.
-            batch.ignore(one.process, one.library, Unused.SAME_WORK)
+            self._begin_run(run, observation)
+            run.last_at = max(run.last_at, observation.end or observation.start)
+        elif observation.kind is Kind.AGENT and not observation.is_own:
+            # An agent of another framework inside one of ours is part of its work.
+            batch.ignore(observation.process, observation.library, Unused.SAME_WORK)
             return None
-        batch.identities.add(one.identity)
+        batch.identities.add(observation.identity)
         batch.accepted += 1
-        if one.end:
-            _ENDED[one.kind](self, run, one)
-        elif run.own or one.kind is not Kind.AGENT:
-            self._emit(_STARTED[one.kind], run, one, one.data, at=one.start)
-        if not run.own:
-            self._end_of_trace(one)
+        if observation.end:
+            _END_HANDLERS[observation.kind](self, run, observation)
+        elif run.is_own or observation.kind is not Kind.AGENT:
+            self._emit(
+                _START_EVENTS[observation.kind], run, observation, observation.data, at=observation.start
+            )
+        if not run.is_own:
+            self._end_trace(observation)
             if id(run) in self._roots:
                 at, failure = self._roots.pop(id(run))
                 if run.open and run.began_at <= at:
-                    self._end(run, one, at, failure)
+                    self._end_run(run, observation, at, failure)
             if not run.open and run.ended_at:
-                self._correct_end(run, one)
+                self._correct_end(run, observation)
         return run
 
-    def _is_known(self, one: Observation) -> bool:
-        """Say whether a record came before, or says that something begins that is known to be over."""
-        known, seen = self._batch.identities, self._duplicates.seen
-        if one.identity in known or seen(one.identity):
+    def _is_duplicate(self, observation: Observation) -> bool:
+        """Return whether a record arrived before, or reports the start of work that has ended."""
+        identities, is_stored = self._batch.identities, self._duplicates.is_stored
+        if observation.identity in identities or is_stored(observation.identity):
             return True
-        if one.end or one.is_own or one.client or not one.span_id:
+        if observation.end or observation.is_own or observation.client or not observation.span_id:
             return False
-        ended = one.trace_id + one.span_id
-        return ended in known or seen(ended)
+        end_identity = observation.trace_id + observation.span_id
+        return end_identity in identities or is_stored(end_identity)
 
-    # -- who ------------------------------------------------------------------------------------
+    # -- runs and names -------------------------------------------------------------------------
 
-    def _foreign_run(self, one: Observation) -> Run:
-        trace = self._traces.get(one.trace_id, one.process)
-        run = trace.find(one)
+    def _find_foreign_run(self, observation: Observation) -> Run:
+        trace = self._traces.get(observation.trace_id, observation.process)
+        run = trace.find(observation)
         if run is None:
-            run = self._new_run(one, trace)
-        if not run.own:
-            self._name(run, trace, one)
-        trace.note(one, run)
+            run = self._create_run(observation, trace)
+        if not run.is_own:
+            self._update_name(run, trace, observation)
+        trace.note(observation, run)
         return run
 
-    def _new_run(self, one: Observation, trace: Trace) -> Run:
-        """Return the run of a trace, or of a session in it, of which nothing is known."""
-        root = self._traces.take_root(one)
-        outer = self._outermost(one)
+    def _create_run(self, observation: Observation, trace: Trace) -> Run:
+        """Create the run of an unknown trace or session."""
+        root = self._traces.pop_root(observation)
+        outer = self._find_outermost(observation)
         is_loose = not outer.parent_id and outer.kind in (Kind.LLM, Kind.TOOL)
-        run = self._loose.find(outer, _as_call(outer)) if is_loose else None
+        run = self._loose_runs.find(outer, _to_call(outer)) if is_loose else None
         if run is None:
-            session, incarnation = one.session or trace.id, one.process.incarnation_id
-            run = Run("", session, incarnation, has_own_session=bool(one.session))
-            if (known := self._traces.take_known(incarnation, session)) is not None:
-                run.agent_id, run.session_id = known
-                run.began_as, run.name = run.agent_id, name_known(run.agent_id, one.process)
+            session, incarnation = observation.session or trace.id, observation.process.incarnation_id
+            run = Run("", session, incarnation, has_own_session=bool(observation.session))
+            if (restored := self._traces.pop_restored_name(incarnation, session)) is not None:
+                run.agent_id, run.session_id = restored
+                run.first_name, run.name = run.agent_id, restored_name(run.agent_id, observation.process)
                 run.has_own_session = run.session_id != trace.id
             if is_loose:
                 run.is_loose = True
-                self._loose.add(run)
+                self._loose_runs.add(run)
             elif root is not None:
                 self._roots[id(run)] = root
         trace.add(run)
         return run
 
-    def _outermost(self, one: Observation) -> Observation:
-        """Return the outermost span around one that is in the same request, or itself."""
+    def _find_outermost(self, observation: Observation) -> Observation:
+        """Return the outermost ancestor of a span in the same request, or the span itself."""
         if self._by_span is None:
             self._by_span = {each.span_id: each for each in self._observations}
-        for _ in range(_DEPTH):
-            outer = self._by_span.get(one.parent_id)
-            if outer is None or outer.trace_id != one.trace_id:
+        for _ in range(_MAX_ANCESTORS):
+            outer = self._by_span.get(observation.parent_id)
+            if outer is None or outer.trace_id != observation.trace_id:
                 break
-            one = outer
-        return one
+            observation = outer
+        return observation
 
-    def _name(self, run: Run, trace: Trace, one: Observation) -> None:
-        """Give a run and its session the best names that are known by now."""
-        key = id(run), one.trace_id
+    def _update_name(self, run: Run, trace: Trace, observation: Observation) -> None:
+        """Give a run and its session the best names known so far."""
+        key = id(run), observation.trace_id
         if key in self._named:
             return
         self._named.add(key)
-        name, session = name_in(one), one.session
-        for other in self._spans_of_trace(one):
-            if other.kind is None or other.is_own or not _is_of_session(other, run, session):
+        name, session = candidate_name(observation), observation.session
+        for other in self._get_trace_spans(observation):
+            if other.kind is None or other.is_own or not _matches_session(other, run, session):
                 continue
-            name = max(name, name_in(other))
+            name = max(name, candidate_name(other))
             session = session or other.session
         agent, is_better = run.agent_id, name > run.name
         if not agent:
-            run.began_as = name[3]
+            run.first_name = name[3]
             agent = self._traces.usual_name(run.incarnation_id, name[3])
         elif is_better:
             agent = name[3]
-            self._traces.note_name(run.incarnation_id, run.began_as, agent)
+            self._traces.note_name(run.incarnation_id, run.first_name, agent)
         named_session = not run.has_own_session and bool(session)
         if named_session:
             trace.runs.pop(run.session_id, None)
-        self._rename(run, one, agent, session if named_session else run.session_id)
+        self._rename(run, observation, agent, session if named_session else run.session_id)
         run.name = max(name, run.name)
         run.has_own_session |= named_session
         trace.add(run)
 
-    def _rename(self, run: Run, one: Observation, agent: str, session: str) -> None:
-        """Give a run and its session other names, and say so if they had names before."""
+    def _rename(self, run: Run, observation: Observation, agent: str, session: str) -> None:
+        """Rename a run and its session; emit an event if they had names before."""
         if run.agent_id and (agent, session) != (run.agent_id, run.session_id):
-            self._batch.on_undo(run.names_kept())
-            self._emit(EventType.AGENT_RENAMED, run, one, {"agent_id": agent, "session_id": session})
+            self._batch.on_undo(run.name_restorer())
+            self._emit(EventType.AGENT_RENAMED, run, observation, {"agent_id": agent, "session_id": session})
         run.agent_id, run.session_id = agent, session
 
-    def _spans_of_trace(self, one: Observation) -> Sequence[Observation]:
-        """Return what the request holds of the trace of a span, in its process."""
+    def _get_trace_spans(self, observation: Observation) -> Sequence[Observation]:
+        """Return the request's observations of a trace in one process."""
         if self._by_trace is None:
             self._by_trace = {}
             for each in self._observations:
                 key = each.trace_id, each.process.incarnation_id
                 self._by_trace.setdefault(key, []).append(each)
-        return self._by_trace.get((one.trace_id, one.process.incarnation_id), ())
+        return self._by_trace.get((observation.trace_id, observation.process.incarnation_id), ())
 
-    def _own_run(self, one: Observation) -> Run:
-        incarnation = one.incarnation or one.process.incarnation_id
-        key = (one.trace_id, one.agent, one.session, incarnation)
+    def _find_own_run(self, observation: Observation) -> Run:
+        incarnation = observation.incarnation or observation.process.incarnation_id
+        key = (observation.trace_id, observation.agent, observation.session, incarnation)
         run = self._own_runs.get(key)
         if run is None:
-            if one.trace_id:
-                # Spans without a name in this trace (a model client's, say) are this agent's.
-                trace = self._traces.get(one.trace_id, one.process)
-                run = trace.own(one.agent, one.session, incarnation)
+            if observation.trace_id:
+                # Unnamed spans in this trace, such as a model client's, belong to this agent.
+                trace = self._traces.get(observation.trace_id, observation.process)
+                run = trace.own_run(observation.agent, observation.session, incarnation)
             else:
-                run = Run(one.agent, one.session, incarnation, own=True)
+                run = Run(observation.agent, observation.session, incarnation, is_own=True)
             self._own_runs[key] = run
         return run
 
-    def _counts(self, run: Run, one: Observation) -> bool:
+    def _is_new_work(self, run: Run, observation: Observation) -> bool:
         """
-        Say whether a piece of work of another framework is none that has been counted, and note its id.
+        Return whether work of another framework was not counted before, and record its id.
 
-        Two instrumentations on one call (the framework's and the model client's) make two spans of it, one
-        around the other or both beside each other. The first of them to begin and the first to end count.
+        Two instrumentations of one call, such as the framework's and the model client's, make two spans:
+        nested or side by side. The first to start and the first to end count.
         """
-        if not one.end and not run.open and run.ended_at and one.start <= run.ended_at:
+        if not observation.end and not run.open and run.ended_at and observation.start <= run.ended_at:
             return False
-        if one.kind is Kind.AGENT:
+        if observation.kind is Kind.AGENT:
             return True
-        what = _work_of(one)
-        run.has_tools |= one.kind is Kind.TOOL
-        around = run.begun.get(one.parent_id)
+        what = _work_key(observation)
+        run.has_tools |= observation.kind is Kind.TOOL
+        around = run.open_work.get(observation.parent_id)
         is_inside = around is not None and around.what == what
-        if not one.end:
+        if not observation.end:
             if is_inside:
                 return False
-            elsewhere = run.begun_elsewhere(what, one.library)
-            call_id = elsewhere or one.data.get("call_id") or one.span_id.hex()
-            run.note_begun(one.span_id, what, call_id, one.library)
+            elsewhere = run.find_open_elsewhere(what, observation.library)
+            call_id = elsewhere or observation.data.get("call_id") or observation.span_id.hex()
+            run.add_open_work(observation.span_id, what, call_id, observation.library)
             if elsewhere is not None:
                 return False
-        elif one.kind is Kind.TOOL and run.is_told(str(one.data.get("call_id", ""))):
+        elif observation.kind is Kind.TOOL and run.is_reported(str(observation.data.get("call_id", ""))):
             return False
-        elif self._traces.get(one.trace_id, one.process).wraps(
-            one.span_id, one.parent_id, what
-        ) or run.is_repeat(_as_call(one)):
-            run.begun.pop(one.span_id, None)
+        elif self._traces.get(observation.trace_id, observation.process).is_wrapper(
+            observation.span_id, observation.parent_id, what
+        ) or run.is_repeat(_to_call(observation)):
+            run.open_work.pop(observation.span_id, None)
             return False
-        begun = run.begun.get(one.span_id) or (around if is_inside else None)
-        if begun is not None and one.kind is Kind.TOOL:
-            one.data["call_id"] = begun.call_id
-        if one.end:
-            run.begun.pop(one.span_id, None)
+        open_work = run.open_work.get(observation.span_id) or (around if is_inside else None)
+        if open_work is not None and observation.kind is Kind.TOOL:
+            observation.data["call_id"] = open_work.call_id
+        if observation.end:
+            run.open_work.pop(observation.span_id, None)
         return True
 
-    # -- when it began and ended ----------------------------------------------------------------
+    # -- starts and ends ------------------------------------------------------------------------
 
-    def _begin(self, run: Run, one: Observation) -> None:
-        """Say that a run of another framework has begun, when the first that is heard of it arrives."""
-        spread = CLOCK_SPREAD if one.start <= run.ended_at else 0
-        if run.open or (run.ended_at and (one.end or one.start) <= run.ended_at + spread):
+    def _begin_run(self, run: Run, observation: Observation) -> None:
+        """Start a run of another framework when its first record arrives."""
+        spread = CLOCK_TOLERANCE if observation.start <= run.ended_at else 0
+        if run.open or (run.ended_at and (observation.end or observation.start) <= run.ended_at + spread):
             return
         self._batch.set_open(run, True, run.ended_at)
-        run.began_at = one.start or one.end
-        run.failure, run.judged_at = {}, 0
+        run.began_at = observation.start or observation.end
+        run.failure, run.outcome_at = {}, 0
         data: dict[str, Any] = {"start_records": False}
-        if one.library:
-            data["framework"] = clean_name(one.library)
-        if one.version:
-            data["version"] = clean_name(one.version)
-        self._emit(EventType.EXECUTION_STARTED, run, one, data, at=one.start or one.end)
+        if observation.library:
+            data["framework"] = clean_name(observation.library)
+        if observation.version:
+            data["version"] = clean_name(observation.version)
+        self._emit(
+            EventType.EXECUTION_STARTED, run, observation, data, at=observation.start or observation.end
+        )
 
-    def _end_of_trace(self, one: Observation) -> None:
-        """End what is open in a trace whose outermost span in this process has ended."""
-        if not one.is_outermost or not one.end:
+    def _end_trace(self, observation: Observation) -> None:
+        """End the open runs of a trace whose outermost span in this process has ended."""
+        if not observation.is_outermost or not observation.end:
             return
-        trace = self._traces.known(one.trace_id, one.process)
+        trace = self._traces.find(observation.trace_id, observation.process)
         if trace is None:
-            self._traces.note_root(one, _failure_of(one))
+            self._traces.note_root(observation, observation.failure)
             return
         for run in list(trace.open_runs()):
             if run.is_loose:
-                self._hold(run, one)
-            elif run.began_at <= one.end:  # else it ended before there was an agent: it made one
-                self._end(run, one)
+                self._hold_end(run, observation)
+            elif run.began_at <= observation.end:  # else it created the agent, before the run
+                self._end_run(run, observation)
 
-    def _hold(self, run: Run, one: Observation) -> None:
+    def _hold_end(self, run: Run, observation: Observation) -> None:
         """End a run unless more of it arrives."""
-        known = self._ends.get(run)
-        self._ends.hold(run, one if known is None or known.end < one.end else known, self._now + HOLD)
+        held = self._pending_ends.get(run)
+        self._pending_ends.hold(
+            run,
+            observation if held is None or held.end < observation.end else held,
+            self._now + RUN_END_HOLD,
+        )
 
-    def _end(
-        self, run: Run, one: Observation, at: int | None = None, failure: dict[str, Any] | None = None
+    def _end_run(
+        self, run: Run, observation: Observation, at: int | None = None, failure: dict[str, Any] | None = None
     ) -> None:
-        at = one.end if at is None else at
+        at = observation.end if at is None else at
         self._batch.set_open(run, False, at)
-        self._ends.drop(run)
-        own = _failure_of(one) if failure is None else failure
+        self._pending_ends.drop(run)
+        own = observation.failure if failure is None else failure
         failure = own or run.failure
         run.own_failure, run.has_failed = own, bool(failure)
-        if run.agent_id not in (run.began_as, run.name[3]):
-            # It was called after runs that began like it, and nothing has said so since.
-            self._traces.note_name(run.incarnation_id, run.began_as, run.began_as)
+        if run.agent_id not in (run.first_name, run.name[3]):
+            # Its name was guessed from earlier runs, and no record has confirmed it.
+            self._traces.note_name(run.incarnation_id, run.first_name, run.first_name)
         kind = EventType.EXECUTION_FAILED if failure else EventType.EXECUTION_COMPLETED
-        if one.data.get("waiting_reason") == WaitingReason.PAUSED:
+        if observation.data.get("waiting_reason") == WaitingReason.PAUSED:
             kind = EventType.EXECUTION_PAUSED
-        self._emit(kind, run, one, failure, at=at)
+        self._emit(kind, run, observation, failure, at=at)
 
-    def _correct_end(self, run: Run, one: Observation) -> None:
-        """Say how a run ended if what arrived after its end says otherwise."""
+    def _correct_end(self, run: Run, observation: Observation) -> None:
+        """Emit a corrected end if records that arrived after the end change the outcome."""
         failure = run.own_failure or run.failure
         if bool(failure) != run.has_failed:
             run.has_failed = bool(failure)
             kind = EventType.EXECUTION_FAILED if failure else EventType.EXECUTION_COMPLETED
-            self._emit(kind, run, one, failure, at=run.ended_at)
+            self._emit(kind, run, observation, failure, at=run.ended_at)
 
-    # -- what -----------------------------------------------------------------------------------
+    # -- work -----------------------------------------------------------------------------------
 
-    def _agent(self, run: Run, one: Observation) -> None:
-        if run.own:
-            self._end(run, one)
+    def _end_agent(self, run: Run, observation: Observation) -> None:
+        if run.is_own:
+            self._end_run(run, observation)
             return
-        if failure := _failure_of(one):
-            run.note_outcome(failure, one.end)
-        trace = self._traces.get(one.trace_id, one.process)
-        if one.agent and not one.is_outermost and not trace.open_agents:
-            # An agent inside another one, or inside a workflow: what is around it may go on.
-            self._hold(run, one)
+        if failure := observation.failure:
+            run.note_outcome(failure, observation.end)
+        trace = self._traces.get(observation.trace_id, observation.process)
+        if observation.agent and not observation.is_outermost and not trace.open_agents:
+            # An agent inside another agent or a workflow: the outer one may continue.
+            self._hold_end(run, observation)
 
-    def _step(self, run: Run, one: Observation) -> None:
-        self._emit(EventType.STEP_COMPLETED, run, one, one.data)
+    def _end_step(self, run: Run, observation: Observation) -> None:
+        self._emit(EventType.STEP_COMPLETED, run, observation, observation.data)
         run.end_step()
 
-    def _llm(self, run: Run, one: Observation) -> None:
-        if not run.own:
-            self._calls_in_messages(run, one)
+    def _end_llm_call(self, run: Run, observation: Observation) -> None:
+        if not run.is_own:
+            self._collect_message_calls(run, observation)
         run.end_step()
-        run.last_llm = one.span_id.hex()
-        self._emit(EventType.LLM_CALL_COMPLETED, run, one, one.data)
-        if not run.own:
-            run.note_outcome(_failure_of(one), one.end)
-            # Frameworks know no steps: a turn of the model is one.
-            step: dict[str, Any] = {key: one.data[key] for key in _OF_STEP if key in one.data}
+        run.last_llm = observation.span_id.hex()
+        self._emit(EventType.LLM_CALL_COMPLETED, run, observation, observation.data)
+        if not run.is_own:
+            run.note_outcome(observation.failure, observation.end)
+            # Other frameworks have no steps: each model turn is one.
+            step: dict[str, Any] = {
+                key: observation.data[key] for key in _STEP_KEYS if key in observation.data
+            }
             step["is_model_turn"] = True
-            self._emit(EventType.STEP_COMPLETED, run, one, step)
+            self._emit(EventType.STEP_COMPLETED, run, observation, step)
 
-    def _calls_in_messages(self, run: Run, one: Observation) -> None:
-        """Note tool calls that only messages tell of: those of an answer, and of the next question."""
-        if run.has_tools or not one.end or not (one.question or one.answer):
+    def _collect_message_calls(self, run: Run, observation: Observation) -> None:
+        """Collect tool calls that appear only in the messages of a model call."""
+        if (
+            run.has_tools
+            or not observation.end
+            or not (observation.request_messages or observation.response_messages)
+        ):
             return
-        asked, results = tool_calls_in(one.question)
-        for call in asked + tool_calls_in(one.answer)[0]:
-            run.note_asked(call)
+        requested, results = find_tool_calls(observation.request_messages)
+        for call in requested + find_tool_calls(observation.response_messages)[0]:
+            run.add_requested_call(call)
         for result in results:
-            run.note_result(result, one.start, one.span_id.hex())
-        if self._answers.get(run) is None:
-            self._answers.hold(run, one, self._now + ANSWER_HOLD)
+            run.add_result(result, observation.start, observation.span_id.hex())
+        if self._pending_answers.get(run) is None:
+            self._pending_answers.hold(run, observation, self._now + UNSEEN_TOOL_HOLD)
 
-    def _tell_answered(self, run: Run, one: Observation) -> None:
-        """Tell of the tool calls of which only messages have told."""
+    def _emit_answered_calls(self, run: Run, observation: Observation) -> None:
+        """Emit the tool calls that only messages report."""
         if run.has_tools:
             return
-        for call, result, at, turn in run.take_answered():
-            self._batch.on_undo(partial(run.note_again, result, at, turn))
+        for call, result, at, turn in run.pop_answered_calls():
+            self._batch.on_undo(partial(run.restore_result, result, at, turn))
             data = {"tool": call.tool, "call_id": call.id, "args_hash": call.args_hash, **call.effect}
             data["result_hash"] = result.result_hash
             data["outcome"] = (ToolOutcome.ERROR if result.has_failed else ToolOutcome.OK).value
             data["turn"] = turn
-            self._emit(EventType.TOOL_CALL_COMPLETED, run, one, data, at=at)
+            self._emit(EventType.TOOL_CALL_COMPLETED, run, observation, data, at=at)
 
-    def _tool(self, run: Run, one: Observation) -> None:
-        one.data["turn"] = run.turn_of(one.span_id.hex(), one.start, one.end)
-        self._emit(EventType.TOOL_CALL_COMPLETED, run, one, one.data)
+    def _end_tool_call(self, run: Run, observation: Observation) -> None:
+        observation.data["turn"] = run.turn_of(observation.span_id.hex(), observation.start, observation.end)
+        self._emit(EventType.TOOL_CALL_COMPLETED, run, observation, observation.data)
 
     def _emit(
-        self, type_: EventType, run: Run, one: Observation, data: dict[str, Any], *, at: int | None = None
+        self,
+        type_: EventType,
+        run: Run,
+        observation: Observation,
+        data: dict[str, Any],
+        *,
+        at: int | None = None,
     ) -> None:
         events = self._batch.renames if type_ is EventType.AGENT_RENAMED else self._batch.events
         if type_ is EventType.LLM_CALL_COMPLETED:
-            data = self._with_cost(one, data)
-        at = one.end if at is None else at
-        if run.ended_at and not run.open and not run.own:
-            at = min(at, run.ended_at)  # work of a run that is over does not make it active again
+            data = self._add_cost(observation, data)
+        at = observation.end if at is None else at
+        if run.ended_at and not run.open and not run.is_own:
+            at = min(at, run.ended_at)  # late work does not make an ended run active again
         events.append(
             AgentEvent(
                 type=type_,
@@ -498,53 +525,60 @@ class _Assembly:
                 agent_id=run.agent_id,
                 session_id=run.session_id,
                 incarnation_id=run.incarnation_id,
-                graph_id=one.graph,
-                node_id=one.node,
-                trace_id=one.trace_id.hex(),
-                span_id=one.span_id.hex(),
+                graph_id=observation.graph,
+                node_id=observation.node,
+                trace_id=observation.trace_id.hex(),
+                span_id=observation.span_id.hex(),
                 data=data,
                 id="",
             )
         )
 
-    def _with_cost(self, one: Observation, data: dict[str, Any]) -> dict[str, Any]:
+    def _add_cost(self, observation: Observation, data: dict[str, Any]) -> dict[str, Any]:
         """
-        Return what is said of a model call with its price, if the table knows one.
+        Add the price of a model call, if the table has one.
 
-        A client that tells costs may do so later in another record: nothing is priced beside that.
+        Calls of a client that reports costs are not priced: the cost may arrive in a later record.
         """
-        if "cost_usd" in data or one.client in TELL_COST or not self._prices:
+        if "cost_usd" in data or observation.client in COST_REPORTING_CLIENTS or not self._prices:
             return data
-        used = (data.get(key) or 0 for key in _PRICED)
-        cost = price_call(data.get("model") or "", Tokens(*used), self._prices)
+        tokens = (data.get(key) or 0 for key in _TOKEN_KEYS)
+        cost = price_call(data.get("model") or "", Tokens(*tokens), self._prices)
         return data if cost is None else data | {"cost_usd": float(cost)}
 
 
-def _failure_of(one: Observation) -> dict[str, Any]:
-    return {key: one.data[key] for key in ("error_type", "error") if key in one.data}
+def _work_key(observation: Observation) -> str:
+    """Return a key for the kind of work; each tool is a kind of its own."""
+    return (
+        f"{observation.kind} {observation.data['tool']}"
+        if observation.kind is Kind.TOOL
+        else str(observation.kind)
+    )
 
 
-def _work_of(one: Observation) -> str:
-    """Return what kind of work an observation is of; calls of two tools are of two kinds."""
-    return f"{one.kind} {one.data['tool']}" if one.kind is Kind.TOOL else str(one.kind)
+def _to_call(observation: Observation) -> EndedCall:
+    mark = observation.data.get("args_hash" if observation.kind is Kind.TOOL else "output_tokens")
+    id_ = observation.data.get("call_id", "") if observation.kind is Kind.TOOL else observation.call
+    return EndedCall(
+        _work_key(observation),
+        (observation.library,),
+        observation.start,
+        observation.end or observation.start,
+        id_,
+        mark,
+    )
 
 
-def _as_call(one: Observation) -> EndedCall:
-    mark = one.data.get("args_hash" if one.kind is Kind.TOOL else "output_tokens")
-    id_ = one.data.get("call_id", "") if one.kind is Kind.TOOL else one.call
-    return EndedCall(_work_of(one), (one.library,), one.start, one.end or one.start, id_, mark)
-
-
-def _is_of_session(one: Observation, run: Run, session: str) -> bool:
-    """Say whether a span of a run's trace may be of its session."""
-    if not one.session or one.session == run.session_id:
+def _matches_session(observation: Observation, run: Run, session: str) -> bool:
+    """Return whether a span of a run's trace may belong to the run's session."""
+    if not observation.session or observation.session == run.session_id:
         return True
-    return not run.has_own_session and session in ("", one.session)
+    return not run.has_own_session and session in ("", observation.session)
 
 
-_ENDED: Final = {
-    Kind.AGENT: _Assembly._agent,
-    Kind.STEP: _Assembly._step,
-    Kind.LLM: _Assembly._llm,
-    Kind.TOOL: _Assembly._tool,
+_END_HANDLERS: Final = {
+    Kind.AGENT: _Assembly._end_agent,
+    Kind.STEP: _Assembly._end_step,
+    Kind.LLM: _Assembly._end_llm_call,
+    Kind.TOOL: _Assembly._end_tool_call,
 }

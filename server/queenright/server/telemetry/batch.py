@@ -1,4 +1,4 @@
-"""What the records of one request or hook call became: events, and what was not used."""
+"""The result of reading one request or hook call: events, and records that were not used."""
 
 from __future__ import annotations
 
@@ -15,72 +15,73 @@ from queenright.server.telemetry.unusable import UnusableRecordError, Unused
 from queenright.server.telemetry.values import number_events
 
 MAX_EVENTS: Final = 1_024
-"""Events that are handed on at once; of a longer request the rest follows."""
+"""Events that are stored at once; a longer request is stored in several batches."""
 
 _MAX_REASONS: Final = 5
 
 
 @dataclass(slots=True)
 class Batch:
-    """Events in the order of their times, and how many records were accepted, ignored and rejected."""
+    """Events ordered by time, and the number of accepted, ignored and rejected records."""
 
     events: list[AgentEvent] = field(default_factory=list)
     renames: list[AgentEvent] = field(default_factory=list)
-    """Events that come before the others: all of these are of an agent under its new name."""
+    """Renames. They precede the other events, which use the new names."""
     accepted: int = 0
     ignored: int = 0
     rejected: int = 0
-    all_rejected: int = 0
-    """Those rejected before the last `clear`."""
+    rejected_total: int = 0
+    """Records rejected before the last `clear`."""
     sources: Sources = field(default_factory=Sources)
-    """What each of the senders has sent, and what was not used of it."""
+    """What each sender sent, and what was not used."""
     reasons: list[str] = field(default_factory=list)
-    signs: dict[str, float | None] = field(default_factory=dict)
-    """The processes that it is of, and in how many seconds each says again what is open, if it does."""
+    report_intervals: dict[str, float | None] = field(default_factory=dict)
+    """By incarnation id: the seconds after which the process reports its open work again; None if it does
+    not."""
     identities: set[bytes] = field(default_factory=set)
-    """Of the records that were accepted."""
+    """Identities of the accepted records."""
     _before: list[tuple[Run, bool, int]] = field(default_factory=list)
     _on_undo: list[Callable[[], None]] = field(default_factory=list)
 
     def reject(self, process: Process, scope: str, error: UnusableRecordError) -> None:
-        """Count a record that cannot be used; the sender is told the first few reasons."""
+        """Count a record that cannot be used. The response contains the first few reasons."""
         self.rejected += 1
-        self.sources.of(process, scope).rejected[error.fault] += 1
-        self.say(str(error))
+        self.sources.for_process(process, scope).rejected[error.fault] += 1
+        self.add_reason(str(error))
 
-    def say(self, reason: str) -> None:
-        """Have the sender told a reason, unless there are enough."""
+    def add_reason(self, reason: str) -> None:
+        """Add a reason to the response, up to a limit."""
         if reason not in self.reasons and len(self.reasons) < _MAX_REASONS:
             self.reasons.append(reason)
 
     def ignore(self, process: Process, scope: str, reason: Unused) -> None:
         """Count a record that is not used."""
         self.ignored += 1
-        self.sources.of(process, scope).unused[reason] += 1
+        self.sources.for_process(process, scope).unused[reason] += 1
 
     def set_open(self, run: Run, is_open: bool, ended_at: int) -> None:
-        """Note that a run has begun or ended, so that it can be taken back."""
+        """Open or close a run, so that `undo` can revert it."""
         self._before.append((run, run.open, run.ended_at))
         run.open, run.ended_at = is_open, ended_at
 
     def on_undo(self, forget: Callable[[], None]) -> None:
-        """Have this called if the events are not stored."""
+        """Register a callback for `undo`."""
         self._on_undo.append(forget)
 
     def undo(self) -> None:
-        """Take back which runs have begun and ended: the events were not stored, and may come again."""
+        """Revert all state changes: the events were not stored, and the sender may send them again."""
         for run, was_open, ended_at in reversed(self._before):
             run.open, run.ended_at = was_open, ended_at
         for forget in reversed(self._on_undo):
             forget()
 
     def clear(self) -> None:
-        """Begin anew once the events are stored; what the sender is told stays."""
-        self.all_rejected += self.rejected
+        """Reset after the events are stored. Reasons for the response are kept."""
+        self.rejected_total += self.rejected
         self.accepted = self.ignored = self.rejected = 0
         self.events, self.renames = [], []
         self.sources.clear()
-        self.signs.clear()
+        self.report_intervals.clear()
         self.identities = set()
         self._before = []
         self._on_undo = []

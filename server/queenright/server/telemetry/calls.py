@@ -1,4 +1,4 @@
-"""Which records tell of one and the same call: by its id, or by what it was and when."""
+"""Match records of the same call: by its id, or by its content and time."""
 
 from __future__ import annotations
 
@@ -10,48 +10,47 @@ from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 
 MAX_CALLS: Final = 64
-_BEFORE: Final = "before"
-"""The source of what is known of calls after a restart."""
+_BEFORE_RESTART: Final = "before"
+"""The source of calls that were restored after a restart."""
 _SLACK: Final = 2_000_000
 """Nanoseconds: clients round their times to milliseconds."""
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A call of a model or a tool that at least one source has told of."""
+    """A model or tool call that at least one source has reported."""
 
     kind: Kind
     id: str
     start: int
     end: int = 0
-    shifted: int | None = None
-    """By how much its times were moved, as in an observation: another record of it may be moved by more."""
+    clock_shift: int | None = None
+    """Its `Observation.clock_shift`; that of another record may be greater."""
     has_failed: bool = False
-    """Its end was told as a failure."""
+    """A source reported its end as a failure."""
     is_subagent: bool = False
-    """A sub-agent made it, as one of its sources has told."""
+    """A source reported that a sub-agent made it."""
     has_cost: bool = False
-    """What it cost was told."""
+    """A source reported its cost."""
     unpriced_tokens: int = 0
-    """Of a call of a model that was told without its cost: the tokens that were told."""
+    """The tokens of a model call that was reported without its cost."""
     tool: str = ""
     arguments: str | None = None
-    """The hash of a tool's arguments, where a source has told them."""
+    """The hash of a tool's arguments, if a source reported them."""
     effect: str | None = None
-    """What the call does, where its arguments tell that."""
+    """What the call does, if its arguments show it."""
     sources: set[tuple[str, bool]] = field(default_factory=set)
-    """Which source has told of it, and whether of its end."""
+    """The sources that reported it, each with whether it reported the end."""
 
 
 class Calls:
     """
-    The calls of one session seen last.
+    The most recent calls of one session.
 
-    Sources that know a call's id name it by that. Where they do not (a log record and a span of one model
-    call), two calls are one if they come from different sources and at least half of the shorter lies within
-    the other: a session waits for one answer of its model before it asks again. Calls of tools are one only
-    if the tool and its arguments are the same, too; a source that told when a call began tells its end, of
-    equal calls that of the first.
+    Records with a call id match by id. Without ids (a log record and a span of one model call), two records
+    are the same call if they come from different sources and at least half of the shorter one overlaps the
+    other: a session has one model call at a time. Tool calls must also have the same tool and arguments; a
+    source that reported a start also reports the end, and among equal calls the first one ends.
     """
 
     def __init__(self) -> None:
@@ -62,48 +61,48 @@ class Calls:
         self._sources: set[str] = set()
         self._noted = 0
 
-    def note(self, one: Observation, kind: Kind) -> tuple[Call, bool]:
-        """Return the call of a kind that an observation is of, and whether it is new."""
-        self._sources.add(one.source)
-        call = self._find(one, kind)
+    def record(self, observation: Observation, kind: Kind) -> tuple[Call, bool]:
+        """Return the call that an observation reports, and whether the call is new."""
+        self._sources.add(observation.source)
+        call = self._find(observation, kind)
         is_new = call is None
         if call is None:
-            tool = str(one.data.get("tool", ""))
+            tool = str(observation.data.get("tool", ""))
             self._noted += 1
-            name = one.call or f"{tool}-{one.start}-{self._noted}"
-            call = Call(kind, name, one.start, tool=tool, shifted=one.shifted)
+            name = observation.call or f"{tool}-{observation.start}-{self._noted}"
+            call = Call(kind, name, observation.start, tool=tool, clock_shift=observation.clock_shift)
             self._add(call)
-        call.arguments = call.arguments or one.data.get("args_hash")
-        call.effect = call.effect or one.data.get("effect")
-        call.is_subagent |= one.is_subagent
-        call.sources.add((one.source, one.end > 0))
+        call.arguments = call.arguments or observation.data.get("args_hash")
+        call.effect = call.effect or observation.data.get("effect")
+        call.is_subagent |= observation.is_subagent
+        call.sources.add((observation.source, observation.end > 0))
         return call, is_new
 
-    def recall(self, kind: Kind, id_: str, tool: str, start: int, end: int) -> Call:
-        """Note a call that was told before the service was started anew, and its end if ``end`` is not 0."""
+    def restore(self, kind: Kind, id_: str, tool: str, start: int, end: int) -> Call:
+        """Restore a call from before a restart, and its end unless ``end`` is 0."""
         id_ = id_ or f"{tool}-{end}"
         call = self._calls[kind].get(id_)
         if call is None:
             call = Call(kind, id_, start, tool=tool)
             self._add(call)
-            self._sources.add(_BEFORE)
-        call.sources.add((_BEFORE, end > 0))
+            self._sources.add(_BEFORE_RESTART)
+        call.sources.add((_BEFORE_RESTART, end > 0))
         if end:
             self.end(call, end)
         return call
 
     def end(self, call: Call, at: int) -> None:
-        """Note when a call ended."""
+        """Set the end of a call."""
         if not call.end:
             self._open[call.kind] -= 1
         call.end = at
 
     def is_open(self, kind: Kind) -> bool:
-        """Return whether a call of this kind has begun and not ended."""
+        """Return whether a call of this kind is open."""
         return self._open[kind] > 0
 
     def find_open(self, tool: str, arguments: str | None, but: Collection[str]) -> Call | None:
-        """Return the call of a tool with these arguments that began last and goes on; none of ``but``."""
+        """Return the newest open call of a tool with these arguments, except the ids in ``but``."""
         for call in reversed(self._calls[Kind.TOOL].values()):
             if call.tool == tool and call.arguments == arguments and not call.end and call.id not in but:
                 return call
@@ -117,49 +116,53 @@ class Calls:
         calls[call.id] = call
         self._open[call.kind] += 1
 
-    def _find(self, one: Observation, kind: Kind) -> Call | None:
-        if one.call:
-            return self._calls[kind].get(one.call)
+    def _find(self, observation: Observation, kind: Kind) -> Call | None:
+        if observation.call:
+            return self._calls[kind].get(observation.call)
         if len(self._sources) == 1 and not self._open[kind]:
-            return None  # whoever tells this has told the ends of all
+            return None  # the only source has reported the ends of all calls
         alike = reversed(self._calls[kind].values())
-        told = (one.source, True)
+        end_report = (observation.source, True)
         if kind is Kind.TOOL:
-            same = [call for call in alike if _is_same_work(call, one)]
-            begun = [call for call in same if (one.source, False) in call.sources]
-            if one.end and begun:
-                return next((call for call in reversed(begun) if not call.end), begun[-1])
-            alike = iter([call for call in same if call not in begun])
+            same = [call for call in alike if _is_same_work(call, observation)]
+            started = [call for call in same if (observation.source, False) in call.sources]
+            if observation.end and started:
+                return next((call for call in reversed(started) if not call.end), started[-1])
+            alike = iter([call for call in same if call not in started])
         return max(
-            (call for call in alike if told not in call.sources and _is_same_time(call, one)),
-            key=lambda call: _shared(call, one),
+            (call for call in alike if end_report not in call.sources and _overlaps(call, observation)),
+            key=lambda call: _overlap(call, observation),
             default=None,
         )
 
 
-def _is_same_work(call: Call, one: Observation) -> bool:
-    """Say whether a call is of the same tool and arguments, and its source has not told this of it."""
-    arguments = one.data.get("args_hash")
+def _is_same_work(call: Call, observation: Observation) -> bool:
+    """Return whether a call has the same tool and arguments, and this source has not reported it yet."""
+    arguments = observation.data.get("args_hash")
     return (
-        call.tool == one.data.get("tool")
+        call.tool == observation.data.get("tool")
         and (call.arguments is None or arguments is None or call.arguments == arguments)
-        and (one.source, one.end > 0) not in call.sources
+        and (observation.source, observation.end > 0) not in call.sources
     )
 
 
-def _span(call: Call, one: Observation) -> tuple[int, int, int, int]:
-    """Return when both began and ended, by one clock; a call that goes on lasts as long as it must."""
-    moved = 0 if one.shifted is None or call.shifted is None else one.shifted - call.shifted
-    start, end = one.start + moved, (one.end or one.start) + moved
+def _common_times(call: Call, observation: Observation) -> tuple[int, int, int, int]:
+    """Return start and end of both on one clock; an open call lasts until the other ends."""
+    moved = (
+        0
+        if observation.clock_shift is None or call.clock_shift is None
+        else observation.clock_shift - call.clock_shift
+    )
+    start, end = observation.start + moved, (observation.end or observation.start) + moved
     return call.start, call.end or max(call.start, end), start, end
 
 
-def _shared(call: Call, one: Observation) -> int:
-    call_start, call_end, start, end = _span(call, one)
+def _overlap(call: Call, observation: Observation) -> int:
+    call_start, call_end, start, end = _common_times(call, observation)
     return min(call_end, end) - max(call_start, start)
 
 
-def _is_same_time(call: Call, one: Observation) -> bool:
-    call_start, call_end, start, end = _span(call, one)
-    shared, shorter = _shared(call, one), min(call_end - call_start, end - start)
+def _overlaps(call: Call, observation: Observation) -> bool:
+    call_start, call_end, start, end = _common_times(call, observation)
+    shared, shorter = _overlap(call, observation), min(call_end - call_start, end - start)
     return 2 * shared >= shorter if shorter else shared >= -_SLACK

@@ -1,4 +1,4 @@
-"""What a coding agent's dialect gives: how its records are read, and how it is answered."""
+"""The dialect of a coding agent: how to read its records and answer its hooks."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 
 ReadLog = Callable[[Mapping[str, Any], Process, int], Observation | None]
-"""Of the attributes of a log record, its process, and its time in nanoseconds; raises UnusableRecordError."""
+"""Takes a log record's attributes, its process and its time in nanoseconds; raises UnusableRecordError."""
 ReadHook = Callable[[Mapping[str, Any], Process, int], Observation | None]
-"""Of the JSON of a hook call, its process, and when it arrived in nanoseconds; raises UnusableRecordError."""
-Order = Callable[[str, str, str], dict[str, Any]]
-"""Of a hook's event, an instruction's kind and its message: the answer that hands it over, or nothing."""
-PermitAnswer = Callable[[str, str], dict[str, Any]]
-"""Of a decision, ``allow`` or ``deny``, and words for the model: the answer to the hook that asks."""
+"""Takes the JSON of a hook call, its process and its arrival in nanoseconds; raises UnusableRecordError."""
+InstructionAnswer = Callable[[str, str, str], dict[str, Any]]
+"""Takes a hook event, an instruction's kind and message; returns the answer that delivers it, or {}."""
+PermissionAnswer = Callable[[str, str], dict[str, Any]]
+"""Takes a decision, ``allow`` or ``deny``, and a message for the model; returns the answer to the hook."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One coding agent."""
+    """A coding agent."""
 
     name: str
-    """As in its sessions' names and in the path of its hooks."""
+    """Used in session names and in the path of its hooks."""
     log_scope: str
     read_log: ReadLog
     read_hook: ReadHook
-    order: Order
+    instruction_answer: InstructionAnswer
     span_scope: str = ""
     attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Our field, and the attributes of its spans that it is read from."""
+    """The span attributes from which each of our fields is read."""
     spans: Mapping[str, Kind] | None = None
-    """What its spans are, by their names."""
-    tells_cost: bool = False
-    """Its log says what each call of its model cost: that holds, and no price table is asked."""
-    permit: PermitAnswer | None = None
-    """How the hook of a permission request is answered; None where a client takes no answer to it."""
+    """The kinds of its spans, by span name."""
+    reports_cost: bool = False
+    """Its log reports the cost of each model call, so the price table is not used."""
+    permission_answer: PermissionAnswer | None = None
+    """Answers a permission request; None if the client accepts no answer."""

@@ -1,7 +1,7 @@
 """
-Spans that arrive twice: a client that saw no answer sends its request again, and a span must count once.
+Deduplicate spans: a client that got no response retries its request, and a span must count once.
 
-Without this a slow disk would turn one tool call into a repeat of itself, which is what a loop looks like.
+Otherwise a slow disk would turn one tool call into a repeated one, which looks like a loop.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ class StillStoringError(QueenrightError):
     """Raised when a span arrives again while its first arrival is not yet durable."""
 
     def __init__(self) -> None:
-        super().__init__("these spans are being stored right now; send them again later")
+        super().__init__("these spans are being stored; retry later")
 
 
 class Duplicates:
-    """The spans of the recent past, at least ``window`` of them. For one thread."""
+    """The most recent spans, at least ``window`` of them. Not thread-safe."""
 
     def __init__(self, window: int = WINDOW) -> None:
         self._window = window
         self._stored: set[bytes] = set()
-        self._before: set[bytes] = set()
+        self._older: set[bytes] = set()
         self._storing: set[bytes] = set()
 
-    def seen(self, span: bytes) -> bool:
+    def is_stored(self, span: bytes) -> bool:
         """
-        Say whether a span was stored before.
+        Return whether a span is stored.
 
         Raises:
-            StillStoringError: It is being stored, and whether it will be is not known yet.
+            StillStoringError: It is being stored and the outcome is not known yet.
         """
         if span in self._storing:
             raise StillStoringError
-        return span in self._stored or span in self._before
+        return span in self._stored or span in self._older
 
-    def storing(self, spans: Iterable[bytes]) -> None:
-        """Note that the spans of one request are on their way to the log."""
+    def begin_storing(self, spans: Iterable[bytes]) -> None:
+        """Mark the spans of one request as being stored."""
         self._storing.update(spans)
 
-    def settle(self, spans: Iterable[bytes], *, stored: bool) -> None:
-        """Note how that ended; spans that were not stored may come again."""
+    def finish_storing(self, spans: Iterable[bytes], *, stored: bool) -> None:
+        """Record the outcome; spans that were not stored may be sent again."""
         self._storing.difference_update(spans)
         if not stored:
             return
         self._stored.update(spans)
         if len(self._stored) >= self._window:
-            self._before, self._stored = self._stored, set()
+            self._older, self._stored = self._stored, set()

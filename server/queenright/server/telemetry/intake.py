@@ -1,4 +1,4 @@
-"""The intake: what telemetry has arrived since the start, what was not used of it, and why."""
+"""Statistics of received telemetry since the start: what arrived, what was not used, and why."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from queenright.server.telemetry.sources import DIALECTS, OTHER, Source, Sources
 from queenright.server.telemetry.unusable import Fault, Unused
 
 MAX_SOURCES: Final = 100
-"""More than these are forgotten, those that sent last stay."""
+"""Sources to remember; the most recent ones are kept."""
 MAX_REFUSALS: Final = 50
 OTHER_PATH: Final = "another path"
-_PATHS: Final[Mapping[str, str]] = dict.fromkeys(("/v1/traces", "/v1/logs", "/v1/metrics"), OTHER) | {
-    f"/hooks/{client.name}": client.name for client in CLIENTS
-}
-"""What is received where, and the dialect of a request that cannot be read."""
+GRPC_PATH: Final = "gRPC"
+"""The path under which connections of gRPC clients are counted."""
+_PATHS: Final[Mapping[str, str]] = dict.fromkeys(
+    ("/v1/traces", "/v1/logs", "/v1/metrics", GRPC_PATH), OTHER
+) | {f"/hooks/{client.name}": client.name for client in CLIENTS}
+"""Known paths, and the dialect to which an unreadable request is attributed."""
 _FAULTS: Final[Mapping[int, Fault]] = {
     400: Fault.UNREADABLE,
     401: Fault.UNAUTHORIZED,
@@ -34,48 +36,49 @@ _FAULTS: Final[Mapping[int, Fault]] = {
     408: Fault.TIMEOUT,
     413: Fault.TOO_LARGE,
     415: Fault.UNSUPPORTED,
+    505: Fault.UNSUPPORTED,
 }
-"""Why a request is refused, by its status; others are sent again, and nothing of them is lost."""
-TELL_AGAIN: Final = 3_600.0
-"""Seconds before a sender is told again that nothing is made of what it sends."""
+"""The fault of a refused request, by status. Clients retry on other statuses, so nothing is lost."""
+NOTICE_INTERVAL: Final = 3_600.0
+"""Seconds before a sender is notified again that its telemetry is not used."""
 
 
 @dataclass(slots=True)
 class Refusal:
-    """Requests to one path that were refused whole, with one HTTP status."""
+    """Requests to one path that were refused with one HTTP status."""
 
     path: str
     status: int
     count: int = 0
     reason: str = ""
-    """Of the last one."""
+    """The reason of the last refusal."""
     last_seen: float = 0.0
 
 
 class Intake:
     """
-    What the telemetry port has received. For one thread.
+    What the telemetry port has received. Not thread-safe.
 
     Args:
-        registry: Where the counters of rejected and unused records are registered.
+        registry: The registry for the counters of rejected and unused records.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.sources = Sources(MAX_SOURCES)
         self.rejected: Counter[tuple[str, Fault]] = Counter()
-        """Records by dialect and reason."""
+        """Rejected records by dialect and reason."""
         self.unused: Counter[tuple[str, Unused]] = Counter()
         self._refusals: dict[tuple[str, int], Refusal] = {}
         self._rejected_total, self._unused_total = (
-            Metric(one.name.removesuffix("_total"), one.help, one.labels, registry=registry)
-            for one in (names.TELEMETRY_REJECTED, names.TELEMETRY_UNUSED)
+            Metric(metric.name.removesuffix("_total"), metric.help, metric.labels, registry=registry)
+            for metric in (names.TELEMETRY_REJECTED, names.TELEMETRY_UNUSED)
         )
         for dialect, fault in product(DIALECTS, Fault):
             self._rejected_total.labels(dialect, fault)
 
     def add(self, sources: Sources, now: float) -> list[str]:
-        """Add what a request held; return what its sender is to be told of what nothing is made of."""
-        words = []
+        """Add the sources of a request; return notices for senders whose telemetry is not used."""
+        notices = []
         for new in sources:
             for fault, count in new.rejected.items():
                 self.rejected[new.dialect, fault] += count
@@ -83,26 +86,28 @@ class Intake:
             for reason, count in new.unused.items():
                 self.unused[new.dialect, reason] += count
                 self._unused_total.labels(new.dialect, reason).inc(count)
-            source = self.sources.same_as(new)
+            source = self.sources.merge_into_known(new)
             source.add(new)
             source.first_seen = source.first_seen or now
             source.last_seen = now
-            is_told = source.last_told and now - source.last_told < TELL_AGAIN
+            is_told = source.last_notified and now - source.last_notified < NOTICE_INTERVAL
             if not source.used and source.unused[Unused.NO_AGENT_WORK] and not is_told:
-                source.last_told = now
-                words.append(_nothing_made(source))
-        return words
+                source.last_notified = now
+                notices.append(_unused_notice(source))
+        return notices
 
-    def refuse(self, path: str, status: int, reason: str, now: float, *, fault: Fault | None = None) -> None:
+    def add_refusal(
+        self, path: str, status: int, reason: str, now: float, *, fault: Fault | None = None
+    ) -> None:
         """
-        Note a request that was refused whole; it counts as one record.
+        Count a refused request as one rejected record.
 
         Args:
-            path: Where it was sent.
-            status: Of HTTP.
-            reason: What its sender was told.
+            path: The request's path.
+            status: The HTTP status of the response.
+            reason: The reason in the response.
             now: Seconds since the epoch.
-            fault: What is wrong with it, where that is known better than by the status.
+            fault: The fault, if it is more specific than the status.
         """
         fault = fault or _FAULTS.get(status)
         if fault is not None:
@@ -112,19 +117,19 @@ class Intake:
         key = path if path in _PATHS else OTHER_PATH, status
         while key not in self._refusals and len(self._refusals) >= MAX_REFUSALS:
             del self._refusals[next(iter(self._refusals))]
-        one = self._refusals.pop(key, None) or Refusal(*key)
-        one.count += 1
-        one.reason, one.last_seen = redact(reason, 300), now
-        self._refusals[key] = one
+        refusal = self._refusals.pop(key, None) or Refusal(*key)
+        refusal.count += 1
+        refusal.reason, refusal.last_seen = redact(reason, 300), now
+        self._refusals[key] = refusal
 
     def refusals(self) -> list[Refusal]:
-        """Return the requests that were refused, by path and status, the newest first."""
+        """Return the refused requests by path and status, newest first."""
         return list(reversed(self._refusals.values()))
 
 
-def _nothing_made(source: Source) -> str:
+def _unused_notice(source: Source) -> str:
     return (
-        f"nothing is made of what {source.service!r} sends ({', '.join(source.libraries) or 'no scope'}): "
-        "none of it says that it is an agent, a model call or a tool call; "
-        "`queenright telemetry` and the page /telemetry say what to set"
+        f"telemetry of {source.service!r} ({', '.join(source.libraries) or 'no scope'}) is not used: "
+        "none of it is an agent, a model call or a tool call; "
+        "run `queenright telemetry` or open /telemetry to see what to set"
     )

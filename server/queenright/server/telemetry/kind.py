@@ -1,4 +1,4 @@
-"""What a piece of work is."""
+"""Kinds of observations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What a record is about: a piece of work, or something that happens at one moment."""
+    """What an observation is about: a piece of work, or a momentary event."""
 
     AGENT = "agent"
     STEP = "step"
@@ -14,9 +14,9 @@ class Kind(StrEnum):
     TOOL = "tool"
 
     TURN = "turn"
-    """From a prompt to the answer after which the agent waits for the next."""
+    """From a prompt until the agent waits for the next one."""
     NOTE = "note"
-    """Something more about a call that another record tells the end of."""
+    """Additional data about a call whose end another record reports."""
 
     TEXT = "text"
     HEARTBEAT = "heartbeat"
@@ -27,4 +27,4 @@ class Kind(StrEnum):
     BREAKER = "breaker"
     """A circuit breaker in the worker's own process."""
     MCP_SERVER = "mcp_server"
-    """An MCP server of a coding agent was connected, lost, or could not be reached."""
+    """An MCP server of a coding agent connected, disconnected or could not be reached."""

@@ -1,4 +1,4 @@
-"""Log records of our own instrumentation and of coding agents into observations. Pure."""
+"""Convert log records of our instrumentation and of coding agents into observations. Pure."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def read_log(
     record: LogRecord, process: Process, scope: InstrumentationScope, now: float
 ) -> Observation | None:
     """
-    Return what a log record says, None if it is nothing; ``now`` is when it arrived.
+    Return the observation of a log record, or None if it has none; ``now`` is its arrival.
 
     Raises:
-        UnusableRecordError: it lacks what it should have, and what: the sender is told.
+        UnusableRecordError: A required attribute is missing. The message is for the sender.
     """
     if len(record.attributes) > MAX_ATTRIBUTES:
         raise UnusableRecordError(
@@ -48,32 +48,32 @@ def read_log(
         return observation_of(span, process)
     client = CLIENT_OF_LOGS.get(scope.name)
     if client is not None:
-        said = {
-            # Nearly all are texts.
-            each.key: each.value.string_value or plain_of(each.value)
-            for each in record.attributes
+        attributes = {
+            # Nearly all values are strings.
+            attribute.key: attribute.value.string_value or plain_of(attribute.value)
+            for attribute in record.attributes
         }
         time = record.time_unix_nano or record.observed_time_unix_nano or int(now * 1e9)
-        return client.read_log(said, process, time)
-    found = fields_of(record.attributes)
-    if "partial_event" in found:
-        return read_partial_span(text_of(found["partial_event"]), record.body, now)
-    event_name = record.event_name or text_of(found.get("event"))
-    known = RECORDS.get(event_name)
-    if known is None:
+        return client.read_log(attributes, process, time)
+    fields = fields_of(record.attributes)
+    if "partial_event" in fields:
+        return read_partial_span(text_of(fields["partial_event"]), record.body, now)
+    event_name = record.event_name or text_of(fields.get("event"))
+    reader = RECORDS.get(event_name)
+    if reader is None:
         return None
-    agent = text_of(found.get("agent")) or process.agent
-    session = text_of(found.get("session"))
+    agent = text_of(fields.get("agent")) or process.agent
+    session = text_of(fields.get("session"))
     if not agent or not session:
         fault = Fault.NO_SESSION if agent else Fault.NO_NAME
         missing = names.GEN_AI_CONVERSATION_ID if agent else names.GEN_AI_AGENT_NAME
         raise UnusableRecordError(fault, f"a {event_name} record without {missing}")
-    kind, read = known
+    kind, read = reader
     trace_id, span_id = record.trace_id, record.span_id
     time = record.time_unix_nano or record.observed_time_unix_nano
-    data = read(found, now)
+    data = read(fields, now)
     if kind is Kind.AGENT:
-        data = _present(framework=clean_name(scope.name), version=clean_name(scope.version)) | data
+        data = _known_values(framework=clean_name(scope.name), version=clean_name(scope.version)) | data
     return Observation(
         identity=f"{event_name}\n{agent}\n{session}\n{time}\n".encode() + span_id[:8],
         process=process,
@@ -85,105 +85,105 @@ def read_log(
         is_own=True,
         agent=agent,
         session=session,
-        incarnation=text_of(found.get("incarnation")),
-        graph=text_of(found.get("graph")),
-        node=text_of(found.get("node")),
+        incarnation=text_of(fields.get("incarnation")),
+        graph=text_of(fields.get("graph")),
+        node=text_of(fields.get("node")),
         library=scope.name,
         version=scope.version,
         data=data,
     )
 
 
-def _started(found: Fields, now: float) -> dict[str, Any]:
-    return _present(
+def _read_start(fields: Fields, now: float) -> dict[str, Any]:
+    return _known_values(
         start_records=True,
-        framework=text_of(found.get("framework")),
-        version=text_of(found.get("version")),
-        heartbeat_interval=number_of(found.get("heartbeat_interval")),
-        task_id=text_of(found.get("task")),
-        repeatable=True if is_true(found.get("repeatable")) else None,
-        control=True if is_true(found.get("control")) else None,
-        metrics_served=True if is_true(found.get("metrics_served")) else None,
+        framework=text_of(fields.get("framework")),
+        version=text_of(fields.get("version")),
+        heartbeat_interval=number_of(fields.get("heartbeat_interval")),
+        task_id=text_of(fields.get("task")),
+        repeatable=True if is_true(fields.get("repeatable")) else None,
+        control=True if is_true(fields.get("control")) else None,
+        metrics_served=True if is_true(fields.get("metrics_served")) else None,
     )
 
 
-def _step_started(found: Fields, now: float) -> dict[str, Any]:
-    return _present(index=count_of(found.get("index")))
+def _read_step_start(fields: Fields, now: float) -> dict[str, Any]:
+    return _known_values(index=count_of(fields.get("index")))
 
 
-def _llm_started(found: Fields, now: float) -> dict[str, Any]:
-    return _present(model=text_of(found.get("model")), provider=text_of(found.get("provider")))
+def _read_llm_start(fields: Fields, now: float) -> dict[str, Any]:
+    return _known_values(model=text_of(fields.get("model")), provider=text_of(fields.get("provider")))
 
 
-def _tool_started(found: Fields, now: float) -> dict[str, Any]:
-    return _present(
-        tool=text_of(found.get("tool")) or UNNAMED_TOOL,
-        call_id=text_of(found.get("call_id")),
-        timeout=number_of(found.get("timeout")),
+def _read_tool_start(fields: Fields, now: float) -> dict[str, Any]:
+    return _known_values(
+        tool=text_of(fields.get("tool")) or UNNAMED_TOOL,
+        call_id=text_of(fields.get("call_id")),
+        timeout=number_of(fields.get("timeout")),
     )
 
 
-def _heartbeat(found: Fields, now: float) -> dict[str, Any]:
-    return _present(
-        interval=number_of(found.get("heartbeat_interval")),
-        phase=text_of(found.get("phase")),
-        last_tool_call=moment_of(found.get("last_tool_call"), now),
-        token_count=count_of(found.get("token_count")),
-        error_count=count_of(found.get("error_count")),
-        progress_indicator=text_of(found.get("progress")),
-        task_id=text_of(found.get("task")),
+def _read_heartbeat(fields: Fields, now: float) -> dict[str, Any]:
+    return _known_values(
+        interval=number_of(fields.get("heartbeat_interval")),
+        phase=text_of(fields.get("phase")),
+        last_tool_call=moment_of(fields.get("last_tool_call"), now),
+        token_count=count_of(fields.get("token_count")),
+        error_count=count_of(fields.get("error_count")),
+        progress_indicator=text_of(fields.get("progress")),
+        task_id=text_of(fields.get("task")),
     )
 
 
-def _waiting(found: Fields, now: float) -> dict[str, Any]:
-    reason = text_of(found.get("waiting_reason"))
+def _read_waiting(fields: Fields, now: float) -> dict[str, Any]:
+    reason = text_of(fields.get("waiting_reason"))
     return {"reason": reason if reason in _WAITING else None}
 
 
-def _checkpoint(found: Fields, now: float) -> dict[str, Any]:
-    return _present(checkpoint_id=text_of(found.get("checkpoint")))
+def _read_checkpoint(fields: Fields, now: float) -> dict[str, Any]:
+    return _known_values(checkpoint_id=text_of(fields.get("checkpoint")))
 
 
-def _output(found: Fields, now: float) -> dict[str, Any]:
+def _read_output(fields: Fields, now: float) -> dict[str, Any]:
     counts = ("files_changed", "tests_passed", "tests_failed")
-    return _present(**{key: count_of(found.get(key)) for key in counts})
+    return _known_values(**{key: count_of(fields.get(key)) for key in counts})
 
 
-def _resource(found: Fields, now: float) -> dict[str, Any]:
-    return _present(
-        resource=text_of(found.get("resource")),
-        used=number_of(found.get("resource_used")),
-        limit=number_of(found.get("resource_limit")),
+def _read_resource(fields: Fields, now: float) -> dict[str, Any]:
+    return _known_values(
+        resource=text_of(fields.get("resource")),
+        used=number_of(fields.get("resource_used")),
+        limit=number_of(fields.get("resource_limit")),
     )
 
 
-def _breaker(found: Fields, now: float) -> dict[str, Any]:
-    return _present(name=text_of(found.get("breaker")), to=text_of(found.get("breaker_state")))
+def _read_breaker(fields: Fields, now: float) -> dict[str, Any]:
+    return _known_values(name=text_of(fields.get("breaker")), to=text_of(fields.get("breaker_state")))
 
 
-def _nothing(found: Fields, now: float) -> dict[str, Any]:
+def _read_nothing(fields: Fields, now: float) -> dict[str, Any]:
     return {}
 
 
 Reader = Callable[[Fields, float], dict[str, Any]]
-"""Of the attributes, and the time of arrival."""
+"""Takes the attributes and the time of arrival."""
 
 RECORDS: Final[Mapping[str, tuple[Kind, Reader]]] = {
-    names.EVENT_AGENT_STARTED: (Kind.AGENT, _started),
-    names.EVENT_STEP_STARTED: (Kind.STEP, _step_started),
-    names.EVENT_LLM_STARTED: (Kind.LLM, _llm_started),
-    names.EVENT_LLM_DELTA: (Kind.TEXT, _nothing),
-    names.EVENT_TOOL_STARTED: (Kind.TOOL, _tool_started),
-    names.EVENT_HEARTBEAT: (Kind.HEARTBEAT, _heartbeat),
-    names.EVENT_WAITING: (Kind.WAIT, _waiting),
-    names.EVENT_CHECKPOINT: (Kind.CHECKPOINT, _checkpoint),
-    names.EVENT_OUTPUT: (Kind.OUTPUT, _output),
-    names.EVENT_RESOURCE: (Kind.RESOURCE, _resource),
-    names.EVENT_BREAKER: (Kind.BREAKER, _breaker),
+    names.EVENT_AGENT_STARTED: (Kind.AGENT, _read_start),
+    names.EVENT_STEP_STARTED: (Kind.STEP, _read_step_start),
+    names.EVENT_LLM_STARTED: (Kind.LLM, _read_llm_start),
+    names.EVENT_LLM_DELTA: (Kind.TEXT, _read_nothing),
+    names.EVENT_TOOL_STARTED: (Kind.TOOL, _read_tool_start),
+    names.EVENT_HEARTBEAT: (Kind.HEARTBEAT, _read_heartbeat),
+    names.EVENT_WAITING: (Kind.WAIT, _read_waiting),
+    names.EVENT_CHECKPOINT: (Kind.CHECKPOINT, _read_checkpoint),
+    names.EVENT_OUTPUT: (Kind.OUTPUT, _read_output),
+    names.EVENT_RESOURCE: (Kind.RESOURCE, _read_resource),
+    names.EVENT_BREAKER: (Kind.BREAKER, _read_breaker),
 }
-"""The records that mean something."""
+"""The event names that are read."""
 
 
-def _present(**values: Any) -> dict[str, Any]:
-    """Return what is known of the values."""
+def _known_values(**values: Any) -> dict[str, Any]:
+    """Drop values that are None or empty."""
     return {key: value for key, value in values.items() if value is not None and value != ""}

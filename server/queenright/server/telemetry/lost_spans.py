@@ -1,4 +1,4 @@
-"""Lost spans: work whose end was reported by a record, and whose span an exporter dropped or sampled."""
+"""Lost spans: work whose end a log record reported, but whose span was dropped or not sampled."""
 
 from __future__ import annotations
 
@@ -6,44 +6,44 @@ from functools import partial
 from typing import Final
 
 from queenright.server.telemetry.batch import Batch
+from queenright.server.telemetry.bounded import make_room
 from queenright.server.telemetry.duplicates import Duplicates
 from queenright.server.telemetry.observation import Observation
 
 MAX_HELD: Final = 10_000
 
 SPAN_GRACE: Final = 60.0
-"""Seconds that a span may arrive after the record of its end; exporters send every 5 s and try again."""
+"""Seconds to wait for a span after the record of its end; exporters send every 5 s and retry."""
 
 
 class LostSpans:
-    """Ends that wait for their spans, the oldest first; the span says more. For one thread."""
+    """Reported ends that wait for their spans, which carry more data. Not thread-safe."""
 
     def __init__(self) -> None:
         self._held: dict[bytes, tuple[float, Observation]] = {}
 
-    def hold(self, one: Observation, now: float) -> None:
-        """Keep the end of a span until the span must have arrived."""
-        while len(self._held) >= MAX_HELD:
-            del self._held[next(iter(self._held))]
-        self._held.setdefault(one.identity, (now + SPAN_GRACE, one))
+    def hold(self, observation: Observation, now: float) -> None:
+        """Keep the end of a span until the span is overdue."""
+        make_room(self._held, MAX_HELD)
+        self._held.setdefault(observation.identity, (now + SPAN_GRACE, observation))
 
-    def due(self, now: float, duplicates: Duplicates, batch: Batch) -> list[Observation]:
+    def pop_due(self, now: float, duplicates: Duplicates, batch: Batch) -> list[Observation]:
         """
-        Return the ends whose spans have not arrived in time.
+        Remove and return the ends whose spans have not arrived in time.
 
         Raises:
-            StillStoringError: one of the spans is being stored right now.
+            StillStoringError: One of the spans is being stored.
         """
-        ended = []
+        due = []
         for identity, (at, _) in self._held.items():
             if at > now:
                 break
-            ended.append((identity, duplicates.seen(identity)))
-        found: list[Observation] = []
-        for identity, has_span in ended:
-            _, one = self._held.pop(identity)
+            due.append((identity, duplicates.is_stored(identity)))
+        overdue: list[Observation] = []
+        for identity, has_span in due:
+            _, observation = self._held.pop(identity)
             if not has_span:
-                one.awaits_span = False
-                found.append(one)
-                batch.on_undo(partial(self.hold, one, now - SPAN_GRACE))
-        return found
+                observation.awaits_span = False
+                overdue.append(observation)
+                batch.on_undo(partial(self.hold, observation, now - SPAN_GRACE))
+        return overdue

@@ -1,8 +1,8 @@
 """
-Tool calls in the messages of a model call, for libraries that make no spans of tools.
+Find tool calls in the messages of a model call, for libraries without tool spans.
 
-An answer says which tools are called; the question after it ends with their results. Messages are in JSON: of
-the GenAI conventions (`parts`), or as OpenAI, Anthropic or Gemini have them. Pure.
+A response names the tools to call; the next request ends with their results. Messages are JSON in the shape
+of the GenAI conventions (`parts`), OpenAI, Anthropic or Gemini. Pure.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import orjson
 
 from queenright.instrumentation.effects import effect_facts
 from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
-from queenright.server.telemetry.payload import payload_of
+from queenright.server.telemetry.payload import unwrap_payload
 from queenright.server.telemetry.values import id_in
 
-LONGEST: Final = 1_000_000
-"""Characters of messages that are read."""
+MAX_LENGTH: Final = 1_000_000
+"""Longest messages that are read, in characters."""
 MAX_CALLS: Final = 64
-"""Of one answer or question."""
+"""Tool calls per message list."""
 _DEPTH: Final = 10
 _LISTS: Final = (
     "messages",
@@ -39,97 +39,99 @@ _RESULTS: Final = frozenset({"tool_call_response", "tool_result", "function_call
 
 
 @dataclass(frozen=True, slots=True)
-class AskedCall:
-    """A tool call that the model asks for."""
+class RequestedCall:
+    """A tool call that a model response requests."""
 
     id: str
     tool: str
     args_hash: str | None
     effect: dict[str, str] = field(default_factory=dict)
-    """What the call does, where its arguments tell that."""
+    """What the call does, if its arguments show it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What a tool call came to."""
+    """The result of a tool call."""
 
     id: str
     result_hash: str | None
     has_failed: bool
 
 
-def tool_calls_in(text: str) -> tuple[list[AskedCall], list[CallResult]]:
+def find_tool_calls(text: str) -> tuple[list[RequestedCall], list[CallResult]]:
     """
-    Return the tool calls that messages ask for, and the results after which the model has said nothing.
+    Return the requested tool calls, and the results that follow the model's last message.
 
-    Both are empty if the messages cannot be read, or are longer than `LONGEST`.
+    Both are empty if the messages cannot be read or are longer than `MAX_LENGTH`.
     """
-    asked: list[AskedCall] = []
+    requested: list[RequestedCall] = []
     results: list[CallResult] = []
-    if not text or len(text) > LONGEST:
-        return asked, results
+    if not text or len(text) > MAX_LENGTH:
+        return requested, results
     try:
-        said = orjson.loads(text)
+        messages = orjson.loads(text)
     except orjson.JSONDecodeError:
-        return asked, results
-    for role, one in _within(said, "", _DEPTH):
-        if isinstance(one, AskedCall):
-            asked.append(one)
-        elif isinstance(one, CallResult):
-            results.append(one)
+        return requested, results
+    for role, observation in _walk_messages(messages, "", _DEPTH):
+        if isinstance(observation, RequestedCall):
+            requested.append(observation)
+        elif isinstance(observation, CallResult):
+            results.append(observation)
         elif role in ("assistant", "model"):
             results.clear()
-    return asked[-MAX_CALLS:], results[-MAX_CALLS:]
+    return requested[-MAX_CALLS:], results[-MAX_CALLS:]
 
 
-def _within(value: Any, role: str, depth: int) -> Iterator[tuple[str, AskedCall | CallResult | None]]:
-    """Yield the role of each message, and what of tools is in it."""
+def _walk_messages(
+    value: Any, role: str, depth: int
+) -> Iterator[tuple[str, RequestedCall | CallResult | None]]:
+    """Yield the role of each message, and the tool calls and results in it."""
     if depth < 0:
         return
     if isinstance(value, list):
         for item in value:
-            yield from _within(item, role, depth - 1)
+            yield from _walk_messages(item, role, depth - 1)
         return
     if not isinstance(value, dict):
         return
     if isinstance(value.get("role"), str):
         role = value["role"].lower()
         yield role, None
-    found = _call(value) or _result(value, role)
-    if found is not None:
-        yield role, found
+    tool_item = _parse_call(value) or _parse_result(value, role)
+    if tool_item is not None:
+        yield role, tool_item
         return
     for name in _LISTS:
         if isinstance(inner := value.get(name), list | dict):
-            yield from _within(inner, role, depth - 1)
+            yield from _walk_messages(inner, role, depth - 1)
 
 
-def _call(value: Mapping[str, Any]) -> AskedCall | None:
+def _parse_call(value: Mapping[str, Any]) -> RequestedCall | None:
     kind, function = value.get("type"), value.get("functionCall") or value.get("function_call")
     if isinstance(function, Mapping) and "name" in function:
-        return _asked(function.get("id"), function["name"], function.get("args"))
+        return _requested_call(function.get("id"), function["name"], function.get("args"))
     if not isinstance(kind, str) or kind not in _CALLS:
         return None
     function = value.get("function")
     inner = function if isinstance(function, Mapping) else value
     arguments = inner.get("arguments", inner.get("input"))
-    return _asked(value.get("call_id") or value.get("id"), inner.get("name"), arguments)
+    return _requested_call(value.get("call_id") or value.get("id"), inner.get("name"), arguments)
 
 
-def _asked(id_: Any, name: Any, arguments: Any) -> AskedCall | None:
+def _requested_call(id_: Any, name: Any, arguments: Any) -> RequestedCall | None:
     tool = id_in(name)
     if not tool:
         return None
-    content = None if arguments is None else payload_of(arguments)
-    return AskedCall(id_in(id_), tool, _hash(content), effect_facts(tool, content))
+    content = None if arguments is None else unwrap_payload(arguments)
+    return RequestedCall(id_in(id_), tool, _hash(content), effect_facts(tool, content))
 
 
-def _result(value: Mapping[str, Any], role: str) -> CallResult | None:
+def _parse_result(value: Mapping[str, Any], role: str) -> CallResult | None:
     response = value.get("functionResponse") or value.get("function_response")
     if isinstance(response, Mapping):
         content = response.get("response")
         return CallResult(
-            id_in(response.get("id")), _hash(None if content is None else payload_of(content)), False
+            id_in(response.get("id")), _hash(None if content is None else unwrap_payload(content)), False
         )
     kind = value.get("type")
     if isinstance(kind, str) and kind in _RESULTS:
@@ -140,7 +142,7 @@ def _result(value: Mapping[str, Any], role: str) -> CallResult | None:
         return None
     content = next((value[key] for key in ("response", "result", "output", "content") if key in value), None)
     failed = value.get("is_error") is True
-    hashed = None if content is None else result_fingerprint(payload_of(content), failed=failed)
+    hashed = None if content is None else result_fingerprint(unwrap_payload(content), failed=failed)
     return CallResult(id_in(id_), hashed, failed)
 
 

@@ -1,7 +1,8 @@
-"""An observation: what one span, log record or hook call says about one piece of an agent's work."""
+"""Observations: what one span, log record or hook call reports about a piece of an agent's work."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,60 +13,70 @@ from queenright.server.telemetry.process import Process
 @dataclass(slots=True, kw_only=True)
 class Observation:
     """
-    What one record says. Times are in nanoseconds since the epoch; names and ids are "" where it says none.
+    One record, as a dialect reads it; the assembler makes events of it.
 
-    A dialect makes it, the assembler makes events of it.
+    Times are nanoseconds since the epoch. Names and ids are "" if the record has none.
     """
 
     identity: bytes
-    """Equal for two arrivals of one record."""
+    """Equal for two arrivals of the same record."""
     process: Process
     kind: Kind | None
-    """None for a span that is no work of an agent's."""
+    """None for a span that is not an agent's work."""
     start: int
     end: int
-    """0 while the work goes on, and for what happens at one moment."""
+    """0 for open work and momentary events."""
     trace_id: bytes = b""
     span_id: bytes = b""
     parent_id: bytes = b""
     is_outermost: bool = False
-    """It has no parent in its own process, as far as can be told."""
+    """It has no known parent in its process."""
     is_own: bool = False
-    """It is of our own instrumentation, which says itself when work begins and what a step is."""
-    interval: float | None = None
-    """In how many seconds its sender says again that this is open; None if it does not."""
+    """It comes from our instrumentation, which reports starts and steps itself."""
+    report_interval: float | None = None
+    """Seconds after which its sender reports open work again; None if it does not."""
     awaits_span: bool = False
-    """A record of the end of a span, which says more when it arrives."""
+    """It reports the end of a span that is still to arrive with more data."""
     client: str = ""
-    """The coding agent that it is of: its session is one run, whatever tells of it."""
+    """The coding agent; its session is one run, whatever source reports it."""
     source: str = ""
-    """What told: of one call, each source tells at most once."""
+    """The reporting source: "hook", "log" or "span". Each reports a call at most once."""
     call: str = ""
-    """The sender's own id of the call or the turn; "" where it has none."""
+    """The sender's id of the call or turn."""
     continuation: str = ""
-    """Of a call that goes on after its answer, and of its end: what the client knows it by."""
-    asks: tuple[str, ...] | None = None
-    """Of an answer of the model: the tools that it calls. None where the record does not say."""
-    question: str = ""
-    """Of a model call: the messages that were sent, in JSON, where they were recorded."""
-    answer: str = ""
-    """Likewise what the model answered."""
+    """The client's id of a call that continues after its first answer, and of its end."""
+    requested_tools: tuple[str, ...] | None = None
+    """The tools that a model response calls; None if the record does not say."""
+    request_messages: str = ""
+    """The messages sent to the model, as JSON, if they were recorded."""
+    response_messages: str = ""
+    """The messages of the response, as JSON, if they were recorded."""
     is_step: bool = True
-    """Of a model call: whether it is a turn of the agent, and no aside such as the choice of a model."""
+    """Whether a model call is a turn of the agent; False for auxiliary calls such as model routing."""
     agent: str = ""
-    shifted: int | None = None
-    """By how much its times were moved, as its sender's clock is ahead; None where they are of our clock."""
+    clock_shift: int | None = None
+    """Nanoseconds subtracted from its times, as the sender's clock is ahead; None if they use ours."""
     is_subagent: bool = False
-    """A sub-agent of a coding agent did it, which may work on after the turn of its parent."""
+    """A sub-agent did it; it may continue after the turn of its parent."""
     folder: str = ""
-    """Where a coding agent works, without the folders around it."""
+    """The name of the folder in which a coding agent works."""
     session: str = ""
     incarnation: str = ""
     graph: str = ""
     node: str = ""
     name: str = ""
-    """What the span itself names: the agent or the tool, where no attribute does."""
+    """The agent's or tool's name from the span's name, if no attribute has it."""
     library: str = ""
     version: str = ""
     data: dict[str, Any] = field(default_factory=dict)
-    """What else it says, by the names that events have for it."""
+    """Further fields, by their names in events."""
+
+    @property
+    def failure(self) -> dict[str, Any]:
+        """Return ``error_type`` and ``error``; empty if the work did not fail."""
+        return failure_in(self.data)
+
+
+def failure_in(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``error_type`` and ``error`` of an event's data, if it has them."""
+    return {key: data[key] for key in ("error_type", "error") if key in data}

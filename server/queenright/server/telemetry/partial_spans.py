@@ -1,4 +1,4 @@
-"""Partial spans: log records whose body is a span that is open. Pure."""
+"""Partial spans: log records whose body is an open span. Pure."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _HEARTBEAT: Final = "heartbeat"
 
 def read_partial_span(event: str, body: AnyValue, now: float) -> Observation | None:
     """
-    Return that the span in a record's body has begun; None if it has ended, for then it comes itself.
+    Return the start of the span in a record's body; None if the span has ended and is exported itself.
 
-    The body is OTLP's TracesData with one span, as JSON or as protobuf in base64. Its resource is the span's;
-    that of the record may be another.
+    The body is OTLP's TracesData with one span, as JSON or base64 protobuf. The span's resource is the one in
+    the body; the record's may differ.
 
     Raises:
-        UnusableRecordError: the body is no span, and why: the sender is told.
+        UnusableRecordError: The body is not a span. The message is for the sender.
     """
     if event != _HEARTBEAT:
         return None
@@ -47,10 +47,10 @@ def read_partial_span(event: str, body: AnyValue, now: float) -> Observation | N
         *(DecodeError, JsonFormatError, JsonSizeError, json_format.Error),
     ):
         raise UnusableRecordError(
-            Fault.INVALID_SPAN, "a partial span whose body is no TracesData with a span"
+            Fault.INVALID_SPAN, "a partial span whose body is not TracesData with a span"
         ) from None
     span.end_time_unix_nano = 0
-    return read_span(span, Process.of(resource), scope, now)
+    return read_span(span, Process.from_resource(resource), scope, now)
 
 
 def _from_protobuf(text: str) -> tuple[Resource, InstrumentationScope, Span]:
@@ -81,7 +81,7 @@ def _message(value: Any, message: Any) -> Any:
 
 
 def _base64_id(text: str) -> str:
-    """Return an id as protobuf's JSON has it; most senders write it in hexadecimal, as OTLP's JSON does."""
+    """Return an id in base64, as protobuf's JSON requires; most senders write hexadecimal."""
     try:
         return base64.b64encode(binascii.unhexlify(text)).decode() if len(text) in (16, 32) else text
     except binascii.Error:

@@ -1,4 +1,4 @@
-"""The payload of recorded arguments and results: what is left without the envelopes of libraries. Pure."""
+"""Unwrap recorded arguments and results from the envelopes that libraries put around them. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PAYLOADS: Final = (
     "text",
     "kwargs",
 )
-"""Keys under which envelopes have their payload, the outermost first."""
+"""Keys of the payload in an envelope, outermost first."""
 
 _MARKS: Final = frozenset(
     {
@@ -45,7 +45,7 @@ _MARKS: Final = frozenset(
         "langgraph_step",
     }
 )
-"""Keys that only envelopes have: what else is beside the payload is the library's."""
+"""Keys that only envelopes have."""
 
 _TYPES: Final = frozenset(
     {
@@ -61,12 +61,12 @@ _TYPES: Final = frozenset(
         "tool_use",
     }
 )
-_OF_RUN: Final = frozenset(
+_RUN_KEYS: Final = frozenset(
     {"callbacks", "color", "config", "metadata", "name", "parent_run_id", "run_id", "tags"}
 )
-"""What LangChain notes about a run beside its output, as ``kwargs``."""
+"""Keys that LangChain adds next to a run's output, as ``kwargs``."""
 _ROLES: Final = frozenset({"assistant", "function", "model", "tool", "user"})
-_BESIDE: Final = frozenset(
+_ENVELOPE_KEYS: Final = frozenset(
     {
         "annotations",
         "call_id",
@@ -80,23 +80,25 @@ _BESIDE: Final = frozenset(
         *_PAYLOADS,
     }
 )
-"""What such an envelope has beside its payload; anything else is an argument."""
-_PRINTED: Final = re.compile(r"content=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")(?: \w+=|\Z)", re.DOTALL)
-"""A message as Python prints it."""
+"""Keys of a typed envelope; a mapping with other keys holds arguments."""
+_PRINTED_MESSAGE: Final = re.compile(
+    r"content=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")(?: \w+=|\Z)", re.DOTALL
+)
+"""A message printed by Python."""
 
 
-def payload_of(value: Any) -> Any:
+def unwrap_payload(value: Any) -> Any:
     """
-    Return what a tool was called with or answered, without what libraries put around it.
+    Return the arguments or the result of a tool call without library envelopes.
 
-    A mapping with one key that means "input" or "output" is an envelope; one with more keys only if a key,
-    its type or its role says so: "id", "name" or "step" may be arguments.
+    A mapping with a single key such as "input" or "output" is an envelope. One with more keys is an envelope
+    only if a key, its type or its role shows it: "id", "name" or "step" may be arguments.
     """
     for _ in range(_DEPTH):
         if isinstance(value, str):
-            inner = _of_text(value)
+            inner = _unwrap_text(value)
         elif isinstance(value, Mapping):
-            inner = _of_mapping(value)
+            inner = _unwrap_mapping(value)
         elif isinstance(value, list | tuple) and len(value) == 1 and _is_envelope(value[0]):
             inner = value[0]
         else:
@@ -107,7 +109,7 @@ def payload_of(value: Any) -> Any:
     return value
 
 
-def _of_text(text: str) -> Any:
+def _unwrap_text(text: str) -> Any:
     stripped = text.strip()
     first, last = stripped[:1], stripped[-1:]
     if (first, last) in (("{", "}"), ("[", "]"), ('"', '"')) and len(stripped) <= _LONGEST_JSON:
@@ -116,21 +118,21 @@ def _of_text(text: str) -> Any:
         except (ValueError, RecursionError):
             pass
         if first != '"' and len(stripped) <= _LONGEST_LITERAL:
-            return _literal(stripped, text)
-    elif stripped.startswith("content=") and (printed := _PRINTED.match(stripped)) is not None:
-        return _literal(printed[1], text)
+            return _parse_literal(stripped, text)
+    elif stripped.startswith("content=") and (printed := _PRINTED_MESSAGE.match(stripped)) is not None:
+        return _parse_literal(printed[1], text)
     return text
 
 
-def _literal(source: str, default: str) -> Any:
-    """Return a literal of Python, as ``str()`` of arguments writes it; ``default`` if it is none."""
+def _parse_literal(source: str, default: str) -> Any:
+    """Parse a Python literal, as written by ``str()``; return ``default`` if it is not one."""
     try:
         return ast.literal_eval(source)
     except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
         return default
 
 
-def _of_mapping(value: Mapping[Any, Any]) -> Any:
+def _unwrap_mapping(value: Mapping[Any, Any]) -> Any:
     if _is_envelope(value):
         for key in _PAYLOADS:
             if key in value and (value[key] not in (None, "", [], {}) or len(value) == 1):
@@ -146,9 +148,9 @@ def _is_envelope(value: Any) -> bool:
     if not _MARKS.isdisjoint(value):
         return True
     if len(value) == 2 and isinstance(run := value.get("kwargs"), Mapping):
-        return bool(run) and _OF_RUN.issuperset(run)
+        return bool(run) and _RUN_KEYS.issuperset(run)
     is_typed = _is_one_of(value.get("type"), _TYPES) or _is_one_of(value.get("role"), _ROLES)
-    return is_typed and _BESIDE.issuperset(value)
+    return is_typed and _ENVELOPE_KEYS.issuperset(value)
 
 
 def _is_one_of(value: Any, names: frozenset[str]) -> bool:

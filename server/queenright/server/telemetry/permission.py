@@ -1,4 +1,4 @@
-"""Permission requests in the form that Claude Code and Codex share: what is asked, and the answer."""
+"""Permission requests in the format shared by Claude Code and Codex."""
 
 from __future__ import annotations
 
@@ -12,37 +12,39 @@ from queenright.instrumentation.redaction import redact
 from queenright.server.telemetry.values import plain_text
 
 EVENT: Final = "PermissionRequest"
-_READ: Final = 20_000
-"""Characters that are looked at; a question is cut once its secrets are masked, so no half of one is left."""
-_SHOWN: Final = {"\n": " ⏎ ", "\t": " "}
+_MAX_READ: Final = 20_000
+"""Characters that are read. Secrets are masked before the question is cut, so no part of one remains."""
+_VISIBLE: Final = {"\n": " ⏎ ", "\t": " "}
 
 
-def permission(tool: Any, arguments: Any) -> dict[str, Any]:
-    """Return which tool a client asks permission for, and the question: its command, or its arguments."""
+def describe_permission(tool: Any, arguments: Any) -> dict[str, Any]:
+    """Return the tool of a permission request and the question: its command, or its arguments."""
     name = clean_name(plain_text(tool or "unknown"))
     command = arguments.get("command") if isinstance(arguments, Mapping) else None
     if not isinstance(command, str):
         command = "" if arguments is None else json.dumps(arguments, ensure_ascii=False, default=str)
-    return {"tool": name, "question": quoted(f"{name}: {command}" if command else name)}
+    return {"tool": name, "question": format_question(f"{name}: {command}" if command else name)}
 
 
-def quoted(text: Any) -> str:
+def format_question(text: Any) -> str:
     """
-    Return the beginning of what a person is asked, its secrets masked; a cut is said.
+    Return a question for a person, with secrets masked; a cut is marked.
 
-    What does not print is replaced, so that what is shown is what is asked: nothing hides behind it.
+    Characters that do not print are replaced, so that they cannot hide a part of the question.
     """
     whole = plain_text(text)
-    # The end of what is too long is masked with it, and then left out.
-    masked = redact(whole[:_READ], 2 * _READ)
-    masked = "".join(_SHOWN.get(each, each if each.isprintable() else "�") for each in masked)
+    # Masked before it is cut.
+    masked = redact(whole[:_MAX_READ], 2 * _MAX_READ)
+    masked = "".join(
+        _VISIBLE.get(character, character if character.isprintable() else "�") for character in masked
+    )
     if len(masked) <= QUESTION_LIMIT:
         return masked
     note = f" … (cut, of {len(whole)} characters)"
     return masked[: QUESTION_LIMIT - len(note)] + note
 
 
-def permit_answer(decision: str, message: str) -> dict[str, Any]:
-    """Return the answer to the hook: ``allow``, or ``deny`` with words that the model is given."""
+def permission_answer(decision: str, message: str) -> dict[str, Any]:
+    """Return the answer to the hook: ``allow``, or ``deny`` with a message for the model."""
     answer = {"behavior": decision} | ({"message": message} if decision == "deny" else {})
     return {"hookSpecificOutput": {"hookEventName": EVENT, "decision": answer}}

@@ -1,4 +1,4 @@
-"""What a call of a model costs in US dollars, by a local price table. An unknown price is None, never 0."""
+"""Price model calls in US dollars from a local table. An unknown price is None, never 0."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Final
 _log = logging.getLogger(__name__)
 
 _FILE: Final = "model_prices_and_context_window_backup.json"
-"""litellm's own price table, as it is installed."""
+"""The price table of the installed litellm."""
 _MODES: Final = ("chat", "completion", "responses")
 _TIER: Final = re.compile(r"^input_cost_per_token_above_(\d+)k_tokens$")
 
@@ -29,12 +29,12 @@ class Price:
     cache_read: Decimal | None = None
     cache_write: Decimal | None = None
     max_input_tokens: int | None = None
-    """Longer calls have another price; None: they do not."""
+    """Longer calls have another price; None if they do not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What a call used; those of the cache are among those of the input."""
+    """Tokens of a call; cache tokens are included in the input tokens."""
 
     input: int
     output: int
@@ -46,7 +46,7 @@ Prices = Mapping[str, Price]
 
 
 def price_call(model: str, tokens: Tokens, prices: Prices) -> Decimal | None:
-    """Return what a call costs; None if the table has no price for all of its tokens."""
+    """Return the price of a call; None if the table lacks a price for any of its tokens."""
     price = prices.get(model)
     plain = tokens.input - tokens.cache_read - tokens.cache_write
     if price is None or plain < 0 or not (tokens.input or tokens.output):
@@ -54,16 +54,19 @@ def price_call(model: str, tokens: Tokens, prices: Prices) -> Decimal | None:
     if price.max_input_tokens is not None and tokens.input > price.max_input_tokens:
         return None
     cost = plain * price.input + tokens.output * price.output
-    for used, each in ((tokens.cache_read, price.cache_read), (tokens.cache_write, price.cache_write)):
-        if used and each is None:
+    for count, price_per_token in (
+        (tokens.cache_read, price.cache_read),
+        (tokens.cache_write, price.cache_write),
+    ):
+        if count and price_per_token is None:
             return None
-        cost += used * (each or 0)
+        cost += count * (price_per_token or 0)
     return cost
 
 
 def read_prices(table: Mapping[str, Any]) -> dict[str, Price]:
-    """Return the prices in litellm's table, without models that it lists at 0 dollars: 0 is unknown there."""
-    return {name: price for name, entry in table.items() if (price := _price_in(entry)) is not None}
+    """Return the prices in litellm's table, without models listed at 0 dollars: there, 0 means unknown."""
+    return {name: price for name, entry in table.items() if (price := _parse_price(entry)) is not None}
 
 
 def load_prices() -> dict[str, Price]:
@@ -75,20 +78,23 @@ def load_prices() -> dict[str, Price]:
     try:
         return read_prices(json.loads(file.read_text("utf-8"), parse_float=Decimal))
     except (OSError, ValueError) as error:
-        _log.warning("model calls are not priced: litellm's price table %s cannot be read: %s", file, error)
+        _log.warning("cannot read litellm's price table %s, so model calls have no cost: %s", file, error)
         return {}
 
 
-def _price_in(entry: Any) -> Price | None:
+def _parse_price(entry: Any) -> Price | None:
     if not isinstance(entry, Mapping) or entry.get("mode") not in _MODES:
         return None
-    read, written = _dollars(entry, "input_cost_per_token"), _dollars(entry, "output_cost_per_token")
-    if read is None or written is None or not (read or written):
+    input_price, output_price = (
+        _dollars(entry, "input_cost_per_token"),
+        _dollars(entry, "output_cost_per_token"),
+    )
+    if input_price is None or output_price is None or not (input_price or output_price):
         return None
     tiers = [int(found[1]) * 1_000 for key in entry if (found := _TIER.match(key))]
     return Price(
-        read,
-        written,
+        input_price,
+        output_price,
         _dollars(entry, "cache_read_input_token_cost"),
         _dollars(entry, "cache_creation_input_token_cost"),
         min(tiers, default=None),

@@ -1,4 +1,4 @@
-"""The process that telemetry comes from, read off the resource that comes with it."""
+"""The process that sent telemetry, read from its OpenTelemetry resource."""
 
 from __future__ import annotations
 
@@ -43,55 +43,55 @@ PROCESS_ATTRIBUTES: Final[frozenset[str]] = frozenset(
         "process.creation.time",
     }
 )
-"""What tells one process from another where no ``service.instance.id`` is set."""
+"""Identify a process that sets no ``service.instance.id``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """The process that a record comes from, as its resource says."""
+    """The process that sent a record, according to its resource."""
 
     service: str
     agent: str
-    """An agent's name given to the whole process, or ""."""
+    """The agent's name of the whole process, or ""."""
     incarnation_id: str
     is_own: bool
-    """It says that it is instrumented by Queenright."""
+    """It is instrumented by Queenright."""
     version: str = ""
     owner: str = ""
-    """The person and host that it says it belongs to: ``ada@laptop``, or one of them."""
+    """User and host, such as ``ada@laptop``, or one of them."""
     repository: str = ""
     _texts: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
-    """Names and ids of this request: most are on several of its spans, and cleaning one costs 0.5 µs."""
+    """Cache of cleaned names and ids of this request: most repeat, and cleaning one costs 0.5 µs."""
 
     def text_of(self, value: AnyValue) -> str:
-        """Return a value as `values.text_of` does, and remember it for this request."""
+        """Return `values.text_of` of a value, cached for this request."""
         text = value.string_value
-        found = self._texts.get(text)
-        if found is None:
-            found = text_of(value)
+        cached = self._texts.get(text)
+        if cached is None:
+            cached = text_of(value)
             if text and len(self._texts) < _MAX_TEXTS:
-                self._texts[text] = found
-        return found
+                self._texts[text] = cached
+        return cached
 
     def id_in(self, value: Any) -> str:
-        """Return a JSON value as `values.id_in` does, and remember it for this request."""
+        """Return `values.id_in` of a JSON value, cached for this request."""
         if not isinstance(value, str):
             return ""
-        found = self._texts.get(value)
-        if found is None:
-            found = id_in(value)
+        cached = self._texts.get(value)
+        if cached is None:
+            cached = id_in(value)
             if len(self._texts) < _MAX_TEXTS:
-                self._texts[value] = found
-        return found
+                self._texts[value] = cached
+        return cached
 
     @classmethod
-    def of(cls, resource: Resource) -> Process:
-        """Read the resource; a process that gives itself no instance id is known by its host, pod and pid."""
-        found = {a.key: a.value for a in islice(resource.attributes, MAX_ATTRIBUTES)}
-        texts = {name: text_of(found.get(key)) for name, key in RESOURCE_ATTRIBUTES.items()}
+    def from_resource(cls, resource: Resource) -> Process:
+        """Read a resource. A process without an instance id is identified by its host, pod and pid."""
+        attributes = {a.key: a.value for a in islice(resource.attributes, MAX_ATTRIBUTES)}
+        texts = {name: text_of(attributes.get(key)) for name, key in RESOURCE_ATTRIBUTES.items()}
         incarnation = texts["incarnation"] or texts["instance"]
         if not incarnation:
-            marks = sorted((k, str(plain_of(v))) for k, v in found.items() if k in PROCESS_ATTRIBUTES)
+            marks = sorted((k, str(plain_of(v))) for k, v in attributes.items() if k in PROCESS_ATTRIBUTES)
             incarnation = blake2b(repr(marks).encode(errors="replace"), digest_size=8).hexdigest()
         return cls(
             service=texts["service"] or UNKNOWN_SERVICE,
@@ -104,11 +104,11 @@ class Process:
         )
 
     def name_of(self, client: str) -> str:
-        """Return a name that says whose a coding agent is: ``claude-code/ada@laptop/website``."""
+        """Return a coding agent's name with its owner and repository: ``claude-code/ada@laptop/website``."""
         return client_name(client, self.owner, self.repository)
 
 
 def client_name(client: str, owner: str, repository: str) -> str:
-    """Return what the sessions of a coding agent are called, of what is known."""
+    """Return the agent name for sessions of a coding agent, from its known parts."""
     name = "/".join(part for part in (client, owner, repository) if part)
     return name if len(name) <= NAME_LIMIT else clean_name(name)

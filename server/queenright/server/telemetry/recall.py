@@ -1,4 +1,4 @@
-"""What is known of runs after the service was started anew."""
+"""Restore the state of runs after a restart of the service."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ RECALLED: Final = (
     EventType.TOOL_CALL_COMPLETED,
 )
 RECALLED_EVENTS: Final = 5_000
-"""So many of these events are read at most: those of which a sender may tell again."""
+"""Limit of events to read: those that a sender may report again."""
 
 
-def recall(assembler: Assembler, monitor: HealthMonitor, events: Iterable[AgentEvent]) -> None:
+def restore_runs(assembler: Assembler, monitor: HealthMonitor, events: Iterable[AgentEvent]) -> None:
     """
-    Tell a new assembler which runs go on and what they are called, what they wait for, and which calls count.
+    Restore in a new assembler which runs are open, their names, what they wait for, and their calls.
 
     Args:
-        assembler: One that has read nothing.
-        monitor: Knows the workers of before.
-        events: What was stored last of the types `RECALLED`, oldest first.
+        assembler: A new assembler.
+        monitor: The rebuilt monitor, with the workers from before the restart.
+        events: The latest stored events of the types in `RECALLED`, oldest first.
     """
     for incarnation, session, names in monitor.foreign_runs():
-        assembler.traces.note_known(incarnation, session, names)
+        assembler.traces.restore_name(incarnation, session, names)
     for worker in monitor.workers():
         (agent, session), ended_at = worker.key, worker.vitals.ended_at
         if (client := agent.partition("/")[0]) in CLIENT_NAMES:
             ended_ns = None if ended_at is None else round(ended_at * 1e9)
             has_failed = worker.vitals.status is SessionStatus.FAILED
-            assembler.sessions.note_known(client, session, agent, ended_at=ended_ns, has_failed=has_failed)
+            assembler.sessions.reset(client, session, agent, ended_at=ended_ns, has_failed=has_failed)
     for event in events:
-        assembler.sessions.recall(event)
+        assembler.sessions.restore(event)

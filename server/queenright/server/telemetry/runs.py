@@ -1,14 +1,14 @@
 """
-Whose work is it: the agent, its session and its incarnation.
+Runs: the agent, session and incarnation to which work belongs.
 
-One run is one worker. A run is what one process does in one trace, or in one conversation where spans name
-one. Spans are exported when they end, so what is inside an agent arrives before the agent itself, and most
-frameworks name the agent and the conversation on some of their spans only: a run has the best name that is
-known so far, and is renamed when a better one arrives. From worst to best:
+A run is what one process does in one trace, or in one conversation if spans name one. Spans are exported when
+they end, so the work inside an agent arrives before the agent's own span, and most frameworks name the agent
+and the conversation only on some spans. A run has the best name known so far and is renamed when a better one
+arrives. From worst to best:
 
-* the service's name, then the name of an agent in the resource;
-* what the text of an agent's span names;
-* the name on a span; of several, that of the one that began first: it is around the others.
+* the service's name, then the agent's name in the resource;
+* the agent's name in the text of its span;
+* the agent's name on a span; of several, the one that started first, as it encloses the others.
 
 Spans of our own instrumentation name everything themselves.
 """
@@ -18,15 +18,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
+from queenright.server.telemetry.bounded import make_room
 from queenright.server.telemetry.kind import Kind
-from queenright.server.telemetry.messages import AskedCall, CallResult
+from queenright.server.telemetry.messages import CallResult, RequestedCall
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 MAX_TRACES: Final = 10_000
 MAX_RUNS: Final = 64
@@ -36,9 +34,9 @@ MAX_LOOSE_ENDED: Final = 64
 MAX_ROOTS: Final = 10_000
 MAX_NAMES: Final = 10_000
 
-Name = tuple[int, int, bool, str]
+RankedName = tuple[int, int, bool, str]
 """
-How good a name is, minus when what it names began, whether that is an agent, and the name: the greatest is
+The name's rank, its negated start time, whether it comes from an agent's span, and the name. The greatest is
 the best.
 """
 _OF_SERVICE: Final = 0
@@ -47,39 +45,39 @@ _OF_TEXT: Final = 2
 _OF_WORK: Final = 3
 
 
-def name_in(one: Observation) -> Name:
+def candidate_name(observation: Observation) -> RankedName:
     """Return the name that an observation gives its agent."""
-    is_agent = one.kind is Kind.AGENT
-    if one.agent:
-        return _OF_WORK, -one.start, is_agent, one.agent
-    if is_agent and one.name:
-        return _OF_TEXT, -one.start, True, one.name
-    process = one.process
+    is_agent = observation.kind is Kind.AGENT
+    if observation.agent:
+        return _OF_WORK, -observation.start, is_agent, observation.agent
+    if is_agent and observation.name:
+        return _OF_TEXT, -observation.start, True, observation.name
+    process = observation.process
     if process.agent:
         return _OF_RESOURCE, 0, False, process.agent
     return _OF_SERVICE, 0, False, process.service
 
 
-def name_known(agent: str, process: Process) -> Name:
-    """Return the name of a run that was known before the service was started anew: nothing is better."""
+def restored_name(agent: str, process: Process) -> RankedName:
+    """Return the name of a run from before a restart; no other name is better."""
     return (_OF_SERVICE if agent == process.service else _OF_WORK), 0, True, agent
 
 
 @dataclass(slots=True, eq=False)
 class EndedCall:
-    """A call of a model or a tool, as the first library that told of it said."""
+    """An ended model or tool call, as reported by the first library."""
 
     what: str
     libraries: tuple[str, ...]
     start: int
     end: int
     id: str
-    """Its own id, "" where it does not say."""
+    """Its id, or ""."""
     mark: Any
-    """The hash of its arguments, or an answer's tokens; None where it does not say."""
+    """The hash of its arguments, or the response's tokens; None if not reported."""
 
     def is_same(self, other: EndedCall) -> bool:
-        """Say whether another library's call is this one: the same work, most of it at the same time."""
+        """Return whether another library reports this call: the same work, mostly at the same time."""
         if self.what != other.what:
             return False
         shared = min(self.end, other.end) - max(self.start, other.start)
@@ -92,65 +90,65 @@ class EndedCall:
 
 
 @dataclass(slots=True, eq=False)
-class BegunWork:
-    """Work that has begun, and of which the span has not arrived."""
+class OpenWork:
+    """Work that has started and whose span has not arrived."""
 
     what: str
     call_id: str
     library: str
-    """What said so."""
+    """The library that reported the start."""
     end: int = 0
-    """When it ended, if a record has said so."""
+    """Its end, if a record reported it."""
 
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """One worker's part in one trace."""
+    """The work of one agent in one trace or session."""
 
     agent_id: str
     session_id: str
     incarnation_id: str
-    own: bool = False
-    """It is of our own instrumentation, which says itself when it begins and what a step is."""
-    name: Name = (-1, 0, False, "")
-    """Where the agent's name is from."""
-    began_as: str = ""
-    """The first name that was known."""
+    is_own: bool = False
+    """It comes from our instrumentation, which reports starts and steps itself."""
+    name: RankedName = (-1, 0, False, "")
+    """The agent's name with its rank."""
+    first_name: str = ""
+    """The first known name."""
     is_loose: bool = False
-    """Each of its calls is a trace of its own."""
+    """Each of its calls is a trace."""
     has_own_session: bool = True
-    """Its session is named; else it is called after its trace."""
+    """Its session is named; otherwise the trace id is the session id."""
     open: bool = False
     ended_at: int = 0
-    """When it last ended, in nanoseconds since the epoch."""
+    """The last end, in nanoseconds since the epoch; 0 if it has not ended."""
     began_at: int = 0
-    """When it began to be open, as far as is known; likewise."""
+    """The start, in nanoseconds since the epoch, as far as known."""
     last_at: int = 0
-    """When the last of its work that is known ended."""
+    """The end of its latest known work."""
     last_llm: str = ""
     turn: str = ""
     turn_until: int = 0
-    begun: dict[bytes, BegunWork] = field(default_factory=dict)
-    """By span."""
-    ended: deque[EndedCall] | None = None
-    """The calls that ended last."""
+    open_work: dict[bytes, OpenWork] = field(default_factory=dict)
+    """By span id."""
+    ended_calls: deque[EndedCall] | None = None
+    """The most recent ended calls."""
     failure: dict[str, Any] = field(default_factory=dict)
-    """How its last call of a model, or an agent inside it since, failed."""
+    """The failure of its last model call, or of an agent inside it since."""
     has_tools: bool = False
-    """It has spans of tools: what messages say of tools is known."""
-    asked: dict[str, AskedCall] | None = None
-    """Tool calls in answers of the model, by id."""
+    """It has tool spans, so tool calls in messages are not used."""
+    requested_calls: dict[str, RequestedCall] | None = None
+    """Tool calls in model responses, by id."""
     results: dict[str, tuple[CallResult, int, str] | None] | None = None
-    """Results in its questions, by id: what, at the latest when, in which turn. None once it was told."""
-    judged_at: int = 0
-    """When that call, or agent, ended."""
+    """Tool results in model requests, by id: result, latest time and turn. None once reported."""
+    outcome_at: int = 0
+    """The end of that call or agent."""
     own_failure: dict[str, Any] = field(default_factory=dict)
-    """How what ended it failed."""
+    """The failure of the span that ended it."""
     has_failed: bool = False
-    """It was said to have failed when it ended."""
+    """Its end was reported as a failure."""
 
-    def names_kept(self) -> Callable[[], None]:
-        """Return what gives it and its session the names again that they have now."""
+    def name_restorer(self) -> Callable[[], None]:
+        """Return a function that restores the current names of the run and its session."""
         names = self.agent_id, self.session_id, self.name, self.has_own_session
 
         def give() -> None:
@@ -159,74 +157,76 @@ class Run:
         return give
 
     def note_outcome(self, failure: dict[str, Any], at: int) -> None:
-        """Note how a call of a model, or an agent inside the run, ended; an earlier one changes nothing."""
-        if at >= self.judged_at:
-            self.failure, self.judged_at = failure, at
+        """Record the outcome of a model call or of an agent inside the run; an older one is ignored."""
+        if at >= self.outcome_at:
+            self.failure, self.outcome_at = failure, at
 
-    def note_begun(self, span_id: bytes, what: str, call_id: str, library: str) -> None:
-        """Note that a piece of work has begun."""
-        _bound(self.begun, MAX_PARENTS)
-        self.begun[span_id] = BegunWork(what, call_id, library)
+    def add_open_work(self, span_id: bytes, what: str, call_id: str, library: str) -> None:
+        """Record the start of a piece of work."""
+        make_room(self.open_work, MAX_PARENTS)
+        self.open_work[span_id] = OpenWork(what, call_id, library)
 
-    def note_asked(self, call: AskedCall) -> None:
-        """Note that an answer of the model asks for a tool call; one without an id is not known again."""
-        if self.asked is None:
-            self.asked = {}
-        if call.id and call.id not in self.asked:
-            _bound(self.asked, MAX_PARENTS)
-            self.asked[call.id] = call
+    def add_requested_call(self, call: RequestedCall) -> None:
+        """Record a tool call that a model response requests; one without an id is ignored."""
+        if self.requested_calls is None:
+            self.requested_calls = {}
+        if call.id and call.id not in self.requested_calls:
+            make_room(self.requested_calls, MAX_PARENTS)
+            self.requested_calls[call.id] = call
 
-    def note_result(self, result: CallResult, at: int, turn: str) -> None:
-        """Note that a question to the model holds the result of a tool call."""
+    def add_result(self, result: CallResult, at: int, turn: str) -> None:
+        """Record a tool result from a model request."""
         if self.results is None:
             self.results = {}
         if result.id not in self.results:
-            _bound(self.results, MAX_PARENTS)
+            make_room(self.results, MAX_PARENTS)
             self.results[result.id] = result, at, turn
 
-    def note_again(self, result: CallResult, at: int, turn: str) -> None:
-        """Note a result once more that was taken: it could not be told."""
+    def restore_result(self, result: CallResult, at: int, turn: str) -> None:
+        """Record a popped result again: its event was not stored."""
         if self.results is not None:
             self.results[result.id] = result, at, turn
 
-    def take_answered(self) -> list[tuple[AskedCall, CallResult, int, str]]:
-        """Return the tool calls of which call and result are known, each once."""
-        if self.asked is None or self.results is None:
+    def pop_answered_calls(self) -> list[tuple[RequestedCall, CallResult, int, str]]:
+        """Return the tool calls whose call and result are known, each once."""
+        if self.requested_calls is None or self.results is None:
             return []
-        found = [
-            (self.asked[id_], *known) for id_, known in self.results.items() if known and id_ in self.asked
+        answered = [
+            (self.requested_calls[id_], *known)
+            for id_, known in self.results.items()
+            if known and id_ in self.requested_calls
         ]
-        for call, *_ in found:
+        for call, *_ in answered:
             self.results[call.id] = None
-        return found
+        return answered
 
-    def is_told(self, call_id: str) -> bool:
-        """Say whether messages have told of a tool call."""
+    def is_reported(self, call_id: str) -> bool:
+        """Return whether a tool call was reported from messages."""
         return self.results is not None and call_id in self.results and self.results[call_id] is None
 
-    def begun_elsewhere(self, what: str, library: str) -> str | None:
-        """Return the id of a call that another library said has begun, and this one has not; None if none."""
-        alike = [one for one in self.begun.values() if one.what == what and not one.end]
-        here = {one.call_id for one in alike if one.library == library}
-        return next((one.call_id for one in alike if one.call_id not in here), None)
+    def find_open_elsewhere(self, what: str, library: str) -> str | None:
+        """Return the id of an open call that only another library reported; None if there is none."""
+        same = [work for work in self.open_work.values() if work.what == what and not work.end]
+        here = {work.call_id for work in same if work.library == library}
+        return next((work.call_id for work in same if work.call_id not in here), None)
 
     def is_repeat(self, call: EndedCall) -> bool:
-        """Say whether another library has told of a call, and note it."""
-        if self.ended is None:
-            self.ended = deque(maxlen=MAX_LOOSE_ENDED if self.is_loose else MAX_ENDED)
+        """Return whether another library reported a call, and record it."""
+        if self.ended_calls is None:
+            self.ended_calls = deque(maxlen=MAX_LOOSE_ENDED if self.is_loose else MAX_ENDED)
         [library] = call.libraries
-        for known in self.ended:
-            if library not in known.libraries and known.is_same(call):
-                known.libraries += (library,)
+        for ended in self.ended_calls:
+            if library not in ended.libraries and ended.is_same(call):
+                ended.libraries += (library,)
                 return True
-        self.ended.append(call)
+        self.ended_calls.append(call)
         return False
 
     def turn_of(self, span_id: str, start: int, end: int) -> str:
         """
-        Return the turn that a tool call which has just ended belongs to.
+        Return the turn of a tool call that has just ended.
 
-        Calls after the same answer of the model are one turn; without a model, calls that overlap.
+        Calls after the same model response are one turn; without a model, overlapping calls are.
         """
         if self.last_llm:
             return self.last_llm
@@ -236,85 +236,89 @@ class Run:
         return self.turn
 
     def end_step(self) -> None:
-        """Note that a step ended: what comes next is another turn."""
+        """End the current step; the next work is a new turn."""
         self.last_llm = self.turn = ""
         self.turn_until = 0
 
 
 @dataclass(slots=True, eq=False)
 class Trace:
-    """What is known of one trace of one process."""
+    """The state of one trace in one process."""
 
     id: str
     runs: dict[str, Run] = field(default_factory=dict)
     """By session."""
     own_runs: dict[tuple[str, str], Run] = field(default_factory=dict)
-    """Of our own instrumentation, by agent and session."""
-    last: Run | None = None
-    parents: dict[bytes, Run] = field(default_factory=dict)
-    inside: dict[bytes, str] = field(default_factory=dict)
+    """Runs of our instrumentation, by agent and session."""
+    last_run: Run | None = None
+    runs_by_parent: dict[bytes, Run] = field(default_factory=dict)
+    work_by_parent: dict[bytes, str] = field(default_factory=dict)
     open_agents: dict[bytes, None] = field(default_factory=dict)
-    """Spans of agents that have begun and not ended."""
+    """Open agent spans."""
 
-    def own(self, agent: str, session: str, incarnation: str) -> Run:
-        """Return the run of a span or record of our own instrumentation, which names everything."""
+    def own_run(self, agent: str, session: str, incarnation: str) -> Run:
+        """Return the run of our instrumentation with these names; create it if it is new."""
         run = self.own_runs.get((agent, session))
         if run is None or run.incarnation_id != incarnation:
-            run = Run(agent, session, incarnation, own=True)
-            _bound(self.own_runs, MAX_RUNS)
+            run = Run(agent, session, incarnation, is_own=True)
+            make_room(self.own_runs, MAX_RUNS)
             self.own_runs[agent, session] = run
-        self.last = run
+        self.last_run = run
         return run
 
-    def find(self, one: Observation) -> Run | None:
-        """Return the run that an observation is of: that of its session, else that of what is around it."""
-        near = self.parents.get(one.span_id) or self.parents.get(one.parent_id) or self.last
-        if near is None or not one.session or one.session == near.session_id or near.own:
+    def find(self, observation: Observation) -> Run | None:
+        """Return the run of an observation: by its session, else by the spans around it."""
+        near = (
+            self.runs_by_parent.get(observation.span_id)
+            or self.runs_by_parent.get(observation.parent_id)
+            or self.last_run
+        )
+        if near is None or not observation.session or observation.session == near.session_id or near.is_own:
             return near
-        named = self.runs.get(one.session)
-        return near if named is None and not near.has_own_session else named
+        named_run = self.runs.get(observation.session)
+        return near if named_run is None and not near.has_own_session else named_run
 
     def add(self, run: Run) -> None:
-        """Add a run of another framework, or one whose session has another name now."""
-        _bound(self.runs, MAX_RUNS)
+        """Add a run of another framework, or one whose session was renamed."""
+        make_room(self.runs, MAX_RUNS)
         self.runs[run.session_id] = run
 
-    def note(self, one: Observation, run: Run) -> None:
-        """Note that a span is of a run: what lies beside it or below it is likely to be, too."""
-        self.last = run
-        if one.parent_id:
-            self.note_child(one.parent_id, run)
-        if one.kind is Kind.AGENT:
-            if one.end:
-                self.open_agents.pop(one.span_id, None)
+    def note(self, observation: Observation, run: Run) -> None:
+        """Assign a span to a run, as a hint for its siblings and children."""
+        self.last_run = run
+        if observation.parent_id:
+            self.note_child(observation.parent_id, run)
+        if observation.kind is Kind.AGENT:
+            if observation.end:
+                self.open_agents.pop(observation.span_id, None)
             else:
-                self.note_child(one.span_id, run)  # what begins below it is its work
-                _bound(self.open_agents, MAX_PARENTS)
-                self.open_agents[one.span_id] = None
+                self.note_child(observation.span_id, run)  # work that starts below it belongs to it
+                make_room(self.open_agents, MAX_PARENTS)
+                self.open_agents[observation.span_id] = None
 
     def note_child(self, parent: bytes, run: Run) -> None:
-        """Note whose work lies below a span."""
-        _bound(self.parents, MAX_PARENTS)
-        self.parents[parent] = run
+        """Assign the children of a span to a run."""
+        make_room(self.runs_by_parent, MAX_PARENTS)
+        self.runs_by_parent[parent] = run
 
-    def wraps(self, span_id: bytes, parent: bytes, what: str) -> bool:
+    def is_wrapper(self, span_id: bytes, parent: bytes, what: str) -> bool:
         """
-        Say whether a span only wraps one of the same kind that has been counted.
+        Return whether a span only wraps a counted span of the same kind.
 
-        Two instrumentations on one call (the framework's and the model client's) make two spans of it.
+        Two instrumentations of one call, such as the framework's and the model client's, make two spans.
         """
         if parent:
-            _bound(self.inside, MAX_PARENTS)
-            self.inside[parent] = what
-        return self.inside.get(span_id) == what
+            make_room(self.work_by_parent, MAX_PARENTS)
+            self.work_by_parent[parent] = what
+        return self.work_by_parent.get(span_id) == what
 
     def open_runs(self) -> Iterator[Run]:
-        """Yield the runs of others than our own instrumentation that have begun and not ended."""
+        """Yield the open runs of other frameworks."""
         return (run for run in self.runs.values() if run.open)
 
 
 class Traces:
-    """Traces by process, least recently seen forgotten first. For one thread."""
+    """Traces by process. The least recently seen are dropped first. Not thread-safe."""
 
     def __init__(self, max_traces: int = MAX_TRACES) -> None:
         self._traces: dict[tuple[bytes, str], Trace] = {}
@@ -327,48 +331,43 @@ class Traces:
         return len(self._traces)
 
     def get(self, trace_id: bytes, process: Process) -> Trace:
-        """Return what is known of a trace."""
+        """Return the state of a trace; create it if it is new."""
         key = (trace_id, process.incarnation_id)
         trace = self._traces.pop(key, None)
         if trace is None:
             trace = Trace(trace_id.hex())
-            _bound(self._traces, self._max)
+            make_room(self._traces, self._max)
         self._traces[key] = trace
         return trace
 
-    def known(self, trace_id: bytes, process: Process) -> Trace | None:
-        """Return a trace only if something of it has been seen."""
+    def find(self, trace_id: bytes, process: Process) -> Trace | None:
+        """Return the state of a trace, or None if it is unknown."""
         return self._traces.get((trace_id, process.incarnation_id))
 
-    def note_known(self, incarnation_id: str, session: str, names: tuple[str, str]) -> None:
-        """Note what a run is called that was known before the service was started anew, and its session."""
-        _bound(self._known, MAX_NAMES)
+    def restore_name(self, incarnation_id: str, session: str, names: tuple[str, str]) -> None:
+        """Restore the agent and session names of a run from before a restart."""
+        make_room(self._known, MAX_NAMES)
         self._known[incarnation_id, session] = names
 
-    def take_known(self, incarnation_id: str, session: str) -> tuple[str, str] | None:
-        """Return what a run that was known before is called, and its session; once."""
+    def pop_restored_name(self, incarnation_id: str, session: str) -> tuple[str, str] | None:
+        """Remove and return the restored names of a run."""
         return self._known.pop((incarnation_id, session), None)
 
-    def note_root(self, one: Observation, failure: dict[str, Any]) -> None:
-        """Note the end of an outermost span that arrived before anything inside it."""
-        _bound(self._roots, MAX_ROOTS)
-        self._roots[one.trace_id, one.process.incarnation_id] = one.end, failure
+    def note_root(self, observation: Observation, failure: dict[str, Any]) -> None:
+        """Record the end of an outermost span that arrived before anything inside it."""
+        make_room(self._roots, MAX_ROOTS)
+        self._roots[observation.trace_id, observation.process.incarnation_id] = observation.end, failure
 
-    def take_root(self, one: Observation) -> tuple[int, dict[str, Any]] | None:
-        """Return when and how the outermost span around an observation ended, if that was known before."""
-        return self._roots.pop((one.trace_id, one.process.incarnation_id), None)
+    def pop_root(self, observation: Observation) -> tuple[int, dict[str, Any]] | None:
+        """Remove and return the recorded end and failure of the outermost span around an observation."""
+        return self._roots.pop((observation.trace_id, observation.process.incarnation_id), None)
 
     def note_name(self, incarnation_id: str, old: str, new: str) -> None:
-        """Note that a run of a process was renamed: the next that begins under the old name may be alike."""
-        _bound(self._names, MAX_NAMES)
-        known = self._names.get((incarnation_id, old), new)
-        self._names[incarnation_id, old] = new if known == new else ""
+        """Record that a run was renamed: later runs with the old name may be renamed the same way."""
+        make_room(self._names, MAX_NAMES)
+        previous = self._names.get((incarnation_id, old), new)
+        self._names[incarnation_id, old] = new if previous == new else ""
 
     def usual_name(self, incarnation_id: str, name: str) -> str:
-        """Return what runs of a process that begin under a name are called in the end, if always the same."""
+        """Return the final name of runs that start with a name, if it has always been the same."""
         return self._names.get((incarnation_id, name)) or name
-
-
-def _bound(entries: dict[K, V], limit: int) -> None:
-    while len(entries) >= limit:
-        del entries[next(iter(entries))]

@@ -1,4 +1,4 @@
-"""Sources: who sends telemetry, and what was made of it. Pure."""
+"""Sources: who sends telemetry, and how much of it is used. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
+from queenright.server.telemetry.bounded import make_room
 from queenright.server.telemetry.dialects import CLIENT_NAMES, CLIENTS
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
@@ -17,7 +18,7 @@ from queenright.server.telemetry.runs import Run
 from queenright.server.telemetry.unusable import Fault, Unused
 
 OTHER: Final = "other"
-"""The dialect of libraries that are not in the table below; their spans are read all the same."""
+"""The dialect of libraries that are not in the table below; their spans are read as well."""
 
 _SCOPES: Final = (
     *((scope, client.name) for client in CLIENTS for scope in (client.log_scope, client.span_scope) if scope),
@@ -33,14 +34,14 @@ _SCOPES: Final = (
     ("strands", "strands"),
     ("ai", "vercel-ai"),
 )
-"""The first words of a scope's name, and the dialect."""
+"""Prefixes of scope names, and their dialects."""
 
 DIALECTS: Final = (*dict.fromkeys(name for _, name in _SCOPES), OTHER)
 _MAX_NAMES: Final = 5
 
 
 class Part(StrEnum):
-    """What a source shows of its agents."""
+    """A kind of data that a source sends about its agents."""
 
     NAME = "name"
     SESSION = "session"
@@ -48,9 +49,9 @@ class Part(StrEnum):
     TOKENS = "tokens"
     TOOL_CALLS = "tool_calls"
     CONTENT = "content"
-    """What tools are called with, so that the same call again is seen as that."""
+    """Tool arguments, by which repeated calls are detected."""
     OPEN_WORK = "open_work"
-    """When work begins, so that a call that hangs is seen while it hangs."""
+    """Starts of work, by which a hanging call is detected while it hangs."""
 
 
 _WORK: Final = frozenset({Kind.AGENT, Kind.TURN, Kind.LLM, Kind.TOOL})
@@ -58,55 +59,59 @@ _WORK: Final = frozenset({Kind.AGENT, Kind.TURN, Kind.LLM, Kind.TOOL})
 
 @lru_cache(maxsize=1_024)
 def dialect_of(scope: str) -> str:
-    """Return the dialect of an instrumentation scope, by its name."""
-    for words, dialect in _SCOPES:
-        if scope.startswith(words) and scope[len(words) : len(words) + 1] in ("", ".", "-", "_", "/"):
+    """Return the dialect of an instrumentation scope."""
+    for prefix, dialect in _SCOPES:
+        if scope.startswith(prefix) and scope[len(prefix) : len(prefix) + 1] in ("", ".", "-", "_", "/"):
             return dialect
     return OTHER
 
 
 @dataclass(slots=True)
 class Source:
-    """What one service has sent in one dialect. Times are in seconds since the epoch."""
+    """Telemetry of one service in one dialect. Times are in seconds since the epoch."""
 
     service: str
-    """Of a coding agent: whose it is, ``claude-code/ada@laptop/website``."""
+    """The service's name; for a coding agent with its owner, ``claude-code/ada@laptop/website``."""
     dialect: str
     records: int = 0
     rejected: Counter[Fault] = field(default_factory=Counter)
     unused: Counter[Unused] = field(default_factory=Counter)
     parts: set[Part] = field(default_factory=set)
     agents: dict[str, None] = field(default_factory=dict)
-    """Some of its agents, the newest last."""
+    """Some of its agents, newest last."""
     session: tuple[str, str] = ("", "")
-    """The agent and the session that were told of last."""
+    """The agent and session that were reported last."""
     libraries: dict[str, None] = field(default_factory=dict)
     """Some of its instrumentation scopes."""
     first_seen: float = 0.0
     last_seen: float = 0.0
-    last_told: float = 0.0
-    """When its sender was last told that nothing is made of what it sends."""
+    last_notified: float = 0.0
+    """When its sender was last notified that its telemetry is not used."""
 
     @property
     def used(self) -> int:
-        """How many of the records something was made of."""
+        """The number of used records."""
         return self.records - self.rejected.total() - self.unused.total()
 
     def note_library(self, scope: str) -> None:
-        """Note one of its instrumentation scopes."""
+        """Record an instrumentation scope."""
         if scope:
             _keep(self.libraries, (scope,))
 
-    def note(self, run: Run, one: Observation) -> None:
-        """Note what an observation shows of an agent."""
+    def note(self, run: Run, observation: Observation) -> None:
+        """Record which data an observation has."""
         _keep(self.agents, (run.agent_id,))
         self.session = run.agent_id, run.session_id
-        add, kind, data = self.parts.add, one.kind, one.data
-        if one.agent or one.process.agent or one.process.service not in ("", UNKNOWN_SERVICE):
+        add, kind, data = self.parts.add, observation.kind, observation.data
+        if (
+            observation.agent
+            or observation.process.agent
+            or observation.process.service not in ("", UNKNOWN_SERVICE)
+        ):
             add(Part.NAME)
-        if one.session:
+        if observation.session:
             add(Part.SESSION)
-        if not one.end and kind in _WORK:
+        if not observation.end and kind in _WORK:
             add(Part.OPEN_WORK)
         if kind is Kind.LLM:
             add(Part.MODEL_CALLS)
@@ -118,7 +123,7 @@ class Source:
                 add(Part.CONTENT)
 
     def add(self, other: Source) -> None:
-        """Add what the same source has sent since."""
+        """Merge later telemetry of the same source."""
         self.records += other.records
         self.rejected += other.rejected
         self.unused += other.unused
@@ -130,7 +135,7 @@ class Source:
 
 
 class Sources:
-    """Sources by service and dialect: those of one request, or the last ``limit`` of all."""
+    """Sources by service and dialect; the most recent ``limit`` are kept."""
 
     __slots__ = ("_limit", "_sources")
 
@@ -141,34 +146,33 @@ class Sources:
     def __iter__(self) -> Iterator[Source]:
         return iter(self._sources.values())
 
-    def of(self, process: Process, scope: str) -> Source:
-        """Return the source that a library in a process is of."""
+    def for_process(self, process: Process, scope: str) -> Source:
+        """Return the source of a library in a process."""
         dialect = dialect_of(scope)
         return self.get(process.name_of(dialect) if dialect in CLIENT_NAMES else process.service, dialect)
 
     def get(self, service: str, dialect: str) -> Source:
-        """Return a source, the newest one from now on."""
+        """Return a source and mark it as the most recent."""
         key = service, dialect
         source = self._sources.pop(key, None)
         if source is None:
             source = Source(service, dialect)
-            while len(self._sources) >= self._limit:
-                del self._sources[next(iter(self._sources))]
+            make_room(self._sources, self._limit)
         self._sources[key] = source
         return source
 
-    def same_as(self, new: Source) -> Source:
+    def merge_into_known(self, new: Source) -> Source:
         """
-        Return the source that ``new`` tells more of, the newest one from now on.
+        Return the known source that ``new`` belongs to, and mark it as the most recent.
 
-        Hooks and exporters of a coding agent name its owner each in their own way: they are one source if
-        they tell of the same agent, or if one of them tells of none yet.
+        Hooks and exporters of a coding agent name its owner differently. They are one source if they report
+        the same agent, or if one of them has reported none yet.
         """
         if new.dialect not in CLIENT_NAMES:
             return self.get(new.service, new.dialect)
-        same = [one for one in self if one.dialect == new.dialect and _is_same_client(one, new)]
-        # The longest name says the most about whose it is.
-        name = max((new.service, *(one.service for one in same)), key=len)
+        same = [source for source in self if source.dialect == new.dialect and _is_same_client(source, new)]
+        # The longest name has the most parts.
+        name = max((new.service, *(source.service for source in same)), key=len)
         source = self.get(name, new.dialect)
         for other in same:
             if other is not source:
@@ -178,14 +182,14 @@ class Sources:
         return source
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all sources."""
         self._sources.clear()
 
 
-def _is_same_client(one: Source, other: Source) -> bool:
-    if one.agents and other.agents:
-        return one.service == other.service or not one.agents.keys().isdisjoint(other.agents)
-    shorter, longer = sorted((one.service, other.service), key=len)
+def _is_same_client(source: Source, other: Source) -> bool:
+    if source.agents and other.agents:
+        return source.service == other.service or not source.agents.keys().isdisjoint(other.agents)
+    shorter, longer = sorted((source.service, other.service), key=len)
     return f"{longer}/".startswith(f"{shorter}/")
 
 

@@ -1,4 +1,4 @@
-"""Span records: what `queenright.instrumentation.watch_spans` sends about open spans of any library."""
+"""Span records: log records of `queenright.instrumentation.watch_spans` about open spans of any library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from queenright.instrumentation.names import SpanOutcome
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
-from queenright.server.telemetry.spans import UNNAMED_TOOL, outcome_of
+from queenright.server.telemetry.spans import UNNAMED_TOOL, tool_outcome
 from queenright.server.telemetry.values import duration_of, number_of, span_id_in, text_of
 
 SPAN_EVENTS: Final = frozenset({names.EVENT_SPAN_STARTED, names.EVENT_SPAN_OPEN, names.EVENT_SPAN_ENDED})
@@ -25,21 +25,21 @@ _OUTCOMES: Final[Mapping[str, SpanOutcome]] = {outcome.value: outcome for outcom
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanRecord:
-    """What one record says. Times are nanoseconds since the epoch; names and ids are "" if it says none."""
+    """The fields of one record. Times are nanoseconds since the epoch; missing names and ids are ""."""
 
     event: str
     trace_id: bytes
     span_id: bytes
     parent_id: bytes
     kind: Kind | None
-    """None of work whose kind its library has not said yet."""
+    """None if the span has no attribute yet that shows its kind."""
     name: str
     """The span's name."""
     scope: str
     start: int
     time: int
-    """Of the start, of the heartbeat, or of the end."""
-    interval: float | None
+    """The time of the start, the heartbeat or the end."""
+    report_interval: float | None
     """Seconds between two heartbeats."""
     outcome: SpanOutcome | None
     """None while the span is open."""
@@ -53,41 +53,40 @@ class SpanRecord:
 
 
 def read_span_record(record: LogRecord) -> SpanRecord | None:
-    """Return what a record says of a span, or None if it is another record, or names no span."""
+    """Parse a span record; return None for any other record, or one without a span id."""
     if record.event_name not in SPAN_EVENTS or len(record.trace_id) != 16 or len(record.span_id) != 8:
         return None
-    found: dict[str, AnyValue] = {attribute.key: attribute.value for attribute in record.attributes}
+    attributes: dict[str, AnyValue] = {attribute.key: attribute.value for attribute in record.attributes}
     time = record.time_unix_nano or record.observed_time_unix_nano
-    start = found.get(names.OPEN_SPAN_START)
-    outcome = _OUTCOMES.get(text_of(found.get(names.OPEN_SPAN_OUTCOME)), SpanOutcome.UNKNOWN)
+    start = attributes.get(names.OPEN_SPAN_START)
+    outcome = _OUTCOMES.get(text_of(attributes.get(names.OPEN_SPAN_OUTCOME)), SpanOutcome.UNKNOWN)
     return SpanRecord(
         event=record.event_name,
         trace_id=record.trace_id,
         span_id=record.span_id,
-        parent_id=span_id_in(text_of(found.get(names.OPEN_SPAN_PARENT_ID))),
-        kind=_KINDS.get(text_of(found.get(names.OPEN_SPAN_KIND))),
-        name=text_of(found.get(names.OPEN_SPAN_NAME)),
-        scope=text_of(found.get(names.OPEN_SPAN_SCOPE)),
+        parent_id=span_id_in(text_of(attributes.get(names.OPEN_SPAN_PARENT_ID))),
+        kind=_KINDS.get(text_of(attributes.get(names.OPEN_SPAN_KIND))),
+        name=text_of(attributes.get(names.OPEN_SPAN_NAME)),
+        scope=text_of(attributes.get(names.OPEN_SPAN_SCOPE)),
         start=max(0, start.int_value if start is not None else 0) or time,
         time=time,
-        interval=number_of(found.get(names.HEARTBEAT_INTERVAL)),
+        report_interval=number_of(attributes.get(names.HEARTBEAT_INTERVAL)),
         outcome=outcome if record.event_name == names.EVENT_SPAN_ENDED else None,
-        agent=text_of(found.get(names.GEN_AI_AGENT_NAME)),
-        session=text_of(found.get(names.GEN_AI_CONVERSATION_ID)),
-        tool=text_of(found.get(names.GEN_AI_TOOL_NAME)),
-        call_id=text_of(found.get(names.GEN_AI_TOOL_CALL_ID)),
-        model=text_of(found.get(names.GEN_AI_REQUEST_MODEL)),
-        provider=text_of(found.get(names.GEN_AI_PROVIDER_NAME)),
-        error_type=text_of(found.get(names.ERROR_TYPE)),
+        agent=text_of(attributes.get(names.GEN_AI_AGENT_NAME)),
+        session=text_of(attributes.get(names.GEN_AI_CONVERSATION_ID)),
+        tool=text_of(attributes.get(names.GEN_AI_TOOL_NAME)),
+        call_id=text_of(attributes.get(names.GEN_AI_TOOL_CALL_ID)),
+        model=text_of(attributes.get(names.GEN_AI_REQUEST_MODEL)),
+        provider=text_of(attributes.get(names.GEN_AI_PROVIDER_NAME)),
+        error_type=text_of(attributes.get(names.ERROR_TYPE)),
     )
 
 
 def observation_of(record: SpanRecord, process: Process) -> Observation | None:
     """
-    Return that the work of a span has begun or ended; None if its kind is not known yet.
+    Return the start or end of a span's work; None if its kind is not known yet.
 
-    Its end comes with the span itself, which also says what came of it; the record stands for a span that
-    is lost on its way.
+    The span itself reports the end with its result; the record replaces a span that is lost.
     """
     if record.kind is None:
         return None
@@ -105,7 +104,7 @@ def observation_of(record: SpanRecord, process: Process) -> Observation | None:
         if record.outcome is SpanOutcome.ERROR:
             data["error_type"] = record.error_type or "error"
         if record.kind is Kind.TOOL:
-            data["outcome"] = outcome_of(data)
+            data["outcome"] = tool_outcome(data)
     span = record.trace_id + record.span_id
     return Observation(
         identity=span if has_ended else b"begun" + span,
@@ -114,7 +113,7 @@ def observation_of(record: SpanRecord, process: Process) -> Observation | None:
         start=record.start,
         end=record.time if has_ended else 0,
         is_outermost=has_ended and not record.parent_id,
-        interval=None if has_ended or not record.interval else max(1.0, record.interval),
+        report_interval=None if has_ended or not record.report_interval else max(1.0, record.report_interval),
         awaits_span=has_ended,
         trace_id=record.trace_id,
         span_id=record.span_id,

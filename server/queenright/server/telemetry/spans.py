@@ -1,4 +1,4 @@
-"""Spans of any dialect into observations. Pure."""
+"""Convert spans of any dialect into observations. Pure."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ NO_TRACE: Final = bytes(16)
 _SPAN_ID: Final = re.compile("[0-9a-fA-F]{16}")
 _LANGCHAIN_AGENT: Final = re.compile(r'"lc_agent_name": ?"([^"\\]{1,200})"')
 _METHOD: Final = re.compile(r"(.{1,200})\._\w{1,100}")
-"""What an agent's span is called after an inner method of it: the agent, then the method."""
+"""The name of an agent's span that includes an inner method: the agent, then the method."""
 _INNER_METHOD: Final = re.compile(r".{1,200}\._[^\W_]\w{0,100}")
-"""What a span is called after a method that only other methods of the same thing call."""
+"""The name of a span for a private method."""
 _LONGEST_METADATA: Final = 16_384
 _SHORT_RESULT: Final = 400
 _IS_REMOTE: Final = 0x200
@@ -60,10 +60,10 @@ _EXCEPTION_MESSAGE: Final = "exception.message"
 
 def read_span(span: Span, process: Process, scope: InstrumentationScope, now: float) -> Observation | None:
     """
-    Return what a span says, None if it is nothing.
+    Return the observation of a span, or None if it is not an agent's work.
 
     Raises:
-        UnusableRecordError: it is no span, and why: the sender is told.
+        UnusableRecordError: The span is not valid. The message is for the sender.
     """
     trace_id, span_id = span.trace_id, span.span_id
     if len(trace_id) != 16 or len(span_id) != 8 or trace_id == NO_TRACE or span_id == NO_SPAN:
@@ -77,30 +77,30 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
         raise UnusableRecordError(
             Fault.TOO_LARGE, f"a span with {len(attributes)} attributes, more than {MAX_ATTRIBUTES}"
         )
-    found = fields_of(attributes)
+    fields = fields_of(attributes)
     name, parent_id, flags, end = span.name, span.parent_span_id, span.flags, span.end_time_unix_nano
-    if "pending_parent" in found and _SPAN_ID.fullmatch(pending_parent := text_of(found["pending_parent"])):
-        # It stands for its parent, which is open.
+    if "pending_parent" in fields and _SPAN_ID.fullmatch(pending_parent := text_of(fields["pending_parent"])):
+        # A pending span represents its parent, which is open.
         if len(parent_id) != 8:
             raise UnusableRecordError(Fault.INVALID_ID, "a pending span without a valid parent span id")
         span_id, parent_id, flags, end = parent_id, span_id_in(pending_parent), 0, 0
     text = process.text_of
-    incarnation = text(found["incarnation"]) if "incarnation" in found else ""
-    is_own = "incarnation" in found or process.is_own
+    incarnation = text(fields["incarnation"]) if "incarnation" in fields else ""
+    is_own = "incarnation" in fields or process.is_own
     client = CLIENT_OF_SPANS.get(scope.name)
     if client is not None and client.spans is not None:
         kind = client.spans.get(name)
-    elif is_own and "operation" not in found and _is_step(found, name):
+    elif is_own and "operation" not in fields and _is_step(fields, name):
         kind = Kind.STEP
     else:
         if "{" in name:
-            name = fill_template(name, lambda key: _text_in(span, key))
-        kind = _kind(found, name)
+            name = fill_template(name, lambda key: _attribute_text(span, key))
+        kind = _find_kind(fields, name)
         if kind is Kind.TOOL and span.kind in _ENTRY_KINDS:
-            kind = None  # whoever called has a span of the call, too
-        elif kind is Kind.LLM and _is_preparation(span, found):
+            kind = None  # the caller has a span of the call as well
+        elif kind is Kind.LLM and _is_preparation(span, fields):
             kind = None
-    # No parent, one in another process, or an entry point.
+    # It has no parent, one in another process, or is an entry point.
     is_outermost = not parent_id or bool(flags & _IS_REMOTE) or span.kind in _ENTRY_KINDS
     if kind is None and (client is not None or not is_outermost):
         return None
@@ -116,116 +116,113 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
         parent_id=parent_id,
         is_outermost=is_outermost,
         is_own=is_own,
-        agent=text(found["agent"]) if "agent" in found else _agent_in(found, process),
-        session=text(found["session"]) if "session" in found else "",
+        agent=text(fields["agent"]) if "agent" in fields else _find_langchain_agent(fields, process),
+        session=text(fields["session"]) if "session" in fields else "",
         incarnation=incarnation,
-        graph=text(found["graph"]) if "graph" in found else "",
-        node=text(found["node"]) if "node" in found else "",
+        graph=text(fields["graph"]) if "graph" in fields else "",
+        node=text(fields["node"]) if "node" in fields else "",
         library=scope.name,
         version=scope.version,
-        data=_failure(span, kind, events, found),
+        data=_find_failure(span, kind, events, fields),
     )
     if kind is not None:
         if events and kind is Kind.TOOL:
-            _add_content(events, found)
-        _KINDS[kind](observation, name, found)
+            _add_content(events, fields)
+        _READERS[kind](observation, name, fields)
     if client is not None:
         observation.client, observation.source = client.name, "span"
         observation.library, observation.version = client.name, process.version
         observation.call = observation.data.get("call_id", "")
-        if "succeeded" in found and not is_true(found["succeeded"]):
+        if "succeeded" in fields and not is_true(fields["succeeded"]):
             observation.data.setdefault("error_type", "error")
     return observation
 
 
-def _agent_in(found: Fields, process: Process) -> str:
-    """Return the agent that a span's metadata, an object in JSON, names as LangChain does; else ""."""
-    if "metadata" not in found:
+def _find_langchain_agent(fields: Fields, process: Process) -> str:
+    """Return the agent in LangChain's JSON metadata of a span, or ""."""
+    if "metadata" not in fields:
         return ""
-    named = _LANGCHAIN_AGENT.search(found["metadata"].string_value, 0, _LONGEST_METADATA)
-    return process.text_of(AnyValue(string_value=named[1])) if named else ""
+    match = _LANGCHAIN_AGENT.search(fields["metadata"].string_value, 0, _LONGEST_METADATA)
+    return process.text_of(AnyValue(string_value=match[1])) if match else ""
 
 
-def _object(value: AnyValue) -> dict[str, Any]:
-    """Return an object in JSON; empty if it is none."""
+def _parse_object(value: AnyValue) -> dict[str, Any]:
+    """Parse a JSON object; return {} if it is not one."""
     try:
-        found = orjson.loads(value.string_value[:_LONGEST_METADATA])
+        parsed = orjson.loads(value.string_value[:_LONGEST_METADATA])
     except orjson.JSONDecodeError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
-def _agent(observation: Observation, name: str, found: Fields) -> None:
+def _read_agent(observation: Observation, name: str, fields: Fields) -> None:
     method = _METHOD.fullmatch(name)
-    observation.name = text_of(found.get("entity")) or clean_name(method[1] if method else named_in(name))
-    if "waiting_reason" in found:
-        observation.data["waiting_reason"] = text_of(found["waiting_reason"])
+    observation.name = text_of(fields.get("entity")) or clean_name(method[1] if method else named_in(name))
+    if "waiting_reason" in fields:
+        observation.data["waiting_reason"] = text_of(fields["waiting_reason"])
 
 
-def _step(observation: Observation, name: str, found: Fields) -> None:
+def _read_step(observation: Observation, name: str, fields: Fields) -> None:
     data = observation.data
-    verdict = found.get("verdict")
+    verdict = fields.get("verdict")
     if verdict is not None and verdict.string_value in _VERDICTS:
         data["verdict"] = verdict.string_value
-    if "index" in found:
-        data["index"] = count_of(found["index"])
-    if "feedback" in found:
-        data["text"] = redact(found["feedback"].string_value)
+    if "index" in fields:
+        data["index"] = count_of(fields["index"])
+    if "feedback" in fields:
+        data["text"] = redact(fields["feedback"].string_value)
     _add_duration(observation)
 
 
-def _llm(observation: Observation, name: str, found: Fields) -> None:
+def _read_llm(observation: Observation, name: str, fields: Fields) -> None:
     data = observation.data
     _add_duration(observation)
     for field in ("model", "provider"):
-        if field in found:
-            data[field] = observation.process.text_of(found[field])
-    if "finish_reasons" in found and is_cut(found["finish_reasons"]):
+        if field in fields:
+            data[field] = observation.process.text_of(fields[field])
+    if "finish_reasons" in fields and is_cut(fields["finish_reasons"]):
         data["truncated"] = True
-    if "response_id" in found:
-        observation.call = text_of(found["response_id"])
-    if "arguments" in found:
-        observation.question = found["arguments"].string_value
-    if "result" in found:
-        observation.answer = found["result"].string_value
-    usage = _object(found["usage"]) if "usage" in found else {}
+    if "response_id" in fields:
+        observation.call = text_of(fields["response_id"])
+    if "arguments" in fields:
+        observation.request_messages = fields["arguments"].string_value
+    if "result" in fields:
+        observation.response_messages = fields["result"].string_value
+    usage = _parse_object(fields["usage"]) if "usage" in fields else {}
     for field in ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens"):
-        if field in found:
-            data[field] = count_of(found[field])
+        if field in fields:
+            data[field] = count_of(fields[field])
         elif field in usage:
             data[field] = count_in(usage[field])
 
 
-def _tool(observation: Observation, name: str, found: Fields) -> None:
+def _read_tool(observation: Observation, name: str, fields: Fields) -> None:
     data = observation.data
     if observation.end:
-        data["outcome"] = outcome_of(data)
-    named = found.get("tool") or found.get("entity")
-    data["tool"] = text_of(named) or clean_name(named_in(name)) or UNNAMED_TOOL
-    if "call_id" in found:
-        data["call_id"] = text_of(found["call_id"])
+        data["outcome"] = tool_outcome(data)
+    attribute = fields.get("tool") or fields.get("entity")
+    data["tool"] = text_of(attribute) or clean_name(named_in(name)) or UNNAMED_TOOL
+    if "call_id" in fields:
+        data["call_id"] = text_of(fields["call_id"])
     if not observation.end:
         return
-    arguments, result = content_of(found.get("arguments")), content_of(found.get("result"))
-    data["args_hash"] = text_of(found.get("arguments_hash")) or _hash(arguments)
+    arguments, result = content_of(fields.get("arguments")), content_of(fields.get("result"))
+    data["args_hash"] = text_of(fields.get("arguments_hash")) or _hash(arguments)
     if data["outcome"] == ToolOutcome.OK.value and _is_refused(result):
-        data |= {
-            "outcome": ToolOutcome.ERROR.value,
-            "error_type": SHELL_REFUSED,
-            "error": redact(str(result)),
-        }
+        data["outcome"], data["error_type"] = ToolOutcome.ERROR.value, SHELL_REFUSED
+        data["error"] = redact(str(result))
     failed = data["outcome"] != ToolOutcome.OK.value
-    data["result_hash"] = text_of(found.get("result_hash"))
+    data["result_hash"] = text_of(fields.get("result_hash"))
     if not data["result_hash"]:
         data["result_hash"] = None if result is None else result_fingerprint(result, arguments, failed=failed)
-    if "effect" in found:
-        data["effect"] = text_of(found["effect"])
+    if "effect" in fields:
+        data["effect"] = text_of(fields["effect"])
     else:
         data |= effect_facts(data["tool"], arguments)
     if data["result_hash"] == NO_CONTENT and data["args_hash"] in (None, NO_CONTENT):
         data["result_hash"] = None
     if data["result_hash"] is None and "error_type" in data:
-        # The same failure again is the same result again.
+        # A repeated failure is a repeated result.
         text = f"{data['error_type']}: {data.get('error', '')}"
         data["result_hash"] = result_fingerprint(text, arguments, failed=True)
     if data["args_hash"] == NO_CONTENT and data["result_hash"] is None:
@@ -247,48 +244,50 @@ def _add_duration(observation: Observation) -> None:
         observation.data["duration"] = duration_of(observation.start, observation.end)
 
 
-def _note(observation: Observation, name: str, found: Fields) -> None:
-    if "call_id" in found:
-        observation.data["call_id"] = text_of(found["call_id"])
+def _read_note(observation: Observation, name: str, fields: Fields) -> None:
+    if "call_id" in fields:
+        observation.data["call_id"] = text_of(fields["call_id"])
 
 
-def _nothing(observation: Observation, name: str, found: Fields) -> None:
+def _read_nothing(observation: Observation, name: str, fields: Fields) -> None:
     pass
 
 
-_KINDS: Final = {
-    Kind.AGENT: _agent,
-    Kind.STEP: _step,
-    Kind.LLM: _llm,
-    Kind.TOOL: _tool,
-    Kind.TURN: _nothing,
-    Kind.NOTE: _note,
+_READERS: Final = {
+    Kind.AGENT: _read_agent,
+    Kind.STEP: _read_step,
+    Kind.LLM: _read_llm,
+    Kind.TOOL: _read_tool,
+    Kind.TURN: _read_nothing,
+    Kind.NOTE: _read_note,
 }
 
 
-def _kind(found: Fields, name: str) -> Kind | None:
-    operation = found.get("operation")
+def _find_kind(fields: Fields, name: str) -> Kind | None:
+    operation = fields.get("operation")
     if operation is not None:
         return kind_of(operation.string_value, "", name)
-    marker = found.get("marker")
+    marker = fields.get("marker")
     return kind_of("", "" if marker is None else text_of(marker), name)
 
 
-def _is_step(found: Fields, name: str) -> bool:
-    """Say whether a span of our own instrumentation without an operation is a step."""
-    return "index" in found or "verdict" in found or name == SPAN_STEP or name.startswith(f"{SPAN_STEP} ")
+def _is_step(fields: Fields, name: str) -> bool:
+    """Return whether a span of our instrumentation without an operation is a step."""
+    return "index" in fields or "verdict" in fields or name == SPAN_STEP or name.startswith(f"{SPAN_STEP} ")
 
 
-def _failure(span: Span, kind: Kind | None, events: Sequence[Span.Event], found: Fields) -> dict[str, Any]:
-    """Return ``error_type`` and ``error`` of a span that failed, else an empty mapping."""
-    error_type = text_of(found["error_type"]) if "error_type" in found else ""
-    message = _message(found["error"]) if "error" in found else ""
+def _find_failure(
+    span: Span, kind: Kind | None, events: Sequence[Span.Event], fields: Fields
+) -> dict[str, Any]:
+    """Return ``error_type`` and ``error`` of a failed span, else an empty dict."""
+    error_type = text_of(fields["error_type"]) if "error_type" in fields else ""
+    message = _error_message(fields["error"]) if "error" in fields else ""
     exception = None
     if events:
         last = islice(reversed(events), MAX_ATTRIBUTES)
         exception = next((event for event in last if event.name == _EXCEPTION_EVENT), None)
-    # A model that answered was asked again after the exception.
-    has_failed = exception is not None and not (kind is Kind.LLM and "output_tokens" in found)
+    # A model call with output was retried after the exception.
+    has_failed = exception is not None and not (kind is Kind.LLM and "output_tokens" in fields)
     if span.status.code != _ERROR and not error_type and not message and not has_failed:
         return {}
     message = span.status.message or message
@@ -302,41 +301,41 @@ def _failure(span: Span, kind: Kind | None, events: Sequence[Span.Event], found:
     return failure
 
 
-def _is_preparation(span: Span, found: Fields) -> bool:
-    """Say whether a span that is marked as a call of a model is of work around one: no model has answered."""
+def _is_preparation(span: Span, fields: Fields) -> bool:
+    """Return whether a span marked as a model call is only preparation, without a model response."""
     return (
         _INNER_METHOD.fullmatch(span.name) is not None
-        and not ("input_tokens" in found or "output_tokens" in found)
+        and not ("input_tokens" in fields or "output_tokens" in fields)
         and span.status.code != _ERROR
     )
 
 
-def _message(value: AnyValue) -> str:
-    """Return what an attribute says of an error; "" if it says that there is none."""
+def _error_message(value: AnyValue) -> str:
+    """Return the error message in an attribute; "" if it means no error."""
     if value.WhichOneof("value") == "string_value":
         text = value.string_value.strip()
         return "" if text.lower() in _NO_ERROR else text
     return "error" if is_true(value) else ""
 
 
-def _text_in(span: Span, key: str) -> str:
-    """Return an attribute of a span as text, "" if it has none of that name."""
-    return next((text_of(each.value) for each in span.attributes if each.key == key), "")
+def _attribute_text(span: Span, key: str) -> str:
+    """Return an attribute of a span as text, or ""."""
+    return next((text_of(attribute.value) for attribute in span.attributes if attribute.key == key), "")
 
 
-def _add_content(events: Sequence[Span.Event], found: Fields) -> None:
-    """Add arguments and results of a tool call that are recorded as events."""
+def _add_content(events: Sequence[Span.Event], fields: Fields) -> None:
+    """Add arguments and results that are recorded as span events."""
     for event in islice(events, MAX_ATTRIBUTES):
         for field, keys in CONTENT_EVENTS.get(event.name, ()):
-            if field not in found:
+            if field not in fields:
                 values = {each.key: each.value for each in islice(event.attributes, MAX_ATTRIBUTES)}
                 value = next((values[key] for key in keys if key in values), None)
                 if value is not None:
-                    found[field] = value
+                    fields[field] = value
 
 
-def outcome_of(failure: dict[str, Any]) -> str:
-    """Return how a tool call ended, by its failure if it has one."""
+def tool_outcome(failure: dict[str, Any]) -> str:
+    """Return the outcome of a tool call."""
     if "error_type" not in failure:
         return ToolOutcome.OK.value
     if "timeout" in failure["error_type"].lower():

@@ -1,4 +1,4 @@
-"""Why nothing is made of a record."""
+"""Reasons why a record is rejected or not used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 
 class Fault(StrEnum):
-    """Why a record or a whole request is rejected: its sender is told, and has to change something."""
+    """Why a record or a whole request is rejected. The sender has to change something."""
 
     INVALID_ID = "invalid_id"
     INVALID_SPAN = "invalid_span"
@@ -17,51 +17,51 @@ class Fault(StrEnum):
     TOO_LARGE = "too_large"
 
     UNREADABLE = "unreadable"
-    """Of a whole request, as those below: its body is not what its headers say."""
+    """The body of a request does not match its headers. This and the faults below reject whole requests."""
     UNSUPPORTED = "unsupported"
-    """Another path, method, content type or encoding."""
+    """The path, method, content type, encoding or protocol is not supported."""
     TIMEOUT = "timeout"
-    """Its body did not arrive in time."""
+    """The body did not arrive in time."""
     UNAUTHORIZED = "unauthorized"
-    """It has no valid token, or comes from a web page."""
+    """The request has no valid token, or comes from a web page."""
 
 
 class Unused(StrEnum):
-    """Why a record that can be read is not used."""
+    """Why a valid record is not used."""
 
     NO_AGENT_WORK = "no_agent_work"
-    """It is nothing that an agent did: a request to a database, a log line."""
+    """It is not an agent's work, for example a database request or a log line."""
     METRICS = "metrics"
-    """A metric: they are passed on and not read."""
+    """Metrics are forwarded and not read."""
     REPEATED = "repeated"
-    """It was received before, or says that something begins that is over."""
+    """It was received before, or reports the start of work that has ended."""
     SAME_WORK = "same_work"
-    """Another record has told of the same call, or of more of it."""
+    """Another record reported the same call, or more of it."""
 
 
 REMEDIES: Final[Mapping[Fault, str]] = {
     Fault.INVALID_ID: "set trace ids of 16 bytes and span ids of 8 bytes, not all zero; "
-    "in JSON they are hexadecimal",
+    "write them in hexadecimal in JSON",
     Fault.INVALID_SPAN: "write the open span into the record's body as OTLP's TracesData",
     Fault.NO_NAME: "set gen_ai.agent.name on the records or on the resource",
-    Fault.NO_SESSION: "set gen_ai.conversation.id; of a coding agent, what `queenright connect` sets",
+    Fault.NO_SESSION: "set gen_ai.conversation.id; for a coding agent run `queenright connect`",
     Fault.TOO_LARGE: "send fewer attributes and shorter texts",
-    Fault.UNREADABLE: "send the body that Content-Type and Content-Encoding announce",
+    Fault.UNREADABLE: "send a body that matches Content-Type and Content-Encoding",
     Fault.UNSUPPORTED: "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, and the endpoint without a path",
     Fault.TIMEOUT: "send smaller batches",
     Fault.UNAUTHORIZED: "set a token of role reporter in OTEL_EXPORTER_OTLP_HEADERS",
 }
-"""What a sender has to change."""
+"""What the sender has to change."""
 
 
 class UnusableRecordError(ValueError):
     """
-    Raised for a record that cannot be used; the message is for its sender.
+    Raised for a record that cannot be used. The message is for its sender.
 
     Args:
-        fault: Why.
-        problem: What is wrong, of which value.
-        remedy: What to change; what ``REMEDIES`` says of the fault where nothing more exact is known.
+        fault: The reason.
+        problem: What is wrong, with the value.
+        remedy: What to change; ``REMEDIES`` of the fault by default.
     """
 
     def __init__(self, fault: Fault, problem: str, *, remedy: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Reading what came over the wire: attribute values, times and ids, each bounded and never raising."""
+"""Read untrusted attribute values, times and ids. Results are bounded; invalid input does not raise."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from queenright.instrumentation.identity import NAME_LIMIT, clean_name
 from queenright.instrumentation.names import CUT_OFF
 from queenright.instrumentation.redaction import mask_name
 from queenright.runtime.events import AgentEvent
-from queenright.server.telemetry.payload import payload_of
+from queenright.server.telemetry.payload import unwrap_payload
 
 FUTURE_LIMIT: Final = 86_400.0
-"""A time further ahead of our clock than this, in seconds, is no time."""
+"""Times further ahead of our clock than this, in seconds, are invalid."""
 
 NO_SPAN: Final = bytes(8)
 
@@ -28,22 +28,22 @@ MAX_DURATION: Final = 366 * 86_400.0
 MAX_COUNT: Final = 10**12
 
 MAX_ATTRIBUTES: Final = 1_024
-"""Attributes of one span, record, resource or exception; SDKs send at most 128 by themselves."""
+"""Attributes of one span, record, resource or exception; SDKs send at most 128 by default."""
 
 _MAX_DEPTH = 16
 _MAX_VALUES = 5_000
-"""Values of one attribute that are looked at one by one."""
+"""Nested values of one attribute that are read."""
 _MAX_NAME = 16_384
-"""Characters of a name that are looked at; what is after them is part of its hash no more."""
+"""Characters of a name that are read; the rest is not part of its hash."""
 
 
 def text_of(value: AnyValue | None) -> str:
-    """Return a value as one clean line without secrets; "" if there is none."""
+    """Return a value as one clean line with secrets masked; "" if there is none."""
     if value is None:
         return ""
     text = value.string_value
     if text:
-        # Nearly every text is clean; this way is taken six times a span.
+        # Fast path, taken six times per span: nearly every text is clean.
         if len(text) <= NAME_LIMIT and text[0] != " " and text[-1] != " " and text.isprintable():
             return mask_name(text)
         return clean_name(text[:_MAX_NAME])
@@ -52,18 +52,18 @@ def text_of(value: AnyValue | None) -> str:
 
 
 def folder_name(path: Any) -> str:
-    """Return the last part of a path of any system; "" if it has none, or is no text."""
+    """Return the last part of a POSIX or Windows path; "" if it has none, or is not a string."""
     return clean_name(re.split(r"[/\\]", path.rstrip("/\\"))[-1]) if isinstance(path, str) else ""
 
 
 def is_cut(value: AnyValue) -> bool:
-    """Say whether one of a model's finish reasons is that its answer met a length limit."""
+    """Return whether a finish reason says that the response reached a length limit."""
     reasons = value.array_value.values if value.HasField("array_value") else (value,)
     return any(reason.string_value in CUT_OFF for reason in islice(reasons, MAX_ATTRIBUTES))
 
 
 def count_of(value: AnyValue | None) -> int | None:
-    """Return a value as a count (of tokens, say) of at least 0, or None if it is none."""
+    """Return a value as a count of at least 0, or None if it is not a number."""
     if value is None:
         return None
     count = value.int_value
@@ -74,7 +74,7 @@ def count_of(value: AnyValue | None) -> int | None:
 
 
 def number_of(value: AnyValue | None) -> float | None:
-    """Return a value as a number of at least 0, or None if it is none; numbers written as text count."""
+    """Return a value as a number of at least 0, or None; numeric strings are accepted."""
     if value is None:
         return None
     match value.WhichOneof("value"):
@@ -95,13 +95,13 @@ def number_of(value: AnyValue | None) -> float | None:
 
 
 def moment_of(value: AnyValue | None, now: float) -> float | None:
-    """Return a value as a time in seconds since the epoch, or None if there is none or it cannot be."""
+    """Return a value as a time in seconds since the epoch, or None if it is missing or in the future."""
     moment = number_of(value)
     return moment if moment and moment <= now + FUTURE_LIMIT else None
 
 
 def is_true(value: AnyValue | None) -> bool:
-    """Return whether a value says yes."""
+    """Return whether a value is true or "true"."""
     return value is not None and (value.bool_value or value.string_value.lower() == "true")
 
 
@@ -109,8 +109,7 @@ def plain_of(value: AnyValue, limit: int = _MAX_VALUES) -> Any:
     """
     Return a value as JSON types.
 
-    What is nested deeper than anyone writes is cut off; lists and mappings after the first ``limit`` values
-    are their hash.
+    Deeply nested values are dropped. After ``limit`` values, lists and mappings are replaced by their hash.
     """
     return _plain(value, 0, [limit])
 
@@ -151,15 +150,15 @@ _HIDDEN: Final = ("redacted", "hidden", "masked", "filtered", "omitted")
 _PLACEHOLDERS: Final = frozenset(
     ("***", *(form.format(word) for word in _HIDDEN for form in ("{}", "__{}__", "[{}]", "<{}>")))
 )
-"""What libraries write where content is not to be recorded, in lower case."""
+"""Texts that libraries write instead of hidden content, in lower case."""
 _LONGEST_PLACEHOLDER: Final = 16
 
 
 def content_of(value: AnyValue | None) -> Any:
-    """Return recorded arguments or results; None if none were recorded."""
+    """Return recorded arguments or results; None if they were not recorded."""
     if value is None:
         return None
-    plain = payload_of(plain_of(value))
+    plain = unwrap_payload(plain_of(value))
     if isinstance(plain, str) and len(plain) <= _LONGEST_PLACEHOLDER:
         text = plain.strip(" \"'").lower()
         if not text or text in _PLACEHOLDERS:
@@ -168,7 +167,7 @@ def content_of(value: AnyValue | None) -> Any:
 
 
 NO_CONTENT: Final = fingerprint({})
-"""Of an empty object: a call without arguments, or what a library writes where content is not recorded."""
+"""The hash of an empty object: no arguments, or content that a library does not record."""
 
 
 def plain_text(value: Any) -> str:
@@ -178,32 +177,32 @@ def plain_text(value: Any) -> str:
 
 def tool_in(value: Any) -> str:
     """
-    Return the name of a tool in a hook call, "unknown" if it says none.
+    Return the tool name in a hook call, or "unknown".
 
     Raises:
-        ValueError: It is no text.
+        ValueError: It is not a string.
     """
     if value is not None and not isinstance(value, str):
-        raise ValueError(f"tool_name is no text but a {type(value).__name__}; send the name of the tool")
+        raise ValueError(f"tool_name must be a string, not {type(value).__name__}")
     return clean_name(plain_text(value or "")) or "unknown"
 
 
 def id_in(value: Any) -> str:
-    """Return a JSON value as an id; "" if it is no text."""
+    """Return a JSON value as an id; "" if it is not a string."""
     return clean_name(value[:1_000]) if isinstance(value, str) else ""
 
 
 def span_id_in(text: str) -> bytes:
-    """Return the id of a span that is written in hexadecimal; b"" for what is none."""
+    """Parse a hexadecimal span id; return b"" if it is not valid."""
     try:
-        found = bytes.fromhex(text)
+        span_id = bytes.fromhex(text)
     except ValueError:
         return b""
-    return found if len(found) == 8 and found != NO_SPAN else b""
+    return span_id if len(span_id) == 8 and span_id != NO_SPAN else b""
 
 
 def number_in(value: Any) -> float:
-    """Return a JSON value, or the text of one, as a number of at least 0; 0 if it is none."""
+    """Return a JSON number or numeric string as a number of at least 0; 0 if it is not valid."""
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -212,12 +211,12 @@ def number_in(value: Any) -> float:
 
 
 def count_in(value: Any) -> int:
-    """Return a JSON value, or the text of one, as a count; 0 if it is none."""
+    """Return a JSON number or numeric string as a count; 0 if it is not valid."""
     return int(number_in(value))
 
 
 def seconds_of(nanoseconds: int, now: float) -> float:
-    """Return a time in seconds since the epoch; ``now`` for none and for one that cannot be."""
+    """Convert nanoseconds to seconds since the epoch; ``now`` if the time is missing or in the future."""
     seconds = nanoseconds / 1e9
     return seconds if 0 < seconds <= now + FUTURE_LIMIT else now
 
@@ -232,9 +231,9 @@ def duration_of(start: int, end: int) -> float | None:
 
 def number_events(events: list[AgentEvent]) -> None:
     """
-    Give events their ids: UUIDv7 (RFC 9562 §6.2, method 1) that rise in the order of the list.
+    Assign ids to events: UUIDv7 (RFC 9562 §6.2, method 1), ascending in list order.
 
-    The random part is drawn once for all of them, which costs a tenth of drawing it for each.
+    The random part is drawn once for all events, at a tenth of the cost of one draw per event.
     """
     random = int.from_bytes(os.urandom(10), "big")
     stamp = f"{int(time.time() * 1000):012x}"

@@ -1,8 +1,8 @@
 """
-The way back: what people say in Slack and PagerDuty, and what Alertmanager says it told them.
+Callbacks from Slack, PagerDuty and Alertmanager.
 
-Every way ends in the same function of the ticket service. What is said a second time does nothing; what
-cannot be done is said in words, to whoever reads them.
+All of them call the same functions of the ticket service. A repeated callback has no effect; a failure is
+explained in the answer.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ from queenright.runtime.events import Clock
 
 _log = logging.getLogger(__name__)
 
-_PATIENCE: Final = 2.5
-"""Seconds until Slack is answered in any case: it waits three."""
+_ANSWER_SECONDS: Final = 2.5
+"""Seconds until Slack is answered in any case: its limit is three."""
 _ID: Final = re.compile(r"[\x21-\x7e]{1,100}")
 _DEDUP_KEY: Final = re.compile(r"[0-9a-f]{64}")
-_UNDONE: Final = "That could not be noted here just now. Try again, or say it on the ticket's page."
+_NOT_RECORDED: Final = "This could not be recorded. Try again, or use the ticket's page."
 
 
 class CallbackNotConfiguredError(QueenrightError):
-    """Raised when a callback comes that no secret is named for: nobody could say whether it is genuine."""
+    """Raised when a callback arrives for which no secret is configured, so it cannot be verified."""
 
-    def __init__(self, whose: str, secret: str, setting: str) -> None:
-        super().__init__(f"callbacks of {whose} are not set up: name a file with {secret} in {setting}")
+    def __init__(self, sender: str, secret: str, setting: str) -> None:
+        super().__init__(f"callbacks from {sender} are not configured: set {setting} to a file with {secret}")
 
 
 class Callbacks:
     """
-    Takes what comes back.
+    Handles callbacks.
 
     Args:
-        store: Keeps who was told of what, and which callbacks were acted on.
-        tickets: Are acknowledged.
-        slack: Slack's signing secret; None: no clicks are taken.
-        pagerduty: Secrets of PagerDuty's webhook subscriptions; none: no webhooks are taken.
+        store: Stores notifications and the answers to handled callbacks.
+        tickets: The ticket service.
+        slack: Slack's signing secret; None rejects clicks.
+        pagerduty: Secrets of PagerDuty's webhook subscriptions; an empty tuple rejects webhooks.
         clock: Seconds since the epoch.
         patience: Seconds until Slack is answered in any case.
     """
@@ -75,7 +75,7 @@ class Callbacks:
         slack: SecretStr | None,
         pagerduty: tuple[SecretStr, ...],
         clock: Clock,
-        patience: float = _PATIENCE,
+        patience: float = _ANSWER_SECONDS,
     ) -> None:
         self._store = store
         self._tickets = tickets
@@ -89,29 +89,31 @@ class Callbacks:
 
     # -- Alertmanager -------------------------------------------------------------------------------
 
-    async def told(self, body: bytes) -> int:
+    async def record_notification(self, body: bytes) -> int:
         """
-        Note whom Alertmanager has told; return of how many alerts about tickets of ours.
+        Record a notification that Alertmanager sent; return the number of its alerts with a ticket.
 
         Raises:
-            InvalidWebhookError: It is no webhook of Alertmanager.
-            StoreError: It could not be noted; Alertmanager posts it again.
+            InvalidWebhookError: The body is not an Alertmanager webhook.
+            StoreError: It could not be stored; Alertmanager retries.
         """
-        said, now = parse_notification(body), self._clock()
-        if said.truncated:
+        notification, now = parse_notification(body), self._clock()
+        if notification.truncated:
             _log.warning(
-                "%s was told of %d alerts more than Alertmanager names: their tickets do not show it",
-                said.receiver,
-                said.truncated,
+                "a notification to %s has %d unlisted alerts; their tickets do not show it",
+                notification.receiver,
+                notification.truncated,
             )
         alerts = [
-            (one.ticket_id, one.alert_key, one.status) for one in said.alerts if _ID.fullmatch(one.ticket_id)
+            (alert.ticket_id, alert.alert_key, alert.status)
+            for alert in notification.alerts
+            if _ID.fullmatch(alert.ticket_id)
         ]
         if not alerts:
             return 0
         return await self._store.transact(
             lambda conn: notification_ledger.record_deliveries(
-                conn, said.receiver, said.dedup_key, alerts, now
+                conn, notification.receiver, notification.dedup_key, alerts, now
             )
         )
 
@@ -119,12 +121,12 @@ class Callbacks:
 
     async def slack(self, body: bytes, *, timestamp: str, signature: str) -> tuple[dict[str, Any], str]:
         """
-        Do what somebody clicked; return what Slack is answered, and where to post that, too, if anywhere.
+        Handle a click; return the answer for Slack, and the URL to post it to as well, or "".
 
         Raises:
-            CallbackNotConfiguredError: There is no signing secret.
-            InvalidSignatureError: It is not signed with it, or too old.
-            InvalidInteractionError: It is no click.
+            CallbackNotConfiguredError: No signing secret is configured.
+            InvalidSignatureError: The signature is wrong or too old.
+            InvalidInteractionError: The body is not a click.
         """
         if self._slack is None:
             raise CallbackNotConfiguredError(
@@ -134,149 +136,156 @@ class Callbacks:
         click = read_click(body)
         try:
             async with asyncio.timeout(self._patience):
-                said = await self._once(f"slack {signature}", lambda: self._clicked(click))
-                return said, click.also_to
+                answer = await self._answer_once(f"slack {signature}", lambda: self._handle_click(click))
+                return answer, click.also_to
         except (TimeoutError, StoreError) as error:
-            _log.warning("a click in Slack could not be noted: %s", error or "the store takes too long")
+            _log.warning("cannot record a click in Slack: %s", error or "the store takes too long")
         except Exception:
-            _log.exception("a click in Slack could not be noted, for a reason that was not foreseen")
-        return reply(_UNDONE, to_all=False), click.also_to
+            _log.exception("cannot record a click in Slack")
+        return reply(_NOT_RECORDED, to_all=False), click.also_to
 
-    async def _clicked(self, click: Click) -> dict[str, Any]:
+    async def _handle_click(self, click: Click) -> dict[str, Any]:
         if click.action != ACKNOWLEDGE:
-            return reply(f"There is no action {click.action[:100]!r} here; use `acknowledge`.", to_all=False)
+            return reply(f"Unknown action {click.action[:100]!r}; use `acknowledge`.", to_all=False)
         ids = [one for one in click.tickets if _ID.fullmatch(one)]
         if not ids:
-            return reply("This message is about no ticket; there is nothing to acknowledge.", to_all=False)
+            return reply("This message has no ticket to acknowledge.", to_all=False)
         done, lines = 0, list[str]()
         for ticket_id in ids:
-            took, words = await self._acknowledge(ticket_id, click.by, Way.SLACK)
+            took, text = await self._acknowledge(ticket_id, click.by, Way.SLACK)
             done += took
-            lines.append(words)
+            lines.append(text)
         if len(ids) > 1:
-            lines = [f"{click.by} has {done} of {len(ids)} tickets in hand.", *_rest(ids, lines, click.by)]
+            lines = [
+                f"{done} of {len(ids)} tickets acknowledged by {click.by}.",
+                *_other_lines(ids, lines, click.by),
+            ]
         return reply("\n".join(lines), to_all=done > 0)
 
     # -- PagerDuty ----------------------------------------------------------------------------------
 
     async def pagerduty(self, body: bytes, *, signatures: str) -> dict[str, Any]:
         """
-        Take in what became of an incident, and return what was done about it, in words.
+        Handle an event of an incident; return what was done, in words.
 
         Raises:
-            CallbackNotConfiguredError: There is no secret of a webhook subscription.
-            InvalidSignatureError: It is signed with none of them.
-            InvalidEventError: It is no event.
-            StoreError: Nothing could be looked up or done; PagerDuty tries again.
+            CallbackNotConfiguredError: No subscription secret is configured.
+            InvalidSignatureError: No secret matches the signature.
+            InvalidEventError: The body is not an event.
+            StoreError: The store failed; PagerDuty retries.
         """
         if not self._pagerduty:
             what = "the secret of the webhook subscription"
             raise CallbackNotConfiguredError("PagerDuty", what, "alerting.pagerduty_webhook_secret_files")
         check_pagerduty(body, signatures=signatures, secrets=self._pagerduty)
         event = read_event(body)
-        return await self._once(f"pagerduty {event.event_id}", lambda: self._happened(event))
+        return await self._answer_once(f"pagerduty {event.event_id}", lambda: self._handle_event(event))
 
-    async def _happened(self, event: IncidentEvent) -> dict[str, Any]:
+    async def _handle_event(self, event: IncidentEvent) -> dict[str, Any]:
         if event.change is None:
-            return _did(f"nothing: {event.event_type} changes no ticket")
+            return _outcome(f"nothing: {event.event_type} changes no ticket")
         if self._clock() - event.at > OLDEST:
-            return _did("nothing: it happened more than a day ago")
+            return _outcome("nothing: the event is more than a day old")
         if (ahead := event.at - self._clock()) > SOONEST:
-            return _did(
+            return _outcome(
                 f"nothing: it is dated {ahead:.0f} s ahead of this machine's clock; {SOONEST:.0f} are "
                 "allowed. Set the clock, if the event is new"
             )
         if event.change is IncidentChange.RESOLVED and not event.by_person:
-            return _did("nothing: no person resolved it")
-        told: set[str] = set()
+            return _outcome("nothing: no person resolved it")
+        ticket_ids: set[str] = set()
         if _DEDUP_KEY.fullmatch(event.dedup_key):
-            told = await self._store.read(
+            ticket_ids = await self._store.read(
                 lambda conn: notification_ledger.ticket_ids_of_group(conn, event.dedup_key)
             )
-        if not told:
-            return _did(
-                "nothing: the incident is of no ticket that is known here. Alertmanager must post what it "
-                "tells PagerDuty to /api/alertmanager/told, too"
+        if not ticket_ids:
+            return _outcome(
+                "nothing: no ticket is known for this incident. Alertmanager must also post its PagerDuty "
+                "notifications to /api/alertmanager/told"
             )
-        live = await self._store.read(lambda conn: live_tickets_of_incidents(conn, told))
-        outcomes = {one.ticket_id: await self._answered(one.ticket_id, event) for one in live}
+        live = await self._store.read(lambda conn: live_tickets_of_incidents(conn, ticket_ids))
+        outcomes = {ticket.ticket_id: await self._apply_to_live(ticket.ticket_id, event) for ticket in live}
         if not live and event.change in (IncidentChange.ACKNOWLEDGED, IncidentChange.RESOLVED):
-            outcomes = await self._between_lives(told, event)
-        return _did("see tickets" if outcomes else "nothing: its tickets are closed") | {"tickets": outcomes}
+            outcomes = await self._apply_to_ended(ticket_ids, event)
+        return _outcome("see tickets" if outcomes else "nothing: its tickets are closed") | {
+            "tickets": outcomes
+        }
 
-    async def _between_lives(self, told: set[str], event: IncidentEvent) -> dict[str, str]:
-        """Keep what was said of an incident whose last ticket has ended, and whose next would join it."""
+    async def _apply_to_ended(self, ticket_ids: set[str], event: IncidentEvent) -> dict[str, str]:
+        """Apply an event to the ended tickets of an incident that the next ticket would join."""
         now, resolved = self._clock(), event.change is IncidentChange.RESOLVED
-        ended = await self._store.read(
-            lambda conn: ended_tickets_of_incidents(conn, told, read_held(conn, now))
+        ended_tickets = await self._store.read(
+            lambda conn: ended_tickets_of_incidents(conn, ticket_ids, read_held(conn, now))
         )
         outcomes = {}
-        for one in ended:
-            taken = await self._tickets.take_ended(
-                one.ticket_id,
+        for ticket in ended_tickets:
+            updated = await self._tickets.take_ended(
+                ticket.ticket_id,
                 by=event.by,
                 via=Way.PAGERDUTY,
                 note="resolved in PagerDuty" if resolved else "",
                 is_resolved=resolved,
             )
-            outcomes[one.ticket_id] = (
-                f"{event.by} has resolved the incident; the next life pages anew."
+            outcomes[ticket.ticket_id] = (
+                f"Incident resolved by {event.by}; the next ticket pages again."
                 if resolved
-                else f"{taken.acknowledged_by} has it in hand; so is what happens next."
+                else f"Acknowledged by {updated.acknowledged_by}; this also covers the next ticket."
             )
         return outcomes
 
-    async def _answered(self, ticket_id: str, event: IncidentEvent) -> str:
+    async def _apply_to_live(self, ticket_id: str, event: IncidentEvent) -> str:
         if event.change is IncidentChange.ACKNOWLEDGED:
             return (await self._acknowledge(ticket_id, event.by, Way.PAGERDUTY))[1]
         if event.change is IncidentChange.RESOLVED:
-            return await self._resolved(ticket_id, event.by)
+            return await self._resolve(ticket_id, event.by)
         try:
             await self._tickets.unacknowledge(
                 ticket_id, by=event.by, via=Way.PAGERDUTY, only_via=Way.PAGERDUTY
             )
         except TicketError as refused:
             return str(refused)
-        return "Nobody has it in hand any more."
+        return "No longer acknowledged."
 
-    async def _resolved(self, ticket_id: str, by: str) -> str:
-        """A person's word ends a ticket only where nothing else can; else its condition does."""
+    async def _resolve(self, ticket_id: str, by: str) -> str:
+        """Resolve a ticket if only a person can; else resolve its incident, and its condition ends it."""
         try:
             await self._tickets.resolve(ticket_id, "resolved in PagerDuty", by=by)
         except TicketStatusError:
-            return await self._incident_resolved(ticket_id, by)
+            return await self._resolve_incident(ticket_id, by)
         except TicketError as refused:
             return str(refused)
-        return f"{by} has settled it."
+        return f"Resolved by {by}."
 
-    async def _incident_resolved(self, ticket_id: str, by: str) -> str:
+    async def _resolve_incident(self, ticket_id: str, by: str) -> str:
         note = "resolved in PagerDuty; the ticket ends when its condition does"
         try:
             ticket = await self._tickets.resolve_incident(ticket_id, by=by, via=Way.PAGERDUTY, note=note)
         except TicketError as refused:
-            return _why_not(await self._tickets.find(ticket_id), refused)
-        already = "" if ticket.acknowledged_by == by else " already"
-        return f"{ticket.acknowledged_by} has it in hand{already}."
+            return _explain(await self._tickets.find(ticket_id), refused)
+        prefix = "Acknowledged" if ticket.acknowledged_by == by else "Already acknowledged"
+        return f"{prefix} by {ticket.acknowledged_by}."
 
     # -- both ---------------------------------------------------------------------------------------
 
     async def _acknowledge(self, ticket_id: str, by: str, via: Way) -> tuple[bool, str]:
-        """Acknowledge; return whether it is in this person's hand, and what is to be said."""
+        """Acknowledge a ticket; return whether this person has it acknowledged, and the answer."""
         try:
             await self._tickets.acknowledge(ticket_id, by=by, via=via)
         except TicketNotFoundError:
-            return False, "There is no such ticket here (any more)."
+            return False, "This ticket does not exist (any more)."
         except TicketError as refused:
             ticket = await self._tickets.find(ticket_id)
             has = ticket is not None and ticket.live and ticket.acknowledged_by == by
-            return has, f"{by} has it in hand." if has else _why_not(ticket, refused)
-        return True, f"{by} has it in hand."
+            return has, f"Acknowledged by {by}." if has else _explain(ticket, refused)
+        return True, f"Acknowledged by {by}."
 
-    async def _once(self, callback_id: str, act: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    async def _answer_once(
+        self, callback_id: str, act: Callable[[], Awaitable[dict[str, Any]]]
+    ) -> dict[str, Any]:
         """
-        Return the answer to a callback; what came before is answered as it was, and not done again.
+        Handle a callback once; a repeated one gets the stored answer.
 
-        It is done first and noted then: done again after a crash between the two, it changes nothing.
+        The answer is stored afterwards: handling it again after a crash in between changes nothing.
         """
         key = hashlib.sha256(callback_id.encode("utf-8", "replace")).hexdigest()
         if (before := await self._store.read(lambda conn: find_answer(conn, key))) is not None:
@@ -286,21 +295,21 @@ class Callbacks:
         return answer
 
 
-def _did(what: str) -> dict[str, Any]:
+def _outcome(what: str) -> dict[str, Any]:
     return {"did": what, "tickets": {}}
 
 
-def _why_not(ticket: EscalationTicket | None, refused: TicketError) -> str:
+def _explain(ticket: EscalationTicket | None, refused: TicketError) -> str:
     if isinstance(refused, TicketClosedError) and ticket is not None:
-        return f"It is over: the ticket was closed ({ticket.status.value.replace('_', ' ')})."
+        return f"The ticket is closed ({ticket.status.value.replace('_', ' ')})."
     if ticket is not None and ticket.status is TicketStatus.ACKNOWLEDGED:
-        return f"{ticket.acknowledged_by} has it in hand already."
+        return f"Already acknowledged by {ticket.acknowledged_by}."
     if ticket is not None and ticket.status is TicketStatus.DISMISSED:
-        return "There is nothing to do: the ticket was dismissed."
+        return "The ticket is dismissed."
     return str(refused)
 
 
-def _rest(ids: list[str], lines: list[str], by: str) -> list[str]:
-    """Return a line for each ticket that is in somebody else's hand, or in nobody's."""
-    said = f"{by} has it in hand."
-    return [f"{one}: {words}" for one, words in zip(ids, lines, strict=True) if words != said]
+def _other_lines(ids: list[str], lines: list[str], by: str) -> list[str]:
+    """Return a line for each ticket that this person has not acknowledged."""
+    own = f"Acknowledged by {by}."
+    return [f"{ticket_id}: {text}" for ticket_id, text in zip(ids, lines, strict=True) if text != own]

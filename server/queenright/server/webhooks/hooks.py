@@ -1,8 +1,8 @@
 """
-Hooks: coding agents call when something begins or ends, and are answered with what there is for them.
+Hooks: coding agents report starts and ends of work, and receive their instructions in the answer.
 
-They fail open. Whatever is wrong with a call or with us, the agent goes on: it is answered within
-`ANSWER_SECONDS`, and what we do not understand is counted and answered with nothing.
+Hooks fail open. Whatever is wrong with a call or the service, the agent continues: it is answered within
+`ANSWER_SECONDS`, and an unknown call is counted and answered with {}.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from queenright.server.middleware.json_limits import without_lone_surrogates
 from queenright.server.otlp.receiver import Ingest, Receive, Scope, Send
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import Batch
-from queenright.server.telemetry.client import Client, PermitAnswer
+from queenright.server.telemetry.client import Client, PermissionAnswer
 from queenright.server.telemetry.dialects import CLIENTS
 from queenright.server.telemetry.intake import Intake
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.permission import EVENT as PERMISSION_EVENT
 from queenright.server.telemetry.process import Process
-from queenright.server.telemetry.sessions import ANSWERED, Session
+from queenright.server.telemetry.sessions import ANSWERED_SUFFIX, Session
 from queenright.server.telemetry.sources import Sources
 from queenright.server.telemetry.unusable import Fault, UnusableRecordError, Unused
 
 PREFIX: Final = "/hooks/"
 _CLIENTS: Final = {f"{PREFIX}{client.name}": client for client in CLIENTS}
-_OTHER: Final = "other"
-"""Whoever calls a path of no client."""
+_UNKNOWN_CLIENT: Final = "other"
+"""The client label for an unknown path."""
 ANSWER_SECONDS: Final = 0.8
-"""Less than the second that a client gives a hook."""
+"""Less than the clients' timeout of one second."""
 MAX_BODY: Final = 16 * 1024 * 1024
 MAX_HELD: Final = 4 * MAX_BODY
-"""Bytes of bodies that are arriving at one time."""
+"""Bytes of bodies in memory at one time."""
 BODY_SECONDS: Final = 10.0
-_SMALL: Final = 64 * 1024
-"""A longer body is read in a thread."""
+_MAX_INLINE: Final = 64 * 1024
+"""Longer bodies are parsed in a thread."""
 _QUERY_FIELDS: Final = 16
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -63,10 +63,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A permission request whose call is answered once a person has answered it."""
+    """A permission request that waits for a person's decision."""
 
     client: Client
-    permit: PermitAnswer
+    answer: PermissionAnswer
     observation: Observation
 
 
@@ -75,13 +75,13 @@ class HookReceiver:
     The ASGI app for ``POST /hooks/CLIENT``; the query may name ``user``, ``host`` and ``repository``.
 
     Args:
-        ingest: Takes events, and returns once they are durable.
-        assembler: Knows the sessions, also from their log records and spans.
-        instructions: What there is for an agent.
-        permissions: Has people answer permission requests.
-        intake: Notes who calls.
+        ingest: Stores events, and returns once they are durable.
+        assembler: The assembler, shared with the OTLP receiver.
+        instructions: Pending instructions for agents.
+        permissions: Collects people's decisions on permission requests.
+        intake: The statistics of senders.
         clock: Seconds since the epoch.
-        registry: Where ``queenright_hook_calls_total`` is registered.
+        registry: The registry for ``queenright_hook_calls_total``.
     """
 
     def __init__(
@@ -110,31 +110,32 @@ class HookReceiver:
         for client in CLIENTS:
             for outcome in ("used", "ignored", "refused", "late", "failed"):
                 self._calls.labels(client.name, outcome)
-        self._calls.labels(_OTHER, "refused")
+        self._calls.labels(_UNKNOWN_CLIENT, "refused")
 
-    def denied(self, path: str, status: int, reason: str) -> None:
-        """Count a request that was not let through: it has no token, one that is none, or is from a page."""
-        self._intake.refuse(path, status, reason, self._clock())
+    def count_denied(self, path: str, status: int, reason: str) -> None:
+        """Count a request that the guard denied: no valid token, or sent by a web page."""
+        self._intake.add_refusal(path, status, reason, self._clock())
         if path.startswith(PREFIX):
             client = _CLIENTS.get(path)
-            self._calls.labels(_OTHER if client is None else client.name, "refused").inc()
+            self._calls.labels(_UNKNOWN_CLIENT if client is None else client.name, "refused").inc()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one call."""
+        """Answer a hook call."""
         status, answer = await self._answer(scope, receive)
         if isinstance(answer, _Question):
-            await self._ask(answer, receive, send)
+            await self._answer_permission(answer, receive, send)
             return
         body = json.dumps(answer).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _ask(self, question: _Question, receive: Receive, send: Send) -> None:
+    async def _answer_permission(self, question: _Question, receive: Receive, send: Send) -> None:
         """
-        Answer the call of a permission request once a person has, or when nobody has in time.
+        Answer a permission request when a person decides, or when the time is up.
 
-        The answer begins at once, with a space before its JSON: so its client knows that we are here.
+        The response starts at once, with a space before the JSON, so that the client sees that the service is
+        alive.
         """
         headers = [(b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -145,57 +146,57 @@ class HookReceiver:
                 self._target(observation),
                 tool=observation.data["tool"],
                 question=observation.data["question"],
-                is_asked=lambda: self._session(observation).is_asked(observation.identity),
+                is_asked=lambda: self._session(observation).is_request_open(observation.identity),
             )
         )
-        # Its body has been read: what comes now is that the client hung up.
-        leaving = asyncio.ensure_future(receive())
+        # The body is read, so the next message is a disconnect.
+        hung_up = asyncio.ensure_future(receive())
         try:
-            await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
-            given = waiting.result() if waiting.done() else None
+            await asyncio.wait((waiting, hung_up), return_when=asyncio.FIRST_COMPLETED)
+            decision = waiting.result() if waiting.done() else None
         finally:
             waiting.cancel()
-            leaving.cancel()
+            hung_up.cancel()
         answer: dict[str, Any] = {}
-        if given is not None:
-            why = f": {given.reason}" if given.reason else ""
-            answer = question.permit(given.decision, f"{given.by} answered {given.decision}{why}")
+        if decision is not None:
+            why = f": {decision.reason}" if decision.reason else ""
+            answer = question.answer(decision.decision, f"{decision.by} answered {decision.decision}{why}")
         await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
-        if given is not None:
+        if decision is not None:
             await self._end_wait(question.client, observation)
 
-    async def _end_wait(self, client: Client, asked: Observation) -> None:
+    async def _end_wait(self, client: Client, request: Observation) -> None:
         now = self._clock()
         end = int(now * 1e9)
-        over = replace(asked, identity=asked.identity + ANSWERED, end=end)
+        over = replace(request, identity=request.identity + ANSWERED_SUFFIX, end=end)
         try:
             await self._store(over, now)
         except Exception as error:
-            # Its tool's next record ends the wait as well.
-            _log.error("%s: the end of a wait could not be stored: %s", client.name, error, exc_info=error)
+            # The next record of the tool also ends the wait.
+            _log.error("%s: cannot store the end of a wait: %s", client.name, error, exc_info=error)
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, dict[str, Any] | _Question]:
         client = _CLIENTS.get(scope["path"])
         if client is None:
-            self._calls.labels(_OTHER, "refused").inc()
-            reason = f"nothing takes hooks there; use {', '.join(_CLIENTS)}"
-            self._intake.refuse(scope["path"], 404, reason, self._clock())
+            self._calls.labels(_UNKNOWN_CLIENT, "refused").inc()
+            reason = f"unknown hook path; use {', '.join(_CLIENTS)}"
+            self._intake.add_refusal(scope["path"], 404, reason, self._clock())
             return 404, {"error": reason}
         if scope["method"] != "POST":
-            return self._refuse(client, 405, "hooks are called with POST")
+            return self._refuse(client, 405, "hooks accept only POST")
         try:
             async with asyncio.timeout(BODY_SECONDS):
-                body = await self._body(receive)
+                body = await self._read_body(receive)
         except TimeoutError:
-            return self._refuse(client, 408, f"the call did not arrive within {BODY_SECONDS:g} s")
+            return self._refuse(client, 408, f"the body did not arrive within {BODY_SECONDS:g} s")
         if body is None:
-            return self._refuse(client, 413, f"the call is longer than {MAX_BODY} bytes")
-        task = asyncio.create_task(self._take(client, body, scope.get("query_string", b"")))
+            return self._refuse(client, 413, f"the body is longer than {MAX_BODY} bytes")
+        task = asyncio.create_task(self._process_call(client, body, scope.get("query_string", b"")))
         self._working.add(task)
-        task.add_done_callback(partial(self._finished, client))
+        task.add_done_callback(partial(self._on_task_done, client))
         done, _ = await asyncio.wait([task], timeout=ANSWER_SECONDS)
         if not done:
-            # It is still stored; what there is for the agent comes with its next call.
+            # It is still being stored; instructions are delivered with the next call.
             self._calls.labels(client.name, "late").inc()
             return 200, {}
         try:
@@ -206,8 +207,8 @@ class HookReceiver:
         except Exception:
             return 503, {}
 
-    async def _body(self, receive: Receive) -> bytes | None:
-        """Return the body; None if it is too long, or all that are held together are."""
+    async def _read_body(self, receive: Receive) -> bytes | None:
+        """Return the body; None if it or all bodies in memory are too long."""
         parts, size = [], 0
         try:
             while True:
@@ -223,27 +224,27 @@ class HookReceiver:
         finally:
             self._held -= size
 
-    def _finished(self, client: Client, task: asyncio.Task[dict[str, Any] | _Question]) -> None:
+    def _on_task_done(self, client: Client, task: asyncio.Task[dict[str, Any] | _Question]) -> None:
         self._working.discard(task)
         if task.cancelled() or (error := task.exception()) is None or isinstance(error, ValueError):
             return
         self._calls.labels(client.name, "failed").inc()
-        _log.error("a hook call could not be stored, and its agent goes on: %s", error, exc_info=error)
+        _log.error("cannot store a hook call; its agent continues: %s", error, exc_info=error)
 
     def _refuse(
         self, client: Client, status: int, reason: str, fault: Fault | None = None
     ) -> tuple[int, dict[str, Any] | _Question]:
         self._calls.labels(client.name, "refused").inc()
-        self._intake.refuse(f"{PREFIX}{client.name}", status, reason, self._clock(), fault=fault)
+        self._intake.add_refusal(f"{PREFIX}{client.name}", status, reason, self._clock(), fault=fault)
         return status, {"error": reason}
 
-    async def _take(self, client: Client, body: bytes, query: bytes) -> dict[str, Any] | _Question:
+    async def _process_call(self, client: Client, body: bytes, query: bytes) -> dict[str, Any] | _Question:
         now, process = self._clock(), _process(query)
-        read = partial(_read, client, body, process, int(now * 1e9))
-        event, observation = await asyncio.to_thread(read) if len(body) > _SMALL else read()
+        read = partial(_read_call, client, body, process, int(now * 1e9))
+        event, observation = await asyncio.to_thread(read) if len(body) > _MAX_INLINE else read()
         self._calls.labels(client.name, "ignored" if observation is None else "used").inc()
         sources = Sources()
-        source = sources.of(process, client.name)
+        source = sources.for_process(process, client.name)
         source.records = 1
         if observation is None:
             source.unused[Unused.NO_AGENT_WORK] = 1
@@ -252,12 +253,14 @@ class HookReceiver:
         await self._store(observation, now)
         source.note(self._session(observation).run, observation)
         self._intake.add(sources, now)
-        # Its client may ask the person at the terminal at the same time, and goes on once that has answered.
+        # The client may also ask at the terminal, and continues once it has an answer there.
         self._permissions.release_answered()
-        is_asked = event == PERMISSION_EVENT and self._session(observation).is_asked(observation.identity)
-        if is_asked and client.permit is not None and self._permissions.takes_more:
-            return _Question(client, client.permit, observation)
-        return await self._orders(client, observation, event)
+        is_asked = event == PERMISSION_EVENT and self._session(observation).is_request_open(
+            observation.identity
+        )
+        if is_asked and client.permission_answer is not None and self._permissions.takes_more:
+            return _Question(client, client.permission_answer, observation)
+        return await self._pull_instruction(client, observation, event)
 
     async def _store(self, observation: Observation, now: float) -> None:
         batch = Batch()
@@ -265,29 +268,29 @@ class HookReceiver:
             pass
         batch.finish()
         duplicates = self._assembler.duplicates
-        duplicates.storing(batch.identities)
+        duplicates.begin_storing(batch.identities)
         stored = False
         try:
             if batch.events:
                 await self._ingest(batch.events)
             stored = True
         finally:
-            duplicates.settle(batch.identities, stored=stored)
+            duplicates.finish_storing(batch.identities, stored=stored)
             if not stored:
                 batch.undo()
 
-    async def _orders(self, client: Client, observation: Observation, event: str) -> dict[str, Any]:
-        """Return the answer that hands over what there is for this session, if this call can."""
+    async def _pull_instruction(self, client: Client, observation: Observation, event: str) -> dict[str, Any]:
+        """Return the answer that delivers a pending instruction, if this hook event can."""
         target = self._target(observation)
         answer: dict[str, Any] = {}
-        for one in await self._instructions.pull(target, 0):
-            order = client.order(event, one.kind, one.message)
-            if order and not answer:
+        for pending in await self._instructions.pull(target, 0):
+            instruction = client.instruction_answer(event, pending.kind, pending.message)
+            if instruction and not answer:
                 try:
-                    await self._instructions.answer(target, one.instruction_id, "done")
+                    await self._instructions.answer(target, pending.instruction_id, "done")
                 except (InstructionClosedError, InstructionNotFoundError):
                     continue
-                answer = order
+                answer = instruction
         return answer
 
     def _session(self, observation: Observation) -> Session:
@@ -299,7 +302,7 @@ class HookReceiver:
 
 
 def with_hooks(receiver: App, hooks: HookReceiver) -> App:
-    """Return an ASGI app that passes calls of hooks on to ``hooks``, and everything else to ``receiver``."""
+    """Return an ASGI app that routes hook calls to ``hooks`` and everything else to ``receiver``."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         is_hook = scope["type"] == "http" and scope["path"].startswith(PREFIX)
@@ -313,29 +316,29 @@ def _process(query: bytes) -> Process:
         fields = parse_qs(query.decode("latin-1"), max_num_fields=_QUERY_FIELDS)
     except ValueError:
         raise ValueError(
-            f"the address has more than {_QUERY_FIELDS} query fields; user, host and repository are read"
+            f"the URL has more than {_QUERY_FIELDS} query fields; send only user, host and repository"
         ) from None
-    said = {key: clean_name(values[0]) for key, values in fields.items()}
+    query_fields = {key: clean_name(values[0]) for key, values in fields.items()}
     return Process(
         service="",
         agent="",
         incarnation_id="",
         is_own=False,
-        owner="@".join(name for name in (said.get("user", ""), said.get("host", "")) if name),
-        repository=said.get("repository", ""),
+        owner="@".join(name for name in (query_fields.get("user", ""), query_fields.get("host", "")) if name),
+        repository=query_fields.get("repository", ""),
     )
 
 
-def _parsed(body: bytes) -> Mapping[str, Any]:
+def _parse_json(body: bytes) -> Mapping[str, Any]:
     try:
         call = json.loads(without_lone_surrogates(body))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"the call is no JSON: {str(error)[:200]}") from None
+        raise ValueError(f"the body is not valid JSON: {str(error)[:200]}") from None
     if not isinstance(call, dict):
-        raise ValueError(f"the call is no JSON object but a {type(call).__name__}")
+        raise ValueError(f"the body must be a JSON object, not {type(call).__name__}")
     return call
 
 
-def _read(client: Client, body: bytes, process: Process, now: int) -> tuple[str, Observation | None]:
-    call = _parsed(body)
+def _read_call(client: Client, body: bytes, process: Process, now: int) -> tuple[str, Observation | None]:
+    call = _parse_json(body)
     return str(call.get("hook_event_name"))[:100], client.read_hook(call, process, now)

@@ -1,4 +1,4 @@
-"""The orchestrator behind a URL: escalations are posted to it; it answers at once, or later over the API."""
+"""Post escalations to an orchestrator's URL. It answers at once, or later through the API."""
 
 from __future__ import annotations
 
@@ -10,32 +10,40 @@ from queenright.health.interventions.record import Answer, Escalation
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.faults import fault_message
 from queenright.instrumentation.redaction import redact
-from queenright.server.webhooks.post import ATTEMPTS, SIGNATURE, WebhookPost, WebhookPostError, json_object
+from queenright.server.webhooks.post import ATTEMPTS, SIGNATURE, WebhookClient, WebhookError, parse_object
 
 __all__ = ["ATTEMPTS", "SIGNATURE", "OrchestratorError", "OrchestratorWebhook"]
 
-_SENT: Final = ("escalation_id", "agent_id", "session_id", "incarnation_id", "reason", "options", "context")
+_SENT_FIELDS: Final = (
+    "escalation_id",
+    "agent_id",
+    "session_id",
+    "incarnation_id",
+    "reason",
+    "options",
+    "context",
+)
 
 
 class OrchestratorError(QueenrightError):
-    """Raised when the orchestrator was not told, or answered nothing that can be done; names its host."""
+    """Raised when the orchestrator cannot be reached or its answer is not valid; names its host."""
 
 
 class OrchestratorWebhook:
     """
-    Asks an orchestrator over HTTP.
+    Asks an orchestrator over HTTP for decisions.
 
     Args:
-        url: Where it is posted to. No message, log or repr of ours repeats it: it may hold a token.
-        api: Base URL of our own API, from which the answer's URL is made; empty if it is not known.
-        secret: What posts are signed with, in ``X-Queenright-Signature``; see ``webhook_post.signed``.
-        timeout: Seconds that one answer may take.
+        url: The orchestrator's URL. It may contain a token, so no message, log or repr includes it.
+        api: Base URL of our API, for the answer's URL; "" if unknown.
+        secret: The key of ``X-Queenright-Signature``; see `signature_headers`.
+        timeout: Seconds per attempt.
     """
 
     def __init__(
         self, url: SecretStr, *, api: str = "", secret: SecretStr | None = None, timeout: float = 10.0
     ) -> None:
-        self._webhook = WebhookPost(url, what="the orchestrator", secret=secret, timeout=timeout)
+        self._webhook = WebhookClient(url, receiver="the orchestrator", secret=secret, timeout=timeout)
         self._api = api.rstrip("/")
 
     def __repr__(self) -> str:
@@ -43,41 +51,43 @@ class OrchestratorWebhook:
 
     async def ask(self, escalation: Escalation) -> Answer | None:
         """
-        Post an escalation; a failure that may pass is tried again for a minute or two.
+        Post an escalation; transient failures are retried for a minute or two.
 
         Returns:
-            Its decision, or None if it took the question and answers later.
+            The decision, or None if the orchestrator answers later.
 
         Raises:
-            OrchestratorError: It could not be told, or its answer is none of the options.
+            OrchestratorError: It cannot be reached, or its answer is not one of the options.
         """
         try:
-            return self._understood(escalation, await self._webhook.post(self._said(escalation)))
-        except WebhookPostError as failure:
+            return self._parse_answer(escalation, await self._webhook.post(self._payload(escalation)))
+        except WebhookError as failure:
             raise OrchestratorError(str(failure)) from None
 
     async def close(self) -> None:
         """Close the connections."""
         await self._webhook.close()
 
-    def _said(self, escalation: Escalation) -> dict[str, Any]:
-        said = escalation.model_dump(mode="json", include={*_SENT, "created_at", "deadline"})
+    def _payload(self, escalation: Escalation) -> dict[str, Any]:
+        fields = escalation.model_dump(mode="json", include={*_SENT_FIELDS, "created_at", "deadline"})
         path = f"/api/escalations/{escalation.escalation_id}/decision"
-        return {"type": "escalation_triggered", **said, "answer_url": f"{self._api}{path}"}
+        return {"type": "escalation_triggered", **fields, "answer_url": f"{self._api}{path}"}
 
-    def _understood(self, escalation: Escalation, answer: bytes) -> Answer | None:
-        """Return the decision in an answer; what is no JSON object with one in it is only a thank-you."""
-        found = json_object(answer)
-        if found.get("decision") is None:
+    def _parse_answer(self, escalation: Escalation, answer: bytes) -> Answer | None:
+        """Return the decision in an answer; None if the answer has none."""
+        parsed = parse_object(answer)
+        if parsed.get("decision") is None:
             return None
         try:
-            decided = Answer.model_validate(found)
+            decided = Answer.model_validate(parsed)
         except ValidationError as error:
-            faults = "; ".join(
+            errors = "; ".join(
                 f"{'.'.join(map(str, f['loc']))}: {fault_message(f)}" for f in error.errors()[:3]
             )
-            raise self._webhook.failure(f"its answer is refused: {redact(faults, 300)}") from None
+            raise self._webhook.make_error(f"its answer is refused: {redact(errors, 300)}") from None
         if decided.decision not in escalation.options:
             options = ", ".join(escalation.options)
-            raise self._webhook.failure(f"its answer {decided.decision!r} is none of the options: {options}")
+            raise self._webhook.make_error(
+                f"its answer {decided.decision!r} is none of the options: {options}"
+            )
         return decided

@@ -1,4 +1,4 @@
-"""Posting JSON to somebody's URL: signed, tried again where that may help, and the URL repeated nowhere."""
+"""Post signed JSON to a user's URL, with retries. The URL is never logged."""
 
 from __future__ import annotations
 
@@ -23,37 +23,38 @@ if TYPE_CHECKING:
 SIGNATURE: Final = "X-Queenright-Signature"
 TIMESTAMP: Final = "X-Queenright-Timestamp"
 ATTEMPTS: Final = 6
-_PASSING: Final = frozenset({408, 425, 429})
-"""Refusals that may be none a moment later; so may every answer of the server's own fault."""
+_TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
+"""Statuses to retry, in addition to 5xx."""
 _LONGEST_ANSWER: Final = 64 << 10
 
 
-class WebhookPostError(QueenrightError):
+class WebhookError(QueenrightError):
     """
-    Raised when a post came to nothing; names the host, never the URL.
+    Raised when a post fails; names the host, never the URL.
 
-    ``passing``: it may go well another time. ``status`` and ``answer``: what was answered, if anything.
+    A retry may succeed if ``is_transient``. ``status`` and ``answer`` are those of the response, if there was
+    one.
     """
 
     def __init__(
-        self, message: str, *, passing: bool = False, status: int | None = None, answer: bytes = b""
+        self, message: str, *, is_transient: bool = False, status: int | None = None, answer: bytes = b""
     ) -> None:
         super().__init__(message)
-        self.passing = passing
+        self.is_transient = is_transient
         self.status = status
         self.answer = answer
 
 
-class WebhookPost:
+class WebhookClient:
     """
     Posts to one URL.
 
     Args:
-        url: Where to. No message, log or repr of ours repeats it: it may hold a token.
-        what: Who is there, for messages: "the orchestrator".
-        secret: What posts are signed with; see ``signed``.
-        timeout: Seconds that one answer may take.
-        patience: Seconds after which nothing is tried again; None is after ``ATTEMPTS``.
+        url: The URL. It may contain a token, so no message, log or repr includes it.
+        receiver: The receiver's name for messages, such as "the orchestrator".
+        secret: The key of the signature; see `signature_headers`.
+        timeout: Seconds per attempt.
+        retry_timeout: Seconds after which no retry starts; None retries up to ``ATTEMPTS`` times.
         clock: Seconds since the epoch.
     """
 
@@ -61,35 +62,35 @@ class WebhookPost:
         self,
         url: SecretStr,
         *,
-        what: str,
+        receiver: str,
         secret: SecretStr | None = None,
         timeout: float = 10.0,
-        patience: float | None = None,
+        retry_timeout: float | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._url = url
-        self._what = what
+        self._receiver = receiver
         self._secret = secret
         self._timeout = timeout
-        self._patience = patience
+        self._retry_timeout = retry_timeout
         self._clock = clock
         self._client: httpx.AsyncClient | None = None
         self.host: Final = urlsplit(url.get_secret_value()).hostname or "?"
 
     def __repr__(self) -> str:
-        return f"WebhookPost({self.host!r})"
+        return f"WebhookClient({self.host!r})"
 
-    async def post(self, said: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> bytes:
+    async def post(self, payload: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> bytes:
         """
-        Post an object and return the body of the answer; a failure that may pass is tried again, the same.
+        Post an object and return the body of the response; transient failures are retried.
 
         Raises:
-            WebhookPostError: It could not be posted, or was refused.
+            WebhookError: The post failed or was refused.
         """
-        body = json.dumps(said, ensure_ascii=False).encode()
+        body = json.dumps(payload, ensure_ascii=False).encode()
         all_headers = {"Content-Type": "application/json", **(headers or {})}
         retrying = stamina.retry_context(
-            on=_may_pass, attempts=ATTEMPTS, timeout=self._patience, wait_initial=1.0, wait_max=30.0
+            on=_is_transient, attempts=ATTEMPTS, timeout=self._retry_timeout, wait_initial=1.0, wait_max=30.0
         )
         async for attempt in retrying:
             with attempt:
@@ -102,17 +103,17 @@ class WebhookPost:
             await self._client.aclose()
             self._client = None
 
-    def failure(self, reason: str, **known: Any) -> WebhookPostError:
-        """Return the error that says what is wrong there."""
-        return WebhookPostError(f"{self._what} at {self.host}: {reason}", **known)
+    def make_error(self, reason: str, **details: Any) -> WebhookError:
+        """Return an error that names the receiver and its host."""
+        return WebhookError(f"{self._receiver} at {self.host}: {reason}", **details)
 
     async def _post(self, body: bytes, headers: Mapping[str, str]) -> bytes:
         import httpx
 
         url = self._url.get_secret_value()
         if self._secret is not None:
-            # Anew for each attempt: whoever looks at the time is not to refuse the last of them.
-            headers = {**headers, **signed(body, self._secret, self._clock())}
+            # Signed for each attempt, so that a receiver that checks the time accepts the last one.
+            headers = {**headers, **signature_headers(body, self._secret, self._clock())}
         if self._client is None:
             self._client = httpx.AsyncClient(timeout=self._timeout, trust_env=False, verify=certificates(url))
         try:
@@ -121,30 +122,32 @@ class WebhookPost:
                 async for chunk in response.aiter_bytes():
                     answer += chunk
                     if len(answer) > _LONGEST_ANSWER:
-                        raise self.failure(f"its answer is longer than {_LONGEST_ANSWER} bytes")
+                        raise self.make_error(f"its answer is longer than {_LONGEST_ANSWER} bytes")
         except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-            raise self.failure(f"its URL cannot be used ({type(error).__name__})") from None
+            raise self.make_error(f"its URL cannot be used ({type(error).__name__})") from None
         except httpx.HTTPError as error:
-            # The library's message may repeat the URL.
-            raise self.failure(f"it cannot be reached ({type(error).__name__})", passing=True) from None
+            # The library's message may contain the URL.
+            raise self.make_error(
+                f"it cannot be reached ({type(error).__name__})", is_transient=True
+            ) from None
         if not response.is_success:
             status = response.status_code
-            said = redact(answer.decode("utf-8", "replace"), 200).strip()
-            raise self.failure(
-                f"it answered {status} {said}".strip(),
-                passing=status in _PASSING or response.is_server_error,
+            payload = redact(answer.decode("utf-8", "replace"), 200).strip()
+            raise self.make_error(
+                f"it answered {status} {payload}".strip(),
+                is_transient=status in _TRANSIENT_STATUSES or response.is_server_error,
                 status=status,
                 answer=answer,
             )
         return answer
 
 
-def signed(body: bytes, secret: SecretStr, now: float) -> dict[str, str]:
+def signature_headers(body: bytes, secret: SecretStr, now: float) -> dict[str, str]:
     """
-    Return the headers of a signed post: when it was sent, and a signature of that and of the body.
+    Return the timestamp and signature headers of a post.
 
-    ``X-Queenright-Signature: sha256=<HMAC-SHA256 of "{timestamp}.{body}">``, in hexadecimal. A post that
-    somebody kept can be told by its ``X-Queenright-Timestamp``, whole seconds since the epoch.
+    ``X-Queenright-Signature: sha256=<HMAC-SHA256 of "{timestamp}.{body}">``, in hexadecimal. A replayed post
+    is recognized by its ``X-Queenright-Timestamp``, whole seconds since the epoch.
     """
     timestamp = str(int(now))
     key = secret.get_secret_value().encode()
@@ -152,14 +155,14 @@ def signed(body: bytes, secret: SecretStr, now: float) -> dict[str, str]:
     return {TIMESTAMP: timestamp, SIGNATURE: f"sha256={mac.hexdigest()}"}
 
 
-def json_object(answer: bytes) -> dict[str, Any]:
-    """Return the object in an answer; an empty one if the answer is only a thank-you."""
+def parse_object(answer: bytes) -> dict[str, Any]:
+    """Return the JSON object in a response; {} if it is not one."""
     try:
-        found = json.loads(answer)
+        parsed = json.loads(answer)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
-def _may_pass(error: Exception) -> bool:
-    return isinstance(error, WebhookPostError) and error.passing
+def _is_transient(error: Exception) -> bool:
+    return isinstance(error, WebhookError) and error.is_transient

@@ -1,4 +1,4 @@
-"""The respawner behind a URL: workers in other processes are started again by whoever started them."""
+"""The respawner behind a URL: restarts workers that run in other processes."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from queenright.health.recovery.respawner import (
 )
 from queenright.health.store import Store
 from queenright.runtime.events import EventType
-from queenright.server.webhooks.post import WebhookPost, WebhookPostError, json_object
+from queenright.server.webhooks.post import WebhookClient, WebhookError, parse_object
 
 _log = logging.getLogger(__name__)
 
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 _CONFLICT: Final = 409
-_PATIENCE: Final = 40.0
-"""A worker has a minute to be started; what is posted again after that comes too late."""
+_RETRY_SECONDS: Final = 40.0
+"""A worker has a minute to start; a retry after that is too late."""
 _LONGEST_CHAIN: Final = 50
 
 
-class _NewLife(BaseModel):
-    """Who goes on, as far as that is known when the worker is about to be started."""
+class _RespawnReply(BaseModel):
+    """The new session and incarnation, as far as known before the worker starts."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -42,14 +42,14 @@ class _NewLife(BaseModel):
 
 class RespawnWebhook:
     """
-    The ``Respawner`` of workers that our own runtime does not know.
+    The ``Respawner`` of workers that the local runtime does not run.
 
     Args:
-        url: Where it is asked for. No message, log or repr of ours repeats it: it may hold a token.
-        store: Its event log has the checkpoints that workers reported.
-        ours: Starts workers itself, whom nobody else is asked for.
-        secret: What posts are signed with, in ``X-Queenright-Signature``; see ``webhook_post.signed``.
-        timeout: Seconds that one answer may take.
+        url: The respawner's URL. It may contain a token, so no message, log or repr includes it.
+        store: The event log, with the checkpoints that workers reported.
+        local: The respawner of the local runtime, which handles its own workers.
+        secret: The key of ``X-Queenright-Signature``; see `signature_headers`.
+        timeout: Seconds per attempt.
     """
 
     def __init__(
@@ -57,40 +57,40 @@ class RespawnWebhook:
         url: SecretStr,
         store: Store,
         *,
-        ours: Respawner | None = None,
+        local: Respawner | None = None,
         secret: SecretStr | None = None,
         timeout: float = 10.0,
     ) -> None:
-        self._webhook = WebhookPost(
-            url, what="the respawner", secret=secret, timeout=timeout, patience=_PATIENCE
+        self._webhook = WebhookClient(
+            url, receiver="the respawner", secret=secret, timeout=timeout, retry_timeout=_RETRY_SECONDS
         )
         self._store = store
-        self._ours = ours
+        self._local = local
 
     def __repr__(self) -> str:
         return f"RespawnWebhook({self._webhook.host!r})"
 
     def reaches(self, target: Target) -> bool:
-        """Return whether the worker is none of our own runtime's."""
-        return self._ours is None or not self._ours.reaches(target)
+        """Return whether the worker does not belong to the local runtime."""
+        return self._local is None or not self._local.reaches(target)
 
     async def chain(self, target: Target) -> Sequence[CheckpointRef]:
         """
-        Return the checkpoints that the worker told of in this session, newest first.
+        Return the checkpoints that the worker reported in this session, newest first.
 
-        Whether they can be believed only whoever keeps them can say, when asked to go on from one.
+        They are not verified: the respawner reports a broken one when asked to resume from it.
 
         Raises:
             StoreError: The event log cannot be read.
         """
-        told = await self._store.history(
+        events = await self._store.history(
             types={EventType.CHECKPOINT_SAVED, EventType.AGENT_TERMINATED},
             filter_agent=target.agent_id,
             session_id=target.session_id,
             limit=10 * _LONGEST_CHAIN,
         )
         newest: dict[str, float] = {}
-        for event in sorted(told, key=lambda event: event.time, reverse=True):
+        for event in sorted(events, key=lambda event: event.time, reverse=True):
             checkpoint_id = event.data.get("checkpoint_id")
             if isinstance(checkpoint_id, str) and checkpoint_id:
                 newest.setdefault(checkpoint_id, event.time)
@@ -111,15 +111,16 @@ class RespawnWebhook:
         may_start_over: bool,
     ) -> Respawned:
         """
-        Ask for the worker to be started again; it will be when this returns.
+        Request a restart of the worker; it is accepted when this returns.
 
-        The session stays the same unless the answer says otherwise; the incarnation is empty unless it does.
+        The session stays the same unless the response has a new one; the incarnation is "" unless the
+        response has one.
 
         Raises:
-            InvalidCheckpointError: The checkpoint is broken; another may not be.
-            RespawnRefusedError: It will not be started.
+            InvalidCheckpointError: The checkpoint is broken; another one may work.
+            RespawnRefusedError: The worker will not be started.
         """
-        asked = {
+        request = {
             "type": "respawn_requested",
             "task_id": task_id,
             "agent_id": target.agent_id,
@@ -128,32 +129,34 @@ class RespawnWebhook:
             "checkpoint_id": None if checkpoint is None else checkpoint.checkpoint_id,
             "attempt": attempt,
         }
-        about = {"note": note, "repeatable": repeatable, "may_start_over": may_start_over}
-        # Of who and from where: the same request, sent again, starts nobody a second time.
-        key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:32]
+        options = {"note": note, "repeatable": repeatable, "may_start_over": may_start_over}
+        # A retry has the same key, so it does not start the worker twice.
+        key = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:32]
         try:
-            answer = await self._webhook.post(asked | about, {IDEMPOTENCY_KEY: key})
-        except WebhookPostError as failure:
+            answer = await self._webhook.post(request | options, {IDEMPOTENCY_KEY: key})
+        except WebhookError as failure:
             if checkpoint is not None and failure.status == _CONFLICT:
-                broken = json_object(failure.answer).get("broken_checkpoint")
+                broken = parse_object(failure.answer).get("broken_checkpoint")
                 if broken == checkpoint.checkpoint_id:
                     raise InvalidCheckpointError(f"checkpoint {broken} is broken: {failure}") from None
-            raise RespawnRefusedError(str(failure), final=not failure.passing) from None
-        life = self._life(answer)
+            raise RespawnRefusedError(str(failure), final=not failure.is_transient) from None
+        reply = self._parse_reply(answer)
         return Respawned(
             agent_id=target.agent_id,
-            session_id=life.session_id or target.session_id,
-            incarnation_id=life.incarnation_id,
+            session_id=reply.session_id or target.session_id,
+            incarnation_id=reply.incarnation_id,
         )
 
     async def close(self) -> None:
         """Close the connections."""
         await self._webhook.close()
 
-    def _life(self, answer: bytes) -> _NewLife:
-        """Return what an answer says of the new life; the worker will be started whatever it says."""
+    def _parse_reply(self, answer: bytes) -> _RespawnReply:
+        """Parse a response; the worker is started even if it is not valid."""
         try:
-            return _NewLife.model_validate(json_object(answer))
+            return _RespawnReply.model_validate(parse_object(answer))
         except ValidationError:
-            _log.warning("%s", self._webhook.failure("it named no session and incarnation that can be used"))
-            return _NewLife()
+            _log.warning(
+                "%s", self._webhook.make_error("it named no session and incarnation that can be used")
+            )
+            return _RespawnReply()

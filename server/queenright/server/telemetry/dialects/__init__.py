@@ -1,8 +1,8 @@
 """
-Dialects: how records name things. The conventions of spans are one table, each coding agent has a module.
+Dialects: how records name their fields. Span conventions are one table; each coding agent has a module.
 
-The tables of the conventions are in `queenright.instrumentation.conventions`, for agents' processes read
-spans by them, too.
+The tables of the span conventions are in `queenright.instrumentation.conventions`, because agent processes
+read them too.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from queenright.server.telemetry.dialects import claude_code, codex, gemini_cli,
 from queenright.server.telemetry.kind import Kind
 
 Fields = dict[str, AnyValue]
-"""Attributes by our name for them."""
+"""Attributes by our field name."""
 
 CLIENTS: Final[tuple[Client, ...]] = (claude_code.CLIENT, codex.CLIENT, gemini_cli.CLIENT)
-"""The coding agents that are understood by their log records, hooks and spans."""
+"""The supported coding agents."""
 CLIENT_NAMES: Final = frozenset(client.name for client in CLIENTS)
-TELL_COST: Final = frozenset(client.name for client in CLIENTS if client.tells_cost)
+COST_REPORTING_CLIENTS: Final = frozenset(client.name for client in CLIENTS if client.reports_cost)
 CLIENT_OF_LOGS: Final[Mapping[str, Client]] = {client.log_scope: client for client in CLIENTS}
 CLIENT_OF_SPANS: Final[Mapping[str, Client]] = {c.span_scope: c for c in CLIENTS if c.span_scope}
 
@@ -37,29 +37,29 @@ def _attributes() -> dict[str, tuple[str, ...]]:
 
 
 ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = _attributes()
-"""Our field -> the attribute names it is read from, the best first."""
+"""Our field name -> the attribute names that it is read from, best first."""
 _KINDS: Final = {kind: Kind(kind.value) for kind in conventions.Kind}
 
 LOOKUP: Final[Mapping[str, tuple[str, bool]]] = {
     name: (field, name == spellings[0]) for field, spellings in ATTRIBUTES.items() for name in spellings
 }
-"""Attribute name -> our field, and whether it is the best spelling, which wins over the others."""
+"""Attribute name -> our field name, and whether it is the best spelling, which wins over the others."""
 
 
 def fields_of(attributes: Iterable[KeyValue]) -> Fields:
-    """Return the attributes that mean something to us, by our name for them; the current spelling wins."""
-    found: Fields = {}
+    """Return the known attributes by our field name; the current spelling wins."""
+    fields: Fields = {}
     lookup = LOOKUP.get
     for attribute in attributes:
         entry = lookup(attribute.key)
         if entry is not None:
             field, current = entry
-            if current or field not in found:
-                found[field] = attribute.value
-    return found
+            if current or field not in fields:
+                fields[field] = attribute.value
+    return fields
 
 
 def kind_of(operation: str, marker: str, name: str) -> Kind | None:
-    """Say what a span is, or None if it is nothing an agent did; see `conventions.kind_of`."""
+    """Return the kind of a span, or None if it is not an agent's work; see `conventions.kind_of`."""
     kind = conventions.kind_of(operation, marker, name)
     return None if kind is None else _KINDS[kind]

@@ -12,8 +12,8 @@ Claude Code: log records, hook calls, and spans of its traces beta.
 | waits for a person | | PermissionRequest, Elicitation | |
 | MCP server connected, failed or disconnected | mcp_server_connection | | |
 
-Nothing says when it asks its model: that is once a prompt is there, and once all tools have answered.
-A turn that ended waits for its person. https://code.claude.com/docs/en/monitoring-usage, .../hooks
+No record reports the start of a model call; it follows a prompt or the end of all tool calls. After a turn,
+the agent waits for its user. https://code.claude.com/docs/en/monitoring-usage, .../hooks
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.server.telemetry.client import Client
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
-from queenright.server.telemetry.permission import permission, permit_answer, quoted
+from queenright.server.telemetry.permission import describe_permission, format_question, permission_answer
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.unusable import Fault, UnusableRecordError
 from queenright.server.telemetry.values import count_in, folder_name, number_in, plain_text, tool_in
@@ -56,11 +56,11 @@ _NANO: Final = 1_000_000_000
 _MILLI: Final = 1_000_000
 
 
-def _read_log(said: Mapping[str, Any], process: Process, time: int) -> Observation | None:
-    name = str(said.get("event.name") or "").removeprefix("claude_code.")
+def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observation | None:
+    name = str(record.get("event.name") or "").removeprefix("claude_code.")
     if name not in _LOGS:
         return None
-    session = process.id_in(said.get("session.id"))
+    session = process.id_in(record.get("session.id"))
     if not session:
         raise UnusableRecordError(
             Fault.NO_SESSION,
@@ -68,10 +68,10 @@ def _read_log(said: Mapping[str, Any], process: Process, time: int) -> Observati
             remedy="set OTEL_METRICS_INCLUDE_SESSION_ID=true",
         )
     kind, is_end = _LOGS[name]
-    took = count_in(said.get("duration_ms")) * _MILLI if is_end and kind in (Kind.LLM, Kind.TOOL) else 0
-    tool, prompt = process.id_in(said.get("tool_use_id")), process.id_in(said.get("prompt.id"))
-    one = Observation(
-        identity=f"{NAME}\n{session}\n{name}\n{time}\n{said.get('event.sequence')}".encode(),
+    took = count_in(record.get("duration_ms")) * _MILLI if is_end and kind in (Kind.LLM, Kind.TOOL) else 0
+    tool, prompt = process.id_in(record.get("tool_use_id")), process.id_in(record.get("prompt.id"))
+    observation = Observation(
+        identity=f"{NAME}\n{session}\n{name}\n{time}\n{record.get('event.sequence')}".encode(),
         process=process,
         kind=kind,
         start=time - took,
@@ -84,18 +84,18 @@ def _read_log(said: Mapping[str, Any], process: Process, time: int) -> Observati
         version=process.version,
     )
     if kind is Kind.LLM:
-        _of_model_call(one.data, name, said)
+        _add_model_call(observation.data, name, record)
     elif kind is Kind.MCP_SERVER:
-        _of_mcp_server(one.data, said)
+        _add_mcp_server(observation.data, record)
     elif kind is Kind.TOOL:
-        one.data["tool"] = clean_name(plain_text(said.get("tool_name") or "unknown"))
-        if name == "tool_decision" and said.get("decision") == "reject":
-            # A person, or a rule of theirs, said no: it ended, and that is no failure of the tool.
-            one.end = time
-            one.data["outcome"] = ToolOutcome.OK.value
+        observation.data["tool"] = clean_name(plain_text(record.get("tool_name") or "unknown"))
+        if name == "tool_decision" and record.get("decision") == "reject":
+            # Rejected by a person or a rule: the call ended, and the tool did not fail.
+            observation.end = time
+            observation.data["outcome"] = ToolOutcome.OK.value
         elif is_end:
-            _of_tool_result(one.data, said)
-    return one
+            _add_tool_result(observation.data, record)
+    return observation
 
 
 _LOGS: Final[Mapping[str, tuple[Kind, bool]]] = {
@@ -109,64 +109,64 @@ _LOGS: Final[Mapping[str, tuple[Kind, bool]]] = {
     "tool_result": (Kind.TOOL, True),
     "mcp_server_connection": (Kind.MCP_SERVER, False),
 }
-"""What is used of its events, and whether that has ended then."""
+"""The events that are used, and whether each reports an end."""
 
 
-def _of_model_call(data: dict[str, Any], name: str, said: Mapping[str, Any]) -> None:
-    data["model"] = clean_name(plain_text(said.get("model") or ""))
+def _add_model_call(data: dict[str, Any], name: str, record: Mapping[str, Any]) -> None:
+    data["model"] = clean_name(plain_text(record.get("model") or ""))
     data["provider"] = "anthropic"
-    if said.get("duration_ms") is not None:
-        data["duration"] = count_in(said["duration_ms"]) / 1000
+    if record.get("duration_ms") is not None:
+        data["duration"] = count_in(record["duration_ms"]) / 1000
     if name == "api_request":
-        cached = count_in(said.get("cache_read_tokens")) + count_in(said.get("cache_creation_tokens"))
-        data["input_tokens"] = count_in(said.get("input_tokens")) + cached
-        data["output_tokens"] = count_in(said.get("output_tokens"))
-        if said.get("cost_usd") is not None:
-            data["cost_usd"] = number_in(said["cost_usd"])
+        cached = count_in(record.get("cache_read_tokens")) + count_in(record.get("cache_creation_tokens"))
+        data["input_tokens"] = count_in(record.get("input_tokens")) + cached
+        data["output_tokens"] = count_in(record.get("output_tokens"))
+        if record.get("cost_usd") is not None:
+            data["cost_usd"] = number_in(record["cost_usd"])
     else:
-        data["error_type"] = clean_name(plain_text(said.get("status_code") or name))
-        if said.get("error"):
-            data["error"] = redact(plain_text(said["error"]))
+        data["error_type"] = clean_name(plain_text(record.get("status_code") or name))
+        if record.get("error"):
+            data["error"] = redact(plain_text(record["error"]))
 
 
-def _of_tool_result(data: dict[str, Any], said: Mapping[str, Any]) -> None:
-    failed = str(said.get("success")).lower() == "false"
+def _add_tool_result(data: dict[str, Any], record: Mapping[str, Any]) -> None:
+    failed = str(record.get("success")).lower() == "false"
     data["outcome"] = (ToolOutcome.ERROR if failed else ToolOutcome.OK).value
     if failed:
-        data["error_type"] = clean_name(plain_text(said.get("error_type") or "error"))
-        if said.get("error"):
-            data["error"] = redact(plain_text(said["error"]))
-    if said.get("duration_ms") is not None:
-        data["duration"] = count_in(said["duration_ms"]) / 1000
+        data["error_type"] = clean_name(plain_text(record.get("error_type") or "error"))
+        if record.get("error"):
+            data["error"] = redact(plain_text(record["error"]))
+    if record.get("duration_ms") is not None:
+        data["duration"] = count_in(record["duration_ms"]) / 1000
     arguments = None
-    if said.get("tool_input"):
-        arguments = _without_description(said["tool_input"])
+    if record.get("tool_input"):
+        arguments = _without_description(record["tool_input"])
         data["args_hash"] = fingerprint(arguments)
         data |= effect_facts(data.get("tool", ""), arguments)
-    # Its result is never recorded here. The same failure again is the same result again.
+    # Results are not recorded here. A repeated failure is a repeated result.
     if failed:
         text = f"{data['error_type']}: {data.get('error', '')}"
         data["result_hash"] = result_fingerprint(text, arguments, failed=True)
 
 
-def _of_mcp_server(data: dict[str, Any], said: Mapping[str, Any]) -> None:
-    # Its name is there with OTEL_LOG_TOOL_DETAILS=1 only.
+def _add_mcp_server(data: dict[str, Any], record: Mapping[str, Any]) -> None:
+    # The name is present only with OTEL_LOG_TOOL_DETAILS=1.
     named = {
-        "status": said.get("status"),
-        "server": said.get("server_name"),
-        "transport": said.get("transport_type"),
-        "scope": said.get("server_scope"),
-        "error_type": said.get("error_code"),
+        "status": record.get("status"),
+        "server": record.get("server_name"),
+        "transport": record.get("transport_type"),
+        "scope": record.get("server_scope"),
+        "error_type": record.get("error_code"),
     }
     data |= {key: clean_name(plain_text(value)) for key, value in named.items() if value}
-    if said.get("duration_ms") is not None:
-        data["duration"] = count_in(said["duration_ms"]) / 1000
+    if record.get("duration_ms") is not None:
+        data["duration"] = count_in(record["duration_ms"]) / 1000
 
 
 def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observation | None:
-    # It says no time itself.
+    # Hook calls carry no time.
     name = str(call.get("hook_event_name") or "")
-    known = _HOOKS.get(name)
+    event_kind = _HOOKS.get(name)
     session = process.id_in(call.get("session_id"))
     if not session:
         raise UnusableRecordError(
@@ -174,12 +174,12 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
             "a hook call of Claude Code without session_id",
             remedy="send the JSON that Claude Code gives its hooks",
         )
-    if known is None:
+    if event_kind is None:
         return None
-    kind, is_end = known
+    kind, is_end = event_kind
     tool, prompt = process.id_in(call.get("tool_use_id")), process.id_in(call.get("prompt_id"))
     took = count_in(call.get("duration_ms")) * _MILLI if is_end else 0
-    one = Observation(
+    observation = Observation(
         identity=f"{NAME}\n{session}\n{name}\n{tool}\n{prompt}\n{now}".encode(),
         process=process,
         kind=kind,
@@ -195,24 +195,24 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         version=process.version,
     )
     if kind is Kind.TOOL:
-        one.data["tool"] = tool_in(call.get("tool_name"))
+        observation.data["tool"] = tool_in(call.get("tool_name"))
         arguments = None
         if call.get("tool_input") is not None:
             arguments = _without_description(call["tool_input"])
-            one.data["args_hash"] = fingerprint(arguments)
-            one.data |= effect_facts(one.data["tool"], arguments)
+            observation.data["args_hash"] = fingerprint(arguments)
+            observation.data |= effect_facts(observation.data["tool"], arguments)
         if is_end:
-            _of_tool_response(one.data, call, arguments)
+            _add_tool_response(observation.data, call, arguments)
     elif name == "StopFailure":
-        one.data["error_type"] = clean_name(plain_text(call.get("error") or "error"))
+        observation.data["error_type"] = clean_name(plain_text(call.get("error") or "error"))
     elif kind is Kind.WAIT:
-        one.data["reason"] = WaitingReason.USER_INPUT.value
+        observation.data["reason"] = WaitingReason.USER_INPUT.value
         if name == "PermissionRequest":
-            one.data |= permission(call.get("tool_name"), call.get("tool_input"))
-            one.data["args_hash"] = fingerprint(_without_description(call.get("tool_input")))
+            observation.data |= describe_permission(call.get("tool_name"), call.get("tool_input"))
+            observation.data["args_hash"] = fingerprint(_without_description(call.get("tool_input")))
         elif call.get("message"):
-            one.data["question"] = quoted(call["message"])
-    return one
+            observation.data["question"] = format_question(call["message"])
+    return observation
 
 
 _HOOKS: Final[Mapping[str, tuple[Kind, bool]]] = {
@@ -229,7 +229,7 @@ _HOOKS: Final[Mapping[str, tuple[Kind, bool]]] = {
 }
 
 
-def _of_tool_response(data: dict[str, Any], call: Mapping[str, Any], arguments: Any) -> None:
+def _add_tool_response(data: dict[str, Any], call: Mapping[str, Any], arguments: Any) -> None:
     error = call.get("error")
     data["outcome"] = (ToolOutcome.ERROR if error else ToolOutcome.OK).value
     if call.get("duration_ms") is not None:
@@ -242,8 +242,8 @@ def _of_tool_response(data: dict[str, Any], call: Mapping[str, Any], arguments: 
         data["result_hash"] = result_fingerprint(result, arguments, failed=bool(error))
 
 
-def _order(event: str, kind: str, message: str) -> dict[str, Any]:
-    # A stop is ignored at PostToolUseFailure; added context reaches the model after a tool.
+def _instruction_answer(event: str, kind: str, message: str) -> dict[str, Any]:
+    # PostToolUseFailure ignores a stop; added context reaches the model after a tool call.
     if kind == "terminate" and event in ("PreToolUse", "PostToolUse"):
         return {"continue": False, "stopReason": message}
     if kind == "nudge" and event in ("PostToolUse", "PostToolUseFailure"):
@@ -252,7 +252,7 @@ def _order(event: str, kind: str, message: str) -> dict[str, Any]:
 
 
 def _without_description(arguments: Any) -> Any:
-    """Return a tool's arguments without what the model says of them: new words are no new call."""
+    """Return a tool's arguments without the model's description: a new wording is not a new call."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
@@ -268,10 +268,10 @@ CLIENT: Final = Client(
     log_scope="com.anthropic.claude_code.events",
     read_log=_read_log,
     read_hook=_read_hook,
-    order=_order,
+    instruction_answer=_instruction_answer,
     span_scope="com.anthropic.claude_code.tracing",
     attributes=_ATTRIBUTES,
     spans=_SPANS,
-    tells_cost=True,
-    permit=permit_answer,
+    reports_cost=True,
+    permission_answer=permission_answer,
 )

@@ -11,9 +11,9 @@ Codex CLI: log records and hook calls.
 | tool call ends | tool_result | PostToolUse |
 | waits for a person | sse_event, unless a tool begins | PermissionRequest |
 
-`exec_command` returns after 10 s while its command runs, and `write_stdin` asks for more: the command is one
-call until it exits. A model that calls tools from code does so inside of `exec`, which is no call of its own.
-Only log records have the exit code of a command, in the text of its output.
+`exec_command` returns after 10 s while its command runs, and `write_stdin` polls it: the command is one call
+until it exits. A model that calls tools from code does so inside `exec`, which is not counted as a call. Only
+log records have the exit code of a command, in the text of its output.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _COMMAND: Final = "exec_command"
 _POLL: Final = "write_stdin"
 _CODE: Final = "exec"
 _HEAD: Final = 1_000
-"""Characters of an output that hold what the client says of it."""
+"""Characters of an output that contain the client's status lines."""
 _EXIT_CODE: Final = re.compile(r"^Process exited with code (-?\d+)$", re.MULTILINE)
 _RUNNING: Final = re.compile(r"^Process running with session ID (\d+)$", re.MULTILINE)
 
@@ -81,7 +81,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     tool = clean_name(plain_text(record.get("tool_name") or "unknown"))
     output = plain_text(record.get("output") or "")
     is_running = name == "tool_result" and _RUNNING.search(output[:_HEAD]) is not None
-    # Code that calls tools is no call itself; a poll is neither a call nor progress, but tells of an exit.
+    # Code that calls tools is not a call; a poll is neither a call nor progress, but reports an exit.
     is_exit = name == "tool_result" and tool == _POLL and _EXIT_CODE.search(output[:_HEAD]) is not None
     if name.startswith("tool_") and tool in (_CODE, _POLL) and not is_exit:
         return None
@@ -89,7 +89,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     kind, is_end = _LOGS[name]
     call = process.id_in(record.get("call_id"))
     took = count_in(record.get("duration_ms")) * _MILLI if name in ("api_request", "tool_result") else 0
-    one = Observation(
+    observation = Observation(
         identity=f"{NAME}\n{session}\n{name}\n{time}\n{call}\n{record.get('attempt')}".encode(),
         process=process,
         kind=kind,
@@ -99,48 +99,50 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         source="log",
         session=session,
         call=call if kind is Kind.TOOL and not is_exit else "",
-        continuation=running[1] if running else _polled(record.get("arguments")) if is_exit else "",
+        continuation=running[1] if running else _polled_session(record.get("arguments")) if is_exit else "",
         library=NAME,
         version=clean_name(plain_text(record.get("app.version") or "")),
     )
     if kind is Kind.LLM:
-        one.data["model"] = clean_name(plain_text(record.get("model") or ""))
+        observation.data["model"] = clean_name(plain_text(record.get("model") or ""))
         if name == "sse_event":
-            one.data["input_tokens"] = count_in(record.get("input_token_count"))
-            one.data["output_tokens"] = count_in(record.get("output_token_count"))
-            one.data["cache_read_tokens"] = count_in(record.get("cached_token_count"))
-            # Nothing says what the answer asks for: until a tool begins, it waits for its person, be it
-            # for an approval or for the next prompt.
-            one.asks = ()
+            observation.data["input_tokens"] = count_in(record.get("input_token_count"))
+            observation.data["output_tokens"] = count_in(record.get("output_token_count"))
+            observation.data["cache_read_tokens"] = count_in(record.get("cached_token_count"))
+            # The response's tool calls are not reported: until a tool starts, it waits for its user, for an
+            # approval or for the next prompt.
+            observation.requested_tools = ()
         else:
-            one.data["error_type"] = clean_name(status or "api_error")
-            one.data["duration"] = took / 1e9
+            observation.data["error_type"] = clean_name(status or "api_error")
+            observation.data["duration"] = took / 1e9
             if record.get("error.message"):
-                one.data["error"] = redact(plain_text(record["error.message"]))
+                observation.data["error"] = redact(plain_text(record["error.message"]))
     elif kind is Kind.TOOL:
-        one.data["tool"] = tool
+        observation.data["tool"] = tool
         if name == "tool_decision" and str(record.get("decision")).lower() in ("denied", "abort"):
-            # A person, or a rule of theirs, said no: it ended, and that is no failure of the tool.
-            one.end = time
-            one.data["outcome"] = ToolOutcome.OK.value
+            # Rejected by a person or a rule: the call ended, and the tool did not fail.
+            observation.end = time
+            observation.data["outcome"] = ToolOutcome.OK.value
         elif is_exit:
-            _add_result(one.data, output, True)
+            _add_result(observation.data, output, True)
         elif name == "tool_result":
-            if one.end:
-                one.data["duration"] = took / 1e9
+            if observation.end:
+                observation.data["duration"] = took / 1e9
             arguments = _arguments(record.get("arguments"))
             if arguments:
-                one.data["args_hash"] = fingerprint(arguments)
-                one.data |= effect_facts(tool, arguments)
-            if one.end:
-                _add_result(one.data, output, str(record.get("success")).lower() != "false", arguments)
-    return one
+                observation.data["args_hash"] = fingerprint(arguments)
+                observation.data |= effect_facts(tool, arguments)
+            if observation.end:
+                _add_result(
+                    observation.data, output, str(record.get("success")).lower() != "false", arguments
+                )
+    return observation
 
 
-def _polled(arguments: Any) -> str:
-    """Return which command a poll asks for."""
-    found = re.search(r'"session_id"\s*:\s*(\d+)', plain_text(arguments or "")[:_HEAD])
-    return found[1] if found else ""
+def _polled_session(arguments: Any) -> str:
+    """Return the session id of the command that a poll reads."""
+    match = re.search(r'"session_id"\s*:\s*(\d+)', plain_text(arguments or "")[:_HEAD])
+    return match[1] if match else ""
 
 
 def _add_result(data: dict[str, Any], output: str, is_success: bool, arguments: Any = None) -> None:
@@ -148,7 +150,7 @@ def _add_result(data: dict[str, Any], output: str, is_success: bool, arguments: 
     failure = "" if is_success else "error"
     if exited and exited[1] != "0":
         failure = f"exit_code_{exited[1]}"
-    # Its chunk id and wall time are others each time.
+    # The chunk id and wall time above the output differ on each call.
     text = output.partition("\nOutput:\n")[2] if exited else output
     data["outcome"] = (ToolOutcome.ERROR if failure else ToolOutcome.OK).value
     if failure:
@@ -173,7 +175,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     if kind is Kind.TOOL and tool == _POLL:
         return None
     work, turn = process.id_in(call.get("tool_use_id")), process.id_in(call.get("turn_id"))
-    one = Observation(
+    observation = Observation(
         identity=f"{NAME}\nhook\n{session}\n{name}\n{work}\n{turn}\n{now}".encode(),
         process=process,
         kind=kind,
@@ -187,23 +189,23 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         library=NAME,
     )
     if kind is Kind.TOOL:
-        one.data["tool"] = tool
+        observation.data["tool"] = tool
         if is_end:
             arguments = None
             if call.get("tool_input") is not None:
                 arguments = _arguments(call["tool_input"])
-                one.data["args_hash"] = fingerprint(arguments)
-                one.data |= effect_facts(tool, arguments)
+                observation.data["args_hash"] = fingerprint(arguments)
+                observation.data |= effect_facts(tool, arguments)
             response = call.get("tool_response")
             text = response if isinstance(response, str) else json.dumps(response, default=str)
-            _add_result(one.data, plain_text(text), True, arguments)
+            _add_result(observation.data, plain_text(text), True, arguments)
     elif kind is Kind.WAIT:
-        one.data["reason"] = WaitingReason.USER_INPUT.value
-    return one
+        observation.data["reason"] = WaitingReason.USER_INPUT.value
+    return observation
 
 
 def _arguments(arguments: Any) -> Any:
-    """Return a tool's arguments: of a command, its text alone, as hooks have it."""
+    """Return a tool's arguments; for a command only its text, as in hooks."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
@@ -214,8 +216,8 @@ def _arguments(arguments: Any) -> Any:
     return arguments
 
 
-def _order(event: str, kind: str, message: str) -> dict[str, Any]:
-    # Nothing ends its turn: each call that it makes is refused.
+def _instruction_answer(event: str, kind: str, message: str) -> dict[str, Any]:
+    # A hook cannot end the turn, so each further call is denied.
     if kind == "terminate" and event == "PreToolUse":
         return {
             "hookSpecificOutput": {
@@ -234,5 +236,5 @@ CLIENT: Final = Client(
     log_scope="codex_otel.log_only",
     read_log=_read_log,
     read_hook=_read_hook,
-    order=_order,
+    instruction_answer=_instruction_answer,
 )

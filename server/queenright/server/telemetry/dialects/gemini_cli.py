@@ -12,9 +12,9 @@ Gemini CLI: log records and hook calls.
 | tool call ends | tool_call | AfterTool |
 | waits for a person | | Notification of ToolPermission |
 
-Its log says ``success`` of a command that exited with 2: the exit code is in the hook call's result only.
-Tool calls have no id in either. What an answer of the model calls is in the log unless
-``telemetry.logPrompts`` is false. Its spans say nothing that its log leaves out, and are not used.
+The log reports ``success`` for a command that exited with 2: the exit code is only in the hook call's result.
+Tool calls have no id in either. The tool calls of a model response are in the log unless
+``telemetry.logPrompts`` is false. Spans add nothing to the log and are not used.
 https://geminicli.com/docs/cli/telemetry, .../hooks/reference
 """
 
@@ -34,7 +34,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.server.telemetry.client import Client
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
-from queenright.server.telemetry.permission import quoted
+from queenright.server.telemetry.permission import format_question
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.unusable import Fault, UnusableRecordError
 from queenright.server.telemetry.values import count_in, folder_name, number_in, plain_text, tool_in
@@ -48,7 +48,7 @@ _LOGS: Final[Mapping[str, tuple[Kind, bool]]] = {
     "api_error": (Kind.LLM, True),
     "tool_call": (Kind.TOOL, True),
 }
-"""What is used of its events, and whether that has ended then."""
+"""The events that are used, and whether each reports an end."""
 
 _HOOKS: Final[Mapping[str, tuple[Kind, bool]]] = {
     "SessionStart": (Kind.AGENT, False),
@@ -63,9 +63,9 @@ _HOOKS: Final[Mapping[str, tuple[Kind, bool]]] = {
 }
 
 _MAIN_ROLE: Final = "main"
-"""Of the model calls whose answers are the agent's turn; others sum up."""
+"""The role of model calls that are the agent's turn; others summarize."""
 _ROUTER_ROLE: Final = "utility_router"
-"""Of the model calls that choose the model for a turn: no step of the agent."""
+"""The role of model calls that choose the model for a turn; they are not steps of the agent."""
 _MAX_TEXT: Final = 100_000
 _NANO: Final = 1_000_000_000
 _MILLI: Final = 1_000_000
@@ -73,7 +73,7 @@ _MILLI: Final = 1_000_000
 _EXIT_CODE: Final = re.compile(r"^Exit Code: (-?\d+)$", re.MULTILINE)
 _SIGNAL: Final = re.compile(r"^Signal: (\w+)$", re.MULTILINE)
 _PROCESS_IDS: Final = re.compile(r"^(?:Process Group PGID|Background PIDs): .*$\n?", re.MULTILINE)
-"""Other in each call, and no part of its result."""
+"""These differ on each call and are not part of the result."""
 
 
 def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observation | None:
@@ -87,7 +87,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     took = count_in(record.get("duration_ms")) if is_end else 0
     tool, arguments = record.get("function_name"), record.get("function_args")
     detail = f"{record.get('role')}\n{record.get('model')}\n{tool}\n{fingerprint(arguments)}\n{took}"
-    one = Observation(
+    observation = Observation(
         identity=f"{NAME}\n{session}\n{name}\n{time}\n{detail}".encode(),
         process=process,
         kind=kind,
@@ -99,38 +99,38 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         library=NAME,
     )
     if kind is Kind.LLM and is_end:
-        one.data |= {
+        observation.data |= {
             "model": clean_name(plain_text(record.get("model") or "")),
             "provider": "google",
             "duration": took / 1000,
         }
-        one.is_step = record.get("role") != _ROUTER_ROLE
+        observation.is_step = record.get("role") != _ROUTER_ROLE
         if name == "api_error":
-            _add_error(one.data, record)
+            _add_error(observation.data, record)
         else:
-            _add_tokens(one.data, record)
+            _add_tokens(observation.data, record)
             if record.get("role") == _MAIN_ROLE:
-                one.asks = _tools_in(record.get("response_text"))
+                observation.requested_tools = _tools_in(record.get("response_text"))
     elif kind is Kind.TOOL:
-        one.data |= {
+        observation.data |= {
             "tool": clean_name(plain_text(tool or "unknown")),
             "duration": took / 1000,
             "outcome": ToolOutcome.OK.value,
         }
         arguments = _arguments(arguments)
         if arguments:
-            one.data["args_hash"] = fingerprint(arguments)
-            one.data |= effect_facts(one.data["tool"], arguments)
-        # A person, or a rule of theirs, said no: it ended, and that is no failure of the tool.
+            observation.data["args_hash"] = fingerprint(arguments)
+            observation.data |= effect_facts(observation.data["tool"], arguments)
+        # Rejected by a person or a rule: the call ended, and the tool did not fail.
         is_refused = record.get("decision") == "reject"
         if str(record.get("success")).lower() == "false" and not is_refused:
-            one.data["outcome"] = ToolOutcome.ERROR.value
-            one.data["error_type"] = clean_name(plain_text(record.get("error_type") or "error"))
+            observation.data["outcome"] = ToolOutcome.ERROR.value
+            observation.data["error_type"] = clean_name(plain_text(record.get("error_type") or "error"))
             if record.get("error"):
-                one.data["error"] = redact(plain_text(record["error"]))
-            text = f"{one.data['error_type']}: {one.data.get('error', '')}"
-            one.data["result_hash"] = result_fingerprint(text, arguments, failed=True)
-    return one
+                observation.data["error"] = redact(plain_text(record["error"]))
+            text = f"{observation.data['error_type']}: {observation.data.get('error', '')}"
+            observation.data["result_hash"] = result_fingerprint(text, arguments, failed=True)
+    return observation
 
 
 def _add_error(data: dict[str, Any], record: Mapping[str, Any]) -> None:
@@ -142,7 +142,7 @@ def _add_error(data: dict[str, Any], record: Mapping[str, Any]) -> None:
 
 
 def _add_tokens(data: dict[str, Any], record: Mapping[str, Any]) -> None:
-    # Cached tokens are counted among those of the input.
+    # Input tokens include cached tokens.
     data["input_tokens"] = count_in(record.get("input_token_count"))
     data["cache_read_tokens"] = count_in(record.get("cached_content_token_count"))
     thoughts = count_in(record.get("thoughts_token_count"))
@@ -150,7 +150,7 @@ def _add_tokens(data: dict[str, Any], record: Mapping[str, Any]) -> None:
 
 
 def _tools_in(response: Any) -> tuple[str, ...] | None:
-    """Return the tools that an answer of the model calls; None if what it says is not recorded whole."""
+    """Return the tools that a model response calls; None if the response is not recorded completely."""
     if not isinstance(response, str) or len(response) > _MAX_TEXT:
         return None
     try:
@@ -170,12 +170,12 @@ def _tools_in(response: Any) -> tuple[str, ...] | None:
 
 
 def _candidates_in(chunks: list[Any]) -> list[dict[str, Any]]:
-    found = list[dict[str, Any]]()
+    all_candidates = list[dict[str, Any]]()
     for chunk in chunks:
         candidates = chunk.get("candidates") if isinstance(chunk, dict) else None
         if isinstance(candidates, list):
-            found += [each for each in candidates if isinstance(each, dict)]
-    return found
+            all_candidates += [each for each in candidates if isinstance(each, dict)]
+    return all_candidates
 
 
 def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observation | None:
@@ -195,9 +195,9 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         return None  # a piece of an answer
     if name == "Notification" and call.get("notification_type") != "ToolPermission":
         return None
-    time = _time_of(call.get("timestamp"), now)
+    time = _parse_time(call.get("timestamp"), now)
     tool, arguments = call.get("tool_name"), call.get("tool_input")
-    one = Observation(
+    observation = Observation(
         identity=f"{NAME}\nhook\n{session}\n{name}\n{time}\n{tool}\n{fingerprint(arguments)}".encode(),
         process=process,
         kind=kind,
@@ -210,39 +210,39 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         library=NAME,
     )
     if kind is Kind.TOOL:
-        one.data["tool"] = tool_in(tool)
+        observation.data["tool"] = tool_in(tool)
         arguments = _arguments(arguments)
         if arguments:
-            one.data["args_hash"] = fingerprint(arguments)
-            one.data |= effect_facts(one.data["tool"], arguments)
+            observation.data["args_hash"] = fingerprint(arguments)
+            observation.data |= effect_facts(observation.data["tool"], arguments)
         if is_end:
-            _add_result(one.data, call.get("tool_response"), arguments)
+            _add_result(observation.data, call.get("tool_response"), arguments)
     elif kind is Kind.LLM and is_end:
         request = call.get("llm_request")
         model = request.get("model") if isinstance(request, dict) else None
-        one.data |= {"model": clean_name(plain_text(model or "")), "provider": "google"}
+        observation.data |= {"model": clean_name(plain_text(model or "")), "provider": "google"}
         usage = response.get("usageMetadata") if isinstance(response, dict) else None
         if isinstance(usage, dict):
-            one.data["input_tokens"] = count_in(usage.get("promptTokenCount"))
-            one.data["cache_read_tokens"] = count_in(usage.get("cachedContentTokenCount"))
+            observation.data["input_tokens"] = count_in(usage.get("promptTokenCount"))
+            observation.data["cache_read_tokens"] = count_in(usage.get("cachedContentTokenCount"))
             thoughts = count_in(usage.get("thoughtsTokenCount"))
-            one.data["output_tokens"] = count_in(usage.get("candidatesTokenCount")) + thoughts
+            observation.data["output_tokens"] = count_in(usage.get("candidatesTokenCount")) + thoughts
     elif kind is Kind.WAIT:
-        one.data["reason"] = WaitingReason.USER_INPUT.value
+        observation.data["reason"] = WaitingReason.USER_INPUT.value
         details = call.get("details")
-        asked = details.get("command") if isinstance(details, dict) else None
-        one.data["question"] = quoted(asked or call.get("message") or "")
-    return one
+        command = details.get("command") if isinstance(details, dict) else None
+        observation.data["question"] = format_question(command or call.get("message") or "")
+    return observation
 
 
 def _is_finished(response: Any) -> bool:
     return any(each.get("finishReason") for each in _candidates_in([response]))
 
 
-def _time_of(written: Any, now: int) -> int:
-    """Return when a hook was called, by its client's clock as its log's times are; not after it arrived."""
+def _parse_time(timestamp: Any, now: int) -> int:
+    """Return the time of a hook call by its client's clock, as in its log; ``now`` if it has none."""
     try:
-        moment = datetime.fromisoformat(written).timestamp()
+        moment = datetime.fromisoformat(timestamp).timestamp()
     except (TypeError, ValueError, OverflowError, OSError):
         return now
     return int(number_in(moment) * _NANO) or now
@@ -274,7 +274,7 @@ def _add_result(data: dict[str, Any], response: Any, arguments: Any) -> None:
 
 
 def _arguments(arguments: Any) -> Any:
-    """Return a tool's arguments without what the model says of them."""
+    """Return a tool's arguments without the model's description."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
@@ -285,7 +285,7 @@ def _arguments(arguments: Any) -> Any:
     return arguments
 
 
-def _order(event: str, kind: str, message: str) -> dict[str, Any]:
+def _instruction_answer(event: str, kind: str, message: str) -> dict[str, Any]:
     if event != "AfterTool":
         return {}
     if kind == "terminate":
@@ -300,7 +300,7 @@ CLIENT: Final = Client(
     log_scope="gemini-cli",
     read_log=_read_log,
     read_hook=_read_hook,
-    order=_order,
+    instruction_answer=_instruction_answer,
     span_scope="gemini-cli",
     spans={},
 )

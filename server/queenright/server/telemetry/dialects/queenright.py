@@ -1,4 +1,4 @@
-"""What `queenright.instrumentation` adds to the GenAI conventions. docs/telemetry.md has the shapes."""
+"""Attributes that `queenright.instrumentation` adds to the GenAI conventions; see docs/telemetry.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the service says of what it does to workers: interventions, recoveries, circuit breakers."""
+"""Metrics of interventions, recoveries and circuit breakers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -17,9 +17,10 @@ from queenright.instrumentation import names
 from queenright.instrumentation.limited import Limited
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.tooling.tool_threads import left_behind
+from queenright.server.metrics.families import counter, gauge_family, histogram
 
 BREAKER_LIMIT: Final = 200
-"""Past so many breakers, only those that are not closed have series of their own."""
+"""Beyond this number of breakers, only those that are not closed have their own series."""
 BREAKER_STATES: Final = ("closed", "open", "half_open")
 RECOVERY_OUTCOMES: Final = {
     EventType.RECOVERY_INITIATED: "initiated",
@@ -28,14 +29,14 @@ RECOVERY_OUTCOMES: Final = {
 }
 _EXHAUSTED: Final = "exhausted"
 _FROM_START: Final = "from_start"
-_TROUBLES: Final = 10_000
-"""So many troubles are known whose first intervention has been; the newest."""
-_ACTED: Final = frozenset({Outcome.DONE, Outcome.QUEUED, Outcome.UNCONFIRMED})
-"""Outcomes after which the worker has, or will have, noticed something."""
+_MAX_TROUBLES: Final = 10_000
+"""Troubles whose first intervention is remembered; the newest are kept."""
+_VISIBLE_OUTCOMES: Final = frozenset({Outcome.DONE, Outcome.QUEUED, Outcome.UNCONFIRMED})
+"""Outcomes that have or will have an effect on the worker."""
 
 
-class BreakerLine(Protocol):
-    """Of a circuit breaker, what its series say."""
+class BreakerStatus(Protocol):
+    """The state of a circuit breaker, for its series."""
 
     @property
     def name(self) -> str:
@@ -54,123 +55,118 @@ class BreakerLine(Protocol):
 
     @property
     def half_open_at(self) -> float | None:
-        """When it lets a call through to try, in seconds since the epoch; None while it is closed."""
+        """When it allows a trial call, in seconds since the epoch; None while it is closed."""
         ...
 
 
-class ActingMetrics:
+class InterventionMetrics:
     """
     Metrics of interventions, recoveries and circuit breakers.
 
     Args:
-        registry: Where they are registered.
-        breakers: Gives the circuit breakers as they are now.
-        limited: Counts label values that were folded into `other`, by metric.
-        left_out: Is told how many breakers have no series.
-        recovering: Gives how many recoveries have not ended.
+        registry: The registry.
+        breakers: Returns the current circuit breakers.
+        limited: Counts label values that are folded into `other`.
+        left_out: The gauge of breakers without series.
+        recovering: Returns the number of open recoveries.
     """
 
     def __init__(
         self,
         registry: CollectorRegistry,
-        breakers: Callable[[], Iterable[BreakerLine]],
+        breakers: Callable[[], Iterable[BreakerStatus]],
         limited: Limited,
         left_out: Gauge,
         *,
         recovering: Callable[[], int] = int,
     ) -> None:
-        # Born at 0: a counter that is first seen at 1 shows no increase, and the first would be invisible.
-        self._interventions = _counter(names.INTERVENTIONS, registry)
-        self._delay = Histogram(
-            names.TIME_TO_INTERVENTION.name,
-            names.TIME_TO_INTERVENTION.help,
-            names.TIME_TO_INTERVENTION.labels,
-            registry=registry,
-            buckets=INTERVENTION_SECONDS,
-        )
+        # Initialized at 0: a counter that first appears at 1 shows no increase.
+        self._interventions = counter(names.INTERVENTIONS, registry)
+        self._delay = histogram(names.TIME_TO_INTERVENTION, registry, buckets=INTERVENTION_SECONDS)
         for kind in ActionKind:
             self._delay.labels(kind.value)
             for outcome in Outcome:
                 if outcome not in (Outcome.STARTED, Outcome.QUEUED):
                     self._interventions.labels(kind.value, outcome.value)
-        self._recoveries = _counter(names.RECOVERIES, registry)
-        for said in (*RECOVERY_OUTCOMES.values(), _EXHAUSTED, _FROM_START):
-            self._recoveries.labels(said)
+        self._recoveries = counter(names.RECOVERIES, registry)
+        for outcome_label in (*RECOVERY_OUTCOMES.values(), _EXHAUSTED, _FROM_START):
+            self._recoveries.labels(outcome_label)
         active = names.RECOVERIES_ACTIVE
         Gauge(active.name, active.help, registry=registry).set_function(recovering)
-        left = names.THREADS_LEFT
-        Gauge(left.name, left.help, registry=registry).set_function(left_behind)
-        # Read before its changes are: the scrape that first sees a breaker sees them at 0.
-        registry.register(_Breakers(self, breakers, left_out.labels(names.CIRCUIT_BREAKER_STATE.name)))
-        self._transitions = _counter(names.CIRCUIT_BREAKER_TRANSITIONS, registry)
+        threads_left = names.THREADS_LEFT
+        Gauge(threads_left.name, threads_left.help, registry=registry).set_function(left_behind)
+        # Collected before the transitions, so that the first scrape of a breaker has them at 0.
+        registry.register(
+            _BreakerCollector(self, breakers, left_out.labels(names.CIRCUIT_BREAKER_STATE.name))
+        )
+        self._transitions = counter(names.CIRCUIT_BREAKER_TRANSITIONS, registry)
         self._known_breakers: set[str] = set()
         self._limited = limited
         self._troubles: OrderedDict[tuple[str, str, float], None] = OrderedDict()
 
-    def published(self, events: Sequence[AgentEvent]) -> None:
-        """Count what events on the bus say of interventions, recoveries and breakers."""
+    def count_events(self, events: Sequence[AgentEvent]) -> None:
+        """Count the events of interventions, recoveries and breakers."""
         for event in events:
             if event.type is EventType.INTERVENTION_RECORDED:
                 exemplar = {"trace_id": event.trace_id} if event.trace_id else None
-                self._intervened(Intervention.model_validate(event.data), exemplar)
+                self._count_intervention(Intervention.model_validate(event.data), exemplar)
             elif event.type is EventType.CIRCUIT_BREAKER_STATE_CHANGED:
                 self._transitions.labels(self._label(str(event.data["name"])), str(event.data["to"])).inc()
             elif event.type in RECOVERY_OUTCOMES:
-                self._recoveries.labels(_recovery(event)).inc()
+                self._recoveries.labels(_recovery_outcome(event)).inc()
 
-    def know(self, breaker: str) -> None:
-        """Let the changes of a breaker begin at 0, while there is room for its name."""
+    def add_breaker(self, breaker: str) -> None:
+        """Initialize the transitions of a breaker at 0, up to ``BREAKER_LIMIT``."""
         if breaker not in self._known_breakers and len(self._known_breakers) < BREAKER_LIMIT:
             self._known_breakers.add(breaker)
             for state in BREAKER_STATES:
                 self._transitions.labels(breaker, state)
 
-    def _intervened(self, done: Intervention, exemplar: dict[str, str] | None) -> None:
-        # The time from the trouble's beginning is observed for what was first done about it, and once: the
-        # rungs after that have times of their own, which are settings.
+    def _count_intervention(self, done: Intervention, exemplar: dict[str, str] | None) -> None:
+        # The delay is observed once, for the first intervention: the delays of later rungs are settings.
         if done.outcome is Outcome.STARTED:
             return
-        if done.outcome is not Outcome.QUEUED:  # what is fetched is counted by what became of it
+        if done.outcome is not Outcome.QUEUED:  # counted when its outcome is known
             self._interventions.labels(done.kind.value, done.outcome.value).inc()
-        if done.trouble_since is None or done.outcome not in _ACTED:
+        if done.trouble_since is None or done.outcome not in _VISIBLE_OUTCOMES:
             return
         trouble = (done.agent_id, done.session_id, done.trouble_since)
         if trouble in self._troubles:
             return
         self._troubles[trouble] = None
-        if len(self._troubles) > _TROUBLES:
+        if len(self._troubles) > _MAX_TROUBLES:
             self._troubles.popitem(last=False)
         self._delay.labels(done.kind.value).observe(max(done.created_at - done.trouble_since, 0.0), exemplar)
 
     def _label(self, breaker: str) -> str:
-        self.know(breaker)
+        self.add_breaker(breaker)
         if breaker in self._known_breakers:
             return breaker
         return self._limited.fold(names.CIRCUIT_BREAKER_TRANSITIONS, breaker)
 
 
-class _Breakers(Collector):
-    """A gauge that is read, not kept: a breaker that is forgotten has no series."""
+class _BreakerCollector(Collector):
+    """Gauges read from the live breakers, so that a removed breaker has no series."""
 
     def __init__(
-        self, metrics: ActingMetrics, breakers: Callable[[], Iterable[BreakerLine]], left_out: Gauge
+        self, metrics: InterventionMetrics, breakers: Callable[[], Iterable[BreakerStatus]], left_out: Gauge
     ) -> None:
         self._metrics, self._breakers, self._left_out = metrics, breakers, left_out
 
     def describe(self) -> Iterable[Metric]:
-        """Name the family without asking for the breakers, which registering would do."""
+        """Return empty families, so that registering does not read the breakers."""
         return self._families()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield of each breaker its state, its failures and, if it is open, when it lets a call through."""
+        """Yield each breaker's state, failures and, if it is open, the time of its trial call."""
         found = sorted(self._breakers(), key=lambda line: line.name)
-        shown = found
+        listed = found
         if len(found) > BREAKER_LIMIT:
-            shown = [line for line in found if line.state != "closed"][:BREAKER_LIMIT]
-        self._left_out.set(len(found) - len(shown))
+            listed = [line for line in found if line.state != "closed"][:BREAKER_LIMIT]
+        self._left_out.set(len(found) - len(listed))
         states, failures, half_open = families = self._families()
-        for line in shown:
-            self._metrics.know(line.name)
+        for line in listed:
+            self._metrics.add_breaker(line.name)
             for state in BREAKER_STATES:
                 states.add_metric([line.name, state], float(state == line.state))
             failures.add_metric([line.name], line.failures)
@@ -181,25 +177,17 @@ class _Breakers(Collector):
     @staticmethod
     def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
         return (
-            _gauge(names.CIRCUIT_BREAKER_STATE),
-            _gauge(names.CIRCUIT_BREAKER_FAILURES),
-            _gauge(names.CIRCUIT_BREAKER_HALF_OPEN),
+            gauge_family(names.CIRCUIT_BREAKER_STATE),
+            gauge_family(names.CIRCUIT_BREAKER_FAILURES),
+            gauge_family(names.CIRCUIT_BREAKER_HALF_OPEN),
         )
 
 
-def _recovery(event: AgentEvent) -> str:
-    """Return the outcome that an event about a recovery counts as."""
+def _recovery_outcome(event: AgentEvent) -> str:
+    """Return the outcome label of a recovery event."""
     if event.data.get("exhausted"):
         return _EXHAUSTED
-    # Null, not absent: there was no checkpoint, or none of them was valid.
+    # None, not absent: there was no valid checkpoint.
     if event.type is EventType.RECOVERY_INITIATED and event.data.get("from_checkpoint", "") is None:
         return _FROM_START
     return RECOVERY_OUTCOMES[event.type]
-
-
-def _counter(metric: names.MetricName, registry: CollectorRegistry) -> Counter:
-    return Counter(metric.name.removesuffix("_total"), metric.help, metric.labels, registry=registry)
-
-
-def _gauge(metric: names.MetricName) -> GaugeMetricFamily:
-    return GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)

@@ -1,0 +1,42 @@
+"""Read credentials from request headers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.datastructures import Headers
+
+from queenright.server.access.sessions import COOKIE
+
+_MAX_COOKIE_BYTES: Final = 16 << 10
+
+
+class DuplicateTokenError(ValueError):
+    """Raised when a request has more than one ``Authorization`` header."""
+
+
+def read_bearer_token(headers: Headers) -> str | None:
+    """
+    Return the token of ``Authorization: Bearer``, or None without a bearer token.
+
+    Raises:
+        DuplicateTokenError: There is more than one header.
+    """
+    found = headers.getlist("authorization")
+    if len(found) > 1:
+        raise DuplicateTokenError("the header Authorization is present twice; send it once")
+    scheme, _, credentials = (found[0] if found else "").strip().partition(" ")
+    return credentials.strip() if scheme.lower() == "bearer" else None
+
+
+def read_session_cookie(headers: Headers) -> str | None:
+    """Return the console's session cookie, or None."""
+    text = headers.get("cookie", "")
+    if COOKIE not in text or len(text) > _MAX_COOKIE_BYTES:
+        return None
+    # Parsed one by one, so that an invalid cookie does not affect the others.
+    for part in text.split(";"):
+        name, _, value = part.strip().partition("=")
+        if name == COOKIE and value:
+            return value.strip('"')
+    return None

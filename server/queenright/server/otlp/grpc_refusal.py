@@ -1,0 +1,142 @@
+"""
+gRPC on the OTLP/HTTP port.
+
+Exporters whose default protocol is gRPC open an HTTP/2 connection. Each of their calls is answered with
+UNIMPLEMENTED and the setting to change, so that the exporter prints it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import quote
+
+from queenright.server.middleware.connections import Connections, GuardedProtocol
+from queenright.server.otlp.errors import UNIMPLEMENTED
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""The first bytes of every HTTP/2 connection (RFC 9113 §3.4)."""
+GRPC_REASON: Final = (
+    "this port accepts OTLP over HTTP, not gRPC; "
+    "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf where the agent runs"
+)
+
+_HEADERS, _SETTINGS, _PING, _GOAWAY = 1, 4, 6, 7
+_ACK: Final = 1
+_END_STREAM_AND_HEADERS: Final = 5
+_STATUS_200: Final = b"\x88"
+_HTTP_1_1_REQUIRED: Final = 13
+_MAX_FRAME: Final = 16_384
+_MAX_REPLIES: Final = 256
+
+
+class GrpcRefusal:
+    """Refuses the calls of one HTTP/2 connection. No I/O: takes received bytes and returns bytes to send."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._replies = 0
+        self.is_finished = False
+        """True once the connection is to be closed: the client sent too much, or no valid frame."""
+
+    def receive(self, data: bytes) -> bytes:
+        """Return the frames that answer what a client sent after the preface; see RFC 9113 §4.1."""
+        self._buffer += data
+        reply_frames = b""
+        while len(self._buffer) >= 9 and not self.is_finished:
+            length = int.from_bytes(self._buffer[:3], "big")
+            kind, flags, stream = struct.unpack(">BBI", self._buffer[3:9])
+            self.is_finished = length > _MAX_FRAME or self._replies >= _MAX_REPLIES
+            if self.is_finished or len(self._buffer) < 9 + length:
+                break
+            payload, self._buffer = self._buffer[9 : 9 + length], self._buffer[9 + length :]
+            if reply := _reply(kind, flags, stream & 0x7FFF_FFFF, payload):
+                self._replies += 1
+                reply_frames += reply
+        if self.is_finished:
+            reply_frames += _frame(
+                _GOAWAY, 0, 0, struct.pack(">II", 0, _HTTP_1_1_REQUIRED) + GRPC_REASON.encode()
+            )
+        return reply_frames
+
+
+def _reply(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    if kind == _HEADERS:
+        return _frame(_HEADERS, _END_STREAM_AND_HEADERS, stream, _TRAILERS)
+    if kind == _SETTINGS and not flags & _ACK:
+        return _frame(_SETTINGS, 0, 0, b"") + _frame(_SETTINGS, _ACK, 0, b"")
+    if kind == _PING and not flags & _ACK:
+        return _frame(_PING, _ACK, 0, payload)
+    return b""
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "big") + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def _header(name: bytes, value: bytes) -> bytes:
+    """Encode a header as a literal without indexing (RFC 7541 §6.2.2); ``value`` is at most 16 kB long."""
+    length = bytes([len(value)]) if len(value) < 127 else b"\x7f" + _varint(len(value) - 127)
+    return b"\x00" + bytes([len(name)]) + name + length + value
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*encoded, number])
+
+
+_TRAILERS: Final = (
+    _STATUS_200
+    + _header(b"content-type", b"application/grpc")
+    + _header(b"grpc-status", str(UNIMPLEMENTED).encode())
+    + _header(b"grpc-message", quote(GRPC_REASON, safe=" ;,=/").encode())
+)
+
+
+class OtlpProtocol(GuardedProtocol):
+    """
+    HTTP/1.1 for the OTLP port; a connection that begins with HTTP/2's preface is refused call by call.
+
+    Args:
+        on_grpc: Called with the client's address for each refused connection.
+        connections: The connections of the port.
+        arguments: Those of uvicorn.
+    """
+
+    _is_http1 = False
+    _start = b""
+    _refusal: GrpcRefusal | None = None
+
+    def __init__(self, on_grpc: Callable[[str], None], connections: Connections, **arguments: Any) -> None:
+        super().__init__(connections, **arguments)
+        self._on_grpc = on_grpc
+
+    def data_received(self, data: bytes) -> None:
+        """Refuse HTTP/2; pass anything else on."""
+        if self._refusal is not None:
+            self._refuse(self._refusal, data)
+            return
+        if not self._is_http1:
+            self._start += data
+            if self._start.startswith(PREFACE):
+                self._refusal = GrpcRefusal()
+                self._on_grpc(self.client[0] if self.client else "")
+                self._refuse(self._refusal, self._start[len(PREFACE) :])
+                return
+            if PREFACE.startswith(self._start):
+                return  # a part of it
+            self._is_http1, data, self._start = True, self._start, b""
+        super().data_received(data)
+
+    def _refuse(self, refusal: GrpcRefusal, data: bytes) -> None:
+        # Not closed after the answer: bytes that the client still sends would reset the connection before
+        # it has read the answer. It expires as one that sends no headers does.
+        if refusal.is_finished:
+            return
+        self.transport.write(refusal.receive(data))
+        if refusal.is_finished:
+            self.transport.close()

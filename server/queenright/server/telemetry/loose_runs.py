@@ -1,0 +1,63 @@
+"""Group calls that are each a trace of their own: consecutive calls of one process are one run."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from queenright.server.telemetry.bounded import make_room
+from queenright.server.telemetry.observation import Observation
+from queenright.server.telemetry.runs import EndedCall, Run
+
+MAX_PROCESSES: Final = 10_000
+MAX_RUNS: Final = 64
+"""Runs per process; the newest are kept."""
+MAX_GAP: Final = 60 * 10**9
+"""Nanoseconds between two calls of one run."""
+
+
+class LooseRuns:
+    """
+    Runs of libraries that open a trace for each call. The oldest are dropped first.
+
+    A run makes one call at a time: overlapping calls belong to different runs, unless two libraries report
+    the same call.
+    """
+
+    def __init__(self) -> None:
+        self._runs: dict[str, list[Run]] = {}
+
+    def find(self, observation: Observation, call: EndedCall) -> Run | None:
+        """Return the run of a call's session, or the run with the nearest calls; None if there is none."""
+        nearest: tuple[int, Run] | None = None
+        for run in reversed(self._runs.get(observation.process.incarnation_id, ())):
+            if observation.session and run.has_own_session:
+                if observation.session == run.session_id:
+                    return run
+                continue
+            gap = _gap(run, observation, call)
+            if gap is not None and gap <= MAX_GAP and (nearest is None or gap < nearest[0]):
+                nearest = gap, run
+        return None if nearest is None else nearest[1]
+
+    def add(self, run: Run) -> None:
+        """Add a new run."""
+        runs = self._runs.pop(run.incarnation_id, [])
+        make_room(self._runs, MAX_PROCESSES)
+        self._runs[run.incarnation_id] = [*runs[1 - MAX_RUNS :], run]
+
+
+def _gap(run: Run, observation: Observation, call: EndedCall) -> int | None:
+    """Return the time between a call and the nearest call of a run; None if the call overlaps one."""
+    gaps = []
+    for work in run.open_work.values():
+        if not work.end and work.library == observation.library:
+            return None
+        gaps.append(max(0, call.start - work.end) if work.end else 0)
+    for ended in run.ended_calls or ():
+        if observation.library not in ended.libraries and ended.is_same(call):
+            return 0
+        gap = max(ended.start, call.start) - min(ended.end, call.end)
+        if gap < 0:
+            return None
+        gaps.append(gap)
+    return min(gaps, default=None)

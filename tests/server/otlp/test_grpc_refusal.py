@@ -1,0 +1,95 @@
+"""A gRPC client on the OTLP port: it is told which setting to change, and so is the operator."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import httpx
+import pytest
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+from queenright.server.otlp.grpc_refusal import GRPC_REASON, PREFACE, GrpcRefusal
+from queenright.server.telemetry.intake import GRPC_PATH
+from queenright.server.up import Running
+
+SETTING = "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
+SETTINGS_FRAME = b"\0\0\0\4\0\0\0\0\0"
+HEADERS_FRAME = b"\0\0\0\1\4\0\0\0\1"
+
+
+def _export_a_span(endpoint: str) -> None:
+    exporter = OTLPSpanExporter(endpoint=endpoint, insecure=True, timeout=5)
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with provider.get_tracer("test").start_as_current_span("work"):
+        pass
+    provider.shutdown()
+
+
+async def test_grpc_exporter_prints_the_setting_to_change(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        await asyncio.to_thread(_export_a_span, running.otlp_url)
+        await asyncio.to_thread(_export_a_span, running.otlp_url)
+
+    exporter = [r.getMessage() for r in caplog.records if r.name.startswith("opentelemetry.exporter")]
+    service = [r.getMessage() for r in caplog.records if r.name.startswith("queenright")]
+    assert any("UNIMPLEMENTED" in line and SETTING in line for line in exporter), exporter
+    assert [line for line in service if "gRPC" in line and SETTING in line and "127.0.0.1" in line] == service
+    assert len(service) == 1, "logged once, not per connection"
+
+
+async def test_grpc_connections_are_shown_with_the_reason(running: Running) -> None:
+    await asyncio.to_thread(_export_a_span, running.otlp_url)
+
+    async with httpx.AsyncClient(trust_env=False, base_url=running.url) as http:
+        refused = (await http.get("/api/telemetry")).json()["refused"]
+        page = (await http.get("/telemetry")).text
+    [shown] = refused
+    assert (shown["path"], shown["status"], shown["count"]) == (GRPC_PATH, 505, 1)
+    assert SETTING in shown["reason"]
+    assert SETTING in page
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_refusal_does_not_depend_on_how_frames_are_split(size: int) -> None:
+    received = SETTINGS_FRAME + HEADERS_FRAME
+    refusal = GrpcRefusal()
+
+    sent = b"".join(refusal.receive(received[at : at + size]) for at in range(0, len(received), size))
+
+    assert sent == GrpcRefusal().receive(received)
+    assert sent.startswith(SETTINGS_FRAME)
+    assert b"grpc-status\x0212" in sent
+    assert not refusal.is_finished
+
+
+@pytest.mark.parametrize("received", [b"\xff\xff\xff\1\0\0\0\0\1", HEADERS_FRAME * 1000])
+def test_refusal_ends_on_a_long_frame_and_on_many_calls(received: bytes) -> None:
+    refusal = GrpcRefusal()
+
+    sent = refusal.receive(received)
+
+    assert refusal.is_finished
+    assert sent.endswith(GRPC_REASON.encode())
+    assert len(sent) < 100_000
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+async def test_preface_and_requests_are_distinguished_in_pieces(running: Running, size: int) -> None:
+    port = int(running.otlp_url.rpartition(":")[2])
+    request = b"PUT /v1/traces HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"
+    for data, answer in ((PREFACE + SETTINGS_FRAME, SETTINGS_FRAME), (request, b"HTTP/1.1 405")):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for at in range(0, len(data), size):
+            writer.write(data[at : at + size])
+            await writer.drain()
+            await asyncio.sleep(0)
+
+        assert await reader.readexactly(len(answer)) == answer
+        writer.close()
+        await writer.wait_closed()
