@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from queenright.cli.judge_job import JobOptions, _News, run_always, run_once
+from queenright.cli.jobs.judge import JobOptions, _News, run_always, run_once
 from queenright.judge.stack.http import InvalidQueryError, InvalidSelectorError
 from queenright.judge.stack.job import Look, StackJudge
 from queenright.judge.stack.stale_tickets import TOLD_AFTER, Unseen

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from queenright.cli.main import app
-from queenright.cli.table import COMMANDS
+from queenright.cli.command_table import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/*.md")])

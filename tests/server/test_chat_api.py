@@ -16,7 +16,7 @@ import httpx
 import pytest
 from rich.console import Console
 
-from queenright.cli.chat import converse
+from queenright.cli.commands.chat import converse
 from queenright.judge.chat import LONGEST_MESSAGE
 from queenright.runtime.events import EventType
 from queenright.server.service import Service

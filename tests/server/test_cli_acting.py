@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.cli.service_command import login
+from queenright.cli.service import login
 from queenright.client import Queenright
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.events import AgentEvent, EventType

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from queenright.cli.main import app
-from queenright.cli.table import COMMANDS
+from queenright.cli.command_table import COMMANDS
 from tests.cli_reference import PAGE, example, first_sentence, runs, walk, written
 
 ALL = list(walk())
@@ -110,7 +110,7 @@ def test_help_imports_no_command() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    ours = {"queenright.cli", "queenright.cli.lazy", "queenright.cli.main", "queenright.cli.table"}
+    ours = {"queenright.cli", "queenright.cli.lazy_group", "queenright.cli.main", "queenright.cli.command_table"}
     assert set(done.stdout.splitlines()[-1].split()) == ours
 
 

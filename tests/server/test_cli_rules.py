@@ -16,7 +16,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from queenright.alerting.rules import rule_files
-from queenright.cli.dashboards_job import GrafanaRequiredError, dashboards_of
+from queenright.cli.jobs.dashboards import GrafanaRequiredError, dashboards_of
 from queenright.cli.main import app
 from queenright.grafana.boards import dashboards
 from queenright.grafana.files import dashboards_folder
@@ -90,7 +90,7 @@ def test_alerts_are_counted_by_name_and_by_rule() -> None:
 
 
 def test_without_promtool_our_own_checks_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queenright.cli.rules_job.find_program", lambda name: None)
+    monkeypatch.setattr("queenright.cli.jobs.rules.find_program", lambda name: None)
     result = queenright("rules", "check")
 
     assert result.exit_code == 0
@@ -99,7 +99,7 @@ def test_without_promtool_our_own_checks_say_so(monkeypatch: pytest.MonkeyPatch)
 
 def test_what_promtool_says_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "queenright.cli.rules_job.rule_files",
+        "queenright.cli.jobs.rules.rule_files",
         lambda *_: {"x.yml": "groups: [{name: x, rules: [{record: y, expr: 'sum('}]}]"},
     )
     result = queenright("rules", "check")
@@ -142,7 +142,7 @@ def test_promtool_is_asked_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
 ) -> None:
     monkeypatch.setattr(
-        "queenright.cli.rules_job.rule_files",
+        "queenright.cli.jobs.rules.rule_files",
         lambda *_: {"x.yml": "groups: [{name: x, rules: [{record: y, expr: 'sum('}]}]"},
     )
     with pytest.raises(QueenrightError, match=r"(?s)nothing was written.*x\.yml"):
@@ -392,7 +392,7 @@ def test_a_fault_of_a_dashboard_is_found(tmp_path: Path, monkeypatch: pytest.Mon
         "links": [{"url": "/d/queenright-nowhere"}],
     }
     monkeypatch.setattr(
-        "queenright.cli.dashboards_job.dashboards_of",
+        "queenright.cli.jobs.dashboards.dashboards_of",
         lambda *_, **__: {"a.json": json.dumps(board), "b.json": json.dumps(board)},
     )
     result = queenright("dashboards", "check")

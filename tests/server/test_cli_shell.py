@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from queenright.cli.code_job import add_graphs
+from queenright.cli.coder.session import add_graphs
 from queenright.cli.coder.workspace import Workspace
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.agents.lifecycle_tools import Lifecycle

@@ -9,7 +9,7 @@ import pytest
 
 from queenright.api.tickets import Silenced, Ticket
 from queenright.api.wire import NOW, example_of
-from queenright.cli.tickets import ticket_lines, ticket_row
+from queenright.cli.commands.tickets import ticket_lines, ticket_row
 from queenright.health.monitor import END_REASONS
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.up import Running

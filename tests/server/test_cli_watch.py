@@ -13,7 +13,7 @@ import pytest_asyncio
 from rich.console import Console
 
 from queenright.api.agents import AgentRow
-from queenright.cli.watch import Lines, follow, picture
+from queenright.cli.output.fleet_watch import Lines, follow, picture
 from queenright.client import AsyncQueenright
 from queenright.server.up import Running, serving
 from tests.server.conftest import demo_settings, looping

@@ -23,7 +23,7 @@ from queenright.cli.connecting.clients import CLIENTS, Service
 from queenright.cli.connecting.errors import SettingsError
 from queenright.cli.connecting.files import Records, plan_connect, plan_disconnect, write
 from queenright.cli.main import app
-from queenright.cli.usage_error import UsageError
+from queenright.cli.errors import UsageError
 from queenright.server.up import Running
 
 SERVICE = Service("http://127.0.0.1:4318", ("queenright",), {"user": "ada", "host": "laptop"})

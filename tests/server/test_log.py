@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from queenright.cli.log import EVERY, Once
+from queenright.cli.output.log_filter import EVERY, Once
 from queenright.health.store import StoreError
 from queenright.server.up import serving
 from tests.databases import locked

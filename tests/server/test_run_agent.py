@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from queenright.cli.conversation import Progress
+from queenright.cli.terminal.progress import Progress
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.storage.files import locked
 from tests.runtime.agents import TALKER, TALKS, adder, chatter, circler, folder_of, keeper, talker

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from queenright.cli.run_options import RunOptions
-from queenright.cli.run_tui import interface, settings_for
+from queenright.cli.terminal.run_options import RunOptions
+from queenright.cli.terminal.run_in_tui import interface, settings_for
 from queenright.tui.screens.talk import TalkScreen
 from tests.runtime.agents import chatter, talker
 from tests.tui.test_on_a_service import shows, typed

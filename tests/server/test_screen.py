@@ -9,7 +9,7 @@ import httpx
 from rich.console import Console
 
 from queenright.alerting.recorder import Recorder
-from queenright.cli.screen import Screen
+from queenright.cli.output.up_screen import Screen
 from queenright.server.up import Running
 from tests.waiting import until
 

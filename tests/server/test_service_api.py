@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.cli.run import reload_at_hangup
+from queenright.cli.jobs.service import reload_at_hangup
 from queenright.health.findings import HealthState, Severity
 from queenright.health.tables import SCHEMA_REVISION
 from queenright.health.tickets import TicketDraft

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from queenright.cli.run import shown_settings
+from queenright.cli.jobs.service import shown_settings
 from queenright.server.ops.secret_files import InvalidSecretError, stack_tokens
 from queenright.server.settings import InvalidSettingsError, load_settings
 

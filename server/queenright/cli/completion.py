@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import typer
 
-from queenright.cli.usage_error import UsageError
+from queenright.cli.errors import UsageError
 from queenright.instrumentation.errors import QueenrightError
 
 LINE: Final = "_QUEENRIGHT_LINE"

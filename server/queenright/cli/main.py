@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from queenright.cli.lazy import LazyGroup
+from queenright.cli.lazy_group import LazyGroup
 
 app = typer.Typer(
     name="queenright",
@@ -72,7 +72,7 @@ def main() -> None:
 
         if not isinstance(error, QueenrightError):
             raise
-        from queenright.cli.usage_error import UsageError
+        from queenright.cli.errors import UsageError
 
         typer.echo(f"queenright: {error}", err=True)
         raise SystemExit(2 if isinstance(error, UsageError) else 1) from None

@@ -1,0 +1,82 @@
+"""An agent on a runtime of its own, and a person who talks with it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from queenright.cli.output.streams import guard_streams
+from queenright.cli.terminal.shell_session import Talk, at_terminal
+from queenright.health.breakers import BreakerRegistry, report_change
+from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.otlp import ENDPOINT_ENV
+from queenright.instrumentation.telemetry import shared_telemetry
+from queenright.runtime.agents.lifecycle_tools import Lifecycle
+from queenright.runtime.agents.runner import AgentRunner
+from queenright.server.guards import health_guard
+from queenright.server.settings import load_settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellOptions:
+    """What the command line says."""
+
+    folder: Path
+    model: str | None = None
+    storage: Path | None = None
+    resume: str | None = None
+    config: Path | None = None
+    telemetry: bool = True
+
+
+def run_shell(options: ShellOptions) -> int:
+    """
+    Talk with an agent until it is enough; return the exit code: 1 if its last run did not get to its end.
+
+    Raises:
+        QueenrightError: The settings are refused, or the agent cannot be loaded or started.
+    """
+    quiet_logs()
+    health = load_settings(options.config).health_monitoring
+    load = partial(
+        AgentRunner.load,
+        telemetry=shared_telemetry() if options.telemetry else None,
+        guards=health_guard(health),
+        breakers=BreakerRegistry(health.circuit_breaker, on_change=report_change),
+    )
+    loaded: dict[str, AgentRunner] = {}
+    # A person may load from anywhere, the agent from beside itself.
+    own = Lifecycle([options.folder.resolve().parent], load=load, loaded=loaded)
+    runner = load(options.folder, model=options.model, storage=options.storage, offered_tools=own.tools)
+    return asyncio.run(_talk(runner, Lifecycle([Path("/")], load=load, loaded=loaded), options))
+
+
+async def _talk(runner: AgentRunner, lifecycle: Lifecycle, options: ShellOptions) -> int:
+    try:
+        for warning in (await asyncio.to_thread(runner.validate)).warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        runtime = await runner.start()
+        info = runner.info()
+        about = (info.description or info.goal or "ready").rstrip(".")
+        print(f"{info.name}: {about}. /help says what can be typed.")
+        talk = Talk(runtime, lifecycle, sys.stdout, terminal=at_terminal())
+        await talk.go(resume=options.resume)
+        return 1 if talk.failed else 0
+    finally:
+        await runner.cleanup_async()
+        await lifecycle.close()
+
+
+def quiet_logs() -> None:
+    """Let only warnings through to stderr, and nothing of a service that nobody spoke of."""
+    if sys.platform == "win32":
+        raise QueenrightError("Windows is not supported; run it in WSL or in a container.")
+    guard_streams()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    if ENDPOINT_ENV not in os.environ:
+        logging.getLogger("queenright.instrumentation").setLevel(logging.ERROR)
