@@ -95,7 +95,7 @@ async def test_a_silence_is_made_found_and_ended(qr: AsyncQueenright, running: R
 
     assert one.silence_id == made.silence_id
     assert ticket not in [name async for silence in qr.silences.list() for name in silence.tickets]
-    assert not (await qr.silences.known()).unknown
+    assert not (await qr.silences.snapshot()).unknown
 
 
 @pytest.mark.parametrize(("agent", "allowed"), [("looper", True), ("walker", False)])

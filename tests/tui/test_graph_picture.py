@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from queenright.tui.graph_picture import data_lines, graph_lines
+from queenright.tui.graph_view import data_lines, graph_lines
 
 
 def node(name: str, *edges: tuple[str, str], **state: int) -> dict[str, Any]:

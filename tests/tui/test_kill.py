@@ -10,7 +10,7 @@ import httpx
 
 from queenright.client import AsyncQueenright
 from queenright.tui.app import QueenrightApp
-from queenright.tui.link import Link
+from queenright.tui.gateway import ServiceGateway
 from tests.server.test_event_stream_kill import start
 from tests.tui.pictures import seldom, text_of
 from tests.waiting import until
@@ -29,7 +29,7 @@ async def happens(url: str, numbers: range) -> list[str]:
 def told(app: QueenrightApp) -> list[str]:
     return [
         f"number{line.text.rpartition('number')[2]}"
-        for line in app.shared.fleet.feed
+        for line in app.app_state.fleet.feed
         if "number" in line.text
     ]
 
@@ -41,7 +41,7 @@ async def test_over_a_kill_the_feed_misses_nothing(tmp_path: Path, port: int) ->
     process = await start(storage, port)
     try:
         happened = await happens(url, range(4))
-        app = QueenrightApp(Link(AsyncQueenright(url), by="ada"))
+        app = QueenrightApp(ServiceGateway(AsyncQueenright(url), by="ada"))
         async with app.run_test(size=(80, 24)) as pilot:
             await pilot.press("4")
             await until(lambda: told(app) == happened, "what happened before")

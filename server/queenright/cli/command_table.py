@@ -1,28 +1,26 @@
 """
-Every command of `queenright` in one table: where it is, one line of help, one example.
+Every command of `queenright`: where it is, one line of help, one example.
 
-The table is all that `queenright --help` reads: a command's module is imported when it is called, or asked
-for help itself. So a command costs nobody else anything, whatever it needs.
+`queenright --help` reads only this table. A command's module is imported when the command or its own help
+runs, so a command with heavy imports does not slow down the others.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-_CLI = "queenright.cli"
-
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CommandEntry:
     """
-    One command, or a group of them.
+    A command or a group of commands.
 
     Args:
-        name: What is typed.
-        target: ``module:attribute`` below ``queenright.cli``: a function, or a ``typer.Typer``.
+        name: What the user types.
+        target: ``module:attribute`` below ``queenright.cli.commands``: a function or a ``typer.Typer``.
         help: The first sentence of the command's own help.
-        example: A line that works, without ``queenright``; its help ends with it.
-        section: Under which heading ``queenright --help`` lists it.
+        example: Valid arguments, shown at the end of the command's help.
+        section: Heading in ``queenright --help``.
     """
 
     name: str
@@ -34,11 +32,11 @@ class Entry:
     @property
     def module(self) -> str:
         """The module's full name."""
-        return f"{_CLI}.{self.target.partition(':')[0]}"
+        return f"queenright.cli.commands.{self.target.partition(':')[0]}"
 
     @property
     def attribute(self) -> str:
-        """What the command is called in its module."""
+        """The command's name in its module."""
         return self.target.partition(":")[2]
 
 
@@ -53,7 +51,7 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
         (
             "serve",
             "serve:serve",
-            "Run the service alone, with Prometheus and Alertmanager somewhere else.",
+            "Run the service only; Prometheus and Alertmanager run elsewhere.",
             "serve --config /etc/queenright.yaml",
         ),
         (
@@ -65,19 +63,19 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
         (
             "shell",
             "shell:shell",
-            "Talk with an agent in the terminal, run after run; /help says what else it obeys.",
+            "Talk with an agent in the terminal, run after run; /help lists the commands.",
             "shell examples/docs_checker",
         ),
         (
             "code",
             "code:code",
-            "Build agents with an agent: it writes them, runs them here, and mends them when they fail.",
+            "Build agents with an agent: it writes them, runs them here, and fixes them when they fail.",
             "code agents --model anthropic/claude-sonnet-4-5",
         ),
         (
             "agents",
             "agents:agents",
-            "Agents that run inside the service: load them, talk with them.",
+            "Load agents into the service, run them, and chat with them.",
             "agents load docs_checker",
         ),
     ),
@@ -85,13 +83,13 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
         (
             "connect",
             "connect:connect",
-            "Connect a coding agent: its settings get the telemetry and hooks that Queenright needs.",
+            "Connect a coding agent: add Queenright's telemetry and hooks to its settings.",
             "connect claude-code",
         ),
         (
             "disconnect",
             "connect:disconnect",
-            "Disconnect a coding agent: its settings are as they were before `queenright connect`.",
+            "Disconnect a coding agent: restore its settings as they were before `queenright connect`.",
             "disconnect claude-code",
         ),
         (
@@ -101,60 +99,55 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             "hook codex --otlp-url http://127.0.0.1:4318",
         ),
     ),
-    "Look": (
+    "Observe": (
         (
             "list",
             "fleet:list_",
-            "List the agents of a running service: state, session, task, steps, bad steps since a good one.",
+            "List the agents of a running service: state, session, task, steps, consecutive bad steps.",
             "list --json",
         ),
         (
             "tui",
             "tui:tui",
-            "Watch the fleet in the terminal, act on workers, and talk with the queen and with agents.",
+            "Watch the fleet in the terminal, act on workers, and chat with the queen and with agents.",
             "tui --url http://127.0.0.1:8420",
         ),
-        (
-            "tickets",
-            "tickets:tickets",
-            "Tickets about workers, worst first, and what is said about them.",
-            "tickets --json",
-        ),
+        ("tickets", "tickets:tickets", "Tickets about workers, worst first.", "tickets --json"),
         (
             "incidents",
             "incidents:incidents",
-            "List incidents: tickets of several agents that share a cause.",
+            "List incidents: tickets of several agents with the same cause.",
             "incidents --all",
         ),
         (
             "providers",
             "incidents:providers",
-            "List model providers: how they do, by the fleet's own calls of the last ten minutes.",
+            "List model providers and their status, from the fleet's own calls of the last ten minutes.",
             "providers --json",
         ),
         (
             "chat",
             "chat:chat",
-            "Talk with the queen about a ticket: what is wrong, what was tried, what to do next.",
+            "Chat with the queen about a ticket: the problem, what was tried, what to do next.",
             'chat 01J... --say "what was tried?"',
         ),
         (
             "events",
             "events:events",
-            "Follow what happens, a line an event; Ctrl-C ends it.",
+            "Follow events, one per line, until Ctrl-C.",
             "events --agent researcher --types all",
         ),
         (
             "interventions",
             "acting:interventions",
-            "List what was done to workers, refused, or would have been done; newest first.",
+            "List interventions, newest first: done, refused, or logged by a dry run.",
             "interventions --agent researcher",
         ),
         ("recoveries", "acting:recoveries", "List recoveries, newest first.", "recoveries --json"),
         (
             "telemetry",
             "telemetry:telemetry",
-            "Show who sends telemetry, what of it is not used, and what to set.",
+            "Show the telemetry sources, which of their records are unused, and what to configure.",
             "telemetry --json",
         ),
     ),
@@ -168,82 +161,82 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
         (
             "terminate",
             "acting:terminate",
-            "Stop a worker: its state is saved, and it is not brought back by itself.",
+            "Stop a worker.",
             'terminate researcher --reason "it deletes files"',
         ),
         (
             "recover",
             "acting:recover",
-            "Bring a task back from its last valid checkpoint, within the limits.",
+            "Recover a task from its last valid checkpoint, within the limits.",
             "recover session_20260124_researcher",
         ),
         (
             "approvals",
             "approvals:approvals",
-            "Requests of the queen to stop a worker, and your word on them.",
+            "Requests of the queen to terminate a worker.",
             "approvals --json",
         ),
         (
             "permissions",
             "permissions:permissions",
-            "What coding agents ask permission for, and your answer.",
+            "Permission requests of coding agents.",
             "permissions --json",
         ),
         (
             "escalations",
             "escalations:escalations",
-            "Questions to the orchestrator, and their answers.",
+            "Escalations to the orchestrator, and decisions on them.",
             "escalations --json",
         ),
-        (
-            "breakers",
-            "breakers:breakers",
-            "Circuit breakers of workers' calls.",
-            "breakers --json",
-        ),
+        ("breakers", "breakers:breakers", "Circuit breakers of workers' calls.", "breakers --json"),
         (
             "silences",
             "silences:silences",
-            "Silences at Alertmanager: of which tickets nobody hears, and until when.",
+            "Silences at Alertmanager: tickets that notify nobody.",
             "silences --json",
         ),
         (
             "stop-acting",
             "acting:stop_acting",
-            "The emergency stop: nothing is done to any worker.",
+            "Set the emergency stop: no worker is acted on.",
             'stop-acting on --reason "provider is down"',
         ),
     ),
-    "Check, and take along": (
-        ("config", "config:config", "The settings.", "config check --config queenright.yaml"),
+    "Configure and verify": (
+        (
+            "config",
+            "config:config",
+            "Check and show the settings.",
+            "config check --config queenright.yaml",
+        ),
         (
             "token",
             "token:token",
-            "Tokens: who may ask a service, and what for.",
+            "Create, list and revoke access tokens.",
             "token create ada --role operator --expires 90d",
         ),
         (
             "audit",
             "audit:audit",
-            "The event log, and whether anyone has changed it.",
+            "Verify the event log, and export the audit trail.",
             "audit verify --storage .queenright",
         ),
         (
             "rules",
             "rules:rules",
-            "The rules for Prometheus, made from the settings: check them, take them along, compare them.",
+            "Check, export and compare the Prometheus rules that the settings give.",
             "rules check --config queenright.yaml",
         ),
         (
             "dashboards",
             "dashboards:dashboards",
-            "The dashboards for Grafana: check them, take them along.",
+            "Check and export the Grafana dashboards.",
             "dashboards export -o /var/lib/grafana/dashboards",
         ),
         (
             "judge",
             "judge:judge",
-            "The judge by itself, beside or without the service.",
+            "Run the judge without the service, and score it.",
             "judge once --prometheus http://prometheus:9090 --state s",
         ),
         (
@@ -255,9 +248,9 @@ _SECTIONS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
     ),
 }
 
-COMMANDS: dict[str, Entry] = {
-    name: Entry(name, target, help_, example, section)
+COMMANDS: dict[str, CommandEntry] = {
+    name: CommandEntry(name, target, help_, example, section)
     for section, rows in _SECTIONS.items()
     for name, target, help_, example in rows
 }
-"""By name, in the order in which they are listed."""
+"""By name, in the order of ``queenright --help``."""

@@ -1,8 +1,8 @@
 """
-Names that a running service knows, for completing what is typed: workers, tickets, circuit breakers.
+Completion of names that a running service knows: workers, tickets, circuit breakers.
 
-A key press waits for them, so they are asked for with the standard library alone and within a short time;
-when there is no service, or no right to ask it, there are none, and nobody is told.
+The user waits for it after a key press, so it uses the standard library alone and a short timeout. Without a
+service or without access there are no proposals, and no error.
 """
 
 from __future__ import annotations
@@ -17,58 +17,59 @@ from urllib.parse import urlsplit
 
 import typer
 
-LOCAL: Final = "http://127.0.0.1:8420"
-_SECONDS: Final = 0.5
-_MOST: Final = 200
+_LOCAL_URL: Final = "http://127.0.0.1:8420"
+_TIMEOUT_SECONDS: Final = 0.5
+_LIMIT: Final = 200
+_CLOSED: Final = ("resolved", "worker_gone", "dismissed")
 
-# What a shell takes for one word as it stands: names that are written otherwise are typed by hand.
-_WORD: Final = re.compile(r"[\w.:/@%+,-]+", re.ASCII)
+# Names with other characters would need quoting, which differs between shells.
+_UNQUOTED: Final = re.compile(r"[\w.:/@%+,-]+", re.ASCII)
 
 
-def agents(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Return workers that have not ended, each once, and their states."""
-    found = _ask(context, f"/api/agents?limit={_MOST}", "agents")
-    return _fit(
-        ((row.get("agent_id"), row.get("state")) for row in found if not row.get("ended")), incomplete
+def complete_agents(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Return workers that have not ended, with their states."""
+    rows = _request(context, "agents")
+    return _matching(
+        ((row.get("agent_id"), row.get("state")) for row in rows if not row.get("ended")), incomplete
     )
 
 
-def tickets(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Return open tickets, and what they are about."""
-    found = _ask(context, f"/api/tickets?limit={_MOST}", "tickets")
-    closed = ("resolved", "worker_gone", "dismissed")
+def complete_tickets(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Return open tickets, with severity and worker."""
     rows = (
         (row.get("ticket_id"), f"{row.get('severity')} {row.get('worker_agent_id')}")
-        for row in found
-        if row.get("status") not in closed
+        for row in _request(context, "tickets")
+        if row.get("status") not in _CLOSED
     )
-    return _fit(rows, incomplete)
+    return _matching(rows, incomplete)
 
 
-def breakers(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Return circuit breakers, and their states."""
-    found = _ask(context, f"/api/breakers?limit={_MOST}", "breakers")
-    return _fit(((row.get("name"), row.get("state")) for row in found), incomplete)
+def complete_breakers(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Return circuit breakers, with their states."""
+    rows = _request(context, "breakers")
+    return _matching(((row.get("name"), row.get("state")) for row in rows), incomplete)
 
 
-def _fit(rows: Iterator[tuple[Any, Any]], incomplete: str) -> list[tuple[str, str]]:
-    found: dict[str, str] = {}
-    for name, what in rows:
-        if isinstance(name, str) and name.startswith(incomplete) and _WORD.fullmatch(name):
-            # A worker has a row for each of its sessions.
-            found.setdefault(name, str(what))
-    return list(found.items())
+def _matching(rows: Iterator[tuple[Any, Any]], incomplete: str) -> list[tuple[str, str]]:
+    proposals: dict[str, str] = {}
+    for name, description in rows:
+        if isinstance(name, str) and name.startswith(incomplete) and _UNQUOTED.fullmatch(name):
+            # A worker has one row per session.
+            proposals.setdefault(name, str(description))
+    return list(proposals.items())
 
 
-def _ask(context: typer.Context, path: str, name: str) -> list[dict[str, Any]]:
+def _request(context: typer.Context, name: str) -> list[dict[str, Any]]:
     try:
-        url = urlsplit(str(context.params.get("url") or os.environ.get("QUEENRIGHT_URL") or LOCAL))
-        made = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-        connection = made(url.hostname or "", url.port, timeout=_SECONDS)
+        url = urlsplit(str(context.params.get("url") or os.environ.get("QUEENRIGHT_URL") or _LOCAL_URL))
+        is_https = url.scheme == "https"
+        connect = http.client.HTTPSConnection if is_https else http.client.HTTPConnection
+        connection = connect(url.hostname or "", url.port, timeout=_TIMEOUT_SECONDS)
         try:
-            connection.request("GET", url.path.rstrip("/") + path, headers=_headers(context))
-            answer = connection.getresponse()
-            return list(json.loads(answer.read())[name]) if answer.status == 200 else []
+            path = f"{url.path.rstrip('/')}/api/{name}?limit={_LIMIT}"
+            connection.request("GET", path, headers=_headers(context))
+            response = connection.getresponse()
+            return list(json.loads(response.read())[name]) if response.status == 200 else []
         finally:
             connection.close()
     except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException):

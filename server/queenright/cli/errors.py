@@ -1,4 +1,4 @@
-"""What a command was told makes no sense: exit code 2."""
+"""Errors of the command line itself."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from queenright.instrumentation.errors import QueenrightError
 
 
 class UsageError(QueenrightError):
-    """Raised when the command line asks for something that makes no sense."""
+    """Raised for a command line that makes no sense; the exit code is 2."""

@@ -1,4 +1,4 @@
-"""A group of commands that imports each of them when it is called, and lists them without."""
+"""A Typer group that lists its commands from a table and imports each one when it is called."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from queenright.cli.command_table import COMMANDS, Entry
+from queenright.cli.command_table import COMMANDS, CommandEntry
 
 
-class _Loaded(Mapping[str, Any]):
-    """The commands of the table by name; each is loaded when it is asked for, and once."""
+class _LazyCommands(Mapping[str, Any]):
+    """Commands by name. Each is imported on first access."""
 
-    def __init__(self, table: Mapping[str, Entry]) -> None:
+    def __init__(self, table: Mapping[str, CommandEntry]) -> None:
         self._table = table
         self._loaded: dict[str, Any] = {}
 
@@ -36,40 +36,39 @@ class _Loaded(Mapping[str, Any]):
 
 
 class LazyGroup(TyperGroup):
-    """The commands of the table, and nothing else."""
+    """The commands of ``command_table``."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        # A mapping that loads; whoever asks for one command gets that one.
-        self.commands = _Loaded(COMMANDS)  # type: ignore[assignment]
+        self.commands = _LazyCommands(COMMANDS)  # type: ignore[assignment]
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names, as the table has them."""
+        """Return the command names in the order of the table."""
         return list(COMMANDS)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write a list a section, from the table."""
+        """Write one list per section."""
         width = max(len(name) for name in COMMANDS)
         for section, entries in groupby(COMMANDS.values(), key=lambda entry: entry.section):
             with formatter.section(section):
                 formatter.write_dl([(e.name.ljust(width), e.help.rstrip(".")) for e in entries])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Return what may be typed here: commands, by the table, and the options of `queenright` itself."""
+        """Complete a command name or an option of `queenright` itself, without importing a command."""
         stubs: dict[str, Any] = {
             name: TyperCommand(name, help=entry.help) for name, entry in COMMANDS.items()
         }
-        listed = TyperGroup(name=self.name, commands=stubs, params=self.params)
-        return listed.shell_complete(typer.Context(listed), incomplete)
+        group = TyperGroup(name=self.name, commands=stubs, params=self.params)
+        return group.shell_complete(typer.Context(group), incomplete)
 
 
-def _load(entry: Entry) -> Any:
-    """Import a command, and return it as the parser has it."""
-    found = getattr(import_module(entry.module), entry.attribute)
-    one = typer.Typer(rich_markup_mode=None, add_completion=False)
+def _load(entry: CommandEntry) -> Any:
+    """Import a command and return it as a click command."""
+    target = getattr(import_module(entry.module), entry.attribute)
+    parent = typer.Typer(rich_markup_mode=None, add_completion=False)
     epilog = f"Example: queenright {entry.example}"
-    if isinstance(found, typer.Typer):
-        one.add_typer(found, name=entry.name, epilog=epilog)
+    if isinstance(target, typer.Typer):
+        parent.add_typer(target, name=entry.name, epilog=epilog)
     else:
-        one.command(entry.name, epilog=epilog)(found)
-    return typer.main.get_group(one).commands[entry.name]
+        parent.command(entry.name, epilog=epilog)(target)
+    return typer.main.get_group(parent).commands[entry.name]

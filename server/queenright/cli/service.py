@@ -1,79 +1,34 @@
-"""What commands that ask a running service have in common: options, the client, how answers are printed."""
+"""Commands that call a running service: the client, groups, and checks of arguments."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import pwd
+import functools
+import inspect
 import sys
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from queenright.cli.completion_names import agents
-from queenright.cli.options import Json, path
 from queenright.cli.errors import UsageError
+from queenright.cli.options import LOCAL_URL, TokenFile, Url
+from queenright.cli.output.text import single_line
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from queenright.client.synchronous.client import Queenright
-
-__all__ = ["Json"]
-
-LOCAL = "http://127.0.0.1:8420"
-
-Url = Annotated[str, typer.Option(envvar="QUEENRIGHT_URL", help="Where the service is.")]
-TokenFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file",
-        parser=path,
-        metavar="FILE",
-        # Not on the command line itself: there everybody on this machine can read it.
-        help="File with the token to ask with; without, $QUEENRIGHT_TOKEN, or $QUEENRIGHT_TOKEN_FILE.",
-    ),
-]
-By = Annotated[str, typer.Option(help="Who asks; it is kept in the audit trail. You, without.")]
-Reason = Annotated[str, typer.Option(help="Why; it is kept in the audit trail.")]
-Agent = Annotated[
-    str, typer.Argument(autocompletion=agents, help="The worker, as `queenright list` shows it.")
-]
-Session = Annotated[
-    str | None, typer.Option("--session", metavar="ID", help="Which session; the one at work, without.")
-]
-Many = Annotated[int, typer.Option("--limit", min=1, max=1000, help="So many at most, the newest.")]
-
-_CONTROL = dict.fromkeys(
-    (*range(32), *range(127, 160), *range(0x2028, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000)),
-    " ",
-)
-
-
-def login() -> str:
-    """Return who runs this: what the environment says, else the system."""
-    with contextlib.suppress(KeyError):
-        return os.environ.get("USER") or os.environ.get("LOGNAME") or pwd.getpwuid(os.getuid()).pw_name
-    return "operator"
-
-
-WHO = login()
 
 
 def connect(url: str, token_file: Path | None) -> Queenright:
     """
-    Return a client of the service; to be used as a context.
+    Return a client of the service, to be used as a context manager.
 
     Raises:
-        UsageError: ``url`` is none, or the token cannot be read.
+        UsageError: ``url`` is not a URL, or the token cannot be read.
     """
     from queenright.client.errors import InvalidAddressError
 
-    _httpx_without_its_command()
+    _import_httpx_without_cli()
     from queenright.client.synchronous.client import Queenright
 
     try:
@@ -82,8 +37,8 @@ def connect(url: str, token_file: Path | None) -> Queenright:
         raise UsageError(str(error)) from error
 
 
-def _httpx_without_its_command() -> None:
-    """Import httpx as if its own command line were not installed: that takes as long as all the rest."""
+def _import_httpx_without_cli() -> None:
+    # httpx imports its own command line if that is installed, which takes as long as all other imports.
     if "httpx" not in sys.modules:
         sys.modules["httpx._main"] = None  # type: ignore[assignment]
         import httpx  # noqa: F401
@@ -91,75 +46,92 @@ def _httpx_without_its_command() -> None:
         del sys.modules["httpx._main"]
 
 
-def named(name: str, what: str = "name") -> str:
-    """Return a name; an empty one is a script's unset variable, and misuse."""
-    if not name.strip():
+def with_service(command: Callable[..., None]) -> Callable[..., None]:
+    """
+    Turn ``command(service, ...)`` into a command with the options ``--url`` and ``--token-file``.
+
+    The client is open while the command runs.
+    """
+
+    @functools.wraps(command)
+    def run(*, url: str = LOCAL_URL, token_file: Path | None = None, **options: Any) -> None:
+        with connect(url, token_file) as service:
+            command(service, **options)
+
+    _, *parameters = inspect.signature(command).parameters.values()
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    _set_signature(
+        run,
+        command,
+        [
+            *(parameter.replace(kind=keyword) for parameter in parameters),
+            inspect.Parameter("url", keyword, default=LOCAL_URL, annotation=Url),
+            inspect.Parameter("token_file", keyword, default=None, annotation=TokenFile),
+        ],
+    )
+    return run
+
+
+def listing_group(list_command: Callable[..., None], *, description: str, example: str) -> typer.Typer:
+    """
+    Return a group whose `list` subcommand also runs when no subcommand is named.
+
+    Args:
+        list_command: Prints the list.
+        description: Help of the group.
+        example: Arguments of `list` in the example of its help.
+    """
+    group = typer.Typer(help=description)
+
+    def default(context: typer.Context, **options: Any) -> None:
+        if context.invoked_subcommand is None:
+            list_command(**options)
+        else:
+            _refuse_group_options(context)
+
+    parameters = inspect.signature(list_command).parameters.values()
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    _set_signature(default, list_command, [context, *parameters])
+    default.__doc__ = list_command.__doc__
+    group.callback(invoke_without_command=True)(default)
+    group.command("list", epilog=f"Example: queenright {example}")(list_command)
+    return group
+
+
+def _set_signature(
+    function: Callable[..., None], source: Callable[..., None], parameters: list[inspect.Parameter]
+) -> None:
+    """Give a function the parameters that Typer is to see, with the annotations of ``source`` evaluated."""
+    namespace = getattr(inspect.unwrap(source), "__globals__", {})
+    evaluated = [
+        parameter.replace(annotation=eval(parameter.annotation, namespace))
+        if isinstance(parameter.annotation, str)
+        else parameter
+        for parameter in parameters
+    ]
+    function.__signature__ = inspect.Signature(evaluated)  # type: ignore[attr-defined]
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in evaluated}
+    # Otherwise `inspect` and `typing` read the annotations of the wrapped function.
+    function.__dict__.pop("__wrapped__", None)
+
+
+def _refuse_group_options(context: typer.Context) -> None:
+    # An option before the subcommand, such as --url, would be ignored: the command would ask another service.
+    sources = (context.get_parameter_source(name) for name in context.params)
+    if any(source is not None and source.name == "COMMANDLINE" for source in sources):
+        raise typer.BadParameter(f"put options after `{context.invoked_subcommand}`")
+
+
+def require_text(text: str, what: str = "name") -> str:
+    """Return a text. Refuses an empty one, which is usually an unset variable in a script."""
+    if not text.strip():
         raise typer.BadParameter(f"the {what} is empty")
-    return name
+    return text
 
 
-def refuse_options(context: typer.Context) -> None:
-    """
-    Refuse options before a subcommand.
-
-    They would be lost: what is done might be done at another service than the one that is named.
-    """
-    given = (context.get_parameter_source(name) for name in context.params)
-    if any(source is not None and source.name == "COMMANDLINE" for source in given):
-        raise typer.BadParameter(f"options go behind `{context.invoked_subcommand}`")
-
-
-def values(answer: BaseModel) -> dict[str, Any]:
-    """Return an answer as JSON values, as the service said it."""
-    return answer.model_dump(mode="json", exclude_unset=True)
-
-
-def tell(answer: BaseModel, words: str, *, as_json: bool) -> None:
-    """Print what became of something: in words, or as JSON."""
-    if as_json:
-        typer.echo(json.dumps(values(answer), indent=2))
-    else:
-        typer.echo("\n".join(map(on_one_line, words.split("\n"))))
-
-
-def tell_all(answers: Sequence[BaseModel], lines: Iterable[str], none: str, *, as_json: bool) -> None:
-    """Print a list, a line each; or as JSON. ``none`` is said of an empty one."""
-    if as_json:
-        typer.echo(json.dumps([values(one) for one in answers], indent=2))
-        return
-    for line in list(lines) or [none]:
-        typer.echo(on_one_line(line))
-
-
-def on_one_line(text: str) -> str:
-    """Return text that neither moves the cursor nor breaks the line, whoever wrote it."""
-    return text.translate(_CONTROL).rstrip()
-
-
-def say_brakes(service: Queenright) -> bool:
-    """Say on stderr why less is done than is due, if it is; return whether acting is frozen."""
+def warn_about_limits(service: Queenright) -> bool:
+    """Print on stderr why the service acts less than usual; return whether the emergency stop is on."""
     acting = service.service.status().acting
     for brake in acting.brakes:
-        typer.echo(on_one_line(brake), err=True)
+        typer.echo(single_line(brake), err=True)
     return acting.emergency_stop.on
-
-
-def cut(text: str, width: int) -> str:
-    """Return a text as a column of a list: filled up, or cut with an ellipsis, to ``width`` characters."""
-    return (text if len(text) <= width else f"{text[: width - 1]}…").ljust(width)
-
-
-def cut_front(text: str, width: int) -> str:
-    """Return a text cut to ``width`` characters: of an id, the end tells it from others."""
-    return text if len(text) <= width else f"…{text[len(text) - width + 1 :]}"
-
-
-def short(text: str) -> str:
-    """Return text as the end of a line."""
-    line = " ".join(text.split())
-    return line if len(line) <= 100 else f"{line[:99]}…"
-
-
-def clock(moment: float) -> str:
-    """Return seconds since the epoch as a local time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))

@@ -1,4 +1,4 @@
-"""The coder and its guardian on one runtime, and a person who talks with them."""
+"""`queenright code`: a conversation with the coder and its guardian on one runtime."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from queenright.cli.coder.graphs import CODER, coder_graph, guardian_graph
 from queenright.cli.coder.workspace import Workspace
-from queenright.cli.terminal.shell import ShellOptions, quiet_logs
-from queenright.cli.terminal.shell_session import Talk, at_terminal
+from queenright.cli.terminal.shell import ShellOptions, configure_logging
+from queenright.cli.terminal.shell_session import ShellSession, is_interactive
 from queenright.health.breakers import BreakerRegistry, report_change
 from queenright.instrumentation.telemetry import shared_telemetry
 from queenright.runtime.agent_runtime import AgentRuntime
@@ -25,14 +25,14 @@ from queenright.server.settings import load_settings
 
 def run_code(options: ShellOptions) -> int:
     """
-    Talk with the coder until it is enough; return the exit code: 1 if its last run did not get to its end.
+    Talk with the coder until the user quits; return the exit code: 1 if the last run did not complete.
 
     Raises:
-        QueenrightError: The settings are refused, or there is no such model.
+        QueenrightError: The settings are invalid, or there is no such model.
     """
-    quiet_logs()
+    configure_logging()
     health = load_settings(options.config).health_monitoring
-    assert options.model is not None  # the command saw to it
+    assert options.model is not None  # checked by the command
     model = load_provider(options.model)
     if isinstance(model, LiteLlmProvider):
         model.check()
@@ -48,11 +48,11 @@ def run_code(options: ShellOptions) -> int:
     )
     lifecycle = Lifecycle([options.folder], load=load)
     add_graphs(runtime, lifecycle, Workspace(options.folder), model)
-    return asyncio.run(_talk(runtime, lifecycle, options))
+    return asyncio.run(_converse(runtime, lifecycle, options))
 
 
 def add_graphs(runtime: AgentRuntime, lifecycle: Lifecycle, workspace: Workspace, model: LLMProvider) -> None:
-    """Add the coder, as the primary graph, and its guardian."""
+    """Add the coder as the primary graph, and its guardian."""
     tools = [*lifecycle.tools, *workspace.tools]
     names = [tool.name for tool in tools]
     coder, guardian = coder_graph(names), guardian_graph(names)
@@ -60,13 +60,13 @@ def add_graphs(runtime: AgentRuntime, lifecycle: Lifecycle, workspace: Workspace
     runtime.add_graph(guardian, model=model, tools=tools, agent_id=guardian.id)
 
 
-async def _talk(runtime: AgentRuntime, lifecycle: Lifecycle, options: ShellOptions) -> int:
+async def _converse(runtime: AgentRuntime, lifecycle: Lifecycle, options: ShellOptions) -> int:
     try:
         await runtime.start()
-        print(f"Workspace {options.folder.resolve()}. Say what is to be built; /help says what can be typed.")
-        talk = Talk(runtime, lifecycle, sys.stdout, terminal=at_terminal())
-        await talk.go(resume=options.resume)
-        return 1 if talk.failed else 0
+        print(f"Workspace {options.folder.resolve()}. Describe the agent to build; /help lists the commands.")
+        session = ShellSession(runtime, lifecycle, sys.stdout, is_interactive=is_interactive())
+        await session.run(resume=options.resume)
+        return 1 if session.has_failed else 0
     finally:
         await runtime.stop()
         await lifecycle.close()

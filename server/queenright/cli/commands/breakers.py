@@ -1,81 +1,58 @@
-"""Circuit breakers of workers' calls: the list, and closing one by hand."""
+"""Circuit breakers of workers' calls."""
 
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queenright.cli import completion_names as names
-from queenright.cli.service import (
-    LOCAL,
-    WHO,
-    By,
-    Json,
-    TokenFile,
-    Url,
-    connect,
-    named,
-    refuse_options,
-    short,
-    tell,
-    tell_all,
-)
+from queenright.cli.completion_names import complete_breakers
+from queenright.cli.options import CURRENT_USER, By, Json
+from queenright.cli.output.printing import print_list, print_result
+from queenright.cli.output.text import truncate
+from queenright.cli.service import listing_group, require_text, with_service
 
-OnlyOpen = Annotated[bool, typer.Option("--open", help="Only those that are not closed.")]
-
-breakers = typer.Typer(help="Circuit breakers of workers' calls.")
+if TYPE_CHECKING:
+    from queenright.client.synchronous.client import Queenright
 
 
-@breakers.callback(invoke_without_command=True, epilog="Example: queenright breakers --json")
-def breakers_(
-    context: typer.Context,
-    only_open: OnlyOpen = False,
-    as_json: Json = False,
-    url: Url = LOCAL,
-    token_file: TokenFile = None,
-) -> None:
-    """Circuit breakers of workers' calls."""
-    if context.invoked_subcommand is None:
-        list_breakers(only_open, as_json, url, token_file)
-    else:
-        refuse_options(context)
-
-
-@breakers.command("list", epilog="Example: queenright breakers list --open")
+@with_service
 def list_breakers(
-    only_open: OnlyOpen = False, as_json: Json = False, url: Url = LOCAL, token_file: TokenFile = None
+    service: Queenright,
+    only_open: Annotated[bool, typer.Option("--open", help="Only breakers that are not closed.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """List circuit breakers, those that are not closed first."""
-    with connect(url, token_file) as service:
-        found = sorted(
-            service.breakers.list(only_open=True if only_open else None), key=lambda b: b.state == "closed"
-        )
+    """List circuit breakers, open ones first."""
+    rows = sorted(
+        service.breakers.list(only_open=True if only_open else None), key=lambda b: b.state == "closed"
+    )
     lines = []
-    for b in found:
+    for b in rows:
         left = max(0.0, b.half_open_at - time.time()) if b.half_open_at else 0.0
         when = f"half open in {left:.0f} s  " if b.state == "open" else ""
         count = f"{b.failures}/{b.threshold}"
-        lines.append(f"{b.state:<10} {count:>6}  {b.name:<40} {when}{short(b.reason)}")
-    none = "No circuit breaker is open." if only_open else "No circuit breakers."
-    tell_all(found, lines, none, as_json=as_json)
+        lines.append(f"{b.state:<10} {count:>6}  {b.name:<40} {when}{truncate(b.reason)}")
+    empty = "No circuit breaker is open." if only_open else "No circuit breakers."
+    print_list(rows, lines, empty, as_json=as_json)
+
+
+breakers = listing_group(
+    list_breakers, description="Circuit breakers of workers' calls.", example="breakers list --open"
+)
 
 
 @breakers.command("reset", epilog="Example: queenright breakers reset tool_execution:researcher:search")
+@with_service
 def reset(
+    service: Queenright,
     name: Annotated[
         str,
-        typer.Argument(
-            autocompletion=names.breakers, help="Its name, as `queenright breakers list` shows it."
-        ),
+        typer.Argument(autocompletion=complete_breakers, help="Name, as `queenright breakers` shows it."),
     ],
-    by: By = WHO,
+    by: By = CURRENT_USER,
     as_json: Json = False,
-    url: Url = LOCAL,
-    token_file: TokenFile = None,
 ) -> None:
-    """Close a circuit breaker by hand; the next calls pass."""
-    with connect(url, token_file) as service:
-        done = service.breakers.reset(named(name), by=by)
-    tell(done, f"{done.name} is {done.state}.", as_json=as_json)
+    """Close a circuit breaker; calls go through again."""
+    done = service.breakers.reset(require_text(name), by=by)
+    print_result(done, f"{done.name} is {done.state}.", as_json=as_json)

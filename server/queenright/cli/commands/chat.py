@@ -1,4 +1,4 @@
-"""Talking with the queen about a ticket, in the terminal."""
+"""`queenright chat`: a chat with the queen about a ticket."""
 
 from __future__ import annotations
 
@@ -10,76 +10,62 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 import typer
 
-from queenright.cli import completion_names as names
-from queenright.cli.service import LOCAL, WHO, By, Json, TokenFile, Url, connect, values
-from queenright.cli.ids import find_ticket
+from queenright.cli.commands.tickets import TicketId
+from queenright.cli.options import CURRENT_USER, By, Json
+from queenright.cli.output.printing import json_values
+from queenright.cli.output.text import strip_control
+from queenright.cli.service import with_service
+from queenright.cli.short_ids import find_ticket
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from queenright.client.synchronous.client import Queenright
 
-_SHOWN: Final = 20
-
-Ticket = Annotated[
-    str,
-    typer.Argument(
-        autocompletion=names.tickets, help="Its id, as `queenright tickets` shows it; its beginning will do."
-    ),
-]
-Say = Annotated[
-    str | None, typer.Option("--say", metavar="TEXT", help="One question, its answer, and no more.")
-]
+_HISTORY: Final = 20
 
 
-Act = Annotated[
-    bool,
-    typer.Option(
-        "--act",
-        help="What --say says is an order, in whatever words: she may nudge, ask for an end or "
-        "acknowledge as she reads it.",
-    ),
-]
-
-
+@with_service
 def chat(
-    ticket: Ticket,
-    say: Say = None,
-    act: Act = False,
-    by: By = WHO,
+    service: Queenright,
+    ticket: TicketId,
+    say: Annotated[
+        str | None, typer.Option("--say", metavar="TEXT", help="Ask one question, print the answer, exit.")
+    ] = None,
+    act: Annotated[
+        bool,
+        typer.Option(
+            "--act",
+            help="Treat the text of --say as an order in free form: the queen may nudge, request a "
+            "termination, or acknowledge.",
+        ),
+    ] = False,
+    by: By = CURRENT_USER,
     as_json: Json = False,
-    url: Url = LOCAL,
-    token_file: TokenFile = None,
 ) -> None:
     """
-    Talk with the queen about a ticket: what is wrong, what was tried, what to do next. Ctrl-D ends it.
+    Chat with the queen about a ticket: the problem, what was tried, what to do next. Ctrl-D exits.
 
-    What was said before comes first, and what is said stays with the ticket. Without a terminal every line of
-    the input is a question. She acts where a message begins with an order: `nudge it: TEXT`,
-    `stop it: REASON`, `acknowledge`.
+    The chat is stored with the ticket; earlier messages are shown first. Without a terminal, every input line
+    is a question. The queen acts on messages that start with an order: `nudge it: TEXT`, `stop it: REASON`,
+    `acknowledge`.
     """
     if not ticket.strip():
         raise typer.BadParameter("the ticket's id is empty")
     if say is not None and not say.strip():
-        raise typer.BadParameter("the message is blank; ask something, or leave --say out")
+        raise typer.BadParameter("the message is blank; give a text, or leave --say out")
     if act and say is None:
-        raise typer.BadParameter("--act is for one order, given with --say TEXT")
-    with connect(url, token_file) as service:
-        _chat(service, values(find_ticket(service, ticket)), say, act=act, by=by, as_json=as_json)
-
-
-def _chat(
-    service: Queenright, found: dict[str, Any], say: str | None, *, act: bool, by: str, as_json: bool
-) -> None:
-    talk = Talk(service, found["ticket_id"], by)
+        raise typer.BadParameter("--act needs an order in --say TEXT")
+    found = json_values(find_ticket(service, ticket))
+    talk = TicketChat(service, found["ticket_id"], by)
     if say is not None:
         answer = talk.say(say, act=act)
-        typer.echo(json.dumps(answer, indent=2) if as_json else _plain(answer["text"]))
+        typer.echo(json.dumps(answer, indent=2) if as_json else strip_control(answer["text"]))
         return
     if as_json:
-        for one in talk.history():
-            typer.echo(json.dumps(one))
-        for question in _lines():
+        for message in talk.history():
+            typer.echo(json.dumps(message))
+        for question in _piped_lines():
             typer.echo(json.dumps(talk.say(question)))
         return
     from rich.console import Console
@@ -87,26 +73,26 @@ def _chat(
     converse(Console(highlight=False), found, talk)
 
 
-class Chat(Protocol):
-    """The chat about one ticket."""
+class ChatBackend(Protocol):
+    """A chat that ``converse`` can show."""
 
     def history(self) -> list[dict[str, Any]]:
-        """Return the newest of what was said, oldest first."""
+        """Return the newest messages, oldest first."""
         ...
 
     def say(self, text: str) -> dict[str, Any]:
-        """Ask, and return the answer."""
+        """Send a message and return the answer."""
         ...
 
 
-class Talk:
+class TicketChat:
     """
     The chat about one ticket of a running service.
 
     Args:
-        service: Its client.
-        ticket_id: Which ticket.
-        by: Who talks.
+        service: Client of the service.
+        ticket_id: The ticket.
+        by: The operator.
     """
 
     def __init__(self, service: Queenright, ticket_id: str, by: str) -> None:
@@ -115,34 +101,38 @@ class Talk:
         self._by = by
 
     def history(self) -> list[dict[str, Any]]:
-        """See ``Chat``."""
-        return [values(one) for one in self._tickets.messages(self._ticket_id, limit=_SHOWN)]
+        """Return the newest messages, oldest first."""
+        return [json_values(one) for one in self._tickets.messages(self._ticket_id, limit=_HISTORY)]
 
     def say(self, text: str, *, act: bool = False) -> dict[str, Any]:
-        """See ``Chat``; ``act``: it is an order, in whatever words."""
-        return values(self._tickets.chat(self._ticket_id, text, by=self._by, act=act))
+        """Send a message and return the answer; ``act``: the message is an order in free form."""
+        return json_values(self._tickets.chat(self._ticket_id, text, by=self._by, act=act))
 
 
 def converse(
-    console: Console, ticket: Mapping[str, Any], talk: Chat, *, read: Callable[[], str] | None = None
+    console: Console,
+    ticket: Mapping[str, Any],
+    talk: ChatBackend,
+    *,
+    read: Callable[[], str] | None = None,
 ) -> None:
     """
-    Show what was said, then ask and answer until the input ends.
+    Show the history, then send questions and show answers until the input ends.
 
     Args:
-        console: Where to.
-        ticket: What is talked about.
+        console: The terminal.
+        ticket: The ticket, as JSON values.
         talk: The chat about it.
-        read: Returns what is typed, a line each; raises ``EOFError`` at the end.
+        read: Returns the next line of input; raises ``EOFError`` at the end. Default: stdin.
     """
     show_ticket(console, ticket)
-    show(console, talk.history())
-    typed = read or _typed
+    show_messages(console, talk.history())
+    read_line = read or _prompt
     if not console.is_terminal and read is None:
-        typed = _next_of(_lines())
+        read_line = _reader_of(_piped_lines())
     while True:
         try:
-            question = typed().strip()
+            question = read_line().strip()
         except (EOFError, KeyboardInterrupt):
             console.print()
             return
@@ -151,56 +141,56 @@ def converse(
 
 
 def show_ticket(console: Console, ticket: Mapping[str, Any]) -> None:
-    """Show whom it is about, and what is wrong."""
+    """Print the ticket's worker, severity, kind, status, age and cause."""
     from rich.markup import escape
 
     names = (ticket["severity"], ticket["kind"].replace("_", " "), ticket["status"].replace("_", " "))
-    about = escape(_plain(f"{ticket['worker_agent_id']}: {', '.join(names)}, {ticket['age']}"))
-    console.print(f"[bold]{about}[/bold]")
-    console.print(escape(_plain(ticket["cause"])))
-    console.print("[dim]Ask what is wrong, what was tried, what to do next. Ctrl-D ends.[/dim]\n")
+    head = escape(strip_control(f"{ticket['worker_agent_id']}: {', '.join(names)}, {ticket['age']}"))
+    console.print(f"[bold]{head}[/bold]")
+    console.print(escape(strip_control(ticket["cause"])))
+    console.print("[dim]Ask about the problem, what was tried, or what to do next. Ctrl-D exits.[/dim]\n")
 
 
-def show(console: Console, messages: Iterable[Mapping[str, Any]]) -> None:
-    """Show what was said, with who said it and when."""
+def show_messages(console: Console, messages: Iterable[Mapping[str, Any]]) -> None:
+    """Print messages with author and time."""
     from datetime import UTC, datetime
 
     from rich.markup import escape
     from rich.padding import Padding
     from rich.text import Text
 
-    for one in messages:
-        at = f"{datetime.fromtimestamp(one['at'], UTC):%Y-%m-%d %H:%M} UTC"
-        style = "bold" if one["role"] == "operator" else "bold yellow"
-        console.print(f"[{style}]{escape(_plain(one['by']))}[/{style}] [dim]{at}[/dim]")
-        console.print(Padding(Text(_plain(one["text"])), (0, 0, 1, 2)))
+    for message in messages:
+        at = f"{datetime.fromtimestamp(message['at'], UTC):%Y-%m-%d %H:%M} UTC"
+        style = "bold" if message["role"] == "operator" else "bold yellow"
+        console.print(f"[{style}]{escape(strip_control(message['by']))}[/{style}] [dim]{at}[/dim]")
+        console.print(Padding(Text(strip_control(message["text"])), (0, 0, 1, 2)))
 
 
-def _ask(console: Console, talk: Chat, question: str) -> None:
+def _ask(console: Console, talk: ChatBackend, question: str) -> None:
     from queenright.client.errors import RequestRefusedError
 
     try:
-        with console.status("the queen thinks"):
+        with console.status("the queen is thinking"):
             answer = talk.say(question)
     except RequestRefusedError as refused:
         from rich.markup import escape
 
-        console.print(f"[red]{escape(_plain(str(refused)))}[/red]\n")
+        console.print(f"[red]{escape(strip_control(str(refused)))}[/red]\n")
         return
-    show(console, [answer])
+    show_messages(console, [answer])
 
 
-def _typed() -> str:
+def _prompt() -> str:
     with contextlib.suppress(ImportError):
-        import readline  # noqa: F401  # with it, what is typed can be edited, and comes back with the arrow keys
+        import readline  # noqa: F401  # gives `input` line editing and history
     return input("you> ")
 
 
-def _lines() -> Iterable[str]:
+def _piped_lines() -> Iterable[str]:
     return (line.strip() for line in sys.stdin if line.strip()) if not sys.stdin.isatty() else ()
 
 
-def _next_of(lines: Iterable[str]) -> Callable[[], str]:
+def _reader_of(lines: Iterable[str]) -> Callable[[], str]:
     left = iter(lines)
 
     def read() -> str:
@@ -210,9 +200,3 @@ def _next_of(lines: Iterable[str]) -> Callable[[], str]:
             raise EOFError from None
 
     return read
-
-
-def _plain(text: str) -> str:
-    from queenright.cli.terminal.progress import plain
-
-    return plain(text)

@@ -1,4 +1,4 @@
-"""`queenright code`: build agents with an agent, in the terminal."""
+"""`queenright code`: an agent that builds agents, in the terminal."""
 
 from __future__ import annotations
 
@@ -7,37 +7,33 @@ from typing import Annotated
 
 import typer
 
-from queenright.cli.options import Config, SessionStorage
+from queenright.cli.commands.shell import Resume
+from queenright.cli.options import Config, SendTelemetry, SessionStorage
 
 
 def code(
     folder: Annotated[
-        Path, typer.Argument(help="The workspace: it reads, writes and loads only here.")
+        Path, typer.Argument(help="Workspace. The agent reads, writes and loads only here.")
     ] = Path(),
-    model: Annotated[
-        str | None, typer.Option(help="litellm model, or scripted:FILE: who thinks. Needed.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(help="litellm model or scripted:FILE. Required.")] = None,
     storage: SessionStorage = None,
-    resume: Annotated[
-        str | None, typer.Option(metavar="ID", help="Begin with what this session left unfinished.")
-    ] = None,
+    resume: Resume = None,
     config: Config = None,
-    telemetry: Annotated[bool, typer.Option(help="Send telemetry to OTEL_EXPORTER_OTLP_ENDPOINT.")] = True,
+    telemetry: SendTelemetry = True,
 ) -> None:
     """
-    Build agents with an agent: it writes them, runs them here, and mends them when they fail.
+    Build agents with an agent: it writes them, runs them here, and fixes them when they fail.
 
-    A guardian is told of every run that fails: it asks you if you are there, and mends it if you are not.
-    What they write and load runs as you, like any code of yours; only their file tools are bound to the
-    folder.
+    A guardian agent handles failed runs: it asks you if you are present, and otherwise fixes them. Code that
+    they write and load runs with your rights; only their file tools are limited to the workspace.
     """
     from queenright.cli.coder.session import run_code
     from queenright.cli.terminal.shell import ShellOptions
 
     if not folder.is_dir():
-        raise typer.BadParameter(f"there is no folder {folder}; make it first", param_hint="folder")
+        raise typer.BadParameter(f"there is no folder {folder}; create it first", param_hint="folder")
     if not model:
-        raise typer.BadParameter("say who thinks, like --model anthropic/claude-sonnet-4-5")
+        raise typer.BadParameter("name a model, such as --model anthropic/claude-sonnet-4-5")
     options = ShellOptions(
         folder=folder, model=model, storage=storage, resume=resume, config=config, telemetry=telemetry
     )

@@ -1,4 +1,4 @@
-"""`queenright config`: the settings."""
+"""`queenright config`: check and show the settings."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import typer
 
 from queenright.cli.options import Config, Json
 
-config = typer.Typer(help="The settings.", no_args_is_help=True)
+config = typer.Typer(help="Check and show the settings.", no_args_is_help=True)
 
 
 @config.command("check", epilog="Example: queenright config check --config queenright.yaml")
 def config_check(config: Config = None) -> None:
-    """Say whether `serve` would take the settings; every fault with its path and its value."""
+    """Check the settings; print every error with its path and value."""
     from queenright.server.ops.settings_files import check_files
     from queenright.server.settings import load_settings
 
@@ -21,15 +21,12 @@ def config_check(config: Config = None) -> None:
 
 @config.command("show", epilog="Example: queenright config show --config queenright.yaml")
 def config_show(config: Config = None, as_json: Json = False) -> None:
-    """Print all settings as they are in force, secrets masked."""
-    from queenright.cli.jobs.service import shown_settings
+    """Print all settings in force, with secrets masked."""
+    import json
+
+    import yaml
+
     from queenright.server.settings import load_settings
 
-    shown = shown_settings(load_settings(config))
-    if as_json:
-        import json
-
-        import yaml
-
-        shown = json.dumps(yaml.safe_load(shown), indent=2)
-    typer.echo(shown)
+    shown = load_settings(config).model_dump(mode="json")
+    typer.echo(json.dumps(shown, indent=2) if as_json else yaml.safe_dump(shown, sort_keys=False))

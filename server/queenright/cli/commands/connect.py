@@ -1,4 +1,4 @@
-"""`queenright connect`, `disconnect` and `hook`: coding agents that are watched."""
+"""`queenright connect`, `disconnect` and `hook`: monitoring of coding agents."""
 
 from __future__ import annotations
 
@@ -8,47 +8,48 @@ from typing import Annotated
 
 import typer
 
-from queenright.cli.hook import CLIENTS, LONGEST_WAIT, OTLP_URL, pass_on
-from queenright.cli.options import path
-from queenright.cli.service import LOCAL, TokenFile, Url
+from queenright.cli.hook import CLIENTS, LONGEST_WAIT, OTLP_URL, forward_call
+from queenright.cli.options import LOCAL_URL, TokenFile, Url, parse_path
 
 Client = StrEnum("Client", {name: name for name in CLIENTS})  # type: ignore[misc]  # made of the names
 
 
 class Scope(StrEnum):
-    """Whose settings are written."""
+    """Which settings files are changed."""
 
     USER = "user"
     PROJECT = "project"
 
 
-Name = Annotated[Client, typer.Argument(help="The coding agent.")]
+ClientName = Annotated[Client, typer.Argument(help="Coding agent.")]
 ScopeOption = Annotated[
-    Scope, typer.Option(help="The settings of your home folder, or of the project in this folder.")
+    Scope, typer.Option(help="Settings in your home folder, or of the project in the current folder.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before writing.")]
-OtlpUrl = Annotated[str, typer.Option("--otlp-url", metavar="URL", help="The telemetry port of the service.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Write without asking.")]
+OtlpUrl = Annotated[
+    str, typer.Option("--otlp-url", metavar="URL", help="URL of the service's telemetry port.")
+]
 
 
 def connect(
-    client: Name,
+    client: ClientName,
     scope: ScopeOption = Scope.USER,
     yes: Yes = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace settings that have another value; see the difference.")
+        bool, typer.Option("--replace", help="Replace settings that have another value.")
     ] = False,
-    print_: Annotated[bool, typer.Option("--print", help="Print the settings, and write nothing.")] = False,
+    print_: Annotated[bool, typer.Option("--print", help="Print the settings without writing them.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Ask the service what has arrived, and write nothing.")
+        bool, typer.Option("--check", help="Show what the service has received; write nothing.")
     ] = False,
     otlp_url: OtlpUrl = OTLP_URL,
     token_file: Annotated[
         Path | None,
         typer.Option(
             "--token-file",
-            parser=path,
+            parser=parse_path,
             metavar="FILE",
-            help="File with the token that the agent sends (role reporter), or --check asks with (viewer).",
+            help="File with the token that the agent sends (reporter), or that --check uses (viewer).",
         ),
     ] = None,
     permission_seconds: Annotated[
@@ -57,59 +58,59 @@ def connect(
             "--permission-seconds",
             min=0,
             max=int(LONGEST_WAIT),
-            help="Let the agent wait so long for an answer of the service to a permission request.",
+            help="How long the agent waits for the service to answer a permission request.",
         ),
     ] = 0,
-    url: Url = LOCAL,
+    url: Url = LOCAL_URL,
 ) -> None:
     """
-    Connect a coding agent: its settings get the telemetry and hooks that Queenright needs.
+    Connect a coding agent: add Queenright's telemetry and hooks to its settings.
 
-    The difference is shown before anything is written, what is there stays, and `queenright disconnect`
-    puts the files back as they were. Exit code 1: nothing was written, or --check found something missing.
+    Shows the difference before writing and keeps existing settings; `queenright disconnect` restores the
+    files. Exit code 1: nothing was written, or --check found something missing.
     """
     if print_ and check:
         raise typer.BadParameter("--print and --check exclude each other; choose one")
-    from queenright.cli.connecting import connect as connect_job
+    from queenright.cli.connecting import connect as job
 
     if check:
-        raise typer.Exit(connect_job.check(client.value, scope, url, token_file))
-    service = connect_job.service_of(scope, otlp_url, token_file, permission_seconds)
+        raise typer.Exit(job.check(client.value, scope, url, token_file))
+    target = job.resolve_target(scope, otlp_url, token_file, permission_seconds)
     if print_:
-        connect_job.print_settings(client.value, scope, service)
+        job.print_settings(client.value, scope, target)
         return
-    raise typer.Exit(connect_job.connect(client.value, scope, service, yes=yes, replace=replace))
+    raise typer.Exit(job.connect(client.value, scope, target, yes=yes, replace=replace))
 
 
-def disconnect(client: Name, scope: ScopeOption = Scope.USER, yes: Yes = False) -> None:
+def disconnect(client: ClientName, scope: ScopeOption = Scope.USER, yes: Yes = False) -> None:
     """
-    Disconnect a coding agent: its settings are as they were before `queenright connect`.
+    Disconnect a coding agent: restore its settings as they were before `queenright connect`.
 
-    If you changed them since, only what was added is removed.
+    If you changed them since, only what `connect` added is removed.
     """
-    from queenright.cli.connecting import connect as connect_job
+    from queenright.cli.connecting import connect as job
 
-    raise typer.Exit(connect_job.disconnect(client.value, scope, yes=yes))
+    raise typer.Exit(job.disconnect(client.value, scope, yes=yes))
 
 
 def hook(
-    client: Name,
+    client: ClientName,
     otlp_url: OtlpUrl = OTLP_URL,
     token_file: TokenFile = None,
     wait: Annotated[
         float,
         typer.Option(
-            min=0, max=LONGEST_WAIT, help="Seconds to wait for a person's answer to a permission request."
+            min=0, max=LONGEST_WAIT, help="Seconds to wait for an operator to answer a permission request."
         ),
     ] = 0,
 ) -> None:
     """
     Pass a hook call of a coding agent to the service, and print the answer.
 
-    Coding agents run it, with the call as JSON on standard input. It ends within a second with exit code 0,
-    whatever happens: a service that is away never holds up an agent. With --wait, a service that is there
-    may hold back the answer to a permission request for so long.
+    Coding agents run it with the call as JSON on stdin. It always exits with code 0 within a second, so an
+    unavailable service never blocks an agent. With --wait, a service that responds may delay its answer to a
+    permission request.
     """
-    # The program itself does not come here, but `python -m queenright.cli.main hook` does.
+    # `queenright hook` skips the parser and does not get here; `python -m queenright.cli.app hook` does.
     file = ["--token-file", str(token_file)] if token_file else []
-    pass_on([client.value, "--otlp-url", otlp_url, "--wait", str(wait), *file])
+    forward_call([client.value, "--otlp-url", otlp_url, "--wait", str(wait), *file])

@@ -1,4 +1,4 @@
-"""The dashboards for Grafana: whether they are right, and as files."""
+"""`queenright dashboards`: the Grafana dashboards."""
 
 from __future__ import annotations
 
@@ -7,34 +7,32 @@ from typing import Annotated
 
 import typer
 
-from queenright.cli.commands.rules import Config, Json
+from queenright.cli.options import Config, Json
 
-dashboards = typer.Typer(
-    help="The dashboards for Grafana: check them, take them along.", no_args_is_help=True
-)
+dashboards = typer.Typer(help="Check and export the Grafana dashboards.", no_args_is_help=True)
 
 Defaults = Annotated[
-    bool, typer.Option("--defaults", help="With the default thresholds, whatever the settings say.")
+    bool, typer.Option("--defaults", help="Use the default thresholds instead of those of the settings.")
 ]
 
 
 @dashboards.command("check", epilog="Example: queenright dashboards check /var/lib/grafana/dashboards")
 def check(
     folder: Annotated[
-        Path | None, typer.Argument(help="A folder of dashboards that should be as the settings give them.")
+        Path | None, typer.Argument(help="Folder of dashboards to compare with those of the settings.")
     ] = None,
     config: Config = None,
     defaults: Defaults = False,
     as_json: Json = False,
 ) -> None:
     """
-    Say whether what the dashboards ask for and link to is there. Exit code 1: no.
+    Check that the metrics and links in the dashboards exist. Exit code 1: errors.
 
-    Thresholds of your own need the extra grafana: pip install 'queenright[grafana]'.
+    Thresholds other than the defaults need the extra grafana: pip install 'queenright[grafana]'.
     """
-    from queenright.cli.jobs import dashboards as dashboards_job
+    from queenright.cli.jobs import dashboards as job
 
-    raise typer.Exit(dashboards_job.check(config, folder, defaults=defaults, as_json=as_json))
+    raise typer.Exit(job.check(config, folder, defaults=defaults, as_json=as_json))
 
 
 @dashboards.command("export", epilog="Example: queenright dashboards export -o /var/lib/grafana/dashboards")
@@ -46,10 +44,10 @@ def export(
     defaults: Defaults = False,
 ) -> None:
     """
-    Write the dashboards' JSON, with the threshold lines of the settings and links to the console.
+    Write the dashboards as JSON, with the thresholds of the settings and links to the console.
 
-    Thresholds of your own need the extra grafana: pip install 'queenright[grafana]'.
+    Thresholds other than the defaults need the extra grafana: pip install 'queenright[grafana]'.
     """
-    from queenright.cli.jobs import dashboards as dashboards_job
+    from queenright.cli.jobs import dashboards as job
 
-    raise typer.Exit(dashboards_job.export(config, output, defaults=defaults))
+    raise typer.Exit(job.export(config, output, defaults=defaults))

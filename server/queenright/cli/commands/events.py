@@ -1,4 +1,4 @@
-"""`queenright events`: what happens, in the terminal, as it happens."""
+"""`queenright events`: follow the event stream in the terminal."""
 
 from __future__ import annotations
 
@@ -9,59 +9,49 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queenright.cli.service import (
-    LOCAL,
-    Json,
-    TokenFile,
-    Url,
-    connect,
-    cut,
-    named,
-    on_one_line,
-    values,
-)
 from queenright.cli.errors import UsageError
+from queenright.cli.options import AgentFilter, Json
+from queenright.cli.output.printing import json_values
+from queenright.cli.output.text import fit, single_line
+from queenright.cli.service import require_text, with_service
 
 if TYPE_CHECKING:
     from queenright.api.events import Event
     from queenright.client.notices import Notice
+    from queenright.client.synchronous.client import Queenright
 
-_QUIET = frozenset({"ticket", "snapshot"})
-"""What events have at length, and no line has room for."""
-_WIDEST = 110
+_OMITTED = frozenset({"ticket", "snapshot"})
+"""Data keys that are too long for a line."""
+_WIDTH = 110
 
 
+@with_service
 def events(
+    service: Queenright,
     types: Annotated[
-        str | None,
-        typer.Option(metavar="TYPES", help="Of these types, with commas between; `all` for every type."),
+        str | None, typer.Option(metavar="TYPES", help="Event types, comma-separated; `all` for every type.")
     ] = None,
-    agent: Annotated[str | None, typer.Option(help="Of this worker only.")] = None,
+    agent: AgentFilter = None,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="ID", help="Begin behind this event, not with the next.")
+        str | None, typer.Option("--after", metavar="ID", help="Start after this event. Default: now.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="So many, and no more.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many events.")] = None,
     as_json: Json = False,
-    url: Url = LOCAL,
-    token_file: TokenFile = None,
 ) -> None:
     """
-    Follow what happens, a line an event; Ctrl-C ends it.
+    Follow events, one per line, until Ctrl-C.
 
-    When the connection breaks it is made again, and nothing that is in the event log is missing.
+    The stream reconnects after a break and continues without a gap for events that are in the log.
     """
-    if agent is not None:
-        named(agent, "worker's name")
-    left = limit
     from queenright.client.errors import RequestRefusedError
 
-    with (
-        connect(url, token_file) as service,
-        service.events.stream(types=types, agent=agent, last_event_id=after, told=_say) as stream,
-    ):
+    if agent is not None:
+        require_text(agent, "worker's name")
+    left = limit
+    with service.events.stream(types=types, agent=agent, last_event_id=after, on_notice=_warn) as stream:
         try:
             for event in stream:
-                typer.echo(json.dumps(values(event)) if as_json else _line(event))
+                typer.echo(json.dumps(json_values(event)) if as_json else _line(event))
                 left = None if left is None else left - 1
                 if left == 0:
                     return
@@ -70,27 +60,26 @@ def events(
         except RequestRefusedError as error:
             if error.status != 400:
                 raise
-            # The service knows the types, and says what is near.
+            # The service knows the event types and suggests similar ones.
             raise UsageError(str(error)) from error
 
 
-def _say(notice: Notice) -> None:
-    """Say on stderr what the stream tells of itself."""
+def _warn(notice: Notice) -> None:
     if notice.kind == "lost":
-        typer.echo(f"queenright: {notice.error} Trying again.", err=True)
+        typer.echo(f"queenright: {notice.error} Reconnecting.", err=True)
     elif notice.kind == "dropped":
-        typer.echo(f"queenright: {notice.data.get('count', 'some')} deltas are left out.", err=True)
+        typer.echo(f"queenright: {notice.data.get('count', 'some')} deltas were dropped.", err=True)
     elif notice.kind == "reset":
-        typer.echo(f"queenright: {on_one_line(str(notice.data.get('reason', '')))}", err=True)
+        typer.echo(f"queenright: {single_line(str(notice.data.get('reason', '')))}", err=True)
 
 
 def _line(event: Event) -> str:
-    """Return an event as a line: when, who, what, and its data as far as there is room."""
+    """Return an event as a line: time, worker, type, and as much data as fits."""
     at = time.strftime("%H:%M:%S", time.localtime(datetime.fromisoformat(event.time).timestamp()))
-    data = ", ".join(f"{name}={_word(value)}" for name, value in event.data.items() if name not in _QUIET)
-    head = f"{at}  {cut(event.agent_id, 20)} {cut(event.type, 28)}"
-    return on_one_line(f"{head} {cut(data, _WIDEST - len(head))}")
+    data = ", ".join(f"{key}={_format(value)}" for key, value in event.data.items() if key not in _OMITTED)
+    head = f"{at}  {fit(event.agent_id, 20)} {fit(event.type, 28)}"
+    return single_line(f"{head} {fit(data, _WIDTH - len(head))}")
 
 
-def _word(value: Any) -> str:
+def _format(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

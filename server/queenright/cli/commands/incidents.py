@@ -1,60 +1,66 @@
-"""`queenright incidents` and `queenright providers`: what several agents have in common."""
+"""Incidents and model providers: problems that several agents share."""
 
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queenright.api import Incident, Provider
-from queenright.cli.service import LOCAL, Json, TokenFile, Url, connect, cut, tell_all
+from queenright.cli.options import Json
+from queenright.cli.output.printing import print_list
+from queenright.cli.output.text import fit
+from queenright.cli.service import with_service
 from queenright.instrumentation.durations import format_duration
 
-All = Annotated[bool, typer.Option("--all", help="Closed ones of the last seven days too.")]
+if TYPE_CHECKING:
+    from queenright.api import Incident, Provider
+    from queenright.client.synchronous.client import Queenright
 
 
+@with_service
 def incidents(
-    all_: All = False, as_json: Json = False, url: Url = LOCAL, token_file: TokenFile = None
+    service: Queenright,
+    all_: Annotated[bool, typer.Option("--all", help="Include those closed in the last 7 days.")] = False,
+    as_json: Json = False,
 ) -> None:
     """
-    List incidents: tickets of several agents that share a cause.
+    List incidents: tickets of several agents with the same cause.
 
-    People get one message an incident. It closes with its last ticket.
+    An incident sends one notification. It closes with its last ticket.
     """
-    with connect(url, token_file) as service:
-        found = [one for one in service.tickets.incidents() if all_ or one.closed_at is None]
-    none = "No incidents in the last seven days." if all_ else "No open incidents."
-    tell_all(found, map(_incident, found), none, as_json=as_json)
+    rows = [one for one in service.tickets.incidents() if all_ or one.closed_at is None]
+    empty = "No incidents in the last seven days." if all_ else "No open incidents."
+    print_list(rows, map(_incident_line, rows), empty, as_json=as_json)
 
 
-def providers(as_json: Json = False, url: Url = LOCAL, token_file: TokenFile = None) -> None:
+@with_service
+def providers(service: Queenright, as_json: Json = False) -> None:
     """
-    List model providers: how they do, by the fleet's own calls of the last ten minutes.
+    List model providers and their status, from the fleet's own calls of the last ten minutes.
 
-    A line a model: status, failed calls, latency of half and of 95 % of the calls that succeeded.
+    One line per model: status, failed calls, median and 95th percentile latency of successful calls.
     """
-    with connect(url, token_file) as service:
-        found = service.service.providers()
-    tell_all(found, map(_provider, found), "No calls of models in the last hour.", as_json=as_json)
+    rows = service.service.providers()
+    print_list(rows, map(_provider_line, rows), "No model calls in the last hour.", as_json=as_json)
 
 
-def _incident(one: Incident) -> str:
-    lasted = format_duration((one.closed_at or time.time()) - one.opened_at)
+def _incident_line(one: Incident) -> str:
+    duration = format_duration((one.closed_at or time.time()) - one.opened_at)
     state = "open for" if one.closed_at is None else "closed after"
     tickets = f"{one.open_tickets} of {len(one.ticket_ids)} tickets open"
-    return f"{one.severity:<8}  {cut(one.cause, 30)}  {one.workers} sessions, {tickets}, {state} {lasted}"
+    return f"{one.severity:<8}  {fit(one.cause, 30)}  {one.workers} sessions, {tickets}, {state} {duration}"
 
 
-def _provider(one: Provider) -> str:
+def _provider_line(one: Provider) -> str:
     name = "/".join(part for part in (one.provider, one.model) if part)
-    took = (
+    latency = (
         ""
         if one.seconds_p50 is None or one.seconds_p95 is None
         else f"  {one.seconds_p50:.1f} s, {one.seconds_p95:.1f} s"
     )
-    why = ", ".join(f"{error.error_type} {error.count}x" for error in one.errors)
+    errors = ", ".join(f"{error.error_type} {error.count}x" for error in one.errors)
     if one.limited_until is not None:
         left = format_duration(max(0.0, one.limited_until - time.time()))
-        why = f"rate limit ends in {left}{'; ' if why else ''}{why}"
-    return f"{one.status:<8}  {cut(name, 40)}  {one.failed}/{one.calls} failed{took}  {why}"
+        errors = f"rate limit ends in {left}{'; ' if errors else ''}{errors}"
+    return f"{one.status:<8}  {fit(name, 40)}  {one.failed}/{one.calls} failed{latency}  {errors}"

@@ -1,106 +1,80 @@
-"""Permissions: what coding agents ask before they do it, and your answer."""
+"""Permission requests of coding agents, and their answers."""
 
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queenright.cli.service import (
-    LOCAL,
-    WHO,
-    By,
-    Json,
-    Many,
-    TokenFile,
-    Url,
-    connect,
-    named,
-    on_one_line,
-    refuse_options,
-    tell,
-    tell_all,
-)
+from queenright.cli.options import CURRENT_USER, AgentFilter, By, Json, Limit
+from queenright.cli.output.printing import print_list, print_result
+from queenright.cli.output.text import single_line
+from queenright.cli.service import listing_group, require_text, with_service
+from queenright.cli.short_ids import NEWEST, resolve_id
 from queenright.instrumentation.durations import format_duration
 
-Which = Annotated[str, typer.Argument(help="Its id, as `queenright permissions` shows it.")]
-Why = Annotated[str, typer.Option("--reason", help="Why; it is kept in the audit trail.")]
-OfAgent = Annotated[str | None, typer.Option("--agent", help="Of this agent only.")]
+if TYPE_CHECKING:
+    from queenright.client.synchronous.client import Queenright
 
-permissions = typer.Typer(help="What coding agents ask permission for, and your answer.")
-
-
-@permissions.callback(invoke_without_command=True, epilog="Example: queenright permissions --json")
-def permissions_(
-    context: typer.Context,
-    agent: OfAgent = None,
-    as_json: Json = False,
-    limit: Many = 20,
-    url: Url = LOCAL,
-    token_file: TokenFile = None,
-) -> None:
-    """List the permission requests that wait for your answer."""
-    if context.invoked_subcommand is None:
-        list_permissions(agent, as_json, limit, url, token_file)
-    else:
-        refuse_options(context)
+RequestId = Annotated[str, typer.Argument(help="Id, or its beginning, as `queenright permissions` shows it.")]
+OptionalReason = Annotated[str, typer.Option("--reason", help="Reason for the audit trail.")]
 
 
-@permissions.command("list", epilog="Example: queenright permissions list")
+@with_service
 def list_permissions(
-    agent: OfAgent = None,
-    as_json: Json = False,
-    limit: Many = 20,
-    url: Url = LOCAL,
-    token_file: TokenFile = None,
+    service: Queenright, agent: AgentFilter = None, as_json: Json = False, limit: Limit = 20
 ) -> None:
-    """List the permission requests that wait for your answer, newest first."""
+    """List the pending permission requests of coding agents, newest first."""
     if agent is not None:
-        named(agent)
-    with connect(url, token_file) as service:
-        found = list(service.permissions.list(agent_id=agent, limit=limit))
+        require_text(agent)
+    rows = list(service.permissions.list(agent_id=agent, limit=limit))
     lines = (
         f"{one.request_id}  {format_duration(max(0.0, one.expires_at - time.time()))} left  "
-        f"{on_one_line(one.agent_id)}\n  {on_one_line(one.question)}"
-        for one in found
+        f"{single_line(one.agent_id)}\n  {single_line(one.question)}"
+        for one in rows
     )
-    tell_all(found, lines, "No permission request waits for your answer.", as_json=as_json)
+    print_list(rows, lines, "No pending permission requests.", as_json=as_json)
+
+
+permissions = listing_group(
+    list_permissions, description="Permission requests of coding agents.", example="permissions list"
+)
 
 
 @permissions.command("allow", epilog="Example: queenright permissions allow 018f...")
+@with_service
 def allow(
-    request: Which,
-    reason: Why = "",
-    by: By = WHO,
+    service: Queenright,
+    request: RequestId,
+    reason: OptionalReason = "",
+    by: By = CURRENT_USER,
     as_json: Json = False,
-    url: Url = LOCAL,
-    token_file: TokenFile = None,
 ) -> None:
-    """Let the agent do it. Exit code 1 if the answer does not get there."""
-    _answer("allow", request, reason, by, as_json, url, token_file)
+    """Allow a request. Exit code 1 if the answer does not reach the agent."""
+    _answer(service, "allow", request, reason, by, as_json=as_json)
 
 
 @permissions.command("deny", epilog='Example: queenright permissions deny 018f... --reason "it is in use"')
+@with_service
 def deny(
-    request: Which,
-    reason: Why = "",
-    by: By = WHO,
+    service: Queenright,
+    request: RequestId,
+    reason: OptionalReason = "",
+    by: By = CURRENT_USER,
     as_json: Json = False,
-    url: Url = LOCAL,
-    token_file: TokenFile = None,
 ) -> None:
-    """Forbid it; the agent is told the reason. Exit code 1 if the answer does not get there."""
-    _answer("deny", request, reason, by, as_json, url, token_file)
+    """Deny a request; the agent receives the reason. Exit code 1 if the answer does not reach the agent."""
+    _answer(service, "deny", request, reason, by, as_json=as_json)
 
 
-def _answer(
-    decision: str, request: str, reason: str, by: str, as_json: bool, url: str, token_file: TokenFile
-) -> None:
-    with connect(url, token_file) as service:
-        done = service.permissions.answer(named(request, "id"), decision, by=by, reason=reason)
-    words = f"{on_one_line(done.agent_id)} has your answer: {on_one_line(done.message)}"
+def _answer(service: Queenright, decision: str, request: str, reason: str, by: str, *, as_json: bool) -> None:
+    request_id = resolve_id(
+        request, "requests", lambda: (one.request_id for one in service.permissions.list(limit=NEWEST))
+    )
+    done = service.permissions.answer(request_id, decision, by=by, reason=reason)
+    text = f"Answered {single_line(done.agent_id)}: {single_line(done.message)}"
     if done.outcome == "dry_run":
-        words = "Dry run: it is written down, and nothing was answered."
-    tell(done, words, as_json=as_json)
+        text = "Dry run: logged, nothing was answered."
+    print_result(done, text, as_json=as_json)
     raise typer.Exit(0 if done.delivered else 1)

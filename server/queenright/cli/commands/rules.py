@@ -1,4 +1,4 @@
-"""The rules for Prometheus: whether they are right, as files for any stack, and what is loaded besides."""
+"""`queenright rules`: the Prometheus rules that the settings give."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Annotated
 
 import typer
 
+from queenright.cli.options import Config, Json
+
 rules = typer.Typer(
-    help="The rules for Prometheus, made from the settings: check them, take them along, compare them.",
-    no_args_is_help=True,
+    help="Check, export and compare the Prometheus rules that the settings give.", no_args_is_help=True
 )
 
 
 class Format(StrEnum):
-    """What an export is for."""
+    """Format of an export."""
 
     PROMETHEUS = "prometheus"
     PROMETHEUSRULE = "prometheusrule"
@@ -23,34 +24,27 @@ class Format(StrEnum):
     MIXIN = "mixin"
 
 
-Config = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", metavar="PATH", help="Settings file; queenright.yaml if there is one."),
+ServiceSelector = Annotated[
+    str,
+    typer.Option("--service-selector", metavar="MATCHERS", help="""Labels of the service: 'job="x"'."""),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Service = Annotated[
-    str, typer.Option("--service-selector", metavar="MATCHERS", help="""Of the service: 'job="x"'.""")
-]
-Worker = Annotated[
-    str, typer.Option("--worker-selector", metavar="MATCHERS", help="""Of the workers: 'namespace="x"'.""")
+WorkerSelector = Annotated[
+    str,
+    typer.Option("--worker-selector", metavar="MATCHERS", help="""Labels of the workers: 'namespace="x"'."""),
 ]
 Runbooks = Annotated[
-    str | None, typer.Option(metavar="URL", help="Where runbooks are; alerting.runbook_url without.")
+    str | None, typer.Option(metavar="URL", help="Base URL of the runbooks. Default: alerting.runbook_url.")
 ]
 Dashboards = Annotated[
     str | None,
-    typer.Option(
-        metavar="URL", help="What comes before a dashboard's uid; of alerting.dashboard_url without."
-    ),
+    typer.Option(metavar="URL", help="URL before a dashboard's uid. Default: from alerting.dashboard_url."),
 ]
-
-
 ServiceUrl = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="Where Queenright is reached: by Alertmanager (http://queenright:8420 without), and by people "
-        "unless alerting.console_url says where.",
+        help="URL of Queenright for Alertmanager (default: http://queenright:8420), and for links "
+        "unless alerting.console_url is set.",
     ),
 ]
 
@@ -58,19 +52,19 @@ ServiceUrl = Annotated[
 @rules.command("check", epilog="Example: queenright rules check --config queenright.yaml")
 def check(
     config: Config = None,
-    service_selector: Service = "",
-    worker_selector: Worker = "",
+    service_selector: ServiceSelector = "",
+    worker_selector: WorkerSelector = "",
     as_json: Json = False,
 ) -> None:
     """
-    Say whether Prometheus would take the rules that the settings give; every fault with its rule.
+    Check the rules that the settings give; print every error with its rule.
 
-    By promtool, if it is there, and by our own checks of metrics, runbooks and labels. Exit code 1: no.
+    Uses promtool, if it is installed, and own checks of metrics, runbooks and labels. Exit code 1: errors.
     """
-    from queenright.cli.jobs import rules as rules_job
+    from queenright.cli.jobs import rules as job
 
-    asked = rules_job.Asked(config, service_selector, worker_selector)
-    raise typer.Exit(rules_job.check(asked, as_json=as_json))
+    selection = job.RuleSelection(config, service_selector, worker_selector)
+    raise typer.Exit(job.check(selection, as_json=as_json))
 
 
 @rules.command("export", epilog="Example: queenright rules export -o /etc/prometheus/rules")
@@ -82,20 +76,22 @@ def export(
         ),
     ],
     config: Config = None,
-    format_: Annotated[Format, typer.Option("--format", help="For whom.")] = Format.PROMETHEUS,
-    service_selector: Service = "",
-    worker_selector: Worker = "",
+    format_: Annotated[Format, typer.Option("--format", help="Format of the export.")] = Format.PROMETHEUS,
+    service_selector: ServiceSelector = "",
+    worker_selector: WorkerSelector = "",
     runbooks: Runbooks = None,
     dashboards: Dashboards = None,
-    namespace: Annotated[str, typer.Option(help="Of Kubernetes' objects.")] = "",
+    namespace: Annotated[str, typer.Option(help="Namespace of the Kubernetes objects.")] = "",
     labels: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label for Kubernetes' objects; several.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Label of the Kubernetes objects; repeatable."),
     ] = None,
     service_url: ServiceUrl = None,
     deadman_url: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="A check elsewhere that expects the Watchdog's ping every minute, or alarms."
+            metavar="URL",
+            help="External check that the Watchdog alert pings every minute; it alarms on silence.",
         ),
     ] = None,
 ) -> None:
@@ -105,12 +101,14 @@ def export(
     prometheus: rule files. prometheusrule: one object for the Prometheus operator. kubernetes: a folder for
     Kustomize, with dashboards, monitors and Helm values. mixin: one archive with rules, dashboards, runbooks.
     """
+    from queenright.cli.jobs import rules as job
     from queenright.cli.jobs import rules_export
-    from queenright.cli.jobs import rules as rules_job
 
-    asked = rules_job.Asked(config, service_selector, worker_selector, runbooks, dashboards, service_url)
-    stack = rules_export.Stack(namespace, tuple(labels or ()), deadman_url)
-    raise typer.Exit(rules_export.export(asked, format_.value, output, stack))
+    selection = job.RuleSelection(
+        config, service_selector, worker_selector, runbooks, dashboards, service_url
+    )
+    target = rules_export.ExportTarget(namespace, tuple(labels or ()), deadman_url)
+    raise typer.Exit(rules_export.export(selection, format_.value, output, target))
 
 
 @rules.command("diff", epilog="Example: queenright rules diff --prometheus http://prometheus:9090")
@@ -119,30 +117,33 @@ def diff(
         list[Path] | None, typer.Argument(help="Rule files, PrometheusRules, or folders of them.")
     ] = None,
     prometheus: Annotated[
-        str | None, typer.Option(metavar="URL", help="Compare with what this Prometheus has loaded.")
+        str | None,
+        typer.Option(metavar="URL", help="Compare with the rules that this Prometheus has loaded."),
     ] = None,
     config: Config = None,
-    service_selector: Service = "",
-    worker_selector: Worker = "",
+    service_selector: ServiceSelector = "",
+    worker_selector: WorkerSelector = "",
     runbooks: Runbooks = None,
     dashboards: Dashboards = None,
     service_url: ServiceUrl = None,
     as_json: Json = False,
 ) -> None:
     """
-    Say what differs between the rules that the settings give and those of files or of a Prometheus.
+    Compare the rules that the settings give with rule files or with a Prometheus.
 
-    Without either it asks the Prometheus of judging.prometheus_url. Exit code 0: nothing; 1: something;
-    2: they could not be compared. Rules that go by no name of Queenright's are passed over.
+    Default: the Prometheus of judging.prometheus_url. Rules without a Queenright name are ignored. Exit code
+    0: equal; 1: different; 2: the comparison failed.
     """
-    from queenright.cli.jobs import rules as rules_job
+    from queenright.cli.jobs import rules as job
     from queenright.instrumentation.errors import QueenrightError
 
     if files and prometheus is not None:
         raise typer.BadParameter("compare with files or with a Prometheus, not with both")
-    asked = rules_job.Asked(config, service_selector, worker_selector, runbooks, dashboards, service_url)
+    selection = job.RuleSelection(
+        config, service_selector, worker_selector, runbooks, dashboards, service_url
+    )
     try:
-        code = rules_job.diff(asked, files or [], prometheus, as_json=as_json)
+        code = job.diff(selection, files or [], prometheus, as_json=as_json)
     except QueenrightError as error:
         typer.echo(f"queenright: {error}", err=True)
         code = 2

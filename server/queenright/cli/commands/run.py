@@ -1,4 +1,4 @@
-"""`queenright run`: one agent, in the terminal."""
+"""`queenright run`: run one agent in the terminal."""
 
 from __future__ import annotations
 
@@ -7,46 +7,40 @@ from typing import Annotated
 
 import typer
 
-from queenright.cli.options import Config, Json
-from queenright.cli.options import path as to_path
+from queenright.cli.options import (
+    Config,
+    EntryPoint,
+    InputText,
+    Json,
+    Model,
+    SendTelemetry,
+    SessionStorage,
+)
 
 
 def run(
-    path: Annotated[Path, typer.Argument(help="The agent's folder, with agent.json or agent.py.")],
-    input_text: Annotated[
-        str | None, typer.Option("--input", metavar="JSON|@FILE", help="What the run is given: an object.")
-    ] = None,
-    entry_point: Annotated[
-        str | None, typer.Option(metavar="ID", help="Where to begin; its first manual entry point.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="litellm model, or scripted:FILE, in place of the agent's own.")
-    ] = None,
-    storage: Annotated[
-        Path | None,
-        typer.Option(
-            parser=to_path,
-            metavar="PATH",
-            help="Folder of its sessions; ~/.queenright/agents/NAME by default.",
-        ),
-    ] = None,
+    path: Annotated[Path, typer.Argument(help="Folder of the agent, with agent.json or agent.py.")],
+    input_text: InputText = None,
+    entry_point: EntryPoint = None,
+    model: Model = None,
+    storage: SessionStorage = None,
     session: Annotated[
-        str | None, typer.Option(metavar="ID", help="Begin in this session, with what it knows.")
+        str | None, typer.Option(metavar="ID", help="Start the run in this session, with its memory.")
     ] = None,
     resume: Annotated[
-        str | None, typer.Option(metavar="ID", help="Go on with what this session left unfinished.")
+        str | None, typer.Option(metavar="ID", help="Resume the unfinished run of this session.")
     ] = None,
     as_json: Json = False,
     config: Config = None,
-    telemetry: Annotated[bool, typer.Option(help="Send telemetry to OTEL_EXPORTER_OTLP_ENDPOINT.")] = True,
+    telemetry: SendTelemetry = True,
     approve_tools: Annotated[
         bool, typer.Option("--approve-tools", help="Ask before each tool call; y allows it.")
     ] = False,
     tui: Annotated[
-        bool, typer.Option("--tui", help="In the terminal interface, watched by a service of its own.")
+        bool, typer.Option("--tui", help="Run in the terminal interface, monitored by a private service.")
     ] = False,
 ) -> None:
-    """Run one agent in the terminal. Ctrl-C pauses it and says how to go on."""
+    """Run one agent in the terminal. Ctrl-C pauses it and prints the command to resume."""
     from queenright.cli.terminal.run_options import RunOptions
 
     options = RunOptions(
@@ -63,9 +57,9 @@ def run(
         approve_tools=approve_tools,
     )
     if tui:
-        from queenright.cli.commands.tui import run_in_interface
+        from queenright.cli.commands.tui import run_in_tui
 
-        raise typer.Exit(run_in_interface(options))
+        raise typer.Exit(run_in_tui(options))
     from queenright.cli.terminal.run_agent import run_agent
 
     raise typer.Exit(run_agent(options))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from queenright.cli.options import Config, Forward, OtlpPort, PortOption, Storage, settings_arguments
+from queenright.cli.options import Config, Forward, OtlpPort, PortOption, Storage, settings_overrides
 
 
 def up(
@@ -16,23 +16,23 @@ def up(
     port: PortOption = None,
     otlp_port: OtlpPort = None,
     otlp_forward: Forward = None,
-    demo: Annotated[bool, typer.Option(help="Run a small fleet of agents to watch.")] = True,
+    demo: Annotated[bool, typer.Option(help="Run a small fleet of demo agents.")] = True,
     model: Annotated[
-        str | None, typer.Option(help="litellm model for the demo agents; scripted without.")
+        str | None, typer.Option(help="litellm model for the demo agents. Default: a scripted model.")
     ] = None,
     files: Annotated[
         Path,
-        typer.Option(help="Folder whose text files the demo agents read.", exists=True, file_okay=False),
+        typer.Option(help="Folder of text files for the demo agents.", exists=True, file_okay=False),
     ] = Path(),
-    prometheus_port: Annotated[int, typer.Option(help="Port for Prometheus.")] = 9090,
-    alertmanager_port: Annotated[int, typer.Option(help="Port for Alertmanager.")] = 9093,
-    receiver_port: Annotated[int, typer.Option(help="Port for the stand-in for Slack and PagerDuty.")] = 8421,
+    prometheus_port: Annotated[int, typer.Option(help="Port of Prometheus.")] = 9090,
+    alertmanager_port: Annotated[int, typer.Option(help="Port of Alertmanager.")] = 9093,
+    receiver_port: Annotated[int, typer.Option(help="Port of the Slack and PagerDuty stand-in.")] = 8421,
     slack_url_file: Annotated[Path | None, typer.Option(help="File with a real Slack webhook URL.")] = None,
     pagerduty_key_file: Annotated[
         Path | None, typer.Option(help="File with a real PagerDuty routing key.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Only say whether everything needed is here.")
+        bool, typer.Option("--check", help="Only check that the required programs are installed.")
     ] = False,
 ) -> None:
     """Run everything on this machine: service, Prometheus, Alertmanager and a demo fleet."""
@@ -43,14 +43,14 @@ def up(
     settings = load_settings(
         config,
         defaults=(DEMO_DEFAULTS if demo else {}) | with_examples(),
-        **settings_arguments(storage, port, otlp_port, otlp_forward),
+        **settings_overrides(storage, port, otlp_port, otlp_forward),
     )
     if check:
         raise typer.Exit(check_up())
     if model is not None:
         from queenright.runtime.llm.litellm_provider import load_provider
 
-        load_provider(model)  # refuses what cannot be asked before anything is started
+        load_provider(model)  # refuses an unusable model before anything starts
     options = UpOptions(
         demo=demo,
         model=model,
@@ -71,12 +71,11 @@ def serve(
     port: PortOption = None,
     otlp_port: OtlpPort = None,
     otlp_forward: Forward = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on (127.0.0.1).")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
 ) -> None:
-    """Run the service alone, with Prometheus and Alertmanager somewhere else."""
+    """Run the service only; Prometheus and Alertmanager run elsewhere."""
     from queenright.cli.jobs.service import run_serve
     from queenright.server.settings import load_settings
 
-    raise typer.Exit(
-        run_serve(load_settings(config, **settings_arguments(storage, port, otlp_port, otlp_forward, host)))
-    )
+    overrides = settings_overrides(storage, port, otlp_port, otlp_forward, host)
+    raise typer.Exit(run_serve(load_settings(config, **overrides)))

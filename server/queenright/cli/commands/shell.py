@@ -1,4 +1,4 @@
-"""`queenright shell`: talk with one agent in the terminal, run after run."""
+"""`queenright shell`: a conversation with one agent in the terminal."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Annotated
 
 import typer
 
-from queenright.cli.options import Config, SessionStorage
+from queenright.cli.options import Config, Model, SendTelemetry, SessionStorage
+
+Resume = Annotated[
+    str | None, typer.Option(metavar="ID", help="First resume the unfinished run of this session.")
+]
 
 
 def shell(
-    folder: Annotated[Path, typer.Argument(help="The agent's folder, with agent.json or agent.py.")],
-    model: Annotated[
-        str | None, typer.Option(help="litellm model, or scripted:FILE, in place of the agent's own.")
-    ] = None,
+    folder: Annotated[Path, typer.Argument(help="Folder of the agent, with agent.json or agent.py.")],
+    model: Model = None,
     storage: SessionStorage = None,
-    resume: Annotated[
-        str | None, typer.Option(metavar="ID", help="Begin with what this session left unfinished.")
-    ] = None,
+    resume: Resume = None,
     config: Config = None,
-    telemetry: Annotated[bool, typer.Option(help="Send telemetry to OTEL_EXPORTER_OTLP_ENDPOINT.")] = True,
+    telemetry: SendTelemetry = True,
 ) -> None:
     """
-    Talk with an agent in the terminal, run after run; /help says what else it obeys.
+    Talk with an agent in the terminal, run after run; /help lists the commands.
 
-    What you type answers the agent if it waits for you, and starts a run if it does not. Without a terminal
-    every line of the input is typed. Exit code 1 if the last run did not get to its end.
+    Input goes to the node that waits for it, or else starts a run. Without a terminal, every line of stdin is
+    input. Exit code 1 if the last run did not complete.
     """
     from queenright.cli.terminal.shell import ShellOptions, run_shell
 

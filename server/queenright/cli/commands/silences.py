@@ -1,4 +1,4 @@
-"""Silences of a running service's Alertmanagers: the list, a new one for a ticket, and the end of one."""
+"""Silences of the service's Alertmanagers: list, add for a ticket, expire."""
 
 from __future__ import annotations
 
@@ -9,114 +9,106 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queenright.cli.service import (
-    LOCAL,
-    WHO,
-    By,
-    Json,
-    TokenFile,
-    Url,
-    connect,
-    named,
-    on_one_line,
-    refuse_options,
-    tell,
-    values,
-)
-from queenright.cli.ids import find_ticket_id
-from queenright.cli.commands.tickets import Ticket
+from queenright.cli.commands.tickets import TicketId
+from queenright.cli.options import CURRENT_USER, By, Json
+from queenright.cli.output.printing import json_values, print_result
+from queenright.cli.output.text import single_line
+from queenright.cli.service import listing_group, with_service
+from queenright.cli.short_ids import find_ticket_id, resolve_id
 from queenright.instrumentation.durations import format_duration
 
 if TYPE_CHECKING:
     from queenright.api.alerts import Silence
+    from queenright.client.synchronous.client import Queenright
 
 _UNITS = {"m": 60, "h": 3600, "d": 86_400}
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)([mhd])")
-
-silences = typer.Typer(help="Silences at Alertmanager: of which tickets nobody hears, and until when.")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([mhd])")
 
 
-def _span(text: str) -> float:
-    """Return a time such as 30m, 2h or 1d in seconds."""
-    found = _SPAN.fullmatch(text.strip())
-    if found is None:
-        raise typer.BadParameter(f"{text!r} is no time; say it like 30m, 2h or 1d")
-    seconds = float(found[1]) * _UNITS[found[2]]
+def _parse_duration(text: str) -> float:
+    """Return a duration such as 30m, 2h or 1d in seconds."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not a duration; write 30m, 2h or 1d")
+    seconds = float(match[1]) * _UNITS[match[2]]
     if not 60 <= seconds <= 30 * 86_400:
         raise typer.BadParameter(f"{text!r} is not between 1m and 30d")
     return seconds
 
 
-For = Annotated[float, typer.Option("--for", parser=_span, metavar="TIME", help="Like 30m, 2h or 1d.")]
-Comment = Annotated[str, typer.Option(help="Why; whoever reads Alertmanager sees it.")]
-Which = Annotated[str, typer.Argument(help="Its id, as `queenright silences` shows it.")]
-
-
-@silences.callback(invoke_without_command=True, epilog="Example: queenright silences --json")
-def silences_(
-    context: typer.Context, as_json: Json = False, url: Url = LOCAL, token_file: TokenFile = None
-) -> None:
-    """List silences that hold or will, the first to end first. Exit code 1 if a peer could not be asked."""
-    if context.invoked_subcommand is None:
-        list_silences(as_json, url, token_file)
-    else:
-        refuse_options(context)
-
-
-@silences.command("list", epilog="Example: queenright silences list")
-def list_silences(as_json: Json = False, url: Url = LOCAL, token_file: TokenFile = None) -> None:
-    """List silences that hold or will, the first to end first. Exit code 1 if a peer could not be asked."""
-    with connect(url, token_file) as service:
-        found = service.silences.known()
+@with_service
+def list_silences(service: Queenright, as_json: Json = False) -> None:
+    """List active and pending silences, by end. Exit code 1 if an Alertmanager does not answer."""
+    found = service.silences.snapshot()
     if as_json:
-        typer.echo(json.dumps(values(found), indent=2))
+        typer.echo(json.dumps(json_values(found), indent=2))
     else:
         for one in found.silences:
-            typer.echo(on_one_line(f"{one.silence_id}  {_left(one):<18} {one.by:<16} {one.comment}"))
-            typer.echo(on_one_line(f"  {', '.join(one.matchers)}"))
-            typer.echo(on_one_line(f"  silences {', '.join(one.tickets) or 'no open ticket'}"))
+            typer.echo(single_line(f"{one.silence_id}  {_time_left(one):<18} {one.by:<16} {one.comment}"))
+            typer.echo(single_line(f"  {', '.join(one.matchers)}"))
+            typer.echo(single_line(f"  tickets: {', '.join(one.tickets) or 'none open'}"))
         if not (found.silences or found.unknown):
             typer.echo("No silences.")
         if found.unknown:
-            typer.echo(f"Not known, for want of an answer: {found.unknown}", err=True)
+            typer.echo(f"Unknown, because an Alertmanager did not answer: {found.unknown}", err=True)
     raise typer.Exit(1 if found.unknown else 0)
 
 
-@silences.command(
-    "add", epilog='Example: queenright silences add 01J... --for 2h --comment "known, ada is on it"'
+silences = listing_group(
+    list_silences,
+    description="Silences at Alertmanager: tickets that notify nobody.",
+    example="silences list",
 )
+
+
+@silences.command("add", epilog="Example: queenright silences add 01J... --for 2h --comment maintenance")
+@with_service
 def add(
-    ticket: Ticket,
-    span: For,
-    comment: Comment,
-    by: By = WHO,
+    service: Queenright,
+    ticket: TicketId,
+    duration: Annotated[
+        float, typer.Option("--for", parser=_parse_duration, metavar="TIME", help="Duration: 30m, 2h or 1d.")
+    ],
+    comment: Annotated[
+        str | None,
+        typer.Option(help="Comment, shown in Alertmanager. Default: your name and this command."),
+    ] = None,
+    by: By = CURRENT_USER,
     as_json: Json = False,
-    url: Url = LOCAL,
-    token_file: TokenFile = None,
 ) -> None:
     """
-    Let nobody hear of a ticket for a while, nor of its agent for the same cause, however bad it gets.
+    Silence a ticket: no notifications about it, nor about the same cause at its agent, at any severity.
 
-    It is not brought up again meanwhile. To say that you have it in hand, acknowledge it instead.
+    Reminders stop too. To say that you are working on a ticket, acknowledge it instead.
     """
-    if not (ticket.strip() and comment.strip()):
-        raise typer.BadParameter("name the ticket, and say with --comment why")
-    with connect(url, token_file) as service:
-        done = service.silences.add(find_ticket_id(service, ticket), seconds=span, comment=comment, by=by)
-    words = f"Silenced by {done.silence_id}. To end it: queenright silences expire {done.silence_id}"
-    tell(done, words, as_json=as_json)
+    if not ticket.strip():
+        raise typer.BadParameter("the ticket's id is empty")
+    if comment is not None and not comment.strip():
+        raise typer.BadParameter("the comment is blank; give a text, or leave --comment out")
+    done = service.silences.add(
+        find_ticket_id(service, ticket),
+        seconds=duration,
+        comment=comment or f"added by {by} with `queenright silences add`",
+        by=by,
+    )
+    text = f"Silence {done.silence_id} added. To end it: queenright silences expire {done.silence_id}"
+    print_result(done, text, as_json=as_json)
 
 
-@silences.command("expire", epilog="Example: queenright silences expire 4a0a2d0c-5d0c-4d4f-9a1c-6d2b5a7a0c11")
-def expire(silence: Which, url: Url = LOCAL, token_file: TokenFile = None) -> None:
-    """Let a silence end now. Exit code 1 if no Alertmanager knows it."""
-    with connect(url, token_file) as service:
-        service.silences.remove(named(silence, "silence's id"))
-    typer.echo("It has ended.")
+@silences.command("expire", epilog="Example: queenright silences expire 4a0a2d0c")
+@with_service
+def expire(
+    service: Queenright,
+    silence: Annotated[str, typer.Argument(help="Id, or its beginning, as `queenright silences` shows it.")],
+) -> None:
+    """End a silence now. Exit code 1 if no Alertmanager has it."""
+    service.silences.remove(
+        resolve_id(silence, "silences", lambda: (one.silence_id for one in service.silences.list()))
+    )
+    typer.echo("Expired.")
 
 
-def _left(one: Silence) -> str:
+def _time_left(one: Silence) -> str:
     if one.state == "pending":
-        return "has not begun"
-    left = max(0.0, one.ends_at - time.time())
-    return f"{format_duration(left)} left"
+        return "pending"
+    return f"{format_duration(max(0.0, one.ends_at - time.time()))} left"

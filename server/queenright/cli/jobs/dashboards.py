@@ -1,4 +1,4 @@
-"""What `queenright dashboards` does."""
+"""`queenright dashboards`: check and export the Grafana dashboards."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ INSTALL_GRAFANA: Final = (
     "`.venv/bin/pip install -e '.[grafana]'` in a checkout, `pip install 'queenright[grafana]'` elsewhere"
 )
 _DEFAULTS: Final = (
-    "The lines in the dashboards are at the default thresholds, not at yours; the rules have yours. "
-    f"Lines of your own need the extra grafana: {INSTALL_GRAFANA}. Then export again."
+    "The dashboards show the default thresholds, but the rules use yours. "
+    f"Dashboards with your thresholds need the extra grafana: {INSTALL_GRAFANA}. Then export again."
 )
 _CONSOLE: Final = json.dumps("http://127.0.0.1:8420")
 _METRIC: Final = re.compile(r"(?<![\w:.])((?:[a-z_]+:)?queenright_[a-z0-9_]+(?::\w+)?)(?![\w*.])")
@@ -35,25 +35,25 @@ _LINK: Final = re.compile(r"/d/(queenright-[a-z]+)")
 
 
 class GrafanaRequiredError(QueenrightError):
-    """Raised when dashboards with other thresholds than the defaults are asked for, and cannot be made."""
+    """Raised when dashboards need thresholds other than the defaults and the extra is not installed."""
 
     def __init__(self) -> None:
         super().__init__(
-            "these settings have thresholds of their own, and dashboards with those need the extra grafana: "
-            f"{INSTALL_GRAFANA}. Those with the default thresholds need nothing: --defaults."
+            "the settings change thresholds, and dashboards with them need the extra grafana: "
+            f"{INSTALL_GRAFANA}. For the default thresholds, pass --defaults."
         )
 
 
-def dashboards_of(settings: Settings, *, defaults: bool = False) -> dict[str, str]:
+def render_dashboards(settings: Settings, *, defaults: bool = False) -> dict[str, str]:
     """
     Return every dashboard's JSON by file name.
 
     Args:
-        settings: Their threshold lines are ``health_monitoring``'s; links lead to ``alerting.console_url``.
-        defaults: Take the default thresholds, whatever the settings say.
+        settings: Thresholds are from ``health_monitoring``; links lead to ``alerting.console_url``.
+        defaults: Use the default thresholds instead.
 
     Raises:
-        GrafanaRequiredError: The thresholds are not the defaults, and what draws them is not installed.
+        GrafanaRequiredError: The thresholds are not the defaults, and the extra grafana is not installed.
     """
     console = settings.alerting.console_url.rstrip("/")
     if defaults or Thresholds.of(settings.health_monitoring) == Thresholds.of(HealthSettings()):
@@ -68,18 +68,18 @@ def dashboards_of(settings: Settings, *, defaults: bool = False) -> dict[str, st
     return dashboards(settings.health_monitoring, console=console)
 
 
-def taken_along(settings: Settings) -> tuple[dict[str, str], str]:
-    """Return the dashboards, with default thresholds if there is no other way, and a note that says so."""
+def dashboards_or_defaults(settings: Settings) -> tuple[dict[str, str], str]:
+    """Return the dashboards, and a warning if they have the default thresholds for want of the extra."""
     try:
-        return dashboards_of(settings), ""
+        return render_dashboards(settings), ""
     except GrafanaRequiredError:
-        return dashboards_of(settings, defaults=True), _DEFAULTS
+        return render_dashboards(settings, defaults=True), _DEFAULTS
 
 
 def check(config: Path | None, folder: Path | None, *, defaults: bool, as_json: bool) -> int:
-    """Check the dashboards, and those in ``folder`` against them; 1 if anything is wrong."""
+    """Check the dashboards, and compare those in ``folder`` with them; return 1 on errors."""
     settings = load_settings(config).linked_to_service()
-    files = dashboards_of(settings, defaults=defaults)
+    files = render_dashboards(settings, defaults=defaults)
     faults = _faults(files, settings.health_monitoring)
     if folder is not None:
         faults += _differences(files, folder)
@@ -88,15 +88,15 @@ def check(config: Path | None, folder: Path | None, *, defaults: bool, as_json: 
         return 1 if faults else 0
     for fault in faults:
         typer.echo(fault, err=True)
-    where = f", as in {folder}" if folder is not None and not faults else ""
-    verdict = f"{len(faults)} fault{'s' * (len(faults) > 1)}" if faults else f"right{where}"
+    where = f", equal to {folder}" if folder is not None and not faults else ""
+    verdict = f"{len(faults)} error{'s' * (len(faults) > 1)}" if faults else f"valid{where}"
     typer.echo(f"{len(files)} dashboards: {verdict}.")
     return 1 if faults else 0
 
 
 def export(config: Path | None, output: Path, *, defaults: bool) -> int:
     """Write the dashboards' JSON."""
-    files = dashboards_of(load_settings(config).linked_to_service(), defaults=defaults)
+    files = render_dashboards(load_settings(config).linked_to_service(), defaults=defaults)
     try:
         output.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
@@ -109,38 +109,38 @@ def export(config: Path | None, output: Path, *, defaults: bool) -> int:
 
 def _differences(files: Mapping[str, str], folder: Path) -> list[str]:
     if not folder.is_dir():
-        return [f"{folder} is no folder"]
-    there = {name: text for name, text in texts_in(folder, "*.json").items() if name in files}
+        return [f"{folder} is not a folder"]
+    existing = {name: text for name, text in texts_in(folder, "*.json").items() if name in files}
     return [
-        f"{folder / name} is {'not what the settings give' if name in there else 'missing'}; "
+        f"{folder / name} is {'outdated' if name in existing else 'missing'}; "
         "`queenright dashboards export` writes it"
         for name in sorted(files)
-        if there.get(name) != files[name]
+        if existing.get(name) != files[name]
     ]
 
 
 def _faults(files: Mapping[str, str], settings: HealthSettings) -> list[str]:
-    """Return what Grafana would not show: metrics that nothing has, links that lead nowhere, double uids."""
+    """Return errors: unknown metrics, dead links, duplicate uids."""
     recorded = {rule.name for rule in in_groups(rule_groups(settings)) if not rule.alert}
     boards: dict[str, dict[str, Any]] = {name: json.loads(text) for name, text in files.items()}
     uids = [board["uid"] for board in boards.values()]
-    found = [f"the uid {uid} is there twice" for uid in sorted(set(uids)) if uids.count(uid) > 1]
+    errors = [f"duplicate uid {uid}" for uid in sorted(set(uids)) if uids.count(uid) > 1]
     for name, board in boards.items():
-        asked = [*queries(board, variables={}), *annotation_queries(board, variables={})]
-        metrics = {metric for one in asked for metric in _METRIC.findall(_TEXT.sub('""', one.expr))}
-        found += [
-            f"{name}: nothing exposes or records {metric}"
+        panels = [*queries(board, variables={}), *annotation_queries(board, variables={})]
+        metrics = {metric for one in panels for metric in _METRIC.findall(_TEXT.sub('""', one.expr))}
+        errors += [
+            f"{name}: unknown metric {metric}"
             for metric in sorted(metrics)
-            if not _known(metric, recorded)
+            if not _is_known(metric, recorded)
         ]
-        found += [
-            f"{name}: it links to {uid}, and there is no such dashboard"
+        errors += [
+            f"{name}: link to unknown dashboard {uid}"
             for uid in sorted(set(_LINK.findall(files[name])) - set(uids))
         ]
-    return found
+    return errors
 
 
-def _known(metric: str, recorded: set[str]) -> bool:
+def _is_known(metric: str, recorded: set[str]) -> bool:
     base = re.sub(r"_(bucket|sum|count)$", "", metric)
     histogram = base in names.METRICS and names.METRICS[base].kind == "histogram"
     return metric in names.METRICS or metric in recorded or histogram

@@ -1,4 +1,4 @@
-"""`queenright judge once` and `run`: the job, and what it prints."""
+"""`queenright judge once` and `run`: check workers by their metrics, and print the tickets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import logging
 import tempfile
 import traceback
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from pydantic import SecretStr
 from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.settings import AlertingSettings
-from queenright.cli.terminal.signals import SIGNALS
+from queenright.cli.terminal.signals import STOP_SIGNALS
 from queenright.health.tickets import EscalationTicket, iso
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.identity import clean_name
@@ -48,12 +48,12 @@ _log = logging.getLogger(__name__)
 _TRACEBACK_LIMIT: Final = 4_000
 _LINE_LIMIT: Final = 4_000
 _LIFETIME_WITHOUT_STATE: Final = 3_600.0
-"""Seconds after which an alert ends that no job repeats, if there is no state by which to end it."""
+"""Seconds after which an alert expires that no job repeats, if no state is kept that could resolve it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """What was said on the command line; None: as the settings say."""
+    """Options of the command line; None stands for the value in the settings."""
 
     prometheus: str | None = field(default=None, repr=False)
     tempo: str | None = field(default=None, repr=False)
@@ -64,61 +64,58 @@ class JobOptions:
     state: Path | None = None
     as_json: bool = False
     allow_empty: bool = False
-    prints_only: bool = False
-    """Whether nobody is told but by ``alertmanagers``: whoever looks once by hand pages nobody."""
+    ignores_configured_alertmanagers: bool = False
+    """Notify ``alertmanagers`` only, not those of the settings: a check by hand must not page anyone."""
     config: Path | None = None
 
 
 @dataclass(slots=True)
 class _Job:
-    """A judge, and who is told of its tickets."""
+    """A judge, and the outbox for its tickets."""
 
     judge: StackJudge
     outbox: Outbox | None
 
-    async def look(self) -> Look:
+    async def check(self) -> Look:
         look = await self.judge.look()
-        await self.tell()
+        await self.deliver()
         return look
 
-    async def tell(self) -> None:
+    async def deliver(self) -> None:
         if self.outbox is not None:
             await self.outbox.deliver_due(self.judge.clock())
 
-    def undelivered(self) -> str:
-        """Say who could not be told, and why; empty if everybody was."""
+    def delivery_errors(self) -> str:
+        """Return which Alertmanagers failed, and why; empty if all notifications were delivered."""
         if self.outbox is None:
             return ""
         status = self.outbox.status()
         failing = {peer["peer"]: peer["error"] for peer in status["peers"] if not peer["ok"]}
         failing |= {alert["peer"]: alert["error"] for alert in status["refused"]}
-        who = "nobody was told" if len(failing) == len(status["peers"]) else "not everybody was told"
-        return f"{who}: {_faults(failing)}" if failing else ""
-
-
-def _faults(failing: Mapping[str, str]) -> str:
-    return "; ".join(f"{peer}: {error}" for peer, error in failing.items())
+        how_many = "all" if len(failing) == len(status["peers"]) else "some"
+        errors = "; ".join(f"{peer}: {error}" for peer, error in failing.items())
+        return f"{how_many} notifications failed: {errors}" if failing else ""
 
 
 def run_once(options: JobOptions) -> int:
-    """Look once; return the exit code. Without an Alertmanager on the command line nobody is told."""
-    options = replace(options, prints_only=True)
-    return _run(options, lambda settings: _look_once(options, settings))
+    """Check once; return the exit code. Only Alertmanagers of the command line are notified."""
+    options = replace(options, ignores_configured_alertmanagers=True)
+    return _run(options, lambda settings: _check_once(options, settings))
 
 
-def run_always(options: JobOptions, interval: float) -> int:
-    """Look every ``interval`` seconds until a signal comes; return the exit code."""
-    return _run(options, lambda settings: _look_always(options, settings, interval))
+def run_forever(options: JobOptions, interval: float) -> int:
+    """Check every ``interval`` seconds until SIGINT or SIGTERM; return the exit code."""
+    return _run(options, lambda settings: _check_forever(options, settings, interval))
 
 
 def _run(options: JobOptions, look: Callable[[Settings], Coroutine[Any, Any, int]]) -> int:
-    """Return the exit code; what nobody has thought of is not known: 1 would say that there are tickets."""
+    """Return the exit code; it is ``NOT_KNOWN`` after any error, because 1 means that there are tickets."""
     try:
         try:
             settings = _settings(options)
             if options.state is not None and (why := unusable(options.state)):
                 raise ValueError(
-                    f"the folder {options.state} cannot be used ({why}); name another with --state"
+                    f"the folder {options.state} cannot be used: {why}; name another with --state"
                 )
         except (ValueError, QueenrightError) as error:
             return _say(error, MISUSE)
@@ -129,55 +126,57 @@ def _run(options: JobOptions, look: Callable[[Settings], Coroutine[Any, Any, int
     except ModelUnavailableError as error:
         return _say(error, MISUSE)
     except StackUnavailableError as error:
-        return _say(f"{error}; {_IS_IT_THERE}", NOT_KNOWN)
+        return _say(f"{error}; {_CHECK_ADDRESS}", NOT_KNOWN)
     except QueenrightError as error:
         return _say(error, NOT_KNOWN)
     except OSError as error:
         return _say(error, NOT_KNOWN)
     except Exception as error:
-        return _say_broken(error)
+        return _report_unexpected(error)
 
 
-async def _look_once(options: JobOptions, settings: Settings) -> int:
+async def _check_once(options: JobOptions, settings: Settings) -> int:
     async with _job(options, settings, once=True) as job:
-        return _tell_once(await job.look(), job, options)
+        return _print_once(await job.check(), job, options)
 
 
-async def _look_always(options: JobOptions, settings: Settings, interval: float) -> int:
+async def _check_forever(options: JobOptions, settings: Settings, interval: float) -> int:
     stop, wake = asyncio.Event(), asyncio.Event()
 
-    def end() -> None:
+    def request_stop() -> None:
         stop.set()
         wake.set()
 
-    for number in SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(number, end)
+    for number in STOP_SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, request_stop)
     async with _job(options, settings) as job:
         job.judge.bus.subscribe(
             lambda _: wake.set(), name="judge-job", types={EventType.QUEEN_INTERVENTION_REQUESTED}
         )
-        news = _News(options.as_json)
-        looked = False
+        changes = TicketChanges(options.as_json)
+        has_checked = False
         while not stop.is_set():
             try:
-                look = await job.look()
+                look = await job.check()
             except QueenrightError as error:
-                if isinstance(error, InvalidSelectorError) and not looked:
-                    raise  # later it is Prometheus' trouble
-                _say(f"not known how the workers are: {error}", NOT_KNOWN)
+                if isinstance(error, InvalidSelectorError) and not has_checked:
+                    raise  # after a successful check it is a problem of Prometheus
+                _say(f"the check failed: {error}", NOT_KNOWN)
             except Exception as error:
-                _say_broken(error)
+                _report_unexpected(error)
             else:
-                looked = True
-                news.tell(look)
-            if undelivered := job.undelivered():
-                _say(f"{undelivered}; it is tried again", NOT_KNOWN)
-            await _pause(job, news, stop, wake, interval)
+                has_checked = True
+                changes.print_check(look)
+            if errors := job.delivery_errors():
+                _say(f"{errors}; retrying", NOT_KNOWN)
+            await _pause(job, changes, stop, wake, interval)
     return 0
 
 
-async def _pause(job: _Job, news: _News, stop: asyncio.Event, wake: asyncio.Event, interval: float) -> None:
-    """Wait for the next look; what triage or the bypass time decides until then is told at once."""
+async def _pause(
+    job: _Job, changes: TicketChanges, stop: asyncio.Event, wake: asyncio.Event, interval: float
+) -> None:
+    """Wait for the next check. Tickets that are decided meanwhile are delivered and printed at once."""
     clock = asyncio.get_running_loop().time
     until = clock() + interval
     while not stop.is_set():
@@ -187,17 +186,17 @@ async def _pause(job: _Job, news: _News, stop: asyncio.Event, wake: asyncio.Even
             return
         wake.clear()
         try:
-            await job.tell()
+            await job.deliver()
         except QueenrightError as error:
-            _say(f"{error}; it is tried again at the next look", NOT_KNOWN)
-        news.show(job.judge.tickets.open_tickets())
+            _say(f"{error}; retrying at the next check", NOT_KNOWN)
+        changes.print_tickets(job.judge.tickets.open_tickets())
 
 
-def _say_broken(error: Exception) -> int:
-    """Say what nobody has thought of, for whoever can mend it."""
+def _report_unexpected(error: Exception) -> int:
+    """Log the traceback of an unexpected error, and ask for a report."""
     _log.error("%s", redact(traceback.format_exc(), _TRACEBACK_LIMIT))
     return _say(
-        f"not known how the workers are: {type(error).__name__}: {redact(str(error))}; please report it",
+        f"the check failed unexpectedly: {type(error).__name__}: {redact(str(error))}; please report it",
         NOT_KNOWN,
     )
 
@@ -207,10 +206,10 @@ def _say_broken(error: Exception) -> int:
 
 def _settings(options: JobOptions) -> Settings:
     """
-    Return the settings with what was said on the command line.
+    Return the settings, with the options of the command line applied.
 
     Raises:
-        ValueError, QueenrightError: Something is missing or bad; the message holds no secret.
+        ValueError, QueenrightError: A setting is missing or invalid; the message contains no secret.
     """
     settings = load_settings(options.config)
     judging: dict[str, Any] = {}
@@ -225,7 +224,7 @@ def _settings(options: JobOptions) -> Settings:
         for role, model in (("judge", settings.judging.judge), ("queen", settings.judging.queen)):
             judging[role] = ModelSettings.model_validate({**model.model_dump(), "model": options.model})
     alerting = settings.alerting
-    if options.alertmanagers or options.prints_only:
+    if options.alertmanagers or options.ignores_configured_alertmanagers:
         alerting = AlertingSettings.model_validate(
             {**alerting.model_dump(), "alertmanager_urls": options.alertmanagers}
         )
@@ -237,7 +236,9 @@ def _settings(options: JobOptions) -> Settings:
             f"""--selector must be label matchers, such as '{{cluster="x"}}', not {options.selector!r}"""
         )
     if settings.judging.prometheus_url is None:
-        raise ValueError("say with --prometheus URL where the metrics are, or set judging.prometheus_url")
+        raise ValueError(
+            "no Prometheus is configured: name one with --prometheus URL, or set judging.prometheus_url"
+        )
     return settings
 
 
@@ -250,7 +251,7 @@ async def _job(options: JobOptions, settings: Settings, *, once: bool = False) -
         prometheus, tempo = _stack(settings.judging)
         registry, alerting = CollectorRegistry(), settings.alerting
         if options.state is None:
-            # What is forgotten at the end of the job cannot be ended by the next one.
+            # Without state, the next job does not know the alert and cannot resolve it.
             lifetime = min(alerting.lifetime_seconds, _LIFETIME_WITHOUT_STATE)
             alerting = alerting.model_copy(update={"lifetime_seconds": lifetime})
         judge = StackJudge(
@@ -268,7 +269,7 @@ async def _job(options: JobOptions, settings: Settings, *, once: bool = False) -
         await judge.open()
 
         def identified(ticket: EscalationTicket) -> EscalationTicket:
-            """Without a state every job opens a new ticket about the same trouble, which is one alert."""
+            """Use a stable id without state: every job opens a new ticket for what must stay one alert."""
             known = {"ticket_id": ticket.fingerprint} if options.state is None else {}
             return ticket.model_copy(update=known)
 
@@ -291,7 +292,7 @@ async def _job(options: JobOptions, settings: Settings, *, once: bool = False) -
 
 
 def _stack(judging: JudgeSettings) -> tuple[Prometheus, Tempo | None]:
-    assert judging.prometheus_url is not None, "refused without"
+    assert judging.prometheus_url is not None, "checked by _settings"
     token, tempo_token = stack_tokens(judging)
     prometheus = Prometheus(StackAddress.parse(judging.prometheus_url.get_secret_value(), token))
     if judging.tempo_url is None:
@@ -299,123 +300,118 @@ def _stack(judging: JudgeSettings) -> tuple[Prometheus, Tempo | None]:
     return prometheus, Tempo(StackAddress.parse(judging.tempo_url.get_secret_value(), tempo_token))
 
 
-# -- what is printed ------------------------------------------------------------------------------
+# -- output -------------------------------------------------------------------------------
 
 
-def _tell_once(look: Look, job: _Job, options: JobOptions) -> int:
+def _print_once(look: Look, job: _Job, options: JobOptions) -> int:
     for ticket in look.tickets:
         unseen = _long_unseen(look, ticket)
-        typer.echo(_line(ticket, unseen) if options.as_json else _words(ticket, unseen))
-    seen = f"{len(look.workers)} workers, {len(look.tickets)} tickets, {look.dismissed} dismissed"
+        typer.echo(_json_line(ticket, unseen) if options.as_json else _text(ticket, unseen))
+    summary = f"{len(look.workers)} workers, {len(look.tickets)} tickets, {look.dismissed} dismissed"
     if look.down:
-        seen += f", {look.down} with their target down"
+        summary += f", {look.down} with their target down"
     if look.closed:
-        seen += f", {len(look.closed)} over"
+        summary += f", {len(look.closed)} closed"
     if look.unseen:
-        seen += f", {len(look.unseen)} not seen"
+        summary += f", {len(look.unseen)} without metrics"
     if look.skipped:
-        seen += f", {look.skipped} samples skipped"
-    typer.echo(seen, err=options.as_json)
-    untold = [job.undelivered()] if job.undelivered() else []
+        summary += f", {look.skipped} samples skipped"
+    typer.echo(summary, err=options.as_json)
+    problems = [errors] if (errors := job.delivery_errors()) else []
     if job.outbox is not None and (waiting := [t for t in look.tickets if undecided(t)]):
         ids = ", ".join(f"{ticket.ticket_id} ({ticket.severity.value})" for ticket in waiting)
-        untold.append(f"nobody was told: triage gave no decision on {ids}")
-    if untold:
-        return _say("; ".join(untold), NOT_KNOWN)
+        problems.append(f"not notified, because triage has not decided: {ids}")
+    if problems:
+        return _say("; ".join(problems), NOT_KNOWN)
     if look.blind:
-        return _say(_BLIND, NOT_KNOWN)
+        return _say(_NO_WORKERS, NOT_KNOWN)
     if look.tickets:
         return TICKETS
     if look.unknown:
-        return _say(f"{look.unknown} workers could not be judged: the model gave no answer", NOT_KNOWN)
+        return _say(f"{look.unknown} workers could not be judged: the model did not answer", NOT_KNOWN)
     if not look.workers and not options.allow_empty:
         return _say(
-            "no worker is known here, so nothing is known of any; see --selector, or say --allow-empty",
+            "no workers found; check --selector, or pass --allow-empty",
             NOT_KNOWN,
         )
     return NO_TICKET
 
 
-class _News:
-    """What has changed from look to look."""
+class TicketChanges:
+    """Prints what changed from check to check."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
         self._look: Look | None = None
-        self._told: dict[str, tuple[str, str, str]] = {}
+        self._printed: dict[str, tuple[str, str, str]] = {}
 
-    def tell(self, look: Look) -> None:
-        """
-        Print every ticket that is new, worse, over, of another status, or not seen for long or again.
-
-        That nobody is seen at all, though there are tickets, is said at every look.
-        """
+    def print_check(self, look: Look) -> None:
+        """Print the tickets that changed, and problems of the check itself."""
         self._look = look
-        self.show((*look.tickets, *look.closed))
+        self.print_tickets((*look.tickets, *look.closed))
         if look.blind:
-            _say(_BLIND, NOT_KNOWN)
+            _say(_NO_WORKERS, NOT_KNOWN)
         if look.unknown:
-            _say(f"{look.unknown} workers could not be judged and are looked at again", NOT_KNOWN)
+            _say(f"{look.unknown} workers could not be judged; retrying at the next check", NOT_KNOWN)
 
-    def show(self, tickets: Iterable[EscalationTicket]) -> None:
-        """Print those that are not as they were when printed last, as far as the last look knows."""
+    def print_tickets(self, tickets: Iterable[EscalationTicket]) -> None:
+        """Print the tickets whose severity, status or missing metrics changed since they were printed."""
         for ticket in tickets:
             unseen = _long_unseen(self._look, ticket) if self._look is not None else None
             now = (ticket.severity.value, ticket.status.value, unseen.why if unseen is not None else "")
-            if self._told.get(ticket.ticket_id) != now:
-                typer.echo(_line(ticket, unseen) if self._as_json else _words(ticket, unseen))
-                self._told[ticket.ticket_id] = now
+            if self._printed.get(ticket.ticket_id) != now:
+                typer.echo(_json_line(ticket, unseen) if self._as_json else _text(ticket, unseen))
+                self._printed[ticket.ticket_id] = now
             if not ticket.live:
-                del self._told[ticket.ticket_id]
+                del self._printed[ticket.ticket_id]
 
 
-_IS_IT_THERE: Final = (
-    "is it running, and is its address right? Say with --prometheus URL where it is (--tempo URL for Tempo), "
-    "or set judging.prometheus_url"
+_CHECK_ADDRESS: Final = (
+    "check that it runs, and its address: --prometheus URL (--tempo URL for Tempo), or judging.prometheus_url"
 )
-_BLIND: Final = (
-    "not known how the workers are: no worker is seen at all, though there are tickets, which stay; "
-    "is Prometheus' scrape configuration right?"
+_NO_WORKERS: Final = (
+    "there are tickets, but no worker has metrics; the tickets stay open. "
+    "Check the scrape configuration of Prometheus"
 )
 
 
 def _long_unseen(look: Look, ticket: EscalationTicket) -> Unseen | None:
-    """Return why the ticket's worker is not seen, if that has been so for long."""
+    """Return why the worker of a ticket has had no metrics for long; None if it has some."""
     unseen = look.unseen.get(ticket.ticket_id)
     return unseen if unseen is not None and unseen.long_at(look.at) else None
 
 
-def _line(ticket: EscalationTicket, unseen: Unseen | None = None) -> str:
-    told = ticket.model_dump(mode="json")
+def _json_line(ticket: EscalationTicket, unseen: Unseen | None = None) -> str:
+    row = ticket.model_dump(mode="json")
     if unseen is not None:
-        told["unseen"] = {"since": iso(unseen.since), "why": unseen.why}
-    # JSON may hold what a terminal must not be given: all but blanks is told by its number.
-    text = json.dumps(told, ensure_ascii=False)
+        row["unseen"] = {"since": iso(unseen.since), "why": unseen.why}
+    # Escape what a terminal must not receive.
+    text = json.dumps(row, ensure_ascii=False)
     return "".join(c if c.isprintable() or c == " " else json.dumps(c)[1:-1] for c in text)
 
 
-def _words(ticket: EscalationTicket, unseen: Unseen | None = None) -> str:
+def _text(ticket: EscalationTicket, unseen: Unseen | None = None) -> str:
     head = f"{ticket.severity.value:<8} {ticket.status.value:<12} {ticket.worker_agent_id}"
     where = f"  {ticket.kind.value} at {ticket.worker_session_id}, ticket {ticket.ticket_id}"
     if not ticket.live:
         return f"{head}\n{where}"
-    words = f"{head}\n{where}\n  {_plain(ticket.analysis or ticket.cause)}"
-    words += f"\n  evidence: {_plain(ticket.evidence_snippet)}"
+    text = f"{head}\n{where}\n  {_plain(ticket.analysis or ticket.cause)}"
+    text += f"\n  evidence: {_plain(ticket.evidence_snippet)}"
     if unseen is None:
-        return words
+        return text
     return (
-        f"{words}\n  its worker is not seen since {iso(unseen.since)}: {unseen.why}; "
-        f"if it is no more, say --gone {ticket.worker_session_id}"
+        f"{text}\n  no metrics of its worker since {iso(unseen.since)}: {unseen.why}; "
+        f"if it was removed, pass --gone {ticket.worker_session_id}"
     )
 
 
 def _plain(text: str) -> str:
-    """Return what a model or a worker said as a terminal may be given it."""
+    """Return text of a model or a worker without control characters."""
     return "\n  ".join(clean_name(line, _LINE_LIMIT) for line in text.splitlines())
 
 
-def _say(what: object, code: int) -> int:
-    typer.echo(f"queenright: {what}", err=True)
+def _say(message: object, code: int) -> int:
+    typer.echo(f"queenright: {message}", err=True)
     return code
 
 

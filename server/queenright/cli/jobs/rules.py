@@ -1,4 +1,4 @@
-"""What `queenright rules` does."""
+"""`queenright rules`: check and compare the Prometheus rules."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from queenright.alerting.export import (
 from queenright.alerting.export.addresses import reached_at
 from queenright.alerting.export.matchers import InvalidMatchersError, Of, read_matchers
 from queenright.alerting.rules import Alert, Group, Links, Selectors, rule_files, rule_groups
-from queenright.cli.output.progress import bar
 from queenright.cli.errors import UsageError
+from queenright.cli.output.progress import progress_bar
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.ops.programs import find_program
 from queenright.server.settings import Settings, load_settings
 
 _SIGNS: Final = {"added": "+", "removed": "-", "changed": "~", "twice": "="}
-_SAID: Final = {
-    "added": "the settings give it, and it is not there",
-    "removed": "it is there, and the settings do not give it",
+_EXPLANATIONS: Final = {
+    "added": "missing",
+    "removed": "not in the settings",
     "changed": "",
-    "twice": "it is there twice, here not as the settings give it",
+    "twice": "duplicate that differs from the settings",
 }
 
 
-_COUNTED: Final = {"twice": "there twice"}
+_COUNTED: Final = {"twice": "duplicate"}
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Which rules are meant: of which settings, narrowed to what, with links to where."""
+class RuleSelection:
+    """Which rules: settings file, label selectors, and targets of links."""
 
     config: Path | None
     service: str = ""
@@ -56,7 +56,7 @@ class Asked:
     service_url: str | None = None
 
     def settings(self) -> Settings:
-        """Return the settings, with the console where the service is unless they say where."""
+        """Return the settings, with ``service_url`` as the console's URL unless they set one."""
         settings = load_settings(self.config)
         try:
             alerting = reached_at(settings.alerting, self.service_url)
@@ -65,7 +65,7 @@ class Asked:
         return settings.model_copy(update={"alerting": alerting}).linked_to_service()
 
     def links(self, settings: Settings) -> Links:
-        """Return where the alerts link to."""
+        """Return the targets of links in alerts."""
         return links_of(settings.alerting, runbooks=self.runbooks, dashboards=self.dashboards)
 
     def groups(self, settings: Settings) -> tuple[Group, ...]:
@@ -77,7 +77,7 @@ class Asked:
         return rule_files(settings.health_monitoring, self.selectors(), self.links(settings))
 
     def selectors(self) -> Selectors:
-        """Return what the rules are narrowed to, once it is seen that Prometheus would take it."""
+        """Return the label selectors, after checking their syntax."""
         found: dict[Of, str] = {}
         given: dict[Of, str] = {"service": self.service, "worker": self.worker}
         for of, text in given.items():
@@ -88,32 +88,32 @@ class Asked:
         return Selectors(**found)
 
 
-def check(asked: Asked, *, as_json: bool) -> int:
-    """Check the rules; 1 if Prometheus would not take them, or they ask for what is not there."""
-    settings = asked.settings()
-    groups = asked.groups(settings)
+def check(selection: RuleSelection, *, as_json: bool) -> int:
+    """Check the rules; return 1 on errors."""
+    settings = selection.settings()
+    groups = selection.groups(settings)
     faults = check_rules(in_groups(groups))
     promtool = find_program("promtool")
     if promtool is not None:
-        faults += promtool_faults(promtool, asked.files(settings))
+        faults += promtool_faults(promtool, selection.files(settings))
     rules = [rule for group in groups for rule in group.rules]
     alerts = [rule.name for rule in rules if isinstance(rule, Alert)]
     named, recorded = len(set(alerts)), len(rules) - len(alerts)
     if as_json:
-        told = {"alerts": named, "alert_rules": len(alerts), "recorded": recorded}
-        told["promtool"] = promtool is not None
-        typer.echo(json.dumps({**told, "faults": faults}, indent=2))
+        counts = {"alerts": named, "alert_rules": len(alerts), "recorded": recorded}
+        counts["promtool"] = promtool is not None
+        typer.echo(json.dumps({**counts, "faults": faults}, indent=2))
         return 1 if faults else 0
     for fault in faults:
         typer.echo(fault, err=True)
-    by = "promtool and our own checks" if promtool is not None else "our own checks (promtool is not there)"
-    verdict = f"{len(faults)} fault{'s' * (len(faults) > 1)} found by" if faults else "right, by"
+    by = "promtool and own checks" if promtool is not None else "own checks (promtool is not installed)"
+    verdict = f"{len(faults)} error{'s' * (len(faults) > 1)} found by" if faults else "valid according to"
     typer.echo(f"{named} alerts in {len(alerts)} rules, and {recorded} recording rules: {verdict} {by}.")
     return 1 if faults else 0
 
 
 def promtool_faults(program: Path, files: Mapping[str, str]) -> list[str]:
-    """Return what promtool says against rule files, by name; nothing if it takes them."""
+    """Return the errors that promtool reports for rule files, given by name."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, name) for name in files]
         for path in paths:
@@ -130,28 +130,28 @@ def promtool_faults(program: Path, files: Mapping[str, str]) -> list[str]:
     return [f"promtool: {line.strip()}" for line in lines if line.strip()]
 
 
-def diff(asked: Asked, files: Sequence[Path], prometheus: str | None, *, as_json: bool) -> int:
-    """Say what differs; 1 if anything does."""
-    settings = asked.settings()
-    with bar("Comparing rules", counts=False):
-        there = in_files(files) if files else in_answer(_loaded(settings, prometheus))
-        wanted = in_groups(asked.groups(settings))
-        found = compare(wanted, there)
+def diff(selection: RuleSelection, files: Sequence[Path], prometheus: str | None, *, as_json: bool) -> int:
+    """Print the differences; return 1 if there are any."""
+    settings = selection.settings()
+    with progress_bar("Comparing rules", is_counted=False):
+        existing = in_files(files) if files else in_answer(_fetch_rules(settings, prometheus))
+        wanted = in_groups(selection.groups(settings))
+        found = compare(wanted, existing)
     if as_json:
         typer.echo(json.dumps([_row(one) for one in found], indent=2))
     else:
         copies = [one for one in found if one.kind == "twice" and not one.changes]
         for one in found:
             if one not in copies:
-                typer.echo(_words(one))
+                typer.echo(_describe(one))
         if copies:
-            typer.echo(_twice([one.rule for one in copies]))
-        typer.echo(_sum(found, len(wanted)))
+            typer.echo(_describe_copies([one.rule for one in copies]))
+        typer.echo(_summarize(found, len(wanted)))
     return 1 if found else 0
 
 
-def _loaded(settings: Settings, url: str | None) -> Any:
-    """Ask a Prometheus which rules it has loaded."""
+def _fetch_rules(settings: Settings, url: str | None) -> Any:
+    """Return the rules that a Prometheus has loaded, as its API answers."""
     from queenright.judge.stack.http import StackAddress, StackClient, StackError
     from queenright.server.ops.secret_files import stack_tokens
 
@@ -165,7 +165,7 @@ def _loaded(settings: Settings, url: str | None) -> Any:
             )
         url = judging.prometheus_url.get_secret_value()
     elif judging.prometheus_url is None or url != judging.prometheus_url.get_secret_value():
-        token = None  # it is for the Prometheus of the settings, and nobody else's
+        token = None  # the token is for the Prometheus of the settings only
     try:
         address = StackAddress.parse(url, token)
     except ValueError as error:
@@ -181,34 +181,35 @@ def _loaded(settings: Settings, url: str | None) -> Any:
     try:
         return asyncio.run(get())
     except StackError as error:
-        raise QueenrightError(f"{error}; name a Prometheus that runs with --prometheus.") from None
+        raise QueenrightError(f"{error}; name a running Prometheus with --prometheus.") from None
 
 
-def _words(one: Difference) -> str:
+def _describe(one: Difference) -> str:
     rule = one.rule
     labels = ", ".join(f"{name}={value}" for name, value in sorted(rule.labels.items()) if name != "source")
-    said = f": {_SAID[one.kind]}" if _SAID[one.kind] else ""
-    head = f"{_SIGNS[one.kind]} {rule.name}{f' {{{labels}}}' if labels else ''} in {rule.group}{said}"
+    why = f": {_EXPLANATIONS[one.kind]}" if _EXPLANATIONS[one.kind] else ""
+    head = f"{_SIGNS[one.kind]} {rule.name}{f' {{{labels}}}' if labels else ''} in {rule.group}{why}"
     lines = [f"    {change.part}\n      - {change.there}\n      + {change.wanted}" for change in one.changes]
     return "\n".join([head, *lines])
 
 
-def _twice(rules: Sequence[LoadedRule]) -> str:
-    """Return one sentence for all copies: whoever has a file twice knows its rules."""
+def _describe_copies(rules: Sequence[LoadedRule]) -> str:
+    """Describe exact duplicates in one sentence: they usually come from one file that is loaded twice."""
     first = rules[0].name if len(rules) == 1 else f"{len(rules)} rules, {rules[0].name} first,"
     where = ", ".join(dict.fromkeys(rule.file for rule in rules if rule.file))
-    said = f" (again in {where})" if where else ""
-    return f"= {first} {'is' if len(rules) == 1 else 'are'} there twice{said}: leave one of the sources out"
+    again = f" (again in {where})" if where else ""
+    verb = "is" if len(rules) == 1 else "are"
+    return f"= {first} {verb} loaded twice{again}: remove one of the sources"
 
 
-def _sum(found: Sequence[Difference], wanted: int) -> str:
+def _summarize(found: Sequence[Difference], wanted: int) -> str:
     if not found:
-        return f"No difference: all {wanted} rules are there as the settings give them."
+        return f"No difference: all {wanted} rules match the settings."
     counts = {kind: sum(one.kind == kind for one in found) for kind in _SIGNS}
-    told = ", ".join(f"{count} {_COUNTED.get(kind, kind)}" for kind, count in counts.items() if count)
+    summary = ", ".join(f"{count} {_COUNTED.get(kind, kind)}" for kind, count in counts.items() if count)
     if counts["twice"] == len(found):
-        return f"{told}; nothing else differs."
-    return f"{told}; `queenright rules export` writes the rules as the settings give them."
+        return f"{summary}; no other difference."
+    return f"{summary}; `queenright rules export` writes the rules that the settings give."
 
 
 def _row(one: Difference) -> dict[str, Any]:
@@ -222,4 +223,4 @@ def _row(one: Difference) -> dict[str, Any]:
     }
 
 
-__all__ = ["Asked", "LoadedRule", "check", "diff", "promtool_faults"]
+__all__ = ["LoadedRule", "RuleSelection", "check", "diff", "promtool_faults"]

@@ -1,4 +1,4 @@
-"""What `queenright rules export` does: the rules, and what goes with them, as files for any stack."""
+"""`queenright rules export`: write the rules, and what goes with them, as files."""
 
 from __future__ import annotations
 
@@ -20,133 +20,133 @@ from queenright.alerting.export.mixin import archive, mixin_files
 from queenright.alerting.export.taken import texts_in
 from queenright.alerting.export.yaml_text import yaml_text
 from queenright.alerting.rules import render
-from queenright.cli.jobs.dashboards import taken_along
-from queenright.cli.jobs.rules import Asked, promtool_faults
 from queenright.cli.errors import UsageError
+from queenright.cli.jobs.dashboards import dashboards_or_defaults
+from queenright.cli.jobs.rules import RuleSelection, promtool_faults
 from queenright.grafana.files import provisioning_folder
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.ops.programs import find_program
 from queenright.server.settings import Settings
 
 _STDOUT: Final = "-"
-_SERVICE: Final = "http://queenright:8420"
-_WRITTEN: Final = "Written by `queenright rules export`."
+_DEFAULT_SERVICE_URL: Final = "http://queenright:8420"
+_HEADER: Final = "Written by `queenright rules export`."
 _LABEL: Final = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_./]{0,250})=([A-Za-z0-9]?[-A-Za-z0-9_.]{0,62})")
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
-    """What an export is told of the stack that it is for."""
+class ExportTarget:
+    """The environment that an export is for."""
 
     namespace: str = ""
     labels: Sequence[str] = ()
     deadman_url: str | None = None
 
 
-def export(asked: Asked, format_: str, output: Path, stack: Stack) -> int:
-    """Write the rules; see `queenright rules export`. Nothing if Prometheus would not take them."""
-    place = Place(namespace=stack.namespace, labels=_labels(stack.labels))
-    deadman = _deadman(stack.deadman_url)
+def export(selection: RuleSelection, format_: str, output: Path, target: ExportTarget) -> int:
+    """Write the rules; return the exit code. Writes nothing if promtool rejects them."""
+    place = Place(namespace=target.namespace, labels=_parse_labels(target.labels))
+    deadman = _deadman(target.deadman_url)
     if format_ == "kubernetes" and str(output) == _STDOUT:
-        raise UsageError("a folder for Kustomize does not fit standard output; name one with -o.")
-    settings = asked.settings()
-    _let_promtool_see(asked.files(settings))
-    whole = format_ in ("kubernetes", "mixin")
-    for words in links_here(
+        raise UsageError("--format kubernetes writes a folder, not standard output; name a folder with -o.")
+    settings = selection.settings()
+    _check_with_promtool(selection.files(settings))
+    is_full = format_ in ("kubernetes", "mixin")
+    for warning in links_here(
         settings.alerting,
-        asked.links(settings),
-        service_url=(asked.service_url or _SERVICE) if whole else None,
-        dashboards=whole,
+        selection.links(settings),
+        service_url=(selection.service_url or _DEFAULT_SERVICE_URL) if is_full else None,
+        dashboards=is_full,
     ):
-        _warn(words)
-    if not whole:
-        return _rules(asked, settings, format_, output, place)
-    if said := about_deadman(deadman):
-        _warn(" ".join(said))
-    return _everything(asked, settings, format_, output, place, deadman)
+        _warn(warning)
+    if not is_full:
+        return _export_rules(selection, settings, format_, output, place)
+    if lines := about_deadman(deadman):
+        _warn(" ".join(lines))
+    return _export_full(selection, settings, format_, output, place, deadman)
 
 
-def _rules(asked: Asked, settings: Settings, format_: str, output: Path, place: Place) -> int:
-    """Write the rules alone: rule files, or one object for the operator."""
-    groups = asked.groups(settings)
+def _export_rules(
+    selection: RuleSelection, settings: Settings, format_: str, output: Path, place: Place
+) -> int:
+    """Write the rules: rule files, or one object for the Prometheus operator."""
+    groups = selection.groups(settings)
     if format_ == "prometheus" and str(output) != _STDOUT:
-        return _say(output, _write(output, asked.files(settings)))
+        return _report(output, _write(output, selection.files(settings)))
     if format_ == "prometheus":
-        text = render(groups, (_WRITTEN,))
+        text = render(groups, (_HEADER,))
     else:
-        text = yaml_text(prometheus_rule(groups, place), comments=[_WRITTEN])
+        text = yaml_text(prometheus_rule(groups, place), comments=[_HEADER])
     if str(output) == _STDOUT:
         typer.echo(text, nl=False)
         return 0
-    return _say(output, [_write_file(output, text)])
+    return _report(output, [_write_file(output, text)])
 
 
-def _everything(
-    asked: Asked, settings: Settings, format_: str, output: Path, place: Place, deadman: str
+def _export_full(
+    selection: RuleSelection, settings: Settings, format_: str, output: Path, place: Place, deadman: str
 ) -> int:
-    """Write the rules with dashboards and Alertmanager's part: a folder for Kustomize, or one archive."""
-    boards, note = taken_along(settings)
+    """Write rules, dashboards and Alertmanager configuration: a folder for Kustomize, or one archive."""
+    boards, note = dashboards_or_defaults(settings)
     if note:
         _warn(note)
     extras = Extras(
         dashboards=boards, dashboards_note=note, provisioning=texts_in(provisioning_folder(), "*.yml")
     )
-    service = asked.service_url or _SERVICE
+    service = selection.service_url or _DEFAULT_SERVICE_URL
     if format_ == "kubernetes":
         files = kubernetes_files(
-            asked.groups(settings),
+            selection.groups(settings),
             extras,
             place,
-            selectors=asked.selectors(),
+            selectors=selection.selectors(),
             service_url=service,
             deadman_url=deadman,
         )
-        return _say(output, _write(output, files))
-    data = archive(mixin_files(asked.files(settings), extras, service_url=service, deadman_url=deadman))
+        return _report(output, _write(output, files))
+    data = archive(mixin_files(selection.files(settings), extras, service_url=service, deadman_url=deadman))
     if str(output) == _STDOUT:
         sys.stdout.buffer.write(data)
         return 0
-    return _say(output, [_write_file(output, data)])
+    return _report(output, [_write_file(output, data)])
 
 
-def _let_promtool_see(files: Mapping[str, str]) -> None:
+def _check_with_promtool(files: Mapping[str, str]) -> None:
     promtool = find_program("promtool")
     if promtool is not None and (faults := promtool_faults(promtool, files)):
-        raise QueenrightError(
-            "\n  ".join(["Prometheus would not take these rules, so nothing was written:", *faults])
-        )
+        raise QueenrightError("\n  ".join(["promtool rejects these rules; nothing was written:", *faults]))
 
 
 def _deadman(url: str | None) -> str:
-    """Return the dead man's address, once it is seen to be one."""
+    """Return the URL of the dead man's switch, or the placeholder if there is none."""
     if url is None:
         return NO_DEADMAN
     try:
         parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and not re.search(r"\s", url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and not re.search(r"\s", url)
     except ValueError:
-        good = False
-    if not good:
+        is_url = False
+    if not is_url:
         raise UsageError(
-            "--deadman-url is no address; write it like https://hc-ping.com/5d2f…, as the check gives it."
+            "--deadman-url is not a URL; copy it from the check, such as https://hc-ping.com/5d2f…"
         )
     return url
 
 
-def _warn(words: str) -> None:
-    typer.echo(f"Warning: {words}", err=True)
+def _warn(message: str) -> None:
+    typer.echo(f"Warning: {message}", err=True)
 
 
-def _labels(said: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for label in (part for one in said for part in one.split(",")):
-        read = _LABEL.fullmatch(label.strip())
-        if read is None:
+def _parse_labels(given: Sequence[str]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for label in (part for one in given for part in one.split(",")):
+        match = _LABEL.fullmatch(label.strip())
+        if match is None:
             raise UsageError(
-                f"--labels {label!r} is no label of Kubernetes; write it like release=prometheus."
+                f"--labels {label!r} is not a Kubernetes label; write NAME=VALUE, such as release=prometheus."
             )
-        found[read[1]] = read[2]
-    return found
+        labels[match[1]] = match[2]
+    return labels
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> list[Path]:
@@ -158,12 +158,10 @@ def _write_file(path: Path, content: str | bytes) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
     except OSError as error:
-        raise QueenrightError(
-            f"cannot write {path}: {error.strerror}; name another place with -o."
-        ) from error
+        raise QueenrightError(f"cannot write {path}: {error.strerror}; name another path with -o.") from error
     return path
 
 
-def _say(output: Path, written: Sequence[Path]) -> int:
+def _report(output: Path, written: Sequence[Path]) -> int:
     typer.echo(f"{len(written)} files in {output}" if written != [output] else f"{output}")
     return 0

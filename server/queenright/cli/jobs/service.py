@@ -1,4 +1,4 @@
-"""Commands that run something: `up`, `serve`, and the checks that need no running service."""
+"""`queenright up` and `queenright serve`: run the service until it is stopped."""
 
 from __future__ import annotations
 
@@ -11,70 +11,64 @@ from collections.abc import Coroutine
 from typing import Any
 
 import typer
-import yaml
 
-from queenright.cli.output.log_filter import Once, OnceHandler
-from queenright.cli.output.up_screen import Screen
+from queenright.cli.output.log_filter import RateLimitedHandler, RateLimiter
+from queenright.cli.output.up_screen import UpScreen
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.middleware.connections import raise_descriptor_limit
 from queenright.server.ops.programs import ProgramNotFoundError, find_program
 from queenright.server.ops.reload import reload
 from queenright.server.service import Service, shorten_switch_interval, tune_garbage_collector
 from queenright.server.settings import Settings
-from queenright.server.up import Running, UpOptions, serving, up
+from queenright.server.up import UpOptions, serving, up
 
 
 def run_up(settings: Settings, options: UpOptions) -> int:
     """Run everything until Ctrl-C; return the exit code."""
-    screen = Screen()
-    _log_to(screen)
+    screen = UpScreen()
+    _log_to_screen(screen)
 
-    async def stay() -> None:
-        stop = _stop_signals()
-        async with up(settings, options, say=screen.say) as running:
-            screen.started(running, options)
-            await _until(stop, screen.follow(running))
-            screen.say("Stopping what was started ...")
+    async def run() -> None:
+        stop = _stop_event()
+        async with up(settings, options, say=screen.print_line) as running:
+            screen.print_addresses(running, options)
+            await _run_until(stop, screen.follow(running))
+            screen.print_line("Stopping ...")
 
-    _run(stay())
-    screen.say("Stopped.")
+    _run(run())
+    screen.print_line("Stopped.")
     return 0
 
 
 def run_serve(settings: Settings) -> int:
-    """Run the service until it is told to stop; return the exit code."""
+    """Run the service until it is stopped; return the exit code."""
     logging.basicConfig(
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        handlers=[OnceHandler()],
+        handlers=[RateLimitedHandler()],
     )
     for chatty in ("httpx", "alembic"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
-    async def stay() -> None:
-        stop = _stop_signals()
+    async def run() -> None:
+        stop = _stop_event()
         async with serving(settings) as running:
-            reload_at_hangup(running.service)
+            reload_on_sighup(running.service)
             typer.echo(f"Status page {running.url}, telemetry {running.otlp_url}")
             await stop.wait()
 
-    _run(stay())
+    _run(run())
     return 0
 
 
 def check_up() -> int:
-    """Say which programs `up` would find; 1 if one is missing."""
+    """Print where the programs for `up` are; return 1 if one is missing."""
     missing = 0
     for name in ("prometheus", "alertmanager"):
-        found = find_program(name)
-        missing += found is None
-        typer.echo(f"{name}: {found}" if found else str(ProgramNotFoundError(name)))
+        path = find_program(name)
+        missing += path is None
+        typer.echo(f"{name}: {path}" if path else str(ProgramNotFoundError(name)))
     return 1 if missing else 0
-
-
-def shown_settings(settings: Settings) -> str:
-    """Return the settings as YAML; credentials in URLs are masked."""
-    return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False)
 
 
 def _run(main: Coroutine[Any, Any, None]) -> None:
@@ -88,7 +82,8 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
     uvloop.run(main)
 
 
-def _stop_signals() -> asyncio.Event:
+def _stop_event() -> asyncio.Event:
+    """Return an event that SIGINT and SIGTERM set."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -96,27 +91,27 @@ def _stop_signals() -> asyncio.Event:
     return stop
 
 
-def reload_at_hangup(service: Service) -> None:
-    """Let SIGHUP read the settings again; a fault in them is logged, and nothing changes."""
+def reload_on_sighup(service: Service) -> None:
+    """Reload the settings on SIGHUP. Errors in them are logged, and the old settings stay in force."""
 
-    async def again() -> None:
+    async def reload_settings() -> None:
         try:
             await reload(service)
         except QueenrightError as error:
-            logging.getLogger(__name__).error("the settings stay as they were: %s", error)
+            logging.getLogger(__name__).error("settings not reloaded, the old ones stay in force: %s", error)
 
-    under_way: set[asyncio.Task[None]] = set()
+    running: set[asyncio.Task[None]] = set()
 
-    def begin() -> None:
-        task = asyncio.create_task(again())
-        under_way.add(task)
-        task.add_done_callback(under_way.discard)
+    def start() -> None:
+        task = asyncio.create_task(reload_settings())
+        running.add(task)
+        task.add_done_callback(running.discard)
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, begin)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, start)
 
 
-async def _until(stop: asyncio.Event, shown: Coroutine[Any, Any, None]) -> None:
-    task = asyncio.create_task(shown)
+async def _run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.create_task(work)
     waiter = asyncio.create_task(stop.wait())
     await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
     for pending in (task, waiter):
@@ -125,17 +120,14 @@ async def _until(stop: asyncio.Event, shown: Coroutine[Any, Any, None]) -> None:
             await pending
 
 
-def _log_to(screen: Screen) -> None:
-    """Warnings go through the screen, so that they do not tear it."""
+def _log_to_screen(screen: UpScreen) -> None:
+    """Print warnings through the screen, so that they do not break the live table."""
 
-    once = Once()
+    limiter = RateLimiter()
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if (said := once.passes(record)) is not None:
-                screen.say(f"{said.levelname.lower()}: {said.getMessage()}")
+            if (limited := limiter.filter_record(record)) is not None:
+                screen.print_line(f"{limited.levelname.lower()}: {limited.getMessage()}")
 
     logging.basicConfig(level=logging.WARNING, handlers=[Handler()])
-
-
-__all__ = ["Running", "check_up", "reload_at_hangup", "run_serve", "run_up", "shown_settings"]

@@ -1,8 +1,8 @@
 """
-What a service says of itself, while something does not work: one line of each kind, not one a second.
+Rate limit for repeated log records: one per kind and 30 seconds.
 
-A full disk fails whatever is tried, and everything is tried again: each failure would be the same lines, over
-and over, in which the first is lost.
+A full disk makes every operation fail, and every operation is retried. Without a limit the same lines would
+repeat many times a second and hide the first one.
 """
 
 from __future__ import annotations
@@ -15,56 +15,56 @@ from typing import Final
 
 from queenright.instrumentation.errors import QueenrightError
 
-EVERY: Final = 30.0
-"""Seconds in which a kind of failure is said once."""
+INTERVAL_SECONDS: Final = 30.0
+"""Each kind of record is logged once in this time."""
 
-_KINDS: Final = 1_000
-_VARYING: Final = re.compile(r"\d+(\.\d+)?")
+_MAX_KINDS: Final = 1_000
+_NUMBER: Final = re.compile(r"\d+(\.\d+)?")
 
 
 @dataclass(slots=True)
-class _Said:
+class _Logged:
     at: float
-    more: int = 0
+    suppressed: int = 0
 
 
-class Once:
+class RateLimiter:
     """
-    Lets each kind of warning or error pass once in ``EVERY`` seconds, with how many there were meanwhile.
+    Lets one warning or error of each kind pass per interval, with the number of suppressed ones.
 
-    Of a kind is what the same line of code says for the same cause: the exception, or else what the message
-    ends with. Numbers in it do not count.
+    Records are of one kind if the same line of code logs them for the same cause: the exception, or else the
+    last argument of the message. Numbers in the cause are ignored.
     """
 
     def __init__(self) -> None:
-        self._said: dict[tuple[str, ...], _Said] = {}
+        self._logged: dict[tuple[str, ...], _Logged] = {}
 
-    def passes(self, record: logging.LogRecord) -> logging.LogRecord | None:
-        """Return what is to be said now: the record, or another in its place; None for nothing."""
+    def filter_record(self, record: logging.LogRecord) -> logging.LogRecord | None:
+        """Return the record to log, which may be a changed copy; None to suppress it."""
         if record.levelno < logging.WARNING:
             return record
         kind = _kind(record)
-        known = self._said.get(kind)
-        if known is not None and 0 <= record.created - known.at < EVERY:
-            known.more += 1
+        previous = self._logged.get(kind)
+        if previous is not None and 0 <= record.created - previous.at < INTERVAL_SECONDS:
+            previous.suppressed += 1
             return None
-        if known is None and len(self._said) >= _KINDS:
-            del self._said[min(self._said, key=lambda one: self._said[one].at)]
-        self._said[kind] = _Said(record.created)
-        return _in_words(record, known)
+        if previous is None and len(self._logged) >= _MAX_KINDS:
+            del self._logged[min(self._logged, key=lambda one: self._logged[one].at)]
+        self._logged[kind] = _Logged(record.created)
+        return _with_count(record, previous)
 
 
-class OnceHandler(logging.StreamHandler):  # type: ignore[type-arg]  # generic for type checkers alone
-    """Writes to standard error what ``Once`` lets pass."""
+class RateLimitedHandler(logging.StreamHandler):  # type: ignore[type-arg]  # generic for type checkers alone
+    """Writes records to stderr, limited by a ``RateLimiter``."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._once = Once()
+        self._limiter = RateLimiter()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, or count it."""
-        if (said := self._once.passes(record)) is not None:
-            super().emit(said)
+        """Write or suppress a record."""
+        if (limited := self._limiter.filter_record(record)) is not None:
+            super().emit(limited)
 
 
 def _kind(record: logging.LogRecord) -> tuple[str, ...]:
@@ -73,21 +73,22 @@ def _kind(record: logging.LogRecord) -> tuple[str, ...]:
         cause = f"{type(error).__name__}: {error}"
     else:
         cause = str(record.args[-1]) if isinstance(record.args, tuple) and record.args else ""
-    return record.name, str(record.msg), _VARYING.sub("#", cause)
+    return record.name, str(record.msg), _NUMBER.sub("#", cause)
 
 
-def _in_words(record: logging.LogRecord, before: _Said | None) -> logging.LogRecord:
-    """Return a record without the stack where the error says it all, and with what was not said before it."""
+def _with_count(record: logging.LogRecord, previous: _Logged | None) -> logging.LogRecord:
+    """Return a record with the number of suppressed ones, and without the stack of a `QueenrightError`."""
     error = record.exc_info[1] if record.exc_info else None
-    expected = isinstance(error, QueenrightError)
-    if not expected and (before is None or not before.more):
+    is_expected = isinstance(error, QueenrightError)
+    if not is_expected and (previous is None or not previous.suppressed):
         return record
-    said = copy.copy(record)
+    changed = copy.copy(record)
     text = record.getMessage()
-    if expected:
+    if is_expected:
         text = f"{text}: {error}"
-        said.exc_info = said.exc_text = None
-    if before is not None and before.more:
-        text += f" (and {before.more} more like this in the {record.created - before.at:.0f} s before)"
-    said.msg, said.args = text, ()
-    return said
+        changed.exc_info = changed.exc_text = None
+    if previous is not None and previous.suppressed:
+        seconds = record.created - previous.at
+        text += f" (and {previous.suppressed} more like this in the {seconds:.0f} s before)"
+    changed.msg, changed.args = text, ()
+    return changed

@@ -1,4 +1,4 @@
-"""How far long work has got: a bar on stderr, on a terminal only; stdout is left to what was asked for."""
+"""Progress bars on stderr, if that is a terminal; stdout carries the result only."""
 
 from __future__ import annotations
 
@@ -8,54 +8,56 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
-_SHOWN_EVERY: Final = 0.1
+_REFRESH_SECONDS: Final = 0.1
 
 T = TypeVar("T")
 
 
 @contextlib.contextmanager
-def bar(
-    what: str, total: int | None = None, *, prints: bool = False, counts: bool = True
+def progress_bar(
+    title: str, total: int | None = None, *, uses_stdout: bool = False, is_counted: bool = True
 ) -> Iterator[Callable[[], None]]:
     """
-    Show a bar for as long as this lasts; what it gives is called once for each thing that is done.
+    Show a progress bar; yield a function to call once per completed item.
 
     Args:
-        what: What is being done, as `Checking runs`.
-        total: How many there are; a bar without an end if nobody knows.
-        prints: Whether stdout is written to meanwhile: then there is a bar only if that is no terminal.
-        counts: Whether there is something to count; else it only shows that work goes on.
+        title: What is being done, such as `Checking runs`.
+        total: Number of items; None shows a bar without an end.
+        uses_stdout: Output is written to stdout meanwhile: no bar if that is a terminal, too.
+        is_counted: Show the number of items, and not only that work continues.
     """
-    if not sys.stderr.isatty() or (prints and sys.stdout.isatty()):
+    if not sys.stderr.isatty() or (uses_stdout and sys.stdout.isatty()):
         yield lambda: None
         return
-    # A tenth of a second, for those who see it.
+    # Takes a tenth of a second to import.
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    count = [MofNCompleteColumn()] if counts else []
+    count = [MofNCompleteColumn()] if is_counted else []
     columns = (TextColumn("{task.description}"), BarColumn(), *count, TimeElapsedColumn())
-    done, shown = 0, 0.0
-    shows = Progress(
+    done, shown_at = 0, 0.0
+    progress = Progress(
         *columns, console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False
     )
-    with shows:
-        task = shows.add_task(what, total=total)
+    with progress:
+        task = progress.add_task(title, total=total)
 
         def step() -> None:
-            nonlocal done, shown
+            nonlocal done, shown_at
             done += 1
-            # Not at each of a million.
-            if (now := time.monotonic()) - shown >= _SHOWN_EVERY or done == total:
-                shown = now
-                shows.update(task, completed=done)
+            # A refresh per item would slow down millions of items.
+            if (now := time.monotonic()) - shown_at >= _REFRESH_SECONDS or done == total:
+                shown_at = now
+                progress.update(task, completed=done)
 
         yield step
 
 
-def counted(things: Iterable[T], what: str, total: int | None = None, *, prints: bool = False) -> Iterator[T]:
-    """Yield the things, and show how many there were; see ``bar``."""
-    with bar(what, total, prints=prints) as step:
-        for thing in things:
-            yield thing
+def track(
+    items: Iterable[T], title: str, total: int | None = None, *, uses_stdout: bool = False
+) -> Iterator[T]:
+    """Yield the items behind a progress bar; see ``progress_bar``."""
+    with progress_bar(title, total, uses_stdout=uses_stdout) as step:
+        for item in items:
+            yield item
             step()

@@ -1,4 +1,4 @@
-"""What a program prints to: nobody who stops listening stops the work, and nobody else's words come in."""
+"""Standard streams that survive a closed reader, and a stdout that only the command writes to."""
 
 from __future__ import annotations
 
@@ -9,79 +9,79 @@ import os
 import sys
 from typing import Final, TextIO
 
-_GONE: Final = (errno.EPIPE, errno.EIO, errno.EBADF)
-"""Errors of a pipe whose reader has gone, of a terminal that was closed, of a file that never was open."""
+_CLOSED: Final = (errno.EPIPE, errno.EIO, errno.EBADF)
+"""Errors of a pipe without a reader, of a closed terminal, and of a file that was never open."""
 
 
-class Outlet(io.FileIO):
+class GuardedFile(io.FileIO):
     """
-    A file descriptor to write to. Once it takes nothing any more, what is written is thrown away.
+    A file descriptor to write to. After a failed write, output is discarded instead of raising.
 
     Args:
-        number: The descriptor. It stays open; once it fails it leads to nowhere, for child processes too.
+        number: The descriptor. It stays open; after a failure it leads to /dev/null, for child processes too.
     """
 
     def __init__(self, number: int) -> None:
         super().__init__(number, "wb", closefd=False)
-        self.lost: OSError | None = None
-        """Why what was written is not there, unless nobody wants it."""
+        self.error: OSError | None = None
+        """Why output was lost; None if none was, or if the reader closed the stream."""
 
     def write(self, data: object, /) -> int:
-        """Write as much as goes, and return how much that was."""
+        """Write, and return the number of bytes written."""
         view = memoryview(data)  # type: ignore[arg-type]
         try:
             return super().write(view)
         except BlockingIOError:
             raise
         except OSError as error:
-            if error.errno not in _GONE:
-                self.lost = error
-            _lead_nowhere(self.fileno())
+            if error.errno not in _CLOSED:
+                self.error = error
+            _redirect_to_null(self.fileno())
             return view.nbytes
 
 
 def guard_streams() -> None:
-    """Let ``print`` and all else that writes to stdout and stderr go on when nobody reads them any more."""
+    """Replace stdout and stderr by streams that do not fail when their reader is gone."""
     for number, name in ((1, "stdout"), (2, "stderr")):
         stream: TextIO | None = getattr(sys, name)
         if stream is None:
-            # It was closed; the next file that is opened would take its place.
-            _lead_nowhere(number)
-        lines = number == 2 or (stream is not None and stream.isatty())
+            # The descriptor is closed: the next file that is opened would take its number.
+            _redirect_to_null(number)
+        is_line_buffered = number == 2 or (stream is not None and stream.isatty())
         encoding = "utf-8" if stream is None else stream.encoding
-        setattr(sys, name, _text(Outlet(number), encoding, lines=lines))
+        setattr(sys, name, _text_stream(GuardedFile(number), encoding, line_buffering=is_line_buffered))
 
 
 def take_stdout() -> TextIO:
     """
-    Keep stdout for the caller, who gets it; all else that is written there goes to stderr from now on.
+    Return stdout, and send everything else that is written to it to stderr from now on.
 
-    That is so for every thread, and for child processes that are started from now on. The streams must be
-    calm.
+    Applies to all threads, and to child processes started from now on. Nothing may write to the streams
+    during the call.
     """
     sys.stdout.flush()
-    kept = Outlet(os.dup(1))
+    kept = GuardedFile(os.dup(1))
     os.dup2(2, 1)
-    return _text(kept, "utf-8")
+    return _text_stream(kept, "utf-8")
 
 
-def lost(stream: TextIO) -> OSError | None:
-    """Return why what was written to ``stream`` is not where it should be; None if it is, or nobody reads."""
+def write_error(stream: TextIO) -> OSError | None:
+    """Return why output to a guarded stream was lost; None if it was written, or if the reader is gone."""
     with contextlib.suppress(OSError):
         stream.flush()
     raw = getattr(getattr(stream, "buffer", None), "raw", None)
-    return raw.lost if isinstance(raw, Outlet) else None
+    return raw.error if isinstance(raw, GuardedFile) else None
 
 
-def _text(outlet: Outlet, encoding: str, *, lines: bool = False) -> TextIO:
-    # Half a surrogate pair, which models write now and then, has no encoding; JSON writes it like this.
+def _text_stream(file: GuardedFile, encoding: str, *, line_buffering: bool = False) -> TextIO:
+    # Models sometimes write lone surrogates, which have no encoding; escape them as JSON does.
     return io.TextIOWrapper(
-        io.BufferedWriter(outlet), encoding=encoding, errors="backslashreplace", line_buffering=lines
+        io.BufferedWriter(file), encoding=encoding, errors="backslashreplace", line_buffering=line_buffering
     )
 
 
-def _lead_nowhere(number: int) -> None:
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    if nowhere != number:  # it is, where that was closed
-        os.dup2(nowhere, number)
-        os.close(nowhere)
+def _redirect_to_null(number: int) -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    if null != number:  # equal if the descriptor was closed
+        os.dup2(null, number)
+        os.close(null)

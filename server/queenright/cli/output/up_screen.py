@@ -1,9 +1,9 @@
-"""What `queenright up` shows in the terminal: a live table of agents and a feed, or plain lines in a pipe."""
+"""The screen of `queenright up`: a live table of agents with a feed, or plain lines in a pipe."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -11,12 +11,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from queenright.cli.service import cut_front, on_one_line
+from queenright.cli.output.text import single_line, truncate_start
 from queenright.server.up import Running, UpOptions
 from queenright.server.views.view import status
 from queenright.server.views.words import clock_time
 
-_STYLE = {
+_STYLES: Final = {
     "healthy": "green",
     "degraded": "yellow",
     "stuck": "dark_orange",
@@ -27,36 +27,35 @@ _STYLE = {
     "page": "bold red",
     "act": "gold1",
 }
-_REFRESH = 0.5
+_REFRESH_SECONDS: Final = 0.5
+_COLUMNS: Final = ("State", "Agent", "Session", "Activity", "Steps", "Bad", "Findings")
+_MANY_BAD_STEPS: Final = 5
 
 
-class Screen:
+class UpScreen:
     """
-    The terminal.
+    The terminal of `queenright up`.
 
     Args:
-        console: Where to write; the real terminal by default.
+        console: Where to write. Default: the terminal.
     """
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
-        self._live: Live | None = None
 
-    def say(self, line: str) -> None:
-        """Print one line, above the live part where there is one."""
+    def print_line(self, line: str) -> None:
+        """Print one line, above the live part if there is one."""
         self.console.print(Text(line, style="bright_black"))
 
-    def started(self, running: Running, options: UpOptions) -> None:
-        """Say where everything is."""
+    def print_addresses(self, running: Running, options: UpOptions) -> None:
+        """Print the addresses of everything that runs."""
         grid = Table.grid(padding=(0, 2))
         grid.add_row("Status page", Text(running.url, style="bold"))
         grid.add_row("Send telemetry", f"OTEL_EXPORTER_OTLP_ENDPOINT={running.otlp_url}")
         grid.add_row("Prometheus", running.prometheus_url or "not running")
         grid.add_row("Alertmanager", running.alertmanager_url or "not running")
         if options.demo:
-            grid.add_row(
-                "Demo clock", "thresholds shortened to seconds; --no-demo watches with the real ones"
-            )
+            grid.add_row("Demo clock", "thresholds shortened to seconds; --no-demo uses the real ones")
         self.console.print(grid)
         self.console.print(Text("Ctrl-C stops everything.", style="bright_black"))
 
@@ -71,7 +70,7 @@ class Screen:
         with Live(console=self.console, auto_refresh=False, transient=False) as live:
             while True:
                 live.update(_render(status(running.service), self.console.height), refresh=True)
-                await asyncio.sleep(_REFRESH)
+                await asyncio.sleep(_REFRESH_SECONDS)
 
     async def _follow_lines(self, running: Running) -> None:
         shown: set[str] = set()
@@ -81,20 +80,20 @@ class Screen:
             for event in reversed(now["feed"]):
                 if event["id"] not in shown:
                     shown.add(event["id"])
-                    self._line(f"{event['time']} {event['text']}")
+                    self._print_plain(f"{event['time']} {event['text']}")
             if (recorder := running.service.recorder) is not None:
                 for page in recorder.after(pages):
-                    self._line(f"{clock_time(page.time)} {page.channel} got {page.status}: {page.title}")
+                    self._print_plain(f"{clock_time(page.time)} {page.channel} {page.status}: {page.title}")
                 pages = recorder.count
-            await asyncio.sleep(_REFRESH)
+            await asyncio.sleep(_REFRESH_SECONDS)
 
-    def _line(self, text: str) -> None:
+    def _print_plain(self, text: str) -> None:
         self.console.print(text, markup=False, soft_wrap=True)
 
 
 def _render(now: dict[str, Any], height: int) -> Group:
     agents = Table(expand=True, box=None, header_style="bright_black")
-    for column in ("State", "Agent", "Session", "Doing", "Steps", "Bad", "Why"):
+    for column in _COLUMNS:
         agents.add_column(
             column,
             justify="right" if column in ("Steps", "Bad") else "left",
@@ -104,36 +103,36 @@ def _render(now: dict[str, Any], height: int) -> Group:
         )
     shown = now["agents"][: max(height // 2 - 4, 4)]
     for row in shown:
-        doing = f"{row['activity']}: {row['question']}" if row["question"] else row["activity"]
-        why = "; ".join(f"{f['kind']} ({f['severity']})" for f in row["findings"])
+        activity = f"{row['activity']}: {row['question']}" if row["question"] else row["activity"]
+        findings = "; ".join(f"{f['kind']} ({f['severity']})" for f in row["findings"])
         agents.add_row(
-            Text(row["state"], style=_STYLE[row["state"]]),
-            Text(on_one_line(row["agent_id"])),
-            Text(cut_front(on_one_line(row["session_id"]), 16)),
-            Text(on_one_line(doing)),
+            Text(row["state"], style=_STYLES[row["state"]]),
+            Text(single_line(row["agent_id"])),
+            Text(truncate_start(single_line(row["session_id"]), 16)),
+            Text(single_line(activity)),
             str(row["steps"]),
-            Text(str(row["bad_steps"]), style="dark_orange" if row["bad_steps"] >= 5 else ""),
-            why,
+            Text(str(row["bad_steps"]), style="dark_orange" if row["bad_steps"] >= _MANY_BAD_STEPS else ""),
+            findings,
         )
     if hidden := len(now["agents"]) - len(shown) + now["agents_left_out"]:
         agents.add_row("", f"and {hidden} more", "", "", "", "", "")
     room = max(height - len(shown) - 13, 4)
-    told = [(page["time"], _page_line(page)) for page in now["paged"][:room]]
-    told += [(event["time"], _event_line(event)) for event in now["feed"][:room]]
-    lines = [line for _, line in sorted(told, key=lambda each: each[0], reverse=True)[:room]]
+    entries = [(page["time"], _page_line(page)) for page in now["paged"][:room]]
+    entries += [(event["time"], _event_line(event)) for event in now["feed"][:room]]
+    lines = [line for _, line in sorted(entries, key=lambda entry: entry[0], reverse=True)[:room]]
     for line in lines:
         line.truncate(400, overflow="ellipsis")
         line.no_wrap = True
-    feed = Group(*lines) if lines else Text("nothing yet", style="bright_black")
+    feed = Group(*lines) if lines else Text("No events yet", style="bright_black")
     return Group(
         Panel(agents, title="Agents", border_style="bright_black"),
-        Panel(feed, title="What happened", border_style="bright_black"),
+        Panel(feed, title="Timeline", border_style="bright_black"),
     )
 
 
 def _event_line(event: dict[str, Any]) -> Text:
     return Text.assemble(
-        (event["time"] + "  ", "bright_black"), (event["text"], _STYLE.get(event["kind"], ""))
+        (event["time"] + "  ", "bright_black"), (event["text"], _STYLES.get(event["kind"], ""))
     )
 
 

@@ -1,4 +1,4 @@
-"""`queenright run --tui`: one agent inside a service of its own, with the terminal interface on it."""
+"""`queenright run --tui`: one agent in a private service, with the terminal interface."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from queenright.client import AsyncQueenright
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import serving
 from queenright.tui.app import QueenrightApp
-from queenright.tui.link import Link
+from queenright.tui.gateway import ServiceGateway
 
 
-def run_tui(options: RunOptions, *, by: str) -> int:
+def run_in_tui(options: RunOptions, *, by: str) -> int:
     """
-    Load an agent, begin a run if it was given something, and talk with it until the interface is left.
+    Load an agent, start a run if the options ask for one, and show the interface until the user quits.
 
-    The service is there for as long: nothing else can be sent to it, and it tells nobody. The agent's
-    sessions are where `queenright run` has them.
+    The service runs for the same time. It listens on random local ports and notifies nobody. The agent's
+    sessions are where `queenright run` keeps them.
 
     Raises:
-        QueenrightError: The settings are refused, or the agent cannot be loaded or started.
+        QueenrightError: The settings are invalid, or the agent cannot be loaded or started.
     """
-    given = read_input(options.input_text)
+    input_data = read_input(options.input_text)
     with tempfile.TemporaryDirectory(prefix="queenright-") as folder:
-        settings = settings_for(options, Path(folder))
-        return asyncio.run(_run(options, settings, given, by))
+        settings = private_settings(options, Path(folder))
+        return asyncio.run(_run(options, settings, input_data, by))
 
 
-def settings_for(options: RunOptions, folder: Path) -> Settings:
-    """Return the settings of the service around one run; what it knows is kept in ``folder``."""
+def private_settings(options: RunOptions, folder: Path) -> Settings:
+    """Return the settings of the private service, which stores its data in ``folder``."""
     return load_settings(
         options.config,
         storage=folder,
@@ -47,23 +47,23 @@ def settings_for(options: RunOptions, folder: Path) -> Settings:
 
 
 @asynccontextmanager
-async def interface(
-    options: RunOptions, settings: Settings, given: dict[str, Any], by: str
+async def running_interface(
+    options: RunOptions, settings: Settings, input_data: dict[str, Any], by: str
 ) -> AsyncIterator[QueenrightApp]:
-    """Have the service and the agent run while the interface on them is used."""
+    """Run the service and the agent, and yield the interface on them."""
     async with serving(settings) as running:
         client = AsyncQueenright(running.url, running.own_token)
         slot = await client.agents.load(str(options.path.resolve()), model=options.model, by=by)
         if options.resume:
             await client.agents.resume(slot.agent_id, options.resume)
-        elif given or options.entry_point or options.session:
+        elif input_data or options.entry_point or options.session:
             await client.agents.trigger(
-                slot.agent_id, given, entry_point_id=options.entry_point, session_id=options.session
+                slot.agent_id, input_data, entry_point_id=options.entry_point, session_id=options.session
             )
-        yield QueenrightApp(Link(client, by=by), talks_with=slot.agent_id)
+        yield QueenrightApp(ServiceGateway(client, by=by), start_agent_id=slot.agent_id)
 
 
-async def _run(options: RunOptions, settings: Settings, given: dict[str, Any], by: str) -> int:
-    async with interface(options, settings, given, by) as app:
+async def _run(options: RunOptions, settings: Settings, input_data: dict[str, Any], by: str) -> int:
+    async with running_interface(options, settings, input_data, by) as app:
         await app.run_async()
         return app.return_code or 0

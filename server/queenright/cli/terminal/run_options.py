@@ -1,4 +1,4 @@
-"""What `queenright run` is told on the command line, and what of it makes no sense."""
+"""Options of `queenright run`, and their validation."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any, Final
 from queenright.cli.errors import UsageError
 
 INPUT_BYTES: Final = 10_000_000
-"""A longer --input is refused, so that a wrong file cannot fill the memory."""
+"""Maximum size of --input, so that a wrong file cannot fill the memory."""
 
-_DEPTH: Final = 100
-"""Lists and objects within each other: a session's state can hold so many, and some more."""
+_MAX_DEPTH: Final = 100
+"""Maximum nesting of lists and objects; a session's state can hold a little more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the command line says."""
+    """The options of the command line."""
 
     path: Path
     input_text: str | None = None
@@ -36,10 +36,10 @@ class RunOptions:
 
     def check(self) -> None:
         """
-        Look whether it makes sense.
+        Check the options.
 
         Raises:
-            UsageError: It does not.
+            UsageError: They make no sense.
         """
         named = {
             "session": self.session,
@@ -48,22 +48,20 @@ class RunOptions:
             "model": self.model,
         }
         for option, value in named.items():
-            # A variable of a script that is not set: without a word the work might be done twice.
+            # Usually an unset variable in a script; ignoring it could repeat finished work.
             if value is not None and not value.strip():
-                raise UsageError(f"--{option} is empty; say which, or leave it out.")
+                raise UsageError(f"--{option} is empty; give a value or leave it out.")
         if self.session and self.resume:
             raise UsageError(
-                "--session begins a new run in a session, --resume goes on with its last; say one."
+                "--session starts a new run in a session, --resume continues its last run; use one of them."
             )
         if self.resume and (self.input_text is not None or self.entry_point):
-            raise UsageError(
-                "--resume goes on where the run was; --input and --entry-point are for a new run."
-            )
+            raise UsageError("--resume continues a run; --input and --entry-point are for a new run.")
         if not self.path.exists():
             raise UsageError(f"There is no agent at {self.path}.")
 
     def command(self, *more: str) -> str:
-        """Return a command that runs the same agent in the same way, and what else it is told."""
+        """Return a command that runs the same agent with the same options, and with ``more``."""
         words = ["queenright", "run", str(self.path), *more]
         words += ["--model", self.model] if self.model else []
         words += ["--storage", str(self.storage)] if self.storage else []
@@ -71,37 +69,37 @@ class RunOptions:
         return shlex.join(words)
 
     def resume_command(self, session_id: str) -> str:
-        """Return the command that takes up a session."""
+        """Return the command that resumes a session."""
         return self.command("--resume", session_id)
 
 
 def read_input(text: str | None) -> dict[str, Any]:
     """
-    Return what --input says: a JSON object, or ``@file`` with one; nothing is an empty one.
+    Return the JSON object of --input, given as text or as ``@file``; an empty one without the option.
 
     Raises:
-        UsageError: It is none, too long or too deep, or the file cannot be read.
+        UsageError: It is not a JSON object, too large or too deep, or the file cannot be read.
     """
     if text is None:
         return {}
-    what = "--input"
+    name = "--input"
     if text.startswith("@"):
-        what = f"--input {text}"
-        text = _read(Path(text[1:]))
+        name = f"--input {text}"
+        text = _read_file(Path(text[1:]))
     try:
-        value = json.loads(text, parse_constant=_refused, parse_float=_finite)
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_parse_finite)
     except ValueError as error:
-        raise UsageError(f"{what} is no JSON: {error}") from error
+        raise UsageError(f"{name} is not JSON: {error}") from error
     except RecursionError:
-        raise UsageError(_too_deep(what)) from None
+        raise UsageError(_too_deep(name)) from None
     if not isinstance(value, dict):
         raise UsageError('--input must be a JSON object, such as \'{"question": "..."}\'.')
-    if not _shallow(value):
-        raise UsageError(_too_deep(what))
+    if not _is_shallow(value):
+        raise UsageError(_too_deep(name))
     return value
 
 
-def _read(path: Path) -> str:
+def _read_file(path: Path) -> str:
     try:
         with path.open("rb") as file:
             data = file.read(INPUT_BYTES + 1)
@@ -110,31 +108,31 @@ def _read(path: Path) -> str:
     except ValueError as error:  # a path with a null byte
         raise UsageError(f"--input @{path} cannot be read: {error}.") from error
     if len(data) > INPUT_BYTES:
-        raise UsageError(f"--input @{path} is longer than {INPUT_BYTES // 1_000_000} MB; give less.")
+        raise UsageError(f"--input @{path} is longer than {INPUT_BYTES // 1_000_000} MB; use a smaller file.")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"--input @{path} is no JSON: it is not UTF-8.") from error
+        raise UsageError(f"--input @{path} is not JSON: it is not UTF-8.") from error
 
 
-def _refused(constant: str) -> float:
-    raise ValueError(f"it has no {constant}; give null, or leave it out")
+def _refuse_constant(constant: str) -> float:
+    raise ValueError(f"JSON has no {constant}; use null")
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"the number {text} is too large")
     return number
 
 
-def _too_deep(what: str) -> str:
-    return f"{what} is nested too deep: lists and objects may be within each other {_DEPTH} times."
+def _too_deep(name: str) -> str:
+    return f"{name} is nested too deep: the limit is {_MAX_DEPTH} levels."
 
 
-def _shallow(value: object) -> bool:
+def _is_shallow(value: object) -> bool:
     level = [value]
-    for _ in range(_DEPTH):
+    for _ in range(_MAX_DEPTH):
         level = [
             inner
             for outer in level

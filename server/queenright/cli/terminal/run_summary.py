@@ -1,4 +1,4 @@
-"""How a run ended: as JSON, in words, and what can be done about it."""
+"""The summary of a run: as JSON, as text, and with the command to continue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from queenright.cli.terminal.progress import plain
+from queenright.cli.output.text import strip_control
 from queenright.cli.terminal.run_options import RunOptions
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.agents.runner import AgentRunner
@@ -21,19 +21,19 @@ from queenright.runtime.storage.session_state import ExecutionState, SessionStat
 from queenright.runtime.storage.session_store import SessionStatus, SessionStore
 
 _ERRNO: Final = re.compile(r"\A\[Errno \d+\] ")
-_OF_THE_GRAPH: Final = ("TooManyVisits", "ConditionError")
+_GRAPH_ERRORS: Final = ("TooManyVisits", "ConditionError")
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class RunSummary:
     """
-    How a run ended, and what is on the disk of it.
+    How a run ended.
 
     Args:
         runner: The agent.
-        result: How it ended.
-        options: How it was asked for.
-        state: The state of its session; None if it has none that can be read.
+        result: Result of the run.
+        options: Options of the command line.
+        state: State of its session on disk; None if there is none that can be read.
     """
 
     runner: AgentRunner
@@ -42,28 +42,29 @@ class Ending:
     state: SessionState | None
 
     @classmethod
-    def of(cls, runner: AgentRunner, result: ExecutionResult, options: RunOptions) -> Ending:
-        """Return a run's ending; reads the state of its session."""
+    def of(cls, runner: AgentRunner, result: ExecutionResult, options: RunOptions) -> RunSummary:
+        """Return the summary of a run; reads the state of its session."""
         state = None
         if result.session_id:
-            # What keeps it from being read has ended the run, and is its error.
+            # Such an error has also ended the run, and is reported with its result.
             with contextlib.suppress(QueenrightError, OSError):
                 state = SessionStore(runner.storage, clock=time.time).read_state(result.session_id)
         return cls(runner, result, options, state)
 
     @property
     def error(self) -> str:
-        """What went wrong, in words."""
+        """The error message; empty if the run succeeded."""
         error = self.result.error
         if not _ERRNO.match(error):
             return error
-        # Of the system, not of a node: those begin with the node's name.
-        said = _ERRNO.sub("", error)
-        folder = self.runner.storage
-        return f"the storage {folder} cannot be used: {said}; mend that, or name another with --storage"
+        # An error of the storage: errors of nodes start with the node's name.
+        reason = _ERRNO.sub("", error)
+        return (
+            f"cannot use the storage {self.runner.storage}: {reason}; fix it, or name another with --storage"
+        )
 
-    def row(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+    def to_json(self) -> dict[str, Any]:
+        """Return the summary as JSON values."""
         result, goal = self.result, self.result.goal
         return {
             "agent": self.runner.spec.name,
@@ -78,15 +79,15 @@ class Ending:
             "folder": str(self._folder) if result.session_id else "",
         }
 
-    def say(self, out: IO[str]) -> None:
-        """Print it in words."""
+    def print_text(self, out: IO[str]) -> None:
+        """Print the summary as text."""
         result = self.result
         print(result.status.value, file=out)
         if result.error:
-            print(f"  {plain(self.error)}", file=out)
+            print(f"  {strip_control(self.error)}", file=out)
         for key, value in result.outputs.items():
-            said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            print(f"  {plain(key)}: {plain(said)}", file=out)
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            print(f"  {strip_control(key)}: {strip_control(text)}", file=out)
         if result.goal is not None and result.succeeded:
             unmet = [name for name, state in result.goal.criteria.items() if state != "met"]
             rest = f", not met: {', '.join(unmet)}" if unmet else ""
@@ -95,28 +96,30 @@ class Ending:
         if self.state is not None:
             print(f"Session {result.session_id} in {self._folder}", file=out)
 
-    def way_on(self) -> str:
-        """Return what can be done now, with the command; nothing if the run is done, or none would help."""
+    def next_step(self) -> str:
+        """Return what to do next, with the command; empty if nothing is left to do."""
         run, result = self._run, self.result
         if result.succeeded or run is None:
-            # Where it never began, there is nothing to take up: its error says what to do.
-            never = result.status is SessionStatus.PAUSED
-            return "Paused before it had begun; nothing was run." if never else ""
+            # A run that never started cannot be resumed; its error says what to do.
+            is_paused = result.status is SessionStatus.PAUSED
+            return "Paused before the run started." if is_paused else ""
         if result.error_type == INPUT_REFUSED:
-            return f"Begin anew with another input: {self.options.command()} --input JSON"
-        again = self.options.resume_command(result.session_id)
+            return f"Start again with another input: {self.options.command()} --input JSON"
+        resume = self.options.resume_command(result.session_id)
         if result.status is SessionStatus.PAUSED:
-            return f"Paused. Go on with: {again}"
-        if result.error_type == MissingInput.__name__ and (missing := self._missing(run)):
-            # Taken up again, it would miss it again.
+            return f"Paused. Resume with: {resume}"
+        if result.error_type == MissingInput.__name__ and (missing := self._missing_inputs(run)):
+            # Resumed, it would fail again.
             wanted = ", ".join(f"{json.dumps(key)}: ..." for key in missing)
-            where = ["--session", result.session_id]
+            words = ["--session", result.session_id]
             if run.entry_point != self.runner.default_entry_point:
-                where += ["--entry-point", run.entry_point]
-            return f"Begin anew with what it needs: {self.options.command(*where)} --input '{{{wanted}}}'"
-        if result.error_type in _OF_THE_GRAPH:
-            return f"When the agent is mended, go on from there with: {again}"
-        return f"Try again from there with: {again}"
+                words += ["--entry-point", run.entry_point]
+            return (
+                f"Start again with the missing input: {self.options.command(*words)} --input '{{{wanted}}}'"
+            )
+        if result.error_type in _GRAPH_ERRORS:
+            return f"Fix the agent, then resume with: {resume}"
+        return f"Retry from where it stopped with: {resume}"
 
     @property
     def _folder(self) -> Path:
@@ -124,12 +127,12 @@ class Ending:
 
     @property
     def _run(self) -> ExecutionState | None:
-        """The run as it is on the disk, if it is: another's may be there in its place."""
+        """State of the run on disk; None if the session holds another run."""
         runs = self.state.executions.values() if self.state is not None else ()
         return next((run for run in runs if run.execution_id == self.result.execution_id), None)
 
-    def _missing(self, run: ExecutionState) -> list[str]:
-        """Return the keys that nodes of the run were not given."""
+    def _missing_inputs(self, run: ExecutionState) -> list[str]:
+        """Return the input keys that pending nodes lack."""
         memory = self.state.memory if self.state is not None else {}
         keys = [
             key

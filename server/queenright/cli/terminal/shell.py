@@ -1,4 +1,4 @@
-"""An agent on a runtime of its own, and a person who talks with it."""
+"""`queenright shell`: a conversation with one agent on its own runtime."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from queenright.cli.output.streams import guard_streams
-from queenright.cli.terminal.shell_session import Talk, at_terminal
+from queenright.cli.terminal.shell_session import ShellSession, is_interactive
 from queenright.health.breakers import BreakerRegistry, report_change
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.otlp import ENDPOINT_ENV
@@ -24,7 +24,7 @@ from queenright.server.settings import load_settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellOptions:
-    """What the command line says."""
+    """The options of the command line."""
 
     folder: Path
     model: str | None = None
@@ -36,12 +36,12 @@ class ShellOptions:
 
 def run_shell(options: ShellOptions) -> int:
     """
-    Talk with an agent until it is enough; return the exit code: 1 if its last run did not get to its end.
+    Talk with an agent until the user quits; return the exit code: 1 if the last run did not complete.
 
     Raises:
-        QueenrightError: The settings are refused, or the agent cannot be loaded or started.
+        QueenrightError: The settings are invalid, or the agent cannot be loaded or started.
     """
-    quiet_logs()
+    configure_logging()
     health = load_settings(options.config).health_monitoring
     load = partial(
         AgentRunner.load,
@@ -50,30 +50,32 @@ def run_shell(options: ShellOptions) -> int:
         breakers=BreakerRegistry(health.circuit_breaker, on_change=report_change),
     )
     loaded: dict[str, AgentRunner] = {}
-    # A person may load from anywhere, the agent from beside itself.
-    own = Lifecycle([options.folder.resolve().parent], load=load, loaded=loaded)
-    runner = load(options.folder, model=options.model, storage=options.storage, offered_tools=own.tools)
-    return asyncio.run(_talk(runner, Lifecycle([Path("/")], load=load, loaded=loaded), options))
+    # The user may load agents from anywhere, the agent only from folders beside its own.
+    agent_lifecycle = Lifecycle([options.folder.resolve().parent], load=load, loaded=loaded)
+    runner = load(
+        options.folder, model=options.model, storage=options.storage, offered_tools=agent_lifecycle.tools
+    )
+    return asyncio.run(_converse(runner, Lifecycle([Path("/")], load=load, loaded=loaded), options))
 
 
-async def _talk(runner: AgentRunner, lifecycle: Lifecycle, options: ShellOptions) -> int:
+async def _converse(runner: AgentRunner, lifecycle: Lifecycle, options: ShellOptions) -> int:
     try:
         for warning in (await asyncio.to_thread(runner.validate)).warnings:
             print(f"warning: {warning}", file=sys.stderr)
         runtime = await runner.start()
         info = runner.info()
-        about = (info.description or info.goal or "ready").rstrip(".")
-        print(f"{info.name}: {about}. /help says what can be typed.")
-        talk = Talk(runtime, lifecycle, sys.stdout, terminal=at_terminal())
-        await talk.go(resume=options.resume)
-        return 1 if talk.failed else 0
+        summary = (info.description or info.goal or "ready").rstrip(".")
+        print(f"{info.name}: {summary}. /help lists the commands.")
+        session = ShellSession(runtime, lifecycle, sys.stdout, is_interactive=is_interactive())
+        await session.run(resume=options.resume)
+        return 1 if session.has_failed else 0
     finally:
         await runner.cleanup_async()
         await lifecycle.close()
 
 
-def quiet_logs() -> None:
-    """Let only warnings through to stderr, and nothing of a service that nobody spoke of."""
+def configure_logging() -> None:
+    """Log warnings to stderr; warn about a missing service only if telemetry was configured."""
     if sys.platform == "win32":
         raise QueenrightError("Windows is not supported; run it in WSL or in a container.")
     guard_streams()

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: the first puts a run by, the second ends the program."""
+"""Signals during a run: the first pauses the run, the second ends the program."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Final
 
 from queenright.runtime.events import AgentEvent, EventType
 
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-"""SIGHUP is one too, but the second may only be the shell's word of what the terminal said already."""
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+"""SIGHUP also pauses, but never ends the program: shells send it after the terminal already did."""
 
 
-class Stopping:
+class PauseOnSignal:
     """
-    Sets ``stop`` at the first signal, and ends the program at the second.
+    Sets ``stop`` on the first signal, and ends the program on the second.
 
-    The second is for a pause that takes too long, so nothing is waited for: what a session has on the disk
-    is enough to take it up again, and MCP servers end when their stdin does.
+    The second is for a pause that takes too long, so the program exits without cleaning up: the session on
+    disk can be resumed, and MCP servers end when their stdin closes.
 
     Args:
-        resume_command: What takes up a session, by its id.
+        resume_command: Returns the command that resumes a session.
         session_id: The session, if it is known before the run.
     """
 
@@ -33,40 +33,40 @@ class Stopping:
     def __init__(self, resume_command: Callable[[str], str], session_id: str = "") -> None:
         self.stop = asyncio.Event()
         self.execution_id = ""
-        """The run that is stopped, as soon as it is known."""
+        """The run to stop, as soon as it is known."""
         self._resume_command = resume_command
         self._session_id = session_id
         self._sessions: dict[str, str] = {}
 
-    def listen(self) -> None:
-        """Wait for signals from now on; the event loop must be running."""
+    def install(self) -> None:
+        """Install the signal handlers; the event loop must be running."""
         loop = asyncio.get_running_loop()
-        for number in SIGNALS:
-            loop.add_signal_handler(number, self._first)
-        # Under nohup it is to be ignored.
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, self._on_first)
+        # nohup ignores SIGHUP, which must stay so.
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            loop.add_signal_handler(signal.SIGHUP, self._first)
+            loop.add_signal_handler(signal.SIGHUP, self._on_first)
 
-    def show(self, event: AgentEvent) -> None:
-        """Take in which session a run is in."""
+    def handle_event(self, event: AgentEvent) -> None:
+        """Remember the session of a run."""
         self._sessions[event.execution_id] = event.session_id
 
-    def _first(self) -> None:
+    def _on_first(self) -> None:
         self.stop.set()
         loop = asyncio.get_running_loop()
         loop.remove_signal_handler(signal.SIGHUP)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        for number in SIGNALS:
+        for number in STOP_SIGNALS:
             loop.remove_signal_handler(number)
-            # Not by the loop: it may be what hangs.
-            signal.signal(number, self._second)
+            # Not a handler of the loop, which may be what hangs.
+            signal.signal(number, self._on_second)
 
-    def _second(self, number: int, _: FrameType | None) -> None:
+    def _on_second(self, number: int, _: FrameType | None) -> None:
         session_id = self._sessions.get(self.execution_id) or self._session_id
-        said = "Stopped at once"
+        message = "Stopped without pausing"
         if session_id:
-            said += f"; the session can be resumed. Go on with: {self._resume_command(session_id)}"
-        # Not by print: the signal may have come in the midst of one.
+            message += f"; the session can be resumed: {self._resume_command(session_id)}"
+        # Not print, which the signal may have interrupted.
         with contextlib.suppress(OSError):
-            os.write(2, f"{said}\n".encode())
+            os.write(2, f"{message}\n".encode())
         os._exit(128 + number)

@@ -1,4 +1,4 @@
-"""What can be typed with a slash while talking with agents."""
+"""Slash commands of `queenright shell` and `queenright code`."""
 
 from __future__ import annotations
 
@@ -13,98 +13,102 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.agents.lifecycle_tools import Lifecycle
 
-COMMANDS: Final = {
-    "/graphs": "the agents that are here, and what each does",
-    "/graph": "ID: talk with this one from now on",
-    "/load": "PATH: load the agent in this folder beside the others",
-    "/unload": "ID: stop an agent that was loaded, and remove it",
-    "/sessions": "the newest sessions of the agent you talk with",
-    "/resume": "ID: go on with what a session left unfinished",
-    "/data": "the files that agents wrote in the newest sessions; NAME: show the newest of that name",
-    "/new": "let the next run begin a session of its own",
-    "/help": "this list",
-    "/quit": "end; what goes on is paused (so do Ctrl-D and Ctrl-C)",
+SLASH_COMMANDS: Final = {
+    "/graphs": "list the agents, with their activity",
+    "/graph": "ID: switch to this agent",
+    "/load": "PATH: load another agent from this folder",
+    "/unload": "ID: stop and remove a loaded agent",
+    "/sessions": "list the newest sessions of the current agent",
+    "/resume": "ID: resume the unfinished run of a session",
+    "/data": "list the files that agents wrote in the newest sessions; NAME: show the newest of that name",
+    "/new": "start the next run in a new session",
+    "/help": "show this list",
+    "/quit": "pause active runs and exit (also Ctrl-D, Ctrl-C)",
 }
 
 _SESSIONS_SHOWN: Final = 20
-_LONGEST: Final = 20_000
-"""Bytes of a file that are shown, from its end."""
+_MAX_BYTES: Final = 20_000
+"""Bytes of a file that are shown, counted from its end."""
 
 
-class Commands:
+class SlashCommands:
     """
-    Obeys what needs no run: a look at graphs and sessions, and loading and unloading.
+    Commands that need no run: listing graphs and sessions, loading and unloading agents.
 
     Args:
-        runtime: Where the graphs are.
-        lifecycle: Loads and unloads.
-        say: Shows a line.
+        runtime: Runtime of the graphs.
+        lifecycle: Loads and unloads agents.
+        print_line: Prints a line.
     """
 
-    def __init__(self, runtime: AgentRuntime, lifecycle: Lifecycle, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, runtime: AgentRuntime, lifecycle: Lifecycle, print_line: Callable[[str], None]
+    ) -> None:
         self._runtime = runtime
         self._tools = {tool.name: tool for tool in lifecycle.tools}
-        self._say = say
+        self._print = print_line
 
-    async def obey(self, word: str, rest: str) -> None:
+    async def execute(self, name: str, argument: str) -> None:
         """
-        Do what a command says.
+        Execute a command.
 
         Raises:
-            QueenrightError: It cannot be done; says why.
-            ValueError: Something is missing behind it.
+            QueenrightError: It failed.
+            ValueError: Its argument is missing.
         """
-        match word:
+        match name:
             case "/help":
-                for name, what in COMMANDS.items():
-                    self._say(f"{name:<10} {what}")
+                for command, help_ in SLASH_COMMANDS.items():
+                    self._print(f"{command:<10} {help_}")
             case "/graphs":
                 await self._graphs()
             case "/graph":
-                self._runtime.active_graph_id = _needed(rest, "/graph ID, as /graphs shows it")
+                self._runtime.active_graph_id = _require(argument, "/graph ID; /graphs lists them")
             case "/load":
-                path = await asyncio.to_thread(_folder, _needed(rest, "/load PATH, the agent's folder"))
-                self._say(await self._tool("load_agent", agent_path=path))
+                path = await asyncio.to_thread(_folder, _require(argument, "/load PATH; the agent's folder"))
+                self._print(await self._tool("load_agent", agent_path=path))
             case "/unload":
-                graph = _needed(rest, "/unload ID, as /graphs shows it")
-                self._say(await self._tool("unload_agent", graph_id=graph))
+                graph = _require(argument, "/unload ID; /graphs lists them")
+                self._print(await self._tool("unload_agent", graph_id=graph))
             case "/sessions":
                 await self._sessions()
             case "/data":
-                await self._data(rest.strip())
+                await self._data(argument.strip())
 
     async def _graphs(self) -> None:
         for one in json.loads(await self._tool("list_agents")):
-            here = "*" if one["graph_id"] == self._runtime.active_graph_id else " "
-            waits = f"waits for you: {one['waits_for_user']}" if one.get("waits_for_user") is not None else ""
-            does = waits or (f"{len(one['runs'])} at work" if one["runs"] else "idle")
-            self._say(f"{here} {one['graph_id']:<24} {does}")
+            marker = "*" if one["graph_id"] == self._runtime.active_graph_id else " "
+            waiting = one.get("waits_for_user")
+            activity = f"{len(one['runs'])} running" if one["runs"] else "idle"
+            if waiting is not None:
+                activity = f"waiting for input: {waiting}"
+            self._print(f"{marker} {one['graph_id']:<24} {activity}")
 
     async def _sessions(self) -> None:
         store = self._runtime.session_store()
         states = await self._runtime.disk.run(lambda: store.list_sessions(limit=_SESSIONS_SHOWN))
         for state in states:
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(state.created_at))
-            self._say(f"{state.session_id}  {state.status.value:<10} {when}  {state.entry_point}")
+            self._print(f"{state.session_id}  {state.status.value:<10} {when}  {state.entry_point}")
         if not states:
-            self._say("No sessions.")
+            self._print("No sessions.")
 
     async def _data(self, name: str) -> None:
-        """List the files that agents wrote, or show the newest of a name."""
-        files = await self._runtime.disk.run(lambda: _written(self._runtime))
+        """List the files that agents wrote, or show the newest with a name."""
+        files = await self._runtime.disk.run(lambda: _artifacts(self._runtime))
         if not name:
             for path, graph_id, shown in files:
                 when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(path.stat().st_mtime))
-                self._say(f"{shown:<32} {graph_id:<24} {when}")
+                self._print(f"{shown:<32} {graph_id:<24} {when}")
             if not files:
-                self._say("No agent has written a file.")
+                self._print("No files.")
             return
         found = next((path for path, _, shown in files if shown == name), None)
         if found is None:
-            raise ValueError(f"no agent has written a file {name!r}; /data lists what there is")
-        text = await self._runtime.disk.run(lambda: _end_of(found))
+            raise ValueError(f"there is no file {name!r}; /data lists the files")
+        text = await self._runtime.disk.run(lambda: _read_end(found))
         for line in text.splitlines():
-            self._say(line)
+            self._print(line)
 
     async def _tool(self, name: str, **arguments: str) -> str:
         context = {"runtime": self._runtime, "graph_id": ""}
@@ -114,8 +118,8 @@ class Commands:
         return result.content
 
 
-def _written(runtime: AgentRuntime) -> list[tuple[Path, str, str]]:
-    """Return the files in the newest sessions of all graphs, newest first: path, graph, name. Blocks."""
+def _artifacts(runtime: AgentRuntime) -> list[tuple[Path, str, str]]:
+    """Return the files of the newest sessions, newest first: path, graph, name. Blocks."""
     found: list[tuple[float, Path, str, str]] = []
     for graph_id in runtime.list_graphs():
         for _, state in runtime.list_sessions(graph_id)[:_SESSIONS_SHOWN]:
@@ -128,15 +132,15 @@ def _written(runtime: AgentRuntime) -> list[tuple[Path, str, str]]:
     return [one[1:] for one in found]
 
 
-def _end_of(path: Path) -> str:
+def _read_end(path: Path) -> str:
     """Return the end of a file as text. Blocks."""
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _LONGEST))
+        file.seek(max(0, path.stat().st_size - _MAX_BYTES))
         return file.read().decode("utf-8", "replace")
 
 
-def said(value: Any) -> str:
-    """Return an output as words."""
+def format_output(value: Any) -> str:
+    """Return an output of a run as text."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -144,7 +148,7 @@ def _folder(typed: str) -> str:
     return str(Path(typed).expanduser().resolve())
 
 
-def _needed(rest: str, usage: str) -> str:
-    if not rest:
-        raise ValueError(f"say which: {usage}")
-    return rest
+def _require(argument: str, usage: str) -> str:
+    if not argument:
+        raise ValueError(f"the argument is missing: {usage}")
+    return argument

@@ -1,4 +1,4 @@
-"""What the terminal asks of a service: the client's answers, as values. Nothing else asks the client."""
+"""The only module of the interface that calls the client; returns the models that the screens show."""
 
 from __future__ import annotations
 
@@ -12,15 +12,25 @@ from pydantic import BaseModel
 from queenright.client import AsyncQueenright
 from queenright.client.errors import RequestRefusedError
 from queenright.client.notices import Notice
-from queenright.tui.event_lines import FEED, WORK, Line
-from queenright.tui.transcript import before
-from queenright.tui.values import Before, Breaker, Graph, Loaded, Moment, Row, Said, Ticket, Worker
+from queenright.tui.event_lines import FEED_TYPES, WORK_TYPES, EventLine
+from queenright.tui.models import (
+    Breaker,
+    ChatEntry,
+    FleetEvent,
+    Graph,
+    LoadedAgent,
+    Row,
+    Ticket,
+    Transcript,
+    Worker,
+)
+from queenright.tui.transcript import build_transcript
 
 _TICKETS: Final = 200
 _HISTORY: Final = 200
 _SESSIONS: Final = 20
 _MESSAGES: Final = 100
-_TALK: Final = (
+_CONVERSATION_TYPES: Final = (
     "client_output_delta",
     "client_input_requested",
     "execution_completed",
@@ -29,13 +39,13 @@ _TALK: Final = (
 )
 
 
-class Link:
+class ServiceGateway:
     """
-    One service.
+    The service behind the interface.
 
     Args:
-        client: What asks it.
-        by: Who acts; kept in the audit trail.
+        client: Client of the service.
+        by: Name of the operator for the audit trail.
     """
 
     def __init__(self, client: AsyncQueenright, *, by: str) -> None:
@@ -44,78 +54,78 @@ class Link:
 
     @property
     def url(self) -> str:
-        """Where the service is."""
+        """URL of the service."""
         return self._client.url
 
     async def close(self) -> None:
-        """Give up its connections."""
+        """Close the connections."""
         await self._client.aclose()
 
-    # -- what there is --------------------------------------------------------------------------
+    # -- lists ---------------------------------------------------------------------------------
 
     async def workers(self) -> list[Worker]:
-        """Return every worker, each of its sessions."""
+        """Return all sessions of all workers."""
         return [Worker.of(_row(one)) async for one in self._client.agents.list()]
 
     async def tickets(self) -> list[Ticket]:
-        """Return the newest tickets, over or not."""
+        """Return the newest tickets, open and closed."""
         return [Ticket.of(_row(one)) async for one in self._client.tickets.list(limit=_TICKETS)]
 
     async def breakers(self) -> list[Breaker]:
-        """Return every circuit breaker."""
+        """Return all circuit breakers."""
         return [Breaker.of(_row(one)) async for one in self._client.breakers.list()]
 
-    async def feed(self) -> tuple[list[Line], list[str]]:
-        """Return what happened lately, oldest first, and the ids of those events."""
+    async def feed(self) -> tuple[list[EventLine], list[str]]:
+        """Return the latest feed lines, oldest first, and the ids of their events."""
         rows = _row(await self._client.service.status())["feed"][::-1]
-        return [Line(row["time"], row["kind"], row["text"]) for row in rows], [row["id"] for row in rows]
+        return [EventLine(row["time"], row["kind"], row["text"]) for row in rows], [row["id"] for row in rows]
 
     async def history(self, agent_id: str) -> list[Row]:
-        """Return what happened to a worker in the last day, oldest first."""
+        """Return the events of a worker in the last day, oldest first."""
         found = [_row(one) async for one in self._client.agents.history(agent_id, limit=_HISTORY)]
         return sorted(found, key=lambda row: row["seq"])
 
-    # -- what happens ---------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------
 
     def fleet_events(
-        self, told: Callable[[Notice], None], last_event_id: str | None
-    ) -> AsyncIterator[Moment]:
-        """Yield what happens to anybody, over every break of the connection, which ``told`` is told of."""
-        return self._events((*FEED, *WORK), None, told, last_event_id)
+        self, on_notice: Callable[[Notice], None], last_event_id: str | None
+    ) -> AsyncIterator[FleetEvent]:
+        """Yield events of the fleet; reconnects after breaks and reports them to ``on_notice``."""
+        return self._events((*FEED_TYPES, *WORK_TYPES), None, on_notice, last_event_id)
 
-    def worker_events(self, agent_id: str) -> AsyncIterator[Moment]:
-        """Yield everything that one worker does, from now on."""
+    def worker_events(self, agent_id: str) -> AsyncIterator[FleetEvent]:
+        """Yield all events of one worker from now on."""
         return self._events("all", agent_id)
 
-    def talk_events(self, told: Callable[[Notice], None]) -> AsyncIterator[Moment]:
-        """Yield what agents that are loaded say and ask, and how their runs end; ``told`` as above."""
-        return self._events(_TALK, None, told)
+    def conversation_events(self, on_notice: Callable[[Notice], None]) -> AsyncIterator[FleetEvent]:
+        """Yield messages, input requests and run results of loaded agents."""
+        return self._events(_CONVERSATION_TYPES, None, on_notice)
 
     async def _events(
         self,
         types: Sequence[str] | str,
         agent_id: str | None,
-        told: Callable[[Notice], None] = lambda notice: None,
+        on_notice: Callable[[Notice], None] = lambda notice: None,
         last_event_id: str | None = None,
-    ) -> AsyncIterator[Moment]:
+    ) -> AsyncIterator[FleetEvent]:
         stream = self._client.events.stream(
-            types=types, agent=agent_id, last_event_id=last_event_id, wait=True, told=told
+            types=types, agent=agent_id, last_event_id=last_event_id, wait=True, on_notice=on_notice
         )
         async with aclosing(stream):
             async for event in stream:
-                yield Moment.of(_row(event))
+                yield FleetEvent.of(_row(event))
 
-    # -- what is done ---------------------------------------------------------------------------
+    # -- actions --------------------------------------------------------------------------------
 
     async def nudge(self, worker: Worker, message: str) -> str:
-        """Tell a worker something, the usual reminder if it is blank; return what became of it."""
+        """Nudge a worker, with the usual reminder if ``message`` is blank; return the outcome."""
         found = await self._client.agents.nudge(
             worker.agent_id, message.strip() or None, session_id=worker.session_id, by=self.by
         )
-        return _became(_row(found))
+        return _outcome_text(_row(found))
 
     async def terminate(self, worker: Worker, reason: str) -> str:
-        """Stop this life of a worker; return what became of it."""
+        """Terminate this incarnation of a worker; return the outcome."""
         found = await self._client.agents.terminate(
             worker.agent_id,
             reason,
@@ -123,27 +133,27 @@ class Link:
             incarnation_id=worker.incarnation_id or None,
             by=self.by,
         )
-        return _became(_row(found))
+        return _outcome_text(_row(found))
 
     async def acknowledge(self, ticket_id: str) -> None:
-        """Say that a person has a ticket in hand."""
+        """Acknowledge a ticket."""
         await self._client.tickets.acknowledge(ticket_id, by=self.by)
 
-    async def reset(self, name: str) -> None:
+    async def reset_breaker(self, name: str) -> None:
         """Close a circuit breaker."""
         await self._client.breakers.reset(name, by=self.by)
 
     # -- the queen ------------------------------------------------------------------------------
 
-    async def messages(self, ticket_id: str) -> list[Said]:
-        """Return what was said about a ticket, oldest first."""
-        return [_said(_row(one)) for one in await self._client.tickets.messages(ticket_id)]
+    async def messages(self, ticket_id: str) -> list[ChatEntry]:
+        """Return the messages about a ticket, oldest first."""
+        return [_entry(_row(one)) for one in await self._client.tickets.messages(ticket_id)]
 
-    async def ask_queen(self, ticket_id: str, question: str) -> Said:
-        """Ask the queen about a ticket; return her answer once she has one."""
-        return _said(_row(await self._client.tickets.chat(ticket_id, question, by=self.by)))
+    async def ask_queen(self, ticket_id: str, question: str) -> ChatEntry:
+        """Send the queen a question about a ticket; return her answer."""
+        return _entry(_row(await self._client.tickets.chat(ticket_id, question, by=self.by)))
 
-    # -- agents that are loaded -----------------------------------------------------------------
+    # -- loaded agents ------------------------------------------------------------------------
 
     async def load(self, path: str) -> str:
         """Load an agent; return its name."""
@@ -153,15 +163,15 @@ class Link:
         """Unload an agent; its runs are paused."""
         await self._client.agents.unload(agent_id)
 
-    async def loaded(self) -> list[Loaded]:
-        """Return the agents that are loaded."""
+    async def loaded(self) -> list[LoadedAgent]:
+        """Return the loaded agents."""
         return [
-            Loaded(agent_id=one.agent_id, active=one.active_graph_id, graphs=tuple(one.graphs))
+            LoadedAgent(agent_id=one.agent_id, active_graph=one.active_graph_id, graphs=tuple(one.graphs))
             for one in await self._client.agents.loaded()
         ]
 
     async def has_run(self, agent_id: str, execution_id: str) -> bool:
-        """Return whether a run is one of this agent that is loaded, in whichever of its graphs."""
+        """Return whether a loaded agent has a run with this id, in any of its graphs."""
         try:
             await self._client.agents.execution(agent_id, execution_id)
         except RequestRefusedError as error:
@@ -170,17 +180,17 @@ class Link:
             raise
         return True
 
-    async def before(self, agent_id: str, graph_id: str) -> Before:
-        """Return what was said with a graph of an agent before, and what it waits for."""
-        asked = self._client.agents
+    async def transcript(self, agent_id: str, graph_id: str) -> Transcript:
+        """Return the stored transcript of a graph, and what it waits for."""
+        agents = self._client.agents
         session = await self._session(agent_id, graph_id)
         if session is None:
-            return Before()
+            return Transcript()
         rows = [
-            _row(one) async for one in asked.messages(agent_id, session, graph_id=graph_id, limit=_MESSAGES)
+            _row(one) async for one in agents.messages(agent_id, session, graph_id=graph_id, limit=_MESSAGES)
         ]
-        nodes = [_row(one) async for one in asked.nodes(agent_id, graph_id)]
-        return before(rows, nodes, self.by)
+        nodes = [_row(one) async for one in agents.nodes(agent_id, graph_id)]
+        return build_transcript(rows, nodes, self.by)
 
     async def graphs(self, agent_id: str) -> list[Graph]:
         """Return the graphs of an agent, its own first."""
@@ -197,7 +207,7 @@ class Link:
                 waiting=await self._waiting(agent_id, one.graph_id) if running.get(one.graph_id) else (),
             )
             async for one in self._client.agents.graphs(agent_id)
-            if not one.of_service  # nobody talks with those here
+            if not one.of_service  # not graphs of the service itself
         ]
         return sorted(found, key=lambda one: (not one.primary, one.graph_id))
 
@@ -207,12 +217,12 @@ class Link:
 
     async def nodes(self, agent_id: str, graph_id: str) -> list[Row]:
         """Return the nodes of a graph with their edges, in the graph's order."""
-        asked = self._client.agents
-        names = [one.node_id async for one in asked.nodes(agent_id, graph_id)]
-        return [_row(await asked.node(agent_id, graph_id, name)) for name in names]
+        agents = self._client.agents
+        names = [one.node_id async for one in agents.nodes(agent_id, graph_id)]
+        return [_row(await agents.node(agent_id, graph_id, name)) for name in names]
 
-    async def data(self, agent_id: str, graph_id: str) -> Row:
-        """Return what the session of a graph knows: of the one that goes on, else of the newest."""
+    async def session_memory(self, agent_id: str, graph_id: str) -> Row:
+        """Return the memory of a graph's active session, else of its newest."""
         session_id = await self._session(agent_id, graph_id)
         if session_id is None:
             return {}
@@ -220,39 +230,39 @@ class Link:
         return _row(found)["memory"]  # type: ignore[no-any-return]
 
     async def _session(self, agent_id: str, graph_id: str) -> str | None:
-        asked = self._client.agents
-        sessions = [one async for one in asked.sessions(agent_id, graph_id=graph_id, limit=_SESSIONS)]
-        going_on = next((one for one in sessions if one.status == "active"), None)
-        return (going_on or sessions[0]).session_id if sessions else None
+        agents = self._client.agents
+        sessions = [one async for one in agents.sessions(agent_id, graph_id=graph_id, limit=_SESSIONS)]
+        active = next((one for one in sessions if one.status == "active"), None)
+        return (active or sessions[0]).session_id if sessions else None
 
-    async def switch(self, agent_id: str, graph_id: str) -> None:
-        """Let what is said go to another graph of an agent."""
+    async def set_active_graph(self, agent_id: str, graph_id: str) -> None:
+        """Set the graph of an agent that receives messages."""
         await self._client.agents.set_active_graph(agent_id, graph_id)
 
     async def add_graph(self, agent_id: str, path: str) -> str:
-        """Load a further graph for an agent; return its id."""
+        """Add a graph to an agent; return its id."""
         return str(_row(await self._client.agents.add_graph(agent_id, path))["graph_id"])
 
     async def remove_graph(self, agent_id: str, graph_id: str) -> None:
-        """Unload a further graph of an agent."""
+        """Remove a graph from an agent."""
         await self._client.agents.remove_graph(agent_id, graph_id)
 
-    async def say(self, agent_id: str, text: str) -> str:
-        """Say something to an agent; return whether a node got it or a run was started."""
+    async def send_message(self, agent_id: str, text: str) -> str:
+        """Send a message to an agent; return whether a node received it or a run was started."""
         found = _row(await self._client.agents.chat(agent_id, text))
-        return f"{found['node_id']} has it" if found["status"] == "injected" else "a run was started"
+        return f"delivered to {found['node_id']}" if found["status"] == "injected" else "started a run"
 
 
 def _row(model: BaseModel) -> dict[str, Any]:
     return model.model_dump(mode="json")
 
 
-def _said(row: Row) -> Said:
-    return Said(by=row["by"], text=row["text"], at=row["at"], mine=row["role"] == "operator")
+def _entry(row: Row) -> ChatEntry:
+    return ChatEntry(by=row["by"], text=row["text"], at=row["at"], is_own=row["role"] == "operator")
 
 
-def _became(row: Row) -> str:
-    words = {"done": "done", "queued": "it waits for the worker to fetch it"}
+def _outcome_text(row: Row) -> str:
+    texts = {"done": "done", "queued": "queued until the worker fetches it"}
     outcome = str(row["outcome"])
     detail = f": {row['detail']}" if row.get("detail") else ""
-    return words.get(outcome, outcome.replace("_", " ") + detail)
+    return texts.get(outcome, outcome.replace("_", " ") + detail)

@@ -1,7 +1,7 @@
 """
-What the terminal shows, as values: workers, tickets, breakers, agents that are loaded, and what happens.
+The models that the screens show: workers, tickets, breakers, loaded agents, events.
 
-Each is made of a row of the HTTP API (``docs/api.md``). Times are in seconds since the epoch.
+Each is made from a row of the HTTP API (``docs/api.md``). Times are in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from datetime import datetime
 from typing import Any, Final, Self
 
 WORST_FIRST: Final = ("failing", "stuck", "degraded", "healthy")
-"""States of health."""
+"""Health states."""
 
 SEVERITIES: Final = ("low", "medium", "high", "critical")
 
-LIVE: Final = frozenset({"open", "intervening", "acknowledged"})
-"""Where a ticket stands that is not over."""
+OPEN_STATUSES: Final = frozenset({"open", "intervening", "acknowledged"})
+"""Statuses of open tickets."""
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """One session of a worker, and how it is getting on."""
+    """One session of a worker."""
 
     agent_id: str
     session_id: str
@@ -77,12 +77,12 @@ class Worker:
 
     @property
     def key(self) -> str:
-        """Which line it is: name and session."""
+        """Key of its row: name and session."""
         return f"{self.agent_id}\n{self.session_id}"
 
     @property
-    def doing(self) -> str:
-        """What it does now, in a few words."""
+    def current_activity(self) -> str:
+        """Current activity, or the outcome of an ended session."""
         if self.ended:
             return self.outcome
         return f"waiting: {self.question}" if self.question else self.activity.removeprefix("working: ")
@@ -90,7 +90,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
-    """An escalation about one worker."""
+    """A ticket about one worker."""
 
     ticket_id: str
     agent_id: str
@@ -99,7 +99,7 @@ class Ticket:
     status: str
     kind: str
     cause: str
-    suggested: str
+    suggested_action: str
     evidence: str
     occurrences: int
     first_seen: float
@@ -116,7 +116,7 @@ class Ticket:
             status=row["status"],
             kind=row["kind"],
             cause=row["cause"],
-            suggested=row["suggested_action"],
+            suggested_action=row["suggested_action"],
             evidence=row["evidence_snippet"],
             occurrences=row["occurrences"],
             first_seen=row["first_seen"],
@@ -124,15 +124,15 @@ class Ticket:
         )
 
     @property
-    def live(self) -> bool:
-        """Whether it is not over yet."""
-        return self.status in LIVE
+    def is_open(self) -> bool:
+        """Whether the ticket is open."""
+        return self.status in OPEN_STATUSES
 
     @property
     def rank(self) -> tuple[bool, int, float]:
-        """Where it stands in the list: what is not over and most severe comes first, then the newest."""
+        """Sort key: open and most severe first, then newest."""
         severity = SEVERITIES.index(self.severity) if self.severity in SEVERITIES else 0
-        return (not self.live, -severity if self.live else 0, -self.first_seen)
+        return (not self.is_open, -severity if self.is_open else 0, -self.first_seen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,56 +160,56 @@ class Breaker:
 
     @property
     def rank(self) -> tuple[int, str]:
-        """Where it stands in the list: what is open comes first."""
+        """Sort key: open first."""
         return (("open", "half_open", "closed").index(self.state), self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class LoadedAgent:
     """An agent that runs inside the service."""
 
     agent_id: str
-    active: str
-    """The graph that what is said goes to."""
+    active_graph: str
+    """The graph that receives messages."""
     graphs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """A graph of an agent that is loaded."""
+    """A graph of a loaded agent."""
 
     graph_id: str
     agent_id: str
     active: bool
     primary: bool
     running: int
-    """Runs that go on now."""
+    """Number of active runs."""
     waiting: tuple[str, ...]
-    """Nodes that wait for their user."""
+    """Nodes that wait for input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """One message of a talk."""
+class ChatEntry:
+    """One message of a conversation."""
 
     by: str
     text: str
     at: float
-    mine: bool
+    is_own: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Before:
-    """What was said with a graph before: in its newest session, one that goes on if there is one."""
+class Transcript:
+    """Stored messages of a graph's active session, else of its newest."""
 
-    said: tuple[Said, ...] = ()
-    through: float = 0.0
-    """When the last of it was said."""
+    entries: tuple[ChatEntry, ...] = ()
+    until: float = 0.0
+    """Time of the last message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
-    """One event; the keys of ``data`` by type are in ``docs/events.md``."""
+class FleetEvent:
+    """One event; ``docs/events.md`` lists the keys of ``data`` by type."""
 
     type: str
     time: float
@@ -223,7 +223,7 @@ class Moment:
 
     @classmethod
     def of(cls, row: Row) -> Self:
-        """Return the event of one line of the event stream; ``time`` is ISO 8601 there."""
+        """Return the event for a row of the event stream, where ``time`` is ISO 8601."""
         time = row["time"]
         return cls(
             type=str(row["type"]),
