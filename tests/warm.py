@@ -29,11 +29,16 @@ from typing import IO, Any, NoReturn, Self
 _IMPORTED = (
     *(
         "queenright.client.synchronous.client",
-        "queenright.cli.jobs.audit",
-        "queenright.cli.jobs.evaluate",
+        "queenright.health.audit_export",
+        "queenright.judge.evaluation",
         "queenright.cli.jobs.judge",
     ),
-    *("queenright.cli.jobs.service", "queenright.cli.terminal.run_agent", "queenright.cli.jobs.rules", "queenright.server.up"),
+    *(
+        "queenright.cli.jobs.service",
+        "queenright.cli.terminal.run_agent",
+        "queenright.cli.jobs.rules",
+        "queenright.server.up",
+    ),
     *("httpcore", "rich.markdown"),
 )
 

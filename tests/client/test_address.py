@@ -20,7 +20,7 @@ def test_what_is_said_comes_before_the_environment_and_that_before_this_machine(
 
 @pytest.mark.parametrize("url", ["notaurl", "http://", "ftp://here", "http://127.0.0.1:x", "http://[::1"])
 def test_what_is_no_url_is_called_so(url: str) -> None:
-    with pytest.raises(InvalidAddressError, match="is no URL; name the service as in http://"):
+    with pytest.raises(InvalidAddressError, match="is not a URL; write one like http://"):
         resolve_url(url, {})
 
 
@@ -40,7 +40,7 @@ def test_a_token_is_what_is_said_else_of_the_file_else_of_the_environment(tmp_pa
 def test_what_is_no_token_is_refused_without_being_told(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_bytes(b"s\xc3\xa4cret")
-    for arguments in ({"said": "two words-sécret"}, {"said": ""}, {"said": None, "file": file}):
+    for arguments in ({"token": "two words-sécret"}, {"token": ""}, {"token": None, "file": file}):
         with pytest.raises(InvalidAddressError) as refused:
             resolve_token(**arguments, environment={})
         assert "cret" not in str(refused.value)
@@ -66,5 +66,5 @@ def test_a_name_is_one_segment_whatever_is_in_it() -> None:
 
 
 def test_half_of_a_character_is_no_name() -> None:
-    with pytest.raises(InvalidAddressError, match="half of a character"):
+    with pytest.raises(InvalidAddressError, match="lone surrogate"):
         build_path("api", "agents", "a\ud800")

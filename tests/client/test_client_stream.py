@@ -152,6 +152,6 @@ async def test_what_is_no_event_ends_the_stream_and_says_so() -> None:
 
     async with AsyncQueenright("http://there:1", transport=httpx.MockTransport(odd)) as qr:
         stream = qr.events.stream()
-        with pytest.raises(UnreachableError, match="sends is no stream of our events"):
+        with pytest.raises(UnreachableError, match="does not send a Queenright event stream"):
             await anext(stream)
         assert [event async for event in stream] == []

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from queenright.cli.jobs.judge import JobOptions, _News, run_always, run_once
+from queenright.cli.jobs.judge import JobOptions, TicketChanges, run_forever, run_once
 from queenright.judge.stack.http import InvalidQueryError, InvalidSelectorError
 from queenright.judge.stack.job import Look, StackJudge
 from queenright.judge.stack.stale_tickets import TOLD_AFTER, Unseen
@@ -106,12 +106,12 @@ def test_what_is_shown_between_two_looks_is_not_said_anew_for_a_worker_that_is_n
     look = Look(
         at=2 * TOLD_AFTER, workers=(), tickets=(known,), closed=(), dismissed=0, unknown=0, unseen=unseen
     )
-    news = _News(as_json=False)
-    news.tell(look)
+    news = TicketChanges(as_json=False)
+    news.print_check(look)
     capsys.readouterr()
 
-    news.show([known])
-    news.tell(look)
+    news.print_tickets([known])
+    news.print_check(look)
 
     assert capsys.readouterr().out == ""
 
@@ -148,7 +148,7 @@ async def test_what_nobody_has_thought_of_is_not_known_and_shows_no_secret(
     assert "hunter2" not in said + caplog.text
 
 
-@pytest.mark.parametrize("go", [run_once, lambda options: run_always(options, 0.0)])
+@pytest.mark.parametrize("go", [run_once, lambda options: run_forever(options, 0.0)])
 @pytest.mark.parametrize("state", ["/proc/nope", "{tmp}/file", "{tmp}/file/below"])
 def test_a_state_that_cannot_be_used_is_misuse_and_said_in_a_line(
     tmp_path: Path, state: str, go: Callable[[JobOptions], int], capsys: pytest.CaptureFixture[str]
@@ -182,7 +182,7 @@ def test_run_goes_on_whatever_a_look_comes_to(
 
     monkeypatch.setattr(StackJudge, "look", broken)
 
-    assert run_always(JobOptions(prometheus="http://127.0.0.1:1", state=tmp_path), 0.0) == 0
+    assert run_forever(JobOptions(prometheus="http://127.0.0.1:1", state=tmp_path), 0.0) == 0
     said = capsys.readouterr().err
     assert looks == []
     assert "ZeroDivisionError: division by zero" in said
@@ -264,7 +264,7 @@ def test_run_does_not_end_where_the_first_look_is_refused(
 
     monkeypatch.setattr(StackJudge, "look", look)
 
-    assert run_always(JobOptions(prometheus="http://127.0.0.1:1", state=tmp_path), 0.0) == 0
+    assert run_forever(JobOptions(prometheus="http://127.0.0.1:1", state=tmp_path), 0.0) == 0
     assert looks == []
     assert "422 too many samples" in capsys.readouterr().err
 
@@ -395,5 +395,5 @@ def test_run_ends_at_once_where_the_selector_is_wrong(
 
     monkeypatch.setattr(StackJudge, "look", broken)
 
-    assert run_always(JobOptions(prometheus="http://127.0.0.1:1", state=tmp_path), 0.0) == 2
+    assert run_forever(JobOptions(prometheus="http://127.0.0.1:1", state=tmp_path), 0.0) == 2
     assert "parse error" in capsys.readouterr().err

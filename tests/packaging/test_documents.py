@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from queenright.cli.main import app
+from queenright.cli.app import app
 from queenright.cli.command_table import COMMANDS
 
 ROOT = Path(__file__).parents[2]

@@ -169,7 +169,7 @@ async def test_only_one_message_at_a_time_is_sent_as_an_order(
     code, out, err = await queenright(running, ticket_id, "--act", "--say", "acknowledge", "--by", "ada")
     everything, _, why = await queenright(running, ticket_id, "--act", typed="acknowledge\n")
 
-    assert (code, out, err) == (0, "Noted: ada has it in hand.\n", "")
+    assert (code, out, err) == (0, "Noted: Acknowledged by ada.\n", "")
     assert everything == 2
     assert "--say" in why
     ticket = (await http.get(f"/api/tickets/{ticket_id}")).json()

@@ -16,8 +16,8 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from queenright.alerting.rules import rule_files
-from queenright.cli.jobs.dashboards import GrafanaRequiredError, dashboards_of
-from queenright.cli.main import app
+from queenright.cli.app import app
+from queenright.cli.jobs.dashboards import GrafanaRequiredError, render_dashboards
 from queenright.grafana.boards import dashboards
 from queenright.grafana.files import dashboards_folder
 from queenright.health.settings import HealthSettings
@@ -311,13 +311,13 @@ def test_the_dashboards_are_right() -> None:
 def test_those_with_default_thresholds_are_the_committed_ones_and_those_that_the_code_makes() -> None:
     settings = Settings()
 
-    assert dashboards_of(settings) == dashboards(HealthSettings())
-    assert dashboards_of(settings) == {p.name: p.read_text() for p in dashboards_folder().glob("*.json")}
+    assert render_dashboards(settings) == dashboards(HealthSettings())
+    assert render_dashboards(settings) == {p.name: p.read_text() for p in dashboards_folder().glob("*.json")}
 
 
 def test_the_console_that_they_link_to_is_the_one_of_the_settings() -> None:
     settings = Settings.model_validate({"alerting": {"console_url": "https://q.example/"}})
-    assert dashboards_of(settings) == dashboards(HealthSettings(), console="https://q.example")
+    assert render_dashboards(settings) == dashboards(HealthSettings(), console="https://q.example")
 
 
 def test_other_thresholds_are_drawn(tmp_path: Path, redrawn: str) -> None:
@@ -348,7 +348,7 @@ def without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_settings_that_move_no_line_need_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     without_the_extra(monkeypatch)
     settings = Settings.model_validate({"health_monitoring": {"stall": {"unknown_seconds": 1200}}})
-    assert dashboards_of(settings) == dashboards_of(Settings())
+    assert render_dashboards(settings) == render_dashboards(Settings())
 
 
 @pytest.mark.parametrize("format_", ["kubernetes", "mixin"])
@@ -372,7 +372,7 @@ def test_without_the_extra_an_export_goes_on_with_the_lines_of_the_defaults_and_
     assert ">= 1200" in (mixin / "prometheus" / "rules" / "agents.yml").read_text()
     assert "at the default thresholds" in (mixin / "README.md").read_text()
     boards = {path.name: path.read_text() for path in (mixin / "grafana" / "dashboards").iterdir()}
-    assert boards == dashboards_of(load_settings(Path(redrawn)), defaults=True)
+    assert boards == render_dashboards(load_settings(Path(redrawn)), defaults=True)
 
 
 def test_without_the_extra_other_thresholds_say_what_they_need(
@@ -392,7 +392,7 @@ def test_a_fault_of_a_dashboard_is_found(tmp_path: Path, monkeypatch: pytest.Mon
         "links": [{"url": "/d/queenright-nowhere"}],
     }
     monkeypatch.setattr(
-        "queenright.cli.jobs.dashboards.dashboards_of",
+        "queenright.cli.jobs.dashboards.render_dashboards",
         lambda *_, **__: {"a.json": json.dumps(board), "b.json": json.dumps(board)},
     )
     result = queenright("dashboards", "check")
@@ -421,7 +421,7 @@ def test_the_commands_of_the_page_about_adopting_run(tmp_path: Path) -> None:
 
 def test_the_command_line_stays_light() -> None:
     """What rules and dashboards need is imported when they run."""
-    code = "import sys, queenright.cli.main; print([m for m in ('yaml', 'pydantic') if m in sys.modules])"
+    code = "import sys, queenright.cli.app; print([m for m in ('yaml', 'pydantic') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True)
     assert done.stdout.strip() == "[]"
 

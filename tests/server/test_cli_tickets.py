@@ -97,7 +97,7 @@ async def test_the_list_says_that_ended_sessions_are_not_shown(running: Running)
 
     short, whole = await queenright(running, "list"), await queenright(running, "list", "--all")
 
-    assert short.out == "No agents.\n1 ended session is not shown; --all shows it.\n"
+    assert short.out == "No agents.\n1 ended session not shown; see --all.\n"
     assert "looper" in whole.out
     assert "not shown" not in whole.out
 

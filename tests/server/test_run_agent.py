@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from queenright.cli.terminal.progress import Progress
+from queenright.cli.terminal.conversation import RunProgress
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.storage.files import locked
 from tests.runtime.agents import TALKER, TALKS, adder, chatter, circler, folder_of, keeper, talker
@@ -512,45 +512,45 @@ def event(type_: EventType, node: str = "work", **data: Any) -> AgentEvent:
 def test_an_event_is_one_line_or_none(shown: AgentEvent, line: str) -> None:
     out = io.StringIO()
 
-    Progress(out, "g").show(shown)
+    RunProgress(out, "g").handle_event(shown)
 
     assert out.getvalue() == line
 
 
 def test_words_that_came_piece_by_piece_are_not_said_again_as_the_question() -> None:
     out = io.StringIO()
-    progress = Progress(out, "g")
+    progress = RunProgress(out, "g")
 
     for piece in ("Who ", "are you?"):
-        progress.show(event(EventType.CLIENT_OUTPUT_DELTA, text=piece))
-    progress.show(event(EventType.CLIENT_INPUT_REQUESTED, question="Who are you?"))
-    progress.show(event(EventType.CLIENT_INPUT_REQUESTED, question="And now?"))
+        progress.handle_event(event(EventType.CLIENT_OUTPUT_DELTA, text=piece))
+    progress.handle_event(event(EventType.CLIENT_INPUT_REQUESTED, question="Who are you?"))
+    progress.handle_event(event(EventType.CLIENT_INPUT_REQUESTED, question="And now?"))
 
     assert out.getvalue() == "Who are you?\nAnd now?\n"
-    assert progress.asked.qsize() == 2
+    assert progress.input_requests.qsize() == 2
 
 
 def test_whose_words_they_are_is_said_where_several_speak() -> None:
     out = io.StringIO()
-    progress = Progress(out, "g", names=True)
+    progress = RunProgress(out, "g", has_speaker_names=True)
 
-    progress.show(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="Good "))
-    progress.show(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="day.\n"))
-    progress.show(event(EventType.TOOL_CALL_COMPLETED, "one", tool="look", outcome="ok"))
-    progress.show(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="I looked"))
-    progress.show(event(EventType.CLIENT_OUTPUT_DELTA, "two", text="So did I"))
-    progress.show(event(EventType.CLIENT_INPUT_REQUESTED, "one", question="And you?"))
+    progress.handle_event(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="Good "))
+    progress.handle_event(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="day.\n"))
+    progress.handle_event(event(EventType.TOOL_CALL_COMPLETED, "one", tool="look", outcome="ok"))
+    progress.handle_event(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="I looked"))
+    progress.handle_event(event(EventType.CLIENT_OUTPUT_DELTA, "two", text="So did I"))
+    progress.handle_event(event(EventType.CLIENT_INPUT_REQUESTED, "one", question="And you?"))
 
     assert out.getvalue() == ("one: Good day.\none: look ok\none: I looked\ntwo: So did I\none: And you?\n")
 
 
 def test_another_graph_is_told_by_its_name() -> None:
     out = io.StringIO()
-    progress = Progress(out, "mine")
+    progress = RunProgress(out, "mine")
 
-    progress.show(event(EventType.EXECUTION_STARTED, ""))
-    progress.show(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="Good day."))
-    progress.show(event(EventType.TOOL_CALL_COMPLETED, "two", tool="look", outcome="ok"))
+    progress.handle_event(event(EventType.EXECUTION_STARTED, ""))
+    progress.handle_event(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="Good day."))
+    progress.handle_event(event(EventType.TOOL_CALL_COMPLETED, "two", tool="look", outcome="ok"))
 
     assert out.getvalue() == "g: session s1\ng/one: Good day.\ng/two: look ok\n"
 
@@ -558,7 +558,7 @@ def test_another_graph_is_told_by_its_name() -> None:
 def test_what_a_model_says_cannot_steer_the_terminal() -> None:
     out = io.StringIO()
 
-    Progress(out, "g").show(event(EventType.CLIENT_OUTPUT_DELTA, text="a\x1b[2Jb\rc\x9bd\te\n"))
+    RunProgress(out, "g").handle_event(event(EventType.CLIENT_OUTPUT_DELTA, text="a\x1b[2Jb\rc\x9bd\te\n"))
 
     assert out.getvalue() == "a[2Jbcd\te\n"
 

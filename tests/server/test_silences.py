@@ -13,7 +13,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
-from queenright.cli.main import app
+from queenright.cli.app import app
 from queenright.server.up import Running, serving
 from tests.alerting.conftest import ServedPeer, peer, start_peer
 from tests.alerting.real import RealAlertmanager, people, real_alertmanager

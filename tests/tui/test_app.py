@@ -16,12 +16,12 @@ from queenright.api.status import FeedLine
 from queenright.client.notices import Notice as StreamNotice
 from queenright.tui.app import QueenrightApp
 from queenright.tui.gateway import ServiceGateway
+from queenright.tui.models import FleetEvent, Worker
 from queenright.tui.screens.dialogs import ConfirmDialog
-from queenright.tui.screens.fleet import SHOWN, FleetScreen
+from queenright.tui.screens.fleet import MAX_WORKERS, FleetScreen
 from queenright.tui.screens.queen import QueenScreen
 from queenright.tui.screens.talk import TalkScreen
 from queenright.tui.screens.worker import WorkerScreen
-from queenright.tui.models import FleetEvent, Worker
 from queenright.tui.widgets.row_table import RowTable
 from tests.tui.canned import BESIDE, NOW, PAGED, TICKETS, Canned, event, row, worker
 from tests.tui.pictures import seldom, text_of
@@ -32,7 +32,9 @@ from tests.waiting import until
 async def terminal(
     canned: Canned, *, notice_seconds: float = 30.0
 ) -> AsyncIterator[tuple[QueenrightApp, Pilot[None]]]:
-    app = QueenrightApp(ServiceGateway(canned.client(), by="ada"), clock=lambda: NOW, notice_seconds=notice_seconds)
+    app = QueenrightApp(
+        ServiceGateway(canned.client(), by="ada"), clock=lambda: NOW, notice_seconds=notice_seconds
+    )
     async with app.run_test(size=(80, 24)) as pilot:
         yield app, pilot
 
@@ -61,22 +63,22 @@ async def test_feed_is_in_order_after_a_break(is_forgotten: bool) -> None:
             row(FeedLine, text="meanwhile", id=meanwhile["id"]),
             row(FeedLine, text="before", id=before["id"]),
         ]
-        app._stream_told(StreamNotice("lost"))
-        app._stream_told(StreamNotice("connected"))
+        app._on_stream_notice(StreamNotice("lost"))
+        app._on_stream_notice(StreamNotice("connected"))
         if is_forgotten:
-            app._stream_told(StreamNotice("reset"))
+            app._on_stream_notice(StreamNotice("reset"))
             await until(lambda: len(app.app_state.fleet.feed) == 2, "what happened meanwhile")
             return
         # Whatever the notice made it ask for is answered before the stream's own account comes.
         await until(lambda: not app.app_state.fleet.stale, "the lists")
-        app.take(FleetEvent.of(meanwhile))
+        app.handle_event(FleetEvent.of(meanwhile))
 
         assert ["meanwhile" in line.text for line in app.app_state.fleet.feed] == [False, True]
 
 
 async def test_a_notice_goes_by_itself() -> None:
     async with terminal(Canned([]), notice_seconds=0.01) as (app, _):
-        app.take(FleetEvent.of(PAGED[0]))
+        app.handle_event(FleetEvent.of(PAGED[0]))
         assert len(app.app_state.notices) == 1
         await until(lambda: not len(app.app_state.notices), "it is gone")
 
@@ -84,7 +86,7 @@ async def test_a_notice_goes_by_itself() -> None:
 async def test_ctrl_q_at_a_notice_leads_to_the_queen_and_the_notice_is_seen() -> None:
     async with terminal(Canned([])) as (app, pilot):
         await until(lambda: app.app_state.fleet.tickets, "the tickets")
-        app.take(FleetEvent.of(PAGED[0]))
+        app.handle_event(FleetEvent.of(PAGED[0]))
         await pilot.press("ctrl+q")
 
         assert isinstance(app.screen, QueenScreen)
@@ -103,7 +105,7 @@ async def test_a_graph_in_the_background_that_fails_is_a_notice_and_the_talk_goe
             lambda: "Which folder shall I check?" in [one.text for one in talk.conversation.entries],
             "a question",
         )
-        app.take(FleetEvent.of(BESIDE))
+        app.handle_event(FleetEvent.of(BESIDE))
         await until(lambda: len(app.app_state.notices), "the notice")
 
         assert [one.title for one in app.app_state.notices] == ["log_digest failed"]
@@ -113,15 +115,17 @@ async def test_a_graph_in_the_background_that_fails_is_a_notice_and_the_talk_goe
 async def test_what_graphs_want_is_a_notice_where_no_talk_is_open() -> None:
     asks = event("client_input_requested", 1, "docs_checker", graph="docs_checker", question="All?")
     async with terminal(Canned([])) as (app, _):
-        app.take(FleetEvent.of(BESIDE))
+        app.handle_event(FleetEvent.of(BESIDE))
         await until(lambda: len(app.app_state.notices), "the notice")
         assert isinstance(app.screen, FleetScreen)
 
-        app.take(FleetEvent.of({**asks, "id": "one"}))
+        app.handle_event(FleetEvent.of({**asks, "id": "one"}))
         app.app_state.chatted_agents.add("docs_checker")
-        await until(app._runs.empty, "it is looked at")
-        app.take(FleetEvent.of({**asks, "id": "two"}))
-        await until(lambda: "docs_checker asks" in [one.title for one in app.app_state.notices], "the question")
+        await until(app._run_events.empty, "it is looked at")
+        app.handle_event(FleetEvent.of({**asks, "id": "two"}))
+        await until(
+            lambda: "docs_checker asks" in [one.title for one in app.app_state.notices], "the question"
+        )
 
 
 async def test_graph_that_was_just_loaded_is_told_of_while_the_list_that_has_it_is_on_its_way() -> None:
@@ -141,8 +145,8 @@ async def test_graph_that_was_just_loaded_is_told_of_while_the_list_that_has_it_
     canned = Slow()
     async with terminal(canned) as (app, _):
         await until(lambda: canned.asked_for, "the list is on its way")
-        app.take(FleetEvent.of(BESIDE))
-        await until(app._runs.empty, "it is looked at")
+        app.handle_event(FleetEvent.of(BESIDE))
+        await until(app._run_events.empty, "it is looked at")
         canned.comes.set()
         await until(lambda: len(app.app_state.notices), "the notice")
 
@@ -192,13 +196,13 @@ async def written(app: QueenrightApp, pilot: Pilot[None], line: str) -> None:
 async def test_of_many_workers_the_worst_are_listed_and_any_can_be_opened() -> None:
     async with terminal(Canned([])) as (app, pilot):
         await until(lambda: app.app_state.fleet.workers, "the workers")
-        many = [worker(f"agent_{number}", "healthy") for number in range(2 * SHOWN)]
+        many = [worker(f"agent_{number}", "healthy") for number in range(2 * MAX_WORKERS)]
         app.app_state.fleet.set_workers(Worker.of(one) for one in [*many, worker("zebra", "stuck")])
         app.app_state.fleet.stale.clear()
         await app.redraw()
 
-        assert f"Fleet {2 * SHOWN + 1}, the worst {SHOWN}" in text_of(app)
-        assert app.screen.query_one(RowTable).row_count == SHOWN
+        assert f"Fleet {2 * MAX_WORKERS + 1}, the worst {MAX_WORKERS}" in text_of(app)
+        assert app.screen.query_one(RowTable).row_count == MAX_WORKERS
         await pilot.press("slash")
         await written(app, pilot, "/worker agent_399")
         await until(lambda: isinstance(app.screen, WorkerScreen), "the worker's screen")

@@ -10,17 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.tui import styles
-from queenright.tui.run_ownership import RunOwnership
-from queenright.tui.commands import COMMANDS, Command, InvalidCommandError, help_lines, parse, message_text
+from queenright.tui.app_state import add_notice_for
+from queenright.tui.commands import (
+    COMMANDS,
+    Command,
+    InvalidCommandError,
+    help_lines,
+    message_text,
+    parse_command,
+)
 from queenright.tui.conversation import Conversation, background_notice
 from queenright.tui.event_lines import feed_line, work_line
 from queenright.tui.fleet_state import FleetState
+from queenright.tui.formatting import clip, short_duration, short_number, sparkline, strip_control
+from queenright.tui.models import Breaker, ChatEntry, FleetEvent, Ticket, Transcript, Worker
 from queenright.tui.notices import NoticeList
-from queenright.tui.app_state import add_notice_for
-from queenright.tui.worker_history import WorkerHistory, bad_steps
-from queenright.tui.transcript import before
-from queenright.tui.models import Transcript, Breaker, FleetEvent, ChatEntry, Ticket, Worker
-from queenright.tui.formatting import short_duration, short_number, clip, strip_control, sparkline
+from queenright.tui.run_ownership import RunOwnership
+from queenright.tui.transcript import build_transcript
+from queenright.tui.worker_history import WorkerHistory, count_bad_steps
 from tests.tui.canned import BREAKERS, HAPPENED, HISTORY, NODES, NOW, SAID, STREAM, TICKETS, WORKERS, event
 
 
@@ -73,10 +80,13 @@ def test_an_open_breaker_comes_before_one_that_is_closed() -> None:
 
 
 def test_an_event_that_is_told_twice_counts_once() -> None:
-    known, told = fleet(), FleetEvent.of(event("health_state_changed", 1, **{"from": "stuck", "to": "healthy"}))
+    known, told = (
+        fleet(),
+        FleetEvent.of(event("health_state_changed", 1, **{"from": "stuck", "to": "healthy"})),
+    )
 
-    assert known.see(told)
-    assert not known.see(told)
+    assert known.handle_event(told)
+    assert not known.handle_event(told)
     assert len(known.feed) == 1
 
 
@@ -84,7 +94,7 @@ def test_a_change_of_state_moves_a_worker_before_the_list_is_asked_for_again() -
     known = fleet()
     known.stale.clear()
 
-    known.see(FleetEvent.of(event("health_state_changed", 1, **{"from": "stuck", "to": "healthy"})))
+    known.handle_event(FleetEvent.of(event("health_state_changed", 1, **{"from": "stuck", "to": "healthy"})))
 
     found = known.worker("deep_research_agent")
     assert found is not None
@@ -97,9 +107,12 @@ def test_a_change_of_state_moves_a_worker_before_the_list_is_asked_for_again() -
 def test_activity_is_counted_in_spans_up_to_now() -> None:
     known = fleet()
     for ago_ in (12, 11, 1):
-        known.see(FleetEvent.of(event("step_completed", ago_, "price_watch", verdict="ACCEPT")))
+        known.handle_event(FleetEvent.of(event("step_completed", ago_, "price_watch", verdict="ACCEPT")))
 
-    assert known.activity("price_watch", NOW, 4) == [0, 2, 0, 1] or sum(known.activity("price_watch", NOW, 4)) == 3
+    assert (
+        known.activity("price_watch", NOW, 4) == [0, 2, 0, 1]
+        or sum(known.activity("price_watch", NOW, 4)) == 3
+    )
     assert known.activity("nobody", NOW, 3) == [0, 0, 0]
 
 
@@ -113,13 +126,13 @@ def test_every_type_of_the_feed_has_a_line_and_deltas_have_none() -> None:
 # -- one worker -------------------------------------------------------------------------------------
 
 
-def test_story_has_states_bad_steps_tokens_and_lines_of_its_own_worker_only() -> None:
-    story = WorkerHistory("deep_research_agent")
+def test_history_has_states_bad_steps_tokens_and_lines_of_its_own_worker_only() -> None:
+    history = WorkerHistory("deep_research_agent")
     history.load_history(HISTORY)
     for one in STREAM:
-        history.see(FleetEvent.of(one))
+        history.handle_event(FleetEvent.of(one))
 
-    assert history.see(moment("step_completed", "somebody else")) is None
+    assert history.handle_event(moment("step_completed", "somebody else")) is None
     assert [state for _, state in history.states][-1] == "stuck"
     assert list(history.bad_steps) == [1, 2, 3, 4, 5, 6]
     assert history.tokens[-1] == 980
@@ -138,11 +151,11 @@ def test_story_has_states_bad_steps_tokens_and_lines_of_its_own_worker_only() ->
 def test_bad_steps_before_the_first_verdict_that_is_known_count(
     verdicts: list[str], now: int, counts: list[int]
 ) -> None:
-    assert bad_steps(verdicts, now) == counts
+    assert count_bad_steps(verdicts, now) == counts
 
 
 def test_history_of_states_shows_the_worst_of_each_span_by_height() -> None:
-    drawn = styles.history([(10, "healthy"), (22, "stuck"), (23, "healthy")], 0, 40, 4)
+    drawn = styles.render_states([(10, "healthy"), (22, "stuck"), (23, "healthy")], 0, 40, 4)
 
     assert drawn.plain == "·▁▅▁" or drawn.plain == "▁▁▅▁"
 
@@ -166,14 +179,14 @@ def test_deltas_become_one_message_and_a_question_in_it_is_not_asked_twice() -> 
     talk = Conversation("bee", "main")
 
     for one in (delta("Which "), delta("folder?"), delta("noise", graph="other")):
-        talk.see(one)
-    talk.see(
+        talk.handle_event(one)
+    talk.handle_event(
         moment("client_input_requested", graph_id="main", node_id="ask", data={"question": "Which folder?"})
     )
-    talk.typed("docs", "ada", NOW)
-    talk.see(delta("Thanks."))
+    talk.add_user_message("docs", "ada", NOW)
+    talk.handle_event(delta("Thanks."))
 
-    assert [one.text for one in talk.said] == ["Which folder?", "docs", "Thanks."]
+    assert [one.text for one in talk.entries] == ["Which folder?", "docs", "Thanks."]
 
 
 @pytest.mark.parametrize(
@@ -190,24 +203,24 @@ def test_a_graph_in_the_background_is_told_of_beside_the_talk(kind: str, title: 
         Conversation("bee", "main"),
     )
 
-    talk.see(told)
+    talk.handle_event(told)
 
-    said = background_notice(told, agent_id="bee", active=False)
+    said = background_notice(told, agent_id="bee", is_active=False)
     assert said is not None
     assert said.title == title
-    assert talk.said == []
+    assert talk.entries == []
 
 
 def test_what_another_graph_does_else_is_silent_and_switching_is_seen() -> None:
     talk = Conversation("bee", "main")
 
     paused = moment("execution_paused", graph_id="other")
-    talk.see(paused)
-    assert background_notice(paused, agent_id="bee", active=False) is None
-    talk.switch("other", NOW)
-    talk.see(delta("Now I speak.", graph="other"))
+    talk.handle_event(paused)
+    assert background_notice(paused, agent_id="bee", is_active=False) is None
+    talk.switch_graph("other", NOW)
+    talk.handle_event(delta("Now I speak.", graph="other"))
 
-    assert [one.text for one in talk.said] == ["── graph other ──", "Now I speak."]
+    assert [one.text for one in talk.entries] == ["── graph other ──", "Now I speak."]
 
 
 def test_what_was_said_before_is_there_with_the_question_that_waits() -> None:
@@ -215,9 +228,9 @@ def test_what_was_said_before_is_there_with_the_question_that_waits() -> None:
     call = {"id": "c", "name": "ask_user", "arguments": '{"question": "Go on?"}'}
     asks = {**SAID[1], "seq": 4, "at": NOW - 30, "text": "One moment.", "tool_calls": [call]}
 
-    known = before([asks, *SAID], waiting, "ada")
+    known = build_transcript([asks, *SAID], waiting, "ada")
 
-    assert [(one.by, one.text) for one in known.said] == [
+    assert [(one.by, one.text) for one in known.entries] == [
         ("", 'a run began with {"topic": "links that lead nowhere"}'),
         ("ask", "All pages, or those that changed this week?"),
         ("ada", "All of them."),
@@ -233,31 +246,33 @@ def told(text: str, by: str = "ask") -> ChatEntry:
 
 def test_what_is_told_again_after_what_was_said_before_is_there_once() -> None:
     talk = Conversation("bee", "main")
-    talk.load_transcript(Transcript(said=(told("Which folder?"), told("talk waits", by="")), through=NOW), 0)
+    talk.load_transcript(Transcript(entries=(told("Which folder?"), told("talk waits", by="")), until=NOW), 0)
 
-    talk.see(delta("Which folder?"))
+    talk.handle_event(delta("Which folder?"))
     asked = moment(
         "client_input_requested", graph_id="main", node_id="ask", data={"question": "Which folder?"}
     )
-    talk.see(asked)
+    talk.handle_event(asked)
 
-    assert [one.text for one in talk.said] == ["Which folder?", "talk waits"]
+    assert [one.text for one in talk.entries] == ["Which folder?", "talk waits"]
 
 
 def test_after_a_break_a_talk_is_as_the_service_has_it_and_goes_on() -> None:
     talk = Conversation("bee")
-    talk.switch("other", NOW)
-    talk.note("the talk before", NOW)
-    talk.switch("main", NOW)
-    talk.see(delta("Which "))
-    mark = len(talk.said)
-    talk.typed("docs", "ada", NOW)
-    talk.typed("and tests", "ada", NOW)
+    talk.switch_graph("other", NOW)
+    talk.add_note("the talk before", NOW)
+    talk.switch_graph("main", NOW)
+    talk.handle_event(delta("Which "))
+    mark = len(talk.entries)
+    talk.add_user_message("docs", "ada", NOW)
+    talk.add_user_message("and tests", "ada", NOW)
 
-    talk.load_transcript(Transcript(said=(told("Which folder?"), told("docs", by="ada")), through=NOW - 1), mark)
-    talk.see(delta("Thanks."))
+    talk.load_transcript(
+        Transcript(entries=(told("Which folder?"), told("docs", by="ada")), until=NOW - 1), mark
+    )
+    talk.handle_event(delta("Thanks."))
 
-    assert [one.text for one in talk.said] == [
+    assert [one.text for one in talk.entries] == [
         "the talk before",
         "── graph main ──",
         "Which folder?",
@@ -269,12 +284,12 @@ def test_after_a_break_a_talk_is_as_the_service_has_it_and_goes_on() -> None:
 
 def test_a_sentence_that_is_in_no_log_yet_goes_on_over_a_break() -> None:
     talk = Conversation("bee", "main")
-    talk.see(delta("Which "))
+    talk.handle_event(delta("Which "))
 
-    talk.load_transcript(Transcript(said=(told("Hello."),), through=NOW - 1), 1)
-    talk.see(delta("folder?"))
+    talk.load_transcript(Transcript(entries=(told("Hello."),), until=NOW - 1), 1)
+    talk.handle_event(delta("folder?"))
 
-    assert [one.text for one in talk.said] == ["Hello.", "Which folder?"]
+    assert [one.text for one in talk.entries] == ["Hello.", "Which folder?"]
 
 
 async def test_whose_run_it_is_is_asked_once_a_run() -> None:
@@ -287,7 +302,7 @@ async def test_whose_run_it_is_is_asked_once_a_run() -> None:
 
     owners = RunOwnership(has_run)
     found = [
-        await owners.belongs(moment("execution_failed", execution_id=run), "bee")
+        await owners.is_run_of(moment("execution_failed", execution_id=run), "bee")
         for run in ("own", "other", "", "own")
     ]
 
@@ -331,9 +346,9 @@ def test_a_ticket_has_one_notice_and_other_events_have_none() -> None:
 
 
 def test_commands_are_told_from_words() -> None:
-    assert parse("/graph main") == Command("graph", "main")
-    assert parse("what is this?") is None
-    assert parse("//usr/bin") is None
+    assert parse_command("/graph main") == Command("graph", "main")
+    assert parse_command("what is this?") is None
+    assert parse_command("//usr/bin") is None
     assert message_text("//usr/bin") == "/usr/bin"
     assert len(help_lines()) == len(COMMANDS)
 
@@ -344,7 +359,7 @@ def test_commands_are_told_from_words() -> None:
 )
 def test_a_command_that_cannot_be_meant_says_what_would_be_one(line: str, why: str) -> None:
     with pytest.raises(InvalidCommandError, match=why):
-        parse(line)
+        parse_command(line)
 
 
 # -- words ------------------------------------------------------------------------------------------
@@ -367,5 +382,11 @@ def test_a_sparkline_is_as_wide_as_asked_for_and_nothing_is_no_bar(numbers: list
 
 
 def test_times_and_numbers_are_short() -> None:
-    assert [short_duration(one) for one in (None, 5, 300, 7_200, 200_000)] == ["-", "5 s", "5 min", "2 h", "2 d"]
+    assert [short_duration(one) for one in (None, 5, 300, 7_200, 200_000)] == [
+        "-",
+        "5 s",
+        "5 min",
+        "2 h",
+        "2 d",
+    ]
     assert [short_number(one) for one in (950, 12_300, 4_500_000)] == ["950", "12.3k", "4.5M"]

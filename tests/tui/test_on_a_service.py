@@ -19,7 +19,7 @@ from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.tui.app import QueenrightApp
 from queenright.tui.gateway import ServiceGateway
-from queenright.tui.screens.dialogs import Ask, ConfirmDialog, Help
+from queenright.tui.screens.dialogs import ConfirmDialog, HelpDialog, PromptDialog
 from queenright.tui.screens.fleet import FleetScreen
 from queenright.tui.screens.queen import QueenScreen
 from queenright.tui.screens.talk import TalkScreen
@@ -92,7 +92,7 @@ async def test_worker_is_opened_with_its_vital_signs_and_its_stream_goes_on(home
         await shows(app, "Bad steps")
         stream = app.screen
         assert isinstance(stream, WorkerScreen)
-        await until(lambda: stream.story.states, "its history")
+        await until(lambda: stream.history.states, "its history")
         await said_in_the_stream(home, app, "one more try")
 
         await pilot.press("escape")
@@ -131,7 +131,7 @@ async def test_queen_answers_about_the_ticket_while_the_workers_stream_goes_on(h
 async def test_nudge_is_asked_for_and_says_what_became_of_it(home: House) -> None:
     async with terminal(home, by="nudger") as (app, pilot):
         await pilot.press("n")
-        await until(lambda: isinstance(app.screen, Ask), "the question")
+        await until(lambda: isinstance(app.screen, PromptDialog), "the question")
         await pilot.press(*"look elsewhere", "enter")
         await shows(app, "nudge of looper")
 
@@ -143,9 +143,9 @@ async def test_terminate_needs_a_reason_and_a_yes(home: House) -> None:
     async with terminal(home, by="stopper") as (app, pilot):
         for answer in "ny":
             await pilot.press("t")
-            await until(lambda: isinstance(app.screen, Ask), "why")
+            await until(lambda: isinstance(app.screen, PromptDialog), "why")
             await pilot.press("enter")
-            assert isinstance(app.screen, Ask)
+            assert isinstance(app.screen, PromptDialog)
             await pilot.press(*"it loops", "enter")
             await until(lambda: isinstance(app.screen, ConfirmDialog), "really?")
             done = await home.service.health.interventions(10, "looper")
@@ -282,7 +282,7 @@ async def another_porter_speaks(home: House, app: QueenrightApp) -> None:
     before = list(talk.conversation.entries)
     await home.ask("POST", "/api/agents", json={"path": str(home.roots / "porter")}, status=201)
     run, session = await home.begun("porter")
-    owners = app.app_state.owners
+    owners = app.app_state.run_ownership
     await until(lambda: ("guide", run) in owners._known, "its words have come")
     await home.ask("POST", "/api/agents/porter/chat", json={"message": "Cy", "session_id": session})
     await home.over("porter", run)
@@ -302,7 +302,7 @@ async def typed(app: QueenrightApp, pilot: Pilot[None], line: str) -> None:
 async def test_help_lists_keys_and_commands_and_a_wrong_command_is_said(home: House) -> None:
     async with terminal(home) as (app, pilot):
         await pilot.press("question_mark")
-        await until(lambda: isinstance(app.screen, Help), "help")
+        await until(lambda: isinstance(app.screen, HelpDialog), "help")
         await pilot.press("escape")
         await typed(app, pilot, "/fly")
         await shows(app, "there is no command /fly")

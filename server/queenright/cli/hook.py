@@ -39,7 +39,7 @@ def forward_call(arguments: list[str]) -> None:
     _thread.start_new_thread(_run, (arguments, answers, waiting_times, finished))
     try:
         if not finished.acquire(timeout=LIMIT) and waiting_times:
-            # The answer has begun: the service waiting_times for an operator.
+            # The answer has begun: the service waits for an operator.
             finished.acquire(timeout=waiting_times[0])
         if answers:
             os.write(1, answers[0])

@@ -33,7 +33,7 @@ def coder_graph(tools: Iterable[str]) -> GraphSpec:
 
 
 def guardian_graph(tools: Iterable[str]) -> GraphSpec:
-    """Return the graph of the guardian, which starts in the coder's session when another graph's run fails."""
+    """Return the guardian's graph, which starts when a run of another graph fails."""
     node = NodeSpec(
         id="guard",
         description="Handles failed agents.",

@@ -68,7 +68,7 @@ class FleetScreen(AppScreen):
         Binding("shift+tab", "next_tab(-1)", "Previous", show=False, priority=True),
         ("n", "nudge", "Nudge"),
         ("t", "terminate", "Terminate"),
-        ("a", "acknowledge", "Acknowledge"),
+        ("a", "acknowledge", "Ack"),
         ("r", "reset", "Reset"),
     ]
 

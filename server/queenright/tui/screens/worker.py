@@ -29,7 +29,7 @@ class WorkerScreen(WorkerStreamScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         ("n", "nudge", "Nudge"),
         ("t", "terminate", "Terminate"),
-        ("a", "acknowledge", "Acknowledge"),
+        ("a", "acknowledge", "Ack"),
         ("c", "talk", "Talk"),
     ]
 
