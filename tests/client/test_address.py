@@ -45,7 +45,9 @@ def test_what_is_no_token_is_refused_without_being_told(tmp_path: Path) -> None:
             resolve_token(**arguments, environment={})
         assert "cret" not in str(refused.value)
 
-    with pytest.raises(InvalidAddressError, match=r"cannot be read from /nowhere/token \(No such file"):
+    with pytest.raises(
+        InvalidAddressError, match=r"cannot read the token from /nowhere/token \(No such file"
+    ):
         resolve_token(None, file="/nowhere/token", environment={})
 
 

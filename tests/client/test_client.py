@@ -226,9 +226,9 @@ async def test_who_answers_and_is_no_queenright_is_called_so(running: Running) -
     async with AsyncQueenright("http://there:1", transport=httpx.MockTransport(other)) as qr:
         for call, words in (
             (qr.service.status(), "http://there:1 is not Queenright: the response is not a JSON object"),
-            (qr.service.version(), "no Version: version: .*of one version"),
+            (qr.service.version(), "not a valid Version: version: .*same version"),
             (qr.agents.list().__anext__(), "without 'agents'"),
-            (qr.events.stream().__anext__(), "it is no stream of events"),
+            (qr.events.stream().__anext__(), "the response is not an event stream"),
         ):
             with pytest.raises(UnreachableError, match=words):
                 await call

@@ -42,7 +42,7 @@ def test_the_tools_read_the_text_files_of_one_folder_and_nothing_else(library: L
     assert library.files == ["bees.md"]
     assert library.search("bees") == ["bees.md:1", "bees.md:2"]
     for path in ("../bees.md", "/etc/hostname", "way-out.md", ".venv/hidden.md", "secret.key"):
-        with pytest.raises(FileNotFoundError, match="list_files names those that are"):
+        with pytest.raises(FileNotFoundError, match="list_files lists the files"):
             library.read_file(path)
 
 
@@ -66,10 +66,11 @@ def verdicts_of(
     found: Counter[str] = Counter()
     with Worker("tester", telemetry=Telemetry("http://127.0.0.1:9"), registry=registry) as worker:
         with contextlib.suppress(FleetStoppedError, ProviderError):
+            task = Task("node", "task", turn_seconds=0, answer_seconds=0)
             run_task(
                 worker,
                 model,
-                Task("node", "task", turn_seconds=0, answer_seconds=0),
+                task,
                 tools,
                 sleep,
                 take_nudges,

@@ -43,10 +43,10 @@ async def test_service_that_is_away_is_said_so_and_lists_come_back_with_it() -> 
     canned = Canned()
     canned.away = True
     async with terminal(canned) as (app, _):
-        await until(seldom(lambda: "does not answer" in text_of(app)), "it is said")
+        await until(seldom(lambda: "does not respond" in text_of(app)), "it is said")
         canned.away = False
         await until(seldom(lambda: "billing_export" in text_of(app)), "the fleet is there")
-        await until(seldom(lambda: "does not answer" not in text_of(app)), "and nothing else is said")
+        await until(seldom(lambda: "does not respond" not in text_of(app)), "and nothing else is said")
 
 
 @pytest.mark.parametrize("is_forgotten", [False, True])
@@ -171,7 +171,7 @@ async def test_what_nobody_thought_of_is_a_notice_and_a_line_in_the_log(
 
     async with terminal(Canned([])) as (app, pilot):
         await until(lambda: app.app_state.fleet.breakers, "the breakers")
-        monkeypatch.setattr(app.app_state.gateway, "reset", broken)
+        monkeypatch.setattr(app.app_state.gateway, "reset_breaker", broken)
         await pilot.press("3")
         await until(lambda: app.screen.query_one("#breakers", RowTable).selected, "a breaker")
         await pilot.press("r")
@@ -201,7 +201,7 @@ async def test_of_many_workers_the_worst_are_listed_and_any_can_be_opened() -> N
         app.app_state.fleet.stale.clear()
         await app.redraw()
 
-        assert f"Fleet {2 * MAX_WORKERS + 1}, the worst {MAX_WORKERS}" in text_of(app)
+        assert f"Fleet {2 * MAX_WORKERS + 1}, worst {MAX_WORKERS}" in text_of(app)
         assert app.screen.query_one(RowTable).row_count == MAX_WORKERS
         await pilot.press("slash")
         await written(app, pilot, "/worker agent_399")
@@ -271,7 +271,7 @@ async def test_what_is_typed_is_no_key() -> None:
         assert app.is_running
         assert app.screen.query_one("#input").value == "/qnt?"  # type: ignore[attr-defined]
         await pilot.press("escape")
-        assert app.screen.query_one("#input").has_class("away")
+        assert app.screen.query_one("#input").has_class("hidden")
 
 
 async def test_the_queen_is_not_offered_where_there_is_no_ticket() -> None:

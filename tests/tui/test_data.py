@@ -194,7 +194,7 @@ def test_deltas_become_one_message_and_a_question_in_it_is_not_asked_twice() -> 
     [
         ("client_input_requested", "other asks"),
         ("execution_failed", "other failed"),
-        ("execution_completed", "other is done"),
+        ("execution_completed", "other completed"),
     ],
 )
 def test_a_graph_in_the_background_is_told_of_beside_the_talk(kind: str, title: str) -> None:
@@ -231,13 +231,13 @@ def test_what_was_said_before_is_there_with_the_question_that_waits() -> None:
     known = build_transcript([asks, *SAID], waiting, "ada")
 
     assert [(one.by, one.text) for one in known.entries] == [
-        ("", 'a run began with {"topic": "links that lead nowhere"}'),
+        ("", 'run started with {"topic": "links that lead nowhere"}'),
         ("ask", "All pages, or those that changed this week?"),
         ("ada", "All of them."),
         ("ask", "One moment.\nGo on?"),
         ("", "ask waits for your answer"),
     ]
-    assert known.through == NOW - 30
+    assert known.until == NOW - 30
 
 
 def told(text: str, by: str = "ask") -> ChatEntry:
@@ -355,7 +355,7 @@ def test_commands_are_told_from_words() -> None:
 
 @pytest.mark.parametrize(
     ("line", "why"),
-    [("/fly", "there is no command"), ("/load", "needs <path>"), ("/graphs all", "takes nothing")],
+    [("/fly", "unknown command"), ("/load", "needs <path>"), ("/graphs all", "takes no argument")],
 )
 def test_a_command_that_cannot_be_meant_says_what_would_be_one(line: str, why: str) -> None:
     with pytest.raises(InvalidCommandError, match=why):

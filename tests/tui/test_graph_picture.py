@@ -27,7 +27,7 @@ def test_each_node_has_its_state_and_what_comes_after_it() -> None:
     ]
 
     assert graph_lines(nodes) == [
-        "? ask     waiting for you     → search, ask if it fails",
+        "? ask     waiting for input   → search, ask on failure",
         "▶ search  working             → write if n > 3",
         "○ write   idle",
     ]

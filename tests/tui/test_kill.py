@@ -48,14 +48,14 @@ async def test_over_a_kill_the_feed_misses_nothing(tmp_path: Path, port: int) ->
             happened += await happens(url, range(4, 20))
             os.kill(process.pid, signal.SIGKILL)
             await process.wait()
-            await until(seldom(lambda: "does not answer" in text_of(app)), "it is said")
+            await until(seldom(lambda: "does not respond" in text_of(app)), "it is said")
 
             process = await start(storage, port)
             happened += await happens(url, range(20, 30))
             await until(lambda: len(told(app)) >= len(happened), "what happened meanwhile")
             await until(seldom(lambda: "number 29." in text_of(app)), "it is on the screen")
             assert told(app) == happened
-            assert "does not answer" not in text_of(app)
+            assert "does not respond" not in text_of(app)
     finally:
         process.terminate()
         await process.wait()

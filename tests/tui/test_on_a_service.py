@@ -133,7 +133,7 @@ async def test_nudge_is_asked_for_and_says_what_became_of_it(home: House) -> Non
         await pilot.press("n")
         await until(lambda: isinstance(app.screen, PromptDialog), "the question")
         await pilot.press(*"look elsewhere", "enter")
-        await shows(app, "nudge of looper")
+        await shows(app, "nudge looper:")
 
     done = [one for one in await home.service.health.interventions(10, "looper") if one.by == "nudger"]
     assert [one.message for one in done] == ["look elsewhere"]
@@ -152,7 +152,7 @@ async def test_terminate_needs_a_reason_and_a_yes(home: House) -> None:
             assert not [one for one in done if one.by == "stopper"]
             await pilot.press(answer)
             await until(lambda: isinstance(app.screen, FleetScreen), "back")
-        await shows(app, "end of looper")
+        await shows(app, "terminate looper:")
 
     [done_] = [one for one in await home.service.health.interventions(10, "looper") if one.by == "stopper"]
     assert (done_.kind.value, done_.reason) == ("terminate", "it loops")
@@ -236,7 +236,7 @@ async def test_agent_is_loaded_talked_with_and_unloaded_and_a_second_graph_is_to
         await shows(app, "talk waits for your answer")
         assert text_of(app).count("Who are you?") == 1
         await typed(app, pilot, "Ada")
-        await shows(app, "the run is done")
+        await shows(app, "the run completed")
 
         await typed(app, pilot, f"/load {home.roots / 'porter'}")
         await shows(app, " porter ")
@@ -251,7 +251,7 @@ async def test_agent_is_loaded_talked_with_and_unloaded_and_a_second_graph_is_to
         await shows(app, "[porter]")
         await shows(app, "talk waits for your answer")
         await typed(app, pilot, "/graphs")
-        await shows(app, "▸ porter, 1 run, waiting for you at talk")
+        await shows(app, "▸ porter, 1 run, waiting for input at talk")
         await typed(app, pilot, "/nodes")
         await shows(app, "? talk")
         await typed(app, pilot, "/data")
@@ -259,7 +259,7 @@ async def test_agent_is_loaded_talked_with_and_unloaded_and_a_second_graph_is_to
 
         await another_porter_speaks(home, app)
         await typed(app, pilot, "Bo")
-        await shows(app, "the run is done")
+        await shows(app, "the run completed")
         await typed(app, pilot, "/graphs")
         await shows(app, "▸ porter, idle")
         await typed(app, pilot, "/graph nobody")
@@ -293,7 +293,7 @@ async def another_porter_speaks(home: House, app: QueenrightApp) -> None:
 async def typed(app: QueenrightApp, pilot: Pilot[None], line: str) -> None:
     """Write a line into the command line at once, and send it: key by key takes long."""
     line_ = app.screen.query_one("#input", Input)
-    if line_.has_class("away"):
+    if line_.has_class("hidden"):
         await pilot.press("slash")
     line_.value = line
     await pilot.press("enter")
@@ -305,6 +305,6 @@ async def test_help_lists_keys_and_commands_and_a_wrong_command_is_said(home: Ho
         await until(lambda: isinstance(app.screen, HelpDialog), "help")
         await pilot.press("escape")
         await typed(app, pilot, "/fly")
-        await shows(app, "there is no command /fly")
+        await shows(app, "unknown command /fly")
         await typed(app, pilot, "/graphs")
         await shows(app, "/talk <agent> opens one")
