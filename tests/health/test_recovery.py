@@ -912,7 +912,7 @@ async def test_a_worker_that_runs_must_be_terminated_first(hive: Hive) -> None:
 @pytest.mark.parametrize(
     ("beats", "said"),
     [
-        (True, r"then run: queenright recover s1 \(possible 40 s after its last heartbeat\)"),
+        (True, r"then: queenright recover s1 \(possible 40 s after its last heartbeat\)"),
         (False, "start it where it ran: it sends no heartbeats"),
     ],
 )

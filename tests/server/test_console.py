@@ -323,7 +323,7 @@ async def test_a_worker_is_stopped_with_a_reason_and_only_in_the_life_that_was_l
     assert other.status_code == 409
     assert "it was restarted meanwhile" in refusal(other)
     assert "It &lt;loops&gt;.</textarea>" in other.text
-    assert said(done) == "Terminated. Its state is in checkpoint cp-7."
+    assert said(done) == "It has stopped. Its state is in cp-7."
 
 
 async def test_a_workers_page_tells_what_was_tried_and_by_whom(

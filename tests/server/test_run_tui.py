@@ -19,7 +19,7 @@ RUN = ("run", "agent", "--storage", "here", "--no-telemetry")
 
 @pytest.mark.parametrize(
     ("typed_in", "line"),
-    [("y\n", "work: double ok"), ("n\n", "not approved"), ("", "stdin is at its end, so it is not made")],
+    [("y\n", "work: double ok"), ("n\n", "not approved"), ("", "Denied: stdin is at its end")],
 )
 def test_each_tool_call_is_asked_about_and_made_only_if_it_is_allowed(
     tmp_path: Path, typed_in: str, line: str
@@ -38,9 +38,9 @@ def test_each_tool_call_is_asked_about_and_made_only_if_it_is_allowed(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ((), "This needs a terminal. Leave --tui out to run it in a pipe."),
-        (("--json",), "--tui and --json do not go together"),
-        (("--approve-tools",), "--tui and --approve-tools do not go together"),
+        ((), "This needs a terminal. Leave --tui out to run the agent in a pipe."),
+        (("--json",), "--tui and --json exclude each other"),
+        (("--approve-tools",), "--tui and --approve-tools exclude each other"),
     ],
 )
 def test_the_interface_needs_a_terminal_and_says_what_it_does_not_go_with(
@@ -62,7 +62,7 @@ async def test_an_agent_runs_in_the_interface_and_is_talked_with_there(tmp_path:
         await until(lambda: isinstance(app.screen, TalkScreen), "a talk")
         await shows(app, "Hello, who are you?")
         await typed(app, pilot, "Ada")
-        await shows(app, "the run is done")
+        await shows(app, "the run completed")
         await pilot.press("escape")
         await shows(app, "chatter")  # in the fleet: it is watched
 

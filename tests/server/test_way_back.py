@@ -136,7 +136,7 @@ async def test_a_click_in_slack_acknowledges_and_says_by_whom(
 
     answer = await clicks(http, running, click(ticket_id))
 
-    said = {"response_type": "in_channel", "replace_original": False, "text": "Acknowledged by ada."}
+    said = {"response_type": "in_channel", "replace_original": False, "text": "ada has it in hand."}
     assert (answer.status_code, answer.json()) == (200, said)
     ticket = await ticket_of(running, ticket_id)
     assert (ticket.status, ticket.acknowledged_by, ticket.acknowledged_via) == (
@@ -157,7 +157,7 @@ async def test_buttons_of_blocks_do_the_same(running: Running, http: httpx.Async
         http, running, click(type="block_actions", user=user, actions=[action], **elsewhere)
     )
 
-    assert answer.json()["text"] == "Acknowledged by ada."
+    assert answer.json()["text"] == "ada has it in hand."
     assert (await ticket_of(running, ticket_id)).acknowledged_by == "ada"
 
 
