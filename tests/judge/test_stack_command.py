@@ -127,7 +127,7 @@ async def test_nobody_seen_and_a_ticket_is_not_known(
     assert await once(stack, allow_empty=allow_empty) == 3
     told = capsys.readouterr()
     assert "1 tickets, 0 dismissed, 1 without metrics" in told.out
-    assert "no worker is seen at all, though there are tickets, which stay" in told.err
+    assert "there are tickets, but no worker has metrics" in told.err
 
 
 async def test_what_nobody_has_thought_of_is_not_known_and_shows_no_secret(

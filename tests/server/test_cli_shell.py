@@ -135,7 +135,7 @@ def test_data_lists_what_agents_wrote_and_shows_it(tmp_path: Path) -> None:
     assert "No files." in done.stdout
     assert any(line.split()[:2] == ["log.jsonl", "adder"] for line in done.stdout.splitlines())
     assert "1[2J and 2" in done.stdout
-    assert "no agent has written a file '../state.json'" in done.stdout + done.stderr
+    assert "there is no file '../state.json'" in done.stdout + done.stderr
 
 
 def test_a_run_that_fails_says_why_and_is_the_exit_code(tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ async def test_file_tools_list_read_write_and_change_files(tmp_path: Path) -> No
     assert await use("list_files", pattern="*.py") == "a/b.py"
     assert await use("read_file", path="a/b.py", first=2) == "two"
     assert "occurs 2 times" in await use("edit_file", path="a/b.py", old="o", new="0")
-    assert "stands 0 times" in await use("edit_file", path="a/b.py", old="x", new="y")
+    assert "occurs 0 times" in await use("edit_file", path="a/b.py", old="x", new="y")
     assert "changed" in await use("edit_file", path="a/b.py", old="two", new="2")
     assert (tmp_path / "a" / "b.py").read_text() == "one\n2\n"
     await use("log_escalation", agent="a", error="e", tried="t", why="w")

@@ -124,10 +124,10 @@ def plan_connect(
         SettingsConflictError: A setting has another value, and ``replace`` is not set.
         AgentSettingsError: The file cannot be read, or is not valid.
     """
-    before, known = _read(path), records.get(path)
-    original = before if known is None else _without(path, before, known)
+    before, record = _read(path), records.get(path)
+    original = before if record is None else _without(path, before, record)
     text = _text(path, original)
-    replaced = {change.path for change in known.changes if change.has_old} if known else set()
+    replaced = {change.path for change in record.changes if change.has_old} if record else set()
     try:
         text, changes = add(text, wanted, path.suffix, replace=replace, replaced=replaced)
     except SettingsConflictError:
@@ -137,19 +137,19 @@ def plan_connect(
             f"{path}: {error}; nothing was written; `--print` prints the settings"
         ) from None
     if not changes:
-        return FileUpdate(path, before, before, known)
+        return FileUpdate(path, before, before, record)
     after = text.encode()
-    folders = known.folders if known else _missing_folders(path)
+    folders = record.folders if record else _missing_folders(path)
     return FileUpdate(path, before, after, ConnectRecord(original, _hash(after), tuple(changes), folders))
 
 
 def plan_disconnect(path: Path, records: RecordStore) -> FileUpdate | None:
     """Return the update that removes what `connect` added; None if it added nothing. See ``plan_connect``."""
-    known = records.get(path)
-    if known is None:
+    record = records.get(path)
+    if record is None:
         return None
     before = _read(path)
-    return FileUpdate(path, before, _without(path, before, known), None)
+    return FileUpdate(path, before, _without(path, before, record), None)
 
 
 def write(update: FileUpdate, records: RecordStore) -> None:
@@ -162,7 +162,7 @@ def write(update: FileUpdate, records: RecordStore) -> None:
     path = update.path
     if _read(path) != update.before:
         raise AgentSettingsError(f"{path} was changed meanwhile and was not written; run the command again")
-    known = records.get(path)
+    record = records.get(path)
     try:
         if update.record is not None:
             # Before the file, so that an interrupted `connect` can be undone.
@@ -176,21 +176,21 @@ def write(update: FileUpdate, records: RecordStore) -> None:
             records.put(path, None)
     except OSError as error:
         raise AgentSettingsError(f"cannot write {path}: {error.strerror} ({error.filename})") from None
-    if update.record is None and known is not None and update.after is None:
+    if update.record is None and record is not None and update.after is None:
         with contextlib.suppress(OSError):  # it is not empty any more
-            for folder in known.folders:
+            for folder in record.folders:
                 Path(folder).rmdir()
 
 
-def _without(path: Path, content: bytes | None, known: ConnectRecord) -> bytes | None:
+def _without(path: Path, content: bytes | None, record: ConnectRecord) -> bytes | None:
     """Return the content of a file without what was added to it."""
-    if content is None or _hash(content) == known.written:
-        return None if content is None else known.original
+    if content is None or _hash(content) == record.written:
+        return None if content is None else record.original
     try:
-        text = undo(_text(path, content), known.changes, path.suffix)
+        text = undo(_text(path, content), record.changes, path.suffix)
     except AgentSettingsError as error:
         raise AgentSettingsError(f"{path}: {error}; remove it by hand") from None
-    empty = FORMATS[path.suffix].load(text) == {} and known.original is None
+    empty = FORMATS[path.suffix].load(text) == {} and record.original is None
     return None if empty and "#" not in text else text.encode()
 
 
