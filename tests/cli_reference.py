@@ -13,8 +13,8 @@ from typing import Any
 
 import typer
 
-from queenright.cli.main import app
-from queenright.cli.table import COMMANDS
+from queenright.cli.app import app
+from queenright.cli.command_table import COMMANDS
 
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 BEGIN, END = "<!-- commands: begin -->", "<!-- commands: end -->"

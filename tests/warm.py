@@ -29,11 +29,16 @@ from typing import IO, Any, NoReturn, Self
 _IMPORTED = (
     *(
         "queenright.client.synchronous.client",
-        "queenright.cli.audit",
-        "queenright.cli.evaluate",
-        "queenright.cli.judge_job",
+        "queenright.health.audit_export",
+        "queenright.judge.evaluation",
+        "queenright.cli.jobs.judge",
     ),
-    *("queenright.cli.run", "queenright.cli.run_agent", "queenright.cli.rules_job", "queenright.server.up"),
+    *(
+        "queenright.cli.jobs.service",
+        "queenright.cli.terminal.run_agent",
+        "queenright.cli.jobs.rules",
+        "queenright.server.up",
+    ),
     *("httpcore", "rich.markdown"),
 )
 
@@ -297,7 +302,7 @@ def _main() -> NoReturn:
     for name in _IMPORTED:
         __import__(name)
     from queenright.cli import main
-    from queenright.cli.table import COMMANDS
+    from queenright.cli.command_table import COMMANDS
     from queenright.instrumentation.otlp import preload
 
     for entry in COMMANDS.values():

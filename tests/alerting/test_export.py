@@ -39,7 +39,7 @@ from queenright.alerting.export.taken import texts_in
 from queenright.alerting.files import templates_folder
 from queenright.alerting.rules import Alert, Links, Selectors, rule_files, rule_groups
 from queenright.alerting.settings import AlertingSettings
-from queenright.cli.main import app
+from queenright.cli.app import app
 from queenright.grafana.files import dashboards_folder, provisioning_folder
 from queenright.health.settings import HealthSettings, Stall
 from queenright.server.ops.child_processes import Child

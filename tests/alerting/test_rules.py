@@ -17,7 +17,7 @@ from queenright.alerting.alert import alert_severity
 from queenright.alerting.files import alertmanager_folder, prometheus_folder, rules_folder, runbook
 from queenright.alerting.rules import Selectors
 from queenright.alerting.rules.promql import select
-from queenright.cli.main import app
+from queenright.cli.app import app
 from queenright.health.detectors import detect_recovery_failed
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings

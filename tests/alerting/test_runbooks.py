@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from queenright.alerting.files import alertmanager_folder, runbook, runbooks_folder
 from queenright.alerting.rules import Alert, rule_groups
 from queenright.alerting.rules.burn import SPEEDS
-from queenright.cli.main import app
+from queenright.cli.app import app
 from queenright.health.objectives import burning_share
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names

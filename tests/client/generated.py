@@ -1,7 +1,7 @@
 """
-The client that is not awaited, made from the one that is.
+The synchronous client, generated from the asynchronous one.
 
-``python -m tests.client.generated`` says whether it is as it would be made; with ``--write`` it is made.
+``python -m tests.client.generated`` checks that it is up to date; ``--write`` generates it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _NAMES: Final = {
 _PHRASES: Final = {
     "Callable[[float], Awaitable[object]]": "Callable[[float], object]",
     "Awaitable, Callable": "Callable",
-    '"""The client, to be awaited. The other one is made from it: '
-    '``python -m tests.client.generated --write``."""': '"""The client, not to be awaited. Made from the '
-    'other one: ``python -m tests.client.generated --write``."""',
+    '"""The asynchronous client. The synchronous one is generated: '
+    '``python -m tests.client.generated --write``."""': '"""The synchronous client, generated from the '
+    'asynchronous: ``python -m tests.client.generated --write``."""',
 }
 
 

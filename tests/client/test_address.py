@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 
 from queenright.client import AsyncQueenright, InvalidAddressError, Queenright
-from queenright.client.address import path, token_of, url_of
+from queenright.client.address import build_path, resolve_token, resolve_url
 
 
 def test_what_is_said_comes_before_the_environment_and_that_before_this_machine() -> None:
     environment = {"QUEENRIGHT_URL": "https://bees.example/queen/"}
 
-    assert url_of("http://here:1/", environment) == "http://here:1"
-    assert url_of(None, environment) == "https://bees.example/queen"
-    assert url_of(None, {"QUEENRIGHT_URL": ""}) == "http://127.0.0.1:8420"
+    assert resolve_url("http://here:1/", environment) == "http://here:1"
+    assert resolve_url(None, environment) == "https://bees.example/queen"
+    assert resolve_url(None, {"QUEENRIGHT_URL": ""}) == "http://127.0.0.1:8420"
 
 
 @pytest.mark.parametrize("url", ["notaurl", "http://", "ftp://here", "http://127.0.0.1:x", "http://[::1"])
 def test_what_is_no_url_is_called_so(url: str) -> None:
-    with pytest.raises(InvalidAddressError, match="is no URL; name the service as in http://"):
-        url_of(url, {})
+    with pytest.raises(InvalidAddressError, match="is not a URL; write one like http://"):
+        resolve_url(url, {})
 
 
 def test_a_token_is_what_is_said_else_of_the_file_else_of_the_environment(tmp_path: Path) -> None:
@@ -30,23 +30,25 @@ def test_a_token_is_what_is_said_else_of_the_file_else_of_the_environment(tmp_pa
     other.write_text("from-other")
     environment = {"QUEENRIGHT_TOKEN": "from-variable", "QUEENRIGHT_TOKEN_FILE": str(other)}
 
-    assert token_of("said", environment=environment) == "said"
-    assert token_of(None, file=file, environment=environment) == "from-file"
-    assert token_of(None, environment=environment) == "from-variable"
-    assert token_of(None, environment=environment | {"QUEENRIGHT_TOKEN": ""}) == "from-other"
-    assert token_of(None, environment={}) is None
+    assert resolve_token("said", environment=environment) == "said"
+    assert resolve_token(None, file=file, environment=environment) == "from-file"
+    assert resolve_token(None, environment=environment) == "from-variable"
+    assert resolve_token(None, environment=environment | {"QUEENRIGHT_TOKEN": ""}) == "from-other"
+    assert resolve_token(None, environment={}) is None
 
 
 def test_what_is_no_token_is_refused_without_being_told(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_bytes(b"s\xc3\xa4cret")
-    for arguments in ({"said": "two words-sécret"}, {"said": ""}, {"said": None, "file": file}):
+    for arguments in ({"token": "two words-sécret"}, {"token": ""}, {"token": None, "file": file}):
         with pytest.raises(InvalidAddressError) as refused:
-            token_of(**arguments, environment={})
+            resolve_token(**arguments, environment={})
         assert "cret" not in str(refused.value)
 
-    with pytest.raises(InvalidAddressError, match=r"cannot be read from /nowhere/token \(No such file"):
-        token_of(None, file="/nowhere/token", environment={})
+    with pytest.raises(
+        InvalidAddressError, match=r"cannot read the token from /nowhere/token \(No such file"
+    ):
+        resolve_token(None, file="/nowhere/token", environment={})
 
 
 def test_a_token_is_in_no_repr() -> None:
@@ -56,12 +58,15 @@ def test_a_token_is_in_no_repr() -> None:
 
 
 def test_a_name_is_one_segment_whatever_is_in_it() -> None:
-    assert path("api", "agents", "team/ré\nsearcher?x#y") == "/api/agents/team%2Fr%C3%A9%0Asearcher%3Fx%23y"
+    assert (
+        build_path("api", "agents", "team/ré\nsearcher?x#y")
+        == "/api/agents/team%2Fr%C3%A9%0Asearcher%3Fx%23y"
+    )
     for name in ("", " ", ".", ".."):
         with pytest.raises(InvalidAddressError):
-            path("api", "agents", name)
+            build_path("api", "agents", name)
 
 
 def test_half_of_a_character_is_no_name() -> None:
-    with pytest.raises(InvalidAddressError, match="half of a character"):
-        path("api", "agents", "a\ud800")
+    with pytest.raises(InvalidAddressError, match="lone surrogate"):
+        build_path("api", "agents", "a\ud800")

@@ -225,10 +225,10 @@ async def test_who_answers_and_is_no_queenright_is_called_so(running: Running) -
 
     async with AsyncQueenright("http://there:1", transport=httpx.MockTransport(other)) as qr:
         for call, words in (
-            (qr.service.status(), "No Queenright answers at http://there:1: it is no JSON object"),
-            (qr.service.version(), "no Version: version: .*of one version"),
+            (qr.service.status(), "http://there:1 is not Queenright: the response is not a JSON object"),
+            (qr.service.version(), "not a valid Version: version: .*same version"),
             (qr.agents.list().__anext__(), "without 'agents'"),
-            (qr.events.stream().__anext__(), "it is no stream of events"),
+            (qr.events.stream().__anext__(), "the response is not an event stream"),
         ):
             with pytest.raises(UnreachableError, match=words):
                 await call
@@ -238,5 +238,5 @@ async def test_who_answers_and_is_no_queenright_is_called_so(running: Running) -
 
 async def test_nobody_there_is_one_sentence_with_the_way_out() -> None:
     async with AsyncQueenright("http://127.0.0.1:9") as qr:
-        with pytest.raises(UnreachableError, match=r"No Queenright answers at http:.*queenright up"):
+        with pytest.raises(UnreachableError, match=r"Queenright does not respond at http:.*queenright up"):
             await qr.service.status()

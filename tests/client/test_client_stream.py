@@ -49,7 +49,7 @@ async def test_no_event_is_missing_or_told_twice_over_a_restart_of_the_service(t
 
     async def follow(url: str) -> None:
         async with AsyncQueenright(url, sleep=wait) as qr:
-            async for event in qr.events.stream(types="nudge_sent", told=notices.append):
+            async for event in qr.events.stream(types="nudge_sent", on_notice=notices.append):
                 awaited.append(event.data["number"])
                 if len(awaited) == 60:
                     return
@@ -57,7 +57,7 @@ async def test_no_event_is_missing_or_told_twice_over_a_restart_of_the_service(t
     def follow_in_a_thread(url: str) -> None:
         with (
             Queenright(url, sleep=lambda _: time.sleep(0.05)) as qr,
-            qr.events.stream(types=["nudge_sent"], agent="bee", told=plain_notices.append) as stream,
+            qr.events.stream(types=["nudge_sent"], agent="bee", on_notice=plain_notices.append) as stream,
         ):
             for event in stream:
                 plain.append(event.data["number"])
@@ -101,7 +101,7 @@ async def test_a_stream_goes_on_behind_the_event_that_is_named(tmp_path: Path) -
         await other.aclose()
 
         notices: list[Notice] = []
-        lost = qr.events.stream(types="all", last_event_id="of-another-service", told=notices.append)
+        lost = qr.events.stream(types="all", last_event_id="of-another-service", on_notice=notices.append)
         task = asyncio.create_task(anext(lost))
         await until(lambda: len(notices) == 2, "that the event is not known")
         await running.service.store.append(events(5, 6))
@@ -152,6 +152,6 @@ async def test_what_is_no_event_ends_the_stream_and_says_so() -> None:
 
     async with AsyncQueenright("http://there:1", transport=httpx.MockTransport(odd)) as qr:
         stream = qr.events.stream()
-        with pytest.raises(UnreachableError, match="sends is no stream of our events"):
+        with pytest.raises(UnreachableError, match="does not send a Queenright event stream"):
             await anext(stream)
         assert [event async for event in stream] == []

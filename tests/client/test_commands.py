@@ -58,7 +58,7 @@ async def test_an_agent_is_loaded_run_followed_and_unloaded(running: Running) ->
 
     assert nothing.stdout == "No agents are loaded.\n"
     assert {line.split()[0] for line in found.stdout.splitlines()} == {"docs_checker", "log_digest"}
-    assert loaded.stdout.startswith("docs_checker is loaded; it begins at "), loaded.stderr
+    assert loaded.stdout.startswith("docs_checker is loaded; its entry point is "), loaded.stderr
     assert json.loads(started.stdout)["status"] == "started"
     assert [line.split()[1:3] for line in followed.stdout.splitlines()] == [
         ["docs_checker", "execution_started"],
@@ -107,4 +107,4 @@ async def test_options_before_a_subcommand_are_misuse_and_the_environment_is_not
     behind = await queenright(running, "tickets", "list")
 
     assert (before.returncode, behind.returncode) == (2, 0)
-    assert "options go behind `list`" in before.stderr
+    assert "put options after `list`" in before.stderr

@@ -95,7 +95,7 @@ async def test_a_silence_is_made_found_and_ended(qr: AsyncQueenright, running: R
 
     assert one.silence_id == made.silence_id
     assert ticket not in [name async for silence in qr.silences.list() for name in silence.tickets]
-    assert not (await qr.silences.known()).unknown
+    assert not (await qr.silences.snapshot()).unknown
 
 
 @pytest.mark.parametrize(("agent", "allowed"), [("looper", True), ("walker", False)])
@@ -105,7 +105,7 @@ async def test_what_the_queen_asks_for_is_allowed_or_not(
     # As a worker that fetches what it is told.
     life: dict[str, Any] = {"session_id": f"{agent}-session", **LIFE}
     where = f"/api/agents/{agent}/instructions"
-    await qr._ask.get(where, **life)
+    await qr._transport.get_json(where, **life)
     ticket = running.service.tickets.get(ticket_of(running, agent))
     assert ticket is not None
     await running.service.acting.hands.request_termination(ticket, "It loops.")
@@ -116,8 +116,8 @@ async def test_what_the_queen_asks_for_is_allowed_or_not(
         assert (denied.status, denied.decided_by) == ("denied", "ada")
         return
     approving = asyncio.create_task(qr.approvals.approve(asked.approval_id, reason="seen it"))
-    [told] = (await qr._ask.get(where, **life, wait=30))["instructions"]
-    await qr._ask.act(f"{where}/{told['instruction_id']}/answer", life | {"outcome": "done"})
+    [told] = (await qr._transport.get_json(where, **life, wait=30))["instructions"]
+    await qr._transport.send(f"{where}/{told['instruction_id']}/answer", life | {"outcome": "done"})
     done = await approving
     assert (done.status, done.outcome) == ("approved", "done")
     assert done.decided_by == "ada (admin, 127.0.0.1)"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.client.sse import Message, Reader
+from queenright.client.sse import SseMessage, SseParser
 
 STREAM = (
     b"\xef\xbb\xbfretry: 1500\nid: before\n\n"
@@ -19,46 +19,46 @@ STREAM = (
     b"data: never ended"
 )
 MESSAGES = [
-    Message("execution_started", '{"a":\n1}', "e1"),
-    Message("message", "plain", ""),
-    Message("delta", "bär", None),
+    SseMessage("execution_started", '{"a":\n1}', "e1"),
+    SseMessage("message", "plain", ""),
+    SseMessage("delta", "bär", None),
 ]
 
 
-def read(*pieces: bytes) -> tuple[list[Message], Reader]:
-    reader = Reader()
-    return [message for piece in pieces for message in reader.read(piece)], reader
+def read(*pieces: bytes) -> tuple[list[SseMessage], SseParser]:
+    parser = SseParser()
+    return [message for piece in pieces for message in parser.feed(piece)], parser
 
 
 @given(cuts=st.lists(st.integers(0, len(STREAM)), max_size=8))
 def test_a_stream_says_the_same_wherever_it_is_cut(cuts: list[int]) -> None:
     places = [0, *sorted(cuts), len(STREAM)]
 
-    messages, reader = read(*(STREAM[a:b] for a, b in pairwise(places)))
+    messages, parser = read(*(STREAM[a:b] for a, b in pairwise(places)))
 
     assert messages == MESSAGES
-    assert reader.retry == 1.5
+    assert parser.retry == 1.5
 
 
 def test_an_id_without_a_message_is_where_to_come_back_to() -> None:
-    messages, reader = read(b"id: e7\n\n", b"data: a delta\n\n")
+    messages, parser = read(b"id: e7\n\n", b"data: a delta\n\n")
 
-    assert messages == [Message("message", "a delta", None)]
-    assert reader.place == "e7"
+    assert messages == [SseMessage("message", "a delta", None)]
+    assert parser.last_id == "e7"
 
 
 def test_an_id_with_a_nul_and_a_wait_that_is_no_number_are_passed_over() -> None:
-    messages, reader = read(b"retry: soon\nid: a\0b\ndata: x\n\n")
+    messages, parser = read(b"retry: soon\nid: a\0b\ndata: x\n\n")
 
-    assert messages == [Message("message", "x", None)]
-    assert (reader.retry, reader.place) == (None, None)
+    assert messages == [SseMessage("message", "x", None)]
+    assert (parser.retry, parser.last_id) == (None, None)
 
 
 def test_a_message_without_end_is_refused_before_it_fills_the_memory() -> None:
-    reader = Reader()
+    parser = SseParser()
 
     for _ in range(83):
-        list(reader.read(b"x" * 100_000))
+        list(parser.feed(b"x" * 100_000))
 
     with pytest.raises(ValueError, match="longer than 8388608 bytes"):
-        list(reader.read(b"x" * 100_000))
+        list(parser.feed(b"x" * 100_000))

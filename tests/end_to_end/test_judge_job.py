@@ -22,7 +22,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
-from queenright.cli.main import app
+from queenright.cli.app import app
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import HealthSettings
 from queenright.health.tickets import TicketStatus
@@ -309,7 +309,7 @@ async def test_a_prometheus_that_is_away_is_no_healthy_fleet(tmp_path: Path) -> 
 def command(folder: Path, *arguments: str) -> list[str]:
     config = folder / "queenright.yaml"
     config.write_text(json.dumps({"health_monitoring": FAST}))
-    return [sys.executable, "-m", "queenright.cli.main", "judge", *arguments, "--config", str(config)]
+    return [sys.executable, "-m", "queenright.cli.app", "judge", *arguments, "--config", str(config)]
 
 
 def once(folder: Path, *arguments: str) -> Result:

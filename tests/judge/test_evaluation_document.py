@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from queenright.cli.main import app
+from queenright.cli.app import app
 from queenright.judge.evaluation import InvalidRunError
 
 PAGE = (Path(__file__).parents[2] / "docs" / "detection.md").read_text("utf-8")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from queenright.cli.main import app
+from queenright.cli.app import app
 from queenright.health.findings import FindingKind
 from queenright.judge.rules import DISMISS, EMIT, NOTIFY
 from queenright.judge.scenarios import (

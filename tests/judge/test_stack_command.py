@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from queenright.cli.judge_job import JobOptions, _News, run_always, run_once
+from queenright.cli.jobs.judge import JobOptions, TicketChanges, run_forever, run_once
 from queenright.judge.stack.http import InvalidQueryError, InvalidSelectorError
 from queenright.judge.stack.job import Look, StackJudge
 from queenright.judge.stack.stale_tickets import TOLD_AFTER, Unseen
@@ -92,8 +92,8 @@ async def test_a_ticket_says_since_when_its_worker_is_not_seen_and_what_to_do(
     assert "its worker is not seen" not in at_first
     why = "its target is down, and its last word is older than an hour"
     assert (
-        f"  its worker is not seen since 2027-01-15T08:00:00.000+00:00: {why}; "
-        "if it is no more, say --gone workers/host:9464" in words
+        f"  no metrics of its worker since 2027-01-15T08:00:00.000+00:00: {why}; "
+        "if it was removed, pass --gone workers/host:9464" in words
     )
     assert json.loads(line)["unseen"] == {"since": "2027-01-15T08:00:00.000+00:00", "why": why}
 
@@ -106,12 +106,12 @@ def test_what_is_shown_between_two_looks_is_not_said_anew_for_a_worker_that_is_n
     look = Look(
         at=2 * TOLD_AFTER, workers=(), tickets=(known,), closed=(), dismissed=0, unknown=0, unseen=unseen
     )
-    news = _News(as_json=False)
-    news.tell(look)
+    news = TicketChanges(as_json=False)
+    news.print_check(look)
     capsys.readouterr()
 
-    news.show([known])
-    news.tell(look)
+    news.print_tickets([known])
+    news.print_check(look)
 
     assert capsys.readouterr().out == ""
 
@@ -126,8 +126,8 @@ async def test_nobody_seen_and_a_ticket_is_not_known(
 
     assert await once(stack, allow_empty=allow_empty) == 3
     told = capsys.readouterr()
-    assert "1 tickets, 0 dismissed, 1 not seen" in told.out
-    assert "no worker is seen at all, though there are tickets, which stay" in told.err
+    assert "1 tickets, 0 dismissed, 1 without metrics" in told.out
+    assert "there are tickets, but no worker has metrics" in told.err
 
 
 async def test_what_nobody_has_thought_of_is_not_known_and_shows_no_secret(
@@ -143,12 +143,12 @@ async def test_what_nobody_has_thought_of_is_not_known_and_shows_no_secret(
 
     assert await once(stack) == 3
     said = capsys.readouterr().err
-    assert "not known how the workers are: KeyError" in said
+    assert "the check failed unexpectedly: KeyError" in said
     assert "in broken" in caplog.text
     assert "hunter2" not in said + caplog.text
 
 
-@pytest.mark.parametrize("go", [run_once, lambda options: run_always(options, 0.0)])
+@pytest.mark.parametrize("go", [run_once, lambda options: run_forever(options, 0.0)])
 @pytest.mark.parametrize("state", ["/proc/nope", "{tmp}/file", "{tmp}/file/below"])
 def test_a_state_that_cannot_be_used_is_misuse_and_said_in_a_line(
     tmp_path: Path, state: str, go: Callable[[JobOptions], int], capsys: pytest.CaptureFixture[str]
@@ -158,8 +158,8 @@ def test_a_state_that_cannot_be_used_is_misuse_and_said_in_a_line(
 
     assert go(JobOptions(prometheus="http://127.0.0.1:1", state=folder)) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"queenright: the folder {folder} cannot be used (")
-    assert line.endswith("); name another with --state")
+    assert line.startswith(f"queenright: the folder {folder} cannot be used: ")
+    assert line.endswith("; name another with --state")
 
 
 def test_run_goes_on_whatever_a_look_comes_to(
@@ -182,7 +182,7 @@ def test_run_goes_on_whatever_a_look_comes_to(
 
     monkeypatch.setattr(StackJudge, "look", broken)
 
-    assert run_always(JobOptions(prometheus="http://127.0.0.1:1", state=tmp_path), 0.0) == 0
+    assert run_forever(JobOptions(prometheus="http://127.0.0.1:1", state=tmp_path), 0.0) == 0
     said = capsys.readouterr().err
     assert looks == []
     assert "ZeroDivisionError: division by zero" in said
@@ -264,7 +264,7 @@ def test_run_does_not_end_where_the_first_look_is_refused(
 
     monkeypatch.setattr(StackJudge, "look", look)
 
-    assert run_always(JobOptions(prometheus="http://127.0.0.1:1", state=tmp_path), 0.0) == 0
+    assert run_forever(JobOptions(prometheus="http://127.0.0.1:1", state=tmp_path), 0.0) == 0
     assert looks == []
     assert "422 too many samples" in capsys.readouterr().err
 
@@ -330,7 +330,7 @@ async def test_who_was_not_told_of_what_is_said(
     stack.is_stuck()
 
     assert await once(stack, model=no_key, alertmanagers=("http://127.0.0.1:1",)) == 3
-    assert "nobody was told: http://127.0.0.1:1: " in capsys.readouterr().err
+    assert "all notifications failed: http://127.0.0.1:1: " in capsys.readouterr().err
 
 
 async def test_what_does_not_bind_and_has_no_decision_is_told_to_nobody_and_that_is_said(
@@ -348,7 +348,7 @@ async def test_what_does_not_bind_and_has_no_decision_is_told_to_nobody_and_that
     said = capsys.readouterr()
     ticket = json.loads(said.out)
     assert (code, told, ticket["severity"]) == (3, [], "medium")
-    untold = f"nobody was told: triage gave no decision on {ticket['ticket_id']} (medium)"
+    untold = f"not notified, because triage has not decided: {ticket['ticket_id']} (medium)"
     assert f"queenright: {untold}" in said.err.splitlines()
 
 
@@ -395,5 +395,5 @@ def test_run_ends_at_once_where_the_selector_is_wrong(
 
     monkeypatch.setattr(StackJudge, "look", broken)
 
-    assert run_always(JobOptions(prometheus="http://127.0.0.1:1", state=tmp_path), 0.0) == 2
+    assert run_forever(JobOptions(prometheus="http://127.0.0.1:1", state=tmp_path), 0.0) == 2
     assert "parse error" in capsys.readouterr().err

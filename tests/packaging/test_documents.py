@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import typer
 
-from queenright.cli.main import app
-from queenright.cli.table import COMMANDS
+from queenright.cli.app import app
+from queenright.cli.command_table import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/*.md")])

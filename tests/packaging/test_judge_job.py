@@ -9,7 +9,7 @@ from typing import Any
 import typer
 import yaml
 
-from queenright.cli.main import app
+from queenright.cli.app import app
 from queenright.server.settings import load_settings
 
 ROOT = Path(__file__).parents[2]

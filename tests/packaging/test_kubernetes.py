@@ -12,7 +12,7 @@ import yaml
 from queenright.alerting.export import Extras
 from queenright.alerting.export.kubernetes import Place, kubernetes_files
 from queenright.alerting.rules import Selectors, rule_groups
-from queenright.cli.main import app
+from queenright.cli.app import app
 from queenright.health.settings import HealthSettings
 from queenright.server.settings import load_settings
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.cli.fleet import list_
+from queenright.cli.commands.fleet import list_
 from queenright.health.findings import HealthState
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, EventType

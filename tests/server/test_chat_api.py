@@ -16,7 +16,7 @@ import httpx
 import pytest
 from rich.console import Console
 
-from queenright.cli.chat import converse
+from queenright.cli.commands.chat import converse
 from queenright.judge.chat import LONGEST_MESSAGE
 from queenright.runtime.events import EventType
 from queenright.server.service import Service
@@ -198,7 +198,7 @@ async def test_what_cannot_be_talked_about_says_so(running: Running) -> None:
 
     assert (unknown[0], unknown[1]) == (1, "")
     assert "there is no ticket 'nothing'" in unknown[2]
-    assert "there is no ticket '../../etc', and none begins so" in path[2]
+    assert "there is no ticket '../../etc', and no ticket's id begins with it" in path[2]
     assert blank[0] == 2
     assert too_long[0] == 1
     assert too_long[2] == "queenright: message: String should have at most 4000 characters, not 4001\n"

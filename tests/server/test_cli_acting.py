@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.cli.service_command import login
+from queenright.cli.options import current_user
 from queenright.client import Queenright
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.events import AgentEvent, EventType
@@ -64,7 +64,7 @@ async def test_a_nudge_is_queued_or_says_why_not(running: Running) -> None:
 
     assert (unreached.code, queued.code) == (1, 0)
     assert unreached.out.startswith("Unreachable: ")
-    assert queued.out == "It waits for the worker to fetch it.\n"
+    assert queued.out == "Queued: the worker has yet to fetch it.\n"
     assert [line.split()[2:4] for line in listed.out.splitlines()] == [
         ["nudge", "queued"],
         ["nudge", "unreachable"],
@@ -92,7 +92,7 @@ async def test_a_termination_waits_for_the_worker_and_says_where_its_state_is(ru
 
     done = await stopping
 
-    assert (done.code, done.out) == (0, "It has stopped. Its state is in cp-7.\n")
+    assert (done.code, done.out) == (0, "Terminated. Its state is in checkpoint cp-7.\n")
 
 
 async def test_a_refusal_is_one_line_with_the_way_out(running: Running) -> None:
@@ -131,7 +131,7 @@ async def test_a_termination_that_nobody_confirms_says_how_to_go_on(running: Run
 
     assert done.code == 1
     assert "Unconfirmed: busy" in done.out
-    assert "then: queenright recover looper-session" in done.out
+    assert "then run: queenright recover looper-session" in done.out
     assert recovered.code == 1
     assert "end its process yourself" in recovered.err
 
@@ -195,7 +195,7 @@ def test_who_asks_is_who_is_logged_in(
     for name, value in named.items():
         monkeypatch.setenv(name, value)
 
-    assert login() == (who or pwd.getpwuid(os.getuid()).pw_name)
+    assert current_user() == (who or pwd.getpwuid(os.getuid()).pw_name)
 
 
 async def test_an_escalation_is_listed_and_decided(running: Running) -> None:
@@ -213,7 +213,7 @@ async def test_an_escalation_is_listed_and_decided(running: Running) -> None:
     again = await queenright(running, "escalations", "decide", escalation, "terminate")
     kept = await queenright(running, "escalations", "list", "--all", "--json")
 
-    assert none.out == "Nothing waits for a decision.\n"
+    assert none.out == "No pending escalations.\n"
     assert listed.out.split()[0] == escalation
     assert bare.out == listed.out
     assert "looper" in listed.out
@@ -255,7 +255,7 @@ async def test_the_emergency_stop_is_set_and_released(running: Running) -> None:
     released = await queenright(running, "stop-acting", "status")
     queued = await queenright(running, "nudge", "looper")
 
-    assert (on.code, on.out) == (0, "Acting is frozen.\n")
+    assert (on.code, on.out) == (0, "The emergency stop is on.\n")
     assert "drill" in refused.err
     assert "queenright stop-acting off" in refused.err
     assert status.out.startswith("Acting is frozen since ")
@@ -295,7 +295,7 @@ async def test_a_ticket_is_listed_acknowledged_and_resolved(running: Running) ->
     listed = await queenright(running, "tickets", "list", "--all", "--json")
 
     assert plain.out.split()[-1] == ticket
-    assert (acknowledged.code, acknowledged.out) == (0, "ada has it in hand.\n")
+    assert (acknowledged.code, acknowledged.out) == (0, "Acknowledged by ada.\n")
     assert again.code == 1
     assert "ada has it" in again.err
     assert (resolved.code, resolved.out) == (0, "looper: resolved.\n")
@@ -357,5 +357,5 @@ async def test_the_list_says_what_is_the_matter_now_beside_the_numbers_of_now(ru
 
 @pytest.mark.parametrize("url", ["notaurl", "http://", "ftp://here", "http://127.0.0.1:x"])
 def test_what_is_no_url_is_called_so(url: str) -> None:
-    with pytest.raises(QueenrightError, match="is no URL; name the service as in http://"):
+    with pytest.raises(QueenrightError, match="is not a URL; write one like http://"):
         Queenright(url)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from queenright.cli.main import app
-from queenright.cli.table import COMMANDS
+from queenright.cli.app import app
+from queenright.cli.command_table import COMMANDS
 from tests.cli_reference import PAGE, example, first_sentence, runs, walk, written
 
 ALL = list(walk())
@@ -73,7 +73,7 @@ def test_an_option_that_is_none_is_misuse(words: tuple[str, ...], command: Any) 
         (["rules", "export", "-o", "x", "--labels", "="], "--labels"),
         (["run", "nowhere"], "There is no agent"),
         (["evaluate", "nowhere"], "no such file"),
-        (["list", "--url", "nonsense"], "is no URL"),
+        (["list", "--url", "nonsense"], "is not a URL"),
         (["nudge", ""], "is empty"),
         (["ticket"], "Did you mean 'tickets'?"),
     ],
@@ -110,7 +110,12 @@ def test_help_imports_no_command() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    ours = {"queenright.cli", "queenright.cli.lazy", "queenright.cli.main", "queenright.cli.table"}
+    ours = {
+        "queenright.cli",
+        "queenright.cli.lazy_group",
+        "queenright.cli.app",
+        "queenright.cli.command_table",
+    }
     assert set(done.stdout.splitlines()[-1].split()) == ours
 
 

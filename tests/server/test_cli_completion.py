@@ -138,7 +138,7 @@ def test_a_script_is_shown_and_installed_once(tmp_path: Path, shell: str) -> Non
 
     assert shown.stdout == SCRIPTS[shell].strip() + "\n"
     assert (shown.returncode, first.returncode, second.returncode) == (0, 0, 0), first.stderr
-    file = Path(first.stdout.split(" is in ")[1].partition(";")[0])
+    file = Path(first.stdout.split(f"completion for {shell} in ")[1].partition(";")[0])
     assert file.read_text() == shown.stdout
     if shell != "fish":
         startup = (tmp_path / f".{shell}rc").read_text()
@@ -147,5 +147,5 @@ def test_a_script_is_shown_and_installed_once(tmp_path: Path, shell: str) -> Non
 
 
 def test_a_shell_that_is_not_known_is_refused_with_those_that_are(tmp_path: Path) -> None:
-    with pytest.raises(QueenrightError, match=r"no completion for 'csh'; say one of: bash, zsh, fish"):
+    with pytest.raises(QueenrightError, match=r"no completion for 'csh'; available for: bash, zsh, fish"):
         install("csh", tmp_path)

@@ -27,7 +27,7 @@ def test_a_bar_is_shown_on_a_terminal_while_stdout_stays_as_it_is(tmp_path: Path
     os.close(ours)
     os.close(theirs)
     assert code == 0
-    assert b"Looking at runs" in shown
+    assert b"Evaluating runs" in shown
     assert [json.loads(line)["run_id"] for line in printed.splitlines()] == ["r", "r", "r"]
 
 

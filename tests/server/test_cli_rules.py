@@ -16,8 +16,8 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from queenright.alerting.rules import rule_files
-from queenright.cli.dashboards_job import GrafanaRequiredError, dashboards_of
-from queenright.cli.main import app
+from queenright.cli.app import app
+from queenright.cli.jobs.dashboards import GrafanaRequiredError, render_dashboards
 from queenright.grafana.boards import dashboards
 from queenright.grafana.files import dashboards_folder
 from queenright.health.settings import HealthSettings
@@ -66,7 +66,7 @@ def test_our_rules_are_right() -> None:
     result = queenright("rules", "check")
 
     assert result.exit_code == 0, result.output
-    assert "right, by promtool and our own checks" in result.stdout
+    assert "valid according to promtool and own checks" in result.stdout
 
 
 def test_they_are_right_with_other_thresholds_and_selectors(slower: str) -> None:
@@ -84,22 +84,22 @@ def test_they_are_right_with_other_thresholds_and_selectors(slower: str) -> None
 
 def test_alerts_are_counted_by_name_and_by_rule() -> None:
     said = queenright("rules", "check").stdout
-    read = re.match(r"(\d+) alerts in (\d+) rules, and (\d+) recording rules: right", said)
+    read = re.match(r"(\d+) alerts in (\d+) rules, and (\d+) recording rules: valid", said)
     assert read is not None, said
     assert int(read[1]) < int(read[2])
 
 
 def test_without_promtool_our_own_checks_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queenright.cli.rules_job.find_program", lambda name: None)
+    monkeypatch.setattr("queenright.cli.jobs.rules.find_program", lambda name: None)
     result = queenright("rules", "check")
 
     assert result.exit_code == 0
-    assert "promtool is not there" in result.stdout
+    assert "promtool is not installed" in result.stdout
 
 
 def test_what_promtool_says_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "queenright.cli.rules_job.rule_files",
+        "queenright.cli.jobs.rules.rule_files",
         lambda *_: {"x.yml": "groups: [{name: x, rules: [{record: y, expr: 'sum('}]}]"},
     )
     result = queenright("rules", "check")
@@ -142,7 +142,7 @@ def test_promtool_is_asked_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
 ) -> None:
     monkeypatch.setattr(
-        "queenright.cli.rules_job.rule_files",
+        "queenright.cli.jobs.rules.rule_files",
         lambda *_: {"x.yml": "groups: [{name: x, rules: [{record: y, expr: 'sum('}]}]"},
     )
     with pytest.raises(QueenrightError, match=r"(?s)nothing was written.*x\.yml"):
@@ -208,9 +208,9 @@ def test_a_folder_for_kubernetes_holds_what_its_kustomization_lists(tmp_path: Pa
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--format", "kubernetes", "-o", "-"), "does not fit standard output"),
-        (("--format", "prometheusrule", "--labels", "a b=c", "-o", "-"), "no label of Kubernetes"),
-        (("--format", "prometheusrule", "--labels", "ab", "-o", "-"), "write it like release=prometheus"),
+        (("--format", "kubernetes", "-o", "-"), "not standard output"),
+        (("--format", "prometheusrule", "--labels", "a b=c", "-o", "-"), "not a Kubernetes label"),
+        (("--format", "prometheusrule", "--labels", "ab", "-o", "-"), "such as release=prometheus"),
         (("-o", "/proc/none/x"), "cannot write /proc/none/x"),
     ],
 )
@@ -254,7 +254,7 @@ def test_with_nothing_to_compare_with_it_says_what_to_name() -> None:
 def test_a_prometheus_that_is_not_there_is_named_without_its_login() -> None:
     result = queenright("rules", "diff", "--prometheus", "http://me:hunter2@127.0.0.1:1")
     assert result.exit_code == 2
-    assert "cannot be reached; name a Prometheus that runs with --prometheus" in result.stderr
+    assert "cannot be reached; name a running Prometheus with --prometheus" in result.stderr
     assert "hunter2" not in result.output
 
 
@@ -280,8 +280,8 @@ def test_rules_that_are_there_twice_are_said_to_be_in_one_line(tmp_path: Path) -
     assert result.exit_code == 1
     assert "the settings do not give it" not in result.stdout
     copies, total = result.stdout.splitlines()
-    assert re.match(r"= \d\d+ rules, .+ there twice \(again in .*two/agents.yml", copies)
-    assert re.fullmatch(r"\d+ there twice; nothing else differs.", total)
+    assert re.match(r"= \d\d+ rules, .+ loaded twice \(again in .*two/agents.yml", copies)
+    assert re.fullmatch(r"\d+ duplicate; no other difference.", total)
 
 
 def test_a_copy_with_other_thresholds_says_which(tmp_path: Path, slower: str) -> None:
@@ -290,7 +290,7 @@ def test_a_copy_with_other_thresholds_says_which(tmp_path: Path, slower: str) ->
     queenright("rules", "export", "-o", str(tmp_path / "two"), "-c", slower, *runbooks)
     said = queenright("rules", "diff", str(tmp_path / "one"), str(tmp_path / "two"), *runbooks).stdout
 
-    assert "= QueenrightWorkerStalled {severity=critical} in queenright-agents: it is there twice" in said
+    assert "= QueenrightWorkerStalled {severity=critical} in queenright-agents: duplicate" in said
     assert ">= 1200" in said
 
 
@@ -311,13 +311,13 @@ def test_the_dashboards_are_right() -> None:
 def test_those_with_default_thresholds_are_the_committed_ones_and_those_that_the_code_makes() -> None:
     settings = Settings()
 
-    assert dashboards_of(settings) == dashboards(HealthSettings())
-    assert dashboards_of(settings) == {p.name: p.read_text() for p in dashboards_folder().glob("*.json")}
+    assert render_dashboards(settings) == dashboards(HealthSettings())
+    assert render_dashboards(settings) == {p.name: p.read_text() for p in dashboards_folder().glob("*.json")}
 
 
 def test_the_console_that_they_link_to_is_the_one_of_the_settings() -> None:
     settings = Settings.model_validate({"alerting": {"console_url": "https://q.example/"}})
-    assert dashboards_of(settings) == dashboards(HealthSettings(), console="https://q.example")
+    assert render_dashboards(settings) == dashboards(HealthSettings(), console="https://q.example")
 
 
 def test_other_thresholds_are_drawn(tmp_path: Path, redrawn: str) -> None:
@@ -334,7 +334,7 @@ def test_other_thresholds_are_drawn(tmp_path: Path, redrawn: str) -> None:
     assert queenright("dashboards", "check", str(tmp_path / "d"), "-c", redrawn).exit_code == 0
     other = queenright("dashboards", "check", str(tmp_path / "d"))
     assert other.exit_code == 1
-    assert "agent.json is not what the settings give" in other.stderr
+    assert "agent.json is outdated" in other.stderr
 
 
 def without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,7 +348,7 @@ def without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_settings_that_move_no_line_need_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     without_the_extra(monkeypatch)
     settings = Settings.model_validate({"health_monitoring": {"stall": {"unknown_seconds": 1200}}})
-    assert dashboards_of(settings) == dashboards_of(Settings())
+    assert render_dashboards(settings) == render_dashboards(Settings())
 
 
 @pytest.mark.parametrize("format_", ["kubernetes", "mixin"])
@@ -360,7 +360,7 @@ def test_without_the_extra_an_export_goes_on_with_the_lines_of_the_defaults_and_
     result = queenright("rules", "export", "--format", format_, "-c", redrawn, "-o", str(out))
 
     assert result.exit_code == 0, result.output
-    assert "dashboards are at the default thresholds, not at yours" in result.stderr
+    assert "dashboards show the default thresholds" in result.stderr
     assert ".venv/bin/pip install -e '.[grafana]'" in result.stderr
     assert "--defaults" not in result.stderr
     if format_ == "kubernetes":
@@ -370,9 +370,9 @@ def test_without_the_extra_an_export_goes_on_with_the_lines_of_the_defaults_and_
     unpack(out, tmp_path)
     mixin = tmp_path / "queenright-mixin"
     assert ">= 1200" in (mixin / "prometheus" / "rules" / "agents.yml").read_text()
-    assert "at the default thresholds" in (mixin / "README.md").read_text()
+    assert "show the default thresholds" in (mixin / "README.md").read_text()
     boards = {path.name: path.read_text() for path in (mixin / "grafana" / "dashboards").iterdir()}
-    assert boards == dashboards_of(load_settings(Path(redrawn)), defaults=True)
+    assert boards == render_dashboards(load_settings(Path(redrawn)), defaults=True)
 
 
 def test_without_the_extra_other_thresholds_say_what_they_need(
@@ -392,13 +392,13 @@ def test_a_fault_of_a_dashboard_is_found(tmp_path: Path, monkeypatch: pytest.Mon
         "links": [{"url": "/d/queenright-nowhere"}],
     }
     monkeypatch.setattr(
-        "queenright.cli.dashboards_job.dashboards_of",
+        "queenright.cli.jobs.dashboards.render_dashboards",
         lambda *_, **__: {"a.json": json.dumps(board), "b.json": json.dumps(board)},
     )
     result = queenright("dashboards", "check")
 
     assert result.exit_code == 1
-    for words in ("queenright_agnets", "links to queenright-nowhere", "uid queenright-fleet is there twice"):
+    for words in ("queenright_agnets", "link to unknown dashboard queenright-nowhere", "duplicate uid"):
         assert words in result.stderr
 
 
@@ -421,7 +421,7 @@ def test_the_commands_of_the_page_about_adopting_run(tmp_path: Path) -> None:
 
 def test_the_command_line_stays_light() -> None:
     """What rules and dashboards need is imported when they run."""
-    code = "import sys, queenright.cli.main; print([m for m in ('yaml', 'pydantic') if m in sys.modules])"
+    code = "import sys, queenright.cli.app; print([m for m in ('yaml', 'pydantic') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from queenright.alerting.export.addresses import is_here
-from queenright.cli.main import app
+from queenright.cli.app import app
 from queenright.instrumentation.errors import QueenrightError
 
 HERE = re.compile(r"https?://(?:127\.|localhost|\[::1\])[^\s\"']*")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from queenright.cli.code_job import add_graphs
+from queenright.cli.coder.session import add_graphs
 from queenright.cli.coder.workspace import Workspace
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.agents.lifecycle_tools import Lifecycle
@@ -47,7 +47,7 @@ def test_first_line_of_a_shell_ends_its_sentences_once(tmp_path: Path) -> None:
     done = shell(tmp_path, "agent", "/quit")
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("adder: It adds two numbers. /help says what can be typed.\n")
+    assert done.stdout.startswith("adder: It adds two numbers. /help lists the commands.\n")
 
 
 def test_what_is_typed_answers_the_node_that_waits(tmp_path: Path) -> None:
@@ -78,14 +78,14 @@ def test_other_agents_are_loaded_beside_it_talked_with_and_unloaded(tmp_path: Pa
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("/nope", "There is no /nope; /help lists"),
-        ("/graph", "say which: /graph ID"),
+        ("/nope", "Unknown command /nope; /help lists"),
+        ("/graph", "the argument is missing: /graph ID"),
         ("/graph x", "there is no graph 'x'"),
         ("/load nowhere", "no agent"),
         ("/unload adder", "was not loaded by load_agent"),
-        ("/resume", "say which session"),
+        ("/resume", "the session is missing"),
         ("/resume session_x", "session_x"),
-        ("5", "it needs a, b"),
+        ("5", "the agent needs a, b"),
         ("/help", "/unload"),
     ],
 )
@@ -132,10 +132,10 @@ def test_data_lists_what_agents_wrote_and_shows_it(tmp_path: Path) -> None:
     typed = ("/data", '{"a": 1, "b": 2}', "/data", "/data log.jsonl", "/data ../state.json")
     done = shell(tmp_path, "agent", *typed)
 
-    assert "No agent has written a file." in done.stdout
+    assert "No files." in done.stdout
     assert any(line.split()[:2] == ["log.jsonl", "adder"] for line in done.stdout.splitlines())
     assert "1[2J and 2" in done.stdout
-    assert "no agent has written a file '../state.json'" in done.stdout + done.stderr
+    assert "there is no file '../state.json'" in done.stdout + done.stderr
 
 
 def test_a_run_that_fails_says_why_and_is_the_exit_code(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_run_that_fails_says_why_and_is_the_exit_code(tmp_path: Path) -> None:
 
     assert done.returncode == 1
     assert "failed: " in done.stdout
-    assert "Go on with: /resume session_" in done.stdout
+    assert "Resume with: /resume session_" in done.stdout
 
 
 def test_ctrl_c_puts_a_run_by_and_the_session_can_be_taken_up(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_ctrl_c_puts_a_run_by_and_the_session_can_be_taken_up(tmp_path: Path) ->
         assert running.wait() == 1
 
     assert "paused" in shown
-    assert "Go on with: /resume session_" in shown
+    assert "Resume with: /resume session_" in shown
 
 
 BROKEN = "def sort(inbox):\n    return inbox['letters']\n"
@@ -295,7 +295,7 @@ def test_the_coder_talks_uses_its_tools_and_can_be_taken_up(tmp_path: Path) -> N
     assert (tmp_path / "work" / "sorter" / "agent.json").is_file()
     assert "code: load_agent error" in done.stdout
     assert "It is written.\n" in done.stdout
-    assert "coder is paused; go on with --resume session_" in done.stdout
+    assert "coder is paused; resume it with --resume session_" in done.stdout
 
 
 @pytest.mark.parametrize("words", [["code", "."], ["code", "nowhere", "--model", "x"], ["shell", "nowhere"]])
@@ -339,8 +339,8 @@ async def test_file_tools_list_read_write_and_change_files(tmp_path: Path) -> No
     await use("write_file", path="a/b.py", content="one\ntwo\n")
     assert await use("list_files", pattern="*.py") == "a/b.py"
     assert await use("read_file", path="a/b.py", first=2) == "two"
-    assert "stands 2 times" in await use("edit_file", path="a/b.py", old="o", new="0")
-    assert "stands 0 times" in await use("edit_file", path="a/b.py", old="x", new="y")
+    assert "occurs 2 times" in await use("edit_file", path="a/b.py", old="o", new="0")
+    assert "occurs 0 times" in await use("edit_file", path="a/b.py", old="x", new="y")
     assert "changed" in await use("edit_file", path="a/b.py", old="two", new="2")
     assert (tmp_path / "a" / "b.py").read_text() == "one\n2\n"
     await use("log_escalation", agent="a", error="e", tried="t", why="w")

@@ -9,7 +9,7 @@ import pytest
 
 from queenright.api.tickets import Silenced, Ticket
 from queenright.api.wire import NOW, example_of
-from queenright.cli.tickets import ticket_lines, ticket_row
+from queenright.cli.commands.tickets import ticket_lines, ticket_row
 from queenright.health.monitor import END_REASONS
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.up import Running
@@ -97,7 +97,7 @@ async def test_the_list_says_that_ended_sessions_are_not_shown(running: Running)
 
     short, whole = await queenright(running, "list"), await queenright(running, "list", "--all")
 
-    assert short.out == "No agents.\n1 ended session is not shown; --all shows it.\n"
+    assert short.out == "No agents.\n1 ended session not shown; see --all.\n"
     assert "looper" in whole.out
     assert "not shown" not in whole.out
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 from rich.console import Console
 
 from queenright.api.agents import AgentRow
-from queenright.cli.watch import Lines, follow, picture
+from queenright.cli.output.fleet_watch import ChangeLog, follow, render_table
 from queenright.client import AsyncQueenright
 from queenright.server.up import Running, serving
 from tests.server.conftest import demo_settings, looping
@@ -36,10 +36,10 @@ class Seen:
         self.lists: list[list[AgentRow]] = []
         self.troubles: list[str] = []
 
-    def show(self, agents: Sequence[AgentRow]) -> None:
+    def show_agents(self, agents: Sequence[AgentRow]) -> None:
         self.lists.append(list(agents))
 
-    def tell(self, trouble: str) -> None:
+    def show_outage(self, trouble: str) -> None:
         self.troubles.append(trouble)
 
 
@@ -103,7 +103,7 @@ def test_a_terminal_that_is_too_low_says_how_many_are_left_out() -> None:
     console = Console(width=80, file=open(os.devnull, "w"), record=True)  # noqa: SIM115 - rich closes nothing
     agents = [agent(f"agent-{n}\x1b[2J", "stuck") for n in range(20)]
 
-    console.print(picture(agents, "http://x", "", 10, False))
+    console.print(render_table(agents, "http://x", "", 10, False))
 
     text = console.export_text()
     assert "20 agents: 20 stuck, 14 more below" in text
@@ -113,10 +113,10 @@ def test_a_terminal_that_is_too_low_says_how_many_are_left_out() -> None:
 
 
 def test_lines_are_printed_once_for_each_change(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines(as_json=False)
-    lines.show([agent("a", "healthy", findings=[])])
-    lines.show([agent("a", "healthy", findings=[])])
-    lines.show([agent("a", "stuck")])
+    lines = ChangeLog(as_json=False)
+    lines.show_agents([agent("a", "healthy", findings=[])])
+    lines.show_agents([agent("a", "healthy", findings=[])])
+    lines.show_agents([agent("a", "stuck")])
 
     shown = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in shown] == ["healthy", "stuck"]

@@ -18,16 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
+from queenright.cli.app import app
 from queenright.cli.connecting.changes import Item, Member
-from queenright.cli.connecting.clients import CLIENTS, Service
-from queenright.cli.connecting.errors import SettingsError
-from queenright.cli.connecting.files import Records, plan_connect, plan_disconnect, write
-from queenright.cli.main import app
-from queenright.cli.usage_error import UsageError
+from queenright.cli.connecting.clients import CLIENTS, TelemetryTarget
+from queenright.cli.connecting.errors import AgentSettingsError
+from queenright.cli.connecting.files import RecordStore, plan_connect, plan_disconnect, write
+from queenright.cli.errors import UsageError
 from queenright.server.up import Running
 
-SERVICE = Service("http://127.0.0.1:4318", ("queenright",), {"user": "ada", "host": "laptop"})
-OTHER = Service("http://127.0.0.1:9999", ("queenright",), {"user": "ada", "host": "laptop"})
+SERVICE = TelemetryTarget("http://127.0.0.1:4318", ("queenright",), {"user": "ada", "host": "laptop"})
+OTHER = TelemetryTarget("http://127.0.0.1:9999", ("queenright",), {"user": "ada", "host": "laptop"})
 CLAUDE = CLIENTS["claude-code"].wanted(SERVICE)["settings.json"]
 CODEX = CLIENTS["codex"].wanted(SERVICE)["config.toml"]
 TOKEN = "qr_0123456789abcdef_the-secret-of-a-reporter"
@@ -102,7 +102,7 @@ class Place:
 
     def __init__(self, folder: Path, name: str) -> None:
         self.path = folder / "of-client" / name
-        self.records = Records(folder / "records")
+        self.records = RecordStore(folder / "records")
 
     def begin(self, content: bytes | None) -> None:
         if content is not None:
@@ -217,7 +217,7 @@ def test_a_file_changed_while_the_question_stands_is_not_overwritten(place: Plac
     update = plan_connect(place.path, CLAUDE, place.records)
     place.path.write_text('{"new": 1}')
 
-    with pytest.raises(SettingsError, match="was changed meanwhile"):
+    with pytest.raises(AgentSettingsError, match="was changed meanwhile"):
         write(update, place.records)
 
     assert place.content == b'{"new": 1}'
@@ -272,7 +272,7 @@ def test_connect_and_disconnect_leave_a_home_as_it_was(home: Path, name: str) ->
     """B94: of each client, where it has no settings yet."""
     assert run("connect", name, "--yes").exit_code == 0
     assert (home / CLIENTS[name].folder).is_dir()
-    assert "connected already" in run("connect", name, "--yes").output
+    assert "already connected" in run("connect", name, "--yes").output
 
     assert run("disconnect", name, "--yes").exit_code == 0
 
@@ -302,7 +302,7 @@ def test_a_file_that_is_no_settings_is_not_touched(
 
     done = run("connect", name, "--yes")
 
-    assert isinstance(done.exception, SettingsError)
+    assert isinstance(done.exception, AgentSettingsError)
     assert str(path) in str(done.exception)
     assert place in str(done.exception)
     assert "--print" in str(done.exception)
@@ -407,7 +407,7 @@ def test_printed_settings_are_documents(home: Path) -> None:
 def test_what_is_no_url_is_misuse(home: Path, url: str) -> None:
     done = run("connect", "claude-code", "--otlp-url", url)
 
-    assert "is no URL" in str(done.exception)
+    assert "is not a URL" in str(done.exception)
 
 
 async def test_check_says_what_arrives_and_what_is_missing(home: Path, running: Running) -> None:
@@ -457,4 +457,4 @@ def test_waiting_for_an_answer_that_a_client_does_not_take_is_refused() -> None:
     refused = CliRunner().invoke(app, ["connect", "gemini", "--print", "--permission-seconds", "60"])
 
     assert isinstance(refused.exception, UsageError)
-    assert "Gemini CLI takes no answer to a permission request" in str(refused.exception)
+    assert "Gemini CLI has no hook that can answer permission requests" in str(refused.exception)

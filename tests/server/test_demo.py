@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from queenright.demo.agent import FleetStoppedError, Task, Told, work
-from queenright.demo.fleet import Fleet, Inbox
+from queenright.demo.agent import FleetStoppedError, TakeNudges, Task, run_task
+from queenright.demo.fleet import Fleet, NudgeInbox
 from queenright.demo.model import Call, LiteLLMModel, Model, ProviderError, Reply, ScriptedModel
 from queenright.demo.personas import FLEET, Persona
 from queenright.demo.tools import Library, run
@@ -42,16 +42,18 @@ def test_the_tools_read_the_text_files_of_one_folder_and_nothing_else(library: L
     assert library.files == ["bees.md"]
     assert library.search("bees") == ["bees.md:1", "bees.md:2"]
     for path in ("../bees.md", "/etc/hostname", "way-out.md", ".venv/hidden.md", "secret.key"):
-        with pytest.raises(FileNotFoundError, match="list_files names those that are"):
+        with pytest.raises(FileNotFoundError, match="list_files lists the files"):
             library.read_file(path)
 
 
 def test_a_tool_that_is_not_there_is_named_with_those_that_are(library: Library) -> None:
-    with pytest.raises(KeyError, match="no tool 'dig'; there are list_files, read_file"):
+    with pytest.raises(KeyError, match="there is no tool 'dig'; available: list_files, read_file"):
         run(library.tools(), "dig", {})
 
 
-def verdicts_of(model: Model, *, steps: int, tools: dict[str, Any], told: Told = list) -> Counter[str]:
+def verdicts_of(
+    model: Model, *, steps: int, tools: dict[str, Any], take_nudges: TakeNudges = list
+) -> Counter[str]:
     """Let one agent work so many steps; return how they were judged."""
     registry = CollectorRegistry()
     left = steps
@@ -64,7 +66,15 @@ def verdicts_of(model: Model, *, steps: int, tools: dict[str, Any], told: Told =
     found: Counter[str] = Counter()
     with Worker("tester", telemetry=Telemetry("http://127.0.0.1:9"), registry=registry) as worker:
         with contextlib.suppress(FleetStoppedError, ProviderError):
-            work(worker, model, Task("node", "task", pace=0, user_takes=0), tools, sleep, told)
+            task = Task("node", "task", turn_seconds=0, answer_seconds=0)
+            run_task(
+                worker,
+                model,
+                task,
+                tools,
+                sleep,
+                take_nudges,
+            )
         for family in registry.collect():
             for sample in family.samples:
                 if sample.name == names.WORKER_STEPS.name:
@@ -110,9 +120,9 @@ def test_an_agent_whose_provider_fails_gives_up() -> None:
 
 def test_the_surveyor_waits_until_it_is_told_something_and_goes_on() -> None:
     """002 §11: a nudge gets into the agent's context."""
-    [persona] = [p for p in FLEET if p.listens]
+    [persona] = [p for p in FLEET if p.accepts_nudges]
     assert persona.extra_tools is not None
-    inbox = Inbox(threading.Event())
+    inbox = NudgeInbox(threading.Event())
     library = Library(ROOT)
     seen: list[list[dict[str, Any]]] = []
 
@@ -128,7 +138,7 @@ def test_the_surveyor_waits_until_it_is_told_something_and_goes_on() -> None:
         Listening(persona.script(library, random.Random(7))),
         steps=80,
         tools=library.tools() | persona.extra_tools(library, inbox.wait),
-        told=inbox.take,
+        take_nudges=inbox.take,
     )
 
     told = [turn for turn, said in enumerate(seen) if "What takes so long?" in str(said)]
@@ -140,8 +150,8 @@ def test_a_wait_ends_when_the_fleet_is_stopped() -> None:
     stop = threading.Event()
     stop.set()
 
-    assert Inbox(stop).wait(60.0) is True
-    assert Inbox(threading.Event()).wait(0.0) is False
+    assert NudgeInbox(stop).wait(60.0) is True
+    assert NudgeInbox(threading.Event()).wait(0.0) is False
 
 
 async def test_a_fleet_that_is_stopped_leaves_nobody_who_failed(running: Running, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queenright.cli.fleet import _print_agents
+from queenright.cli.commands.fleet import _print_agents
 from queenright.health.heartbeat import Heartbeat, InvalidHeartbeatError, parse_heartbeat
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.service import Service

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from queenright.cli.main import app
+from queenright.cli.app import app
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.settings import load_settings
 from queenright.server.up import serving

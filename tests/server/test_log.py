@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from queenright.cli.log import EVERY, Once
+from queenright.cli.output.log_filter import INTERVAL_SECONDS, RateLimiter
 from queenright.health.store import StoreError
 from queenright.server.up import serving
 from tests.databases import locked
@@ -26,7 +26,7 @@ class Lines:
     """A log's lines, at times that the test says."""
 
     def __init__(self) -> None:
-        self._once = Once()
+        self._once = RateLimiter()
         self.said: list[str] = []
 
     def log(
@@ -40,7 +40,7 @@ class Lines:
         exc_info = (type(error), error, None) if error is not None else None
         record = logging.LogRecord("queenright", level, "file.py", 1, message, args, exc_info)
         record.created = at
-        passed = self._once.passes(record)
+        passed = self._once.filter_record(record)
         if passed is not None:
             self.said.append(logging.Formatter().format(passed))
 
@@ -54,7 +54,7 @@ def test_a_failure_is_said_once_in_half_a_minute_with_a_count(lines: Lines) -> N
     for second in range(61):
         lines.log(1000.0 + second, "%d findings wait: %s", second, FULL)
 
-    assert EVERY == 30
+    assert INTERVAL_SECONDS == 30
     assert lines.said == [
         f"0 findings wait: {FULL}",
         f"30 findings wait: {FULL} (and 29 more like this in the 30 s before)",
@@ -108,13 +108,13 @@ class Counting(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._once = Once()
+        self._once = RateLimiter()
         self.wanted: list[str] = []
         self.said: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         self.wanted.append(str(record.msg))
-        if (said := self._once.passes(record)) is not None:
+        if (said := self._once.filter_record(record)) is not None:
             self.said.append(logging.Formatter().format(said))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from queenright.cli.conversation import Progress
+from queenright.cli.terminal.conversation import RunProgress
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.storage.files import lock_file
 from tests.runtime.agents import TALKER, TALKS, adder, chatter, circler, folder_of, keeper, talker
@@ -38,7 +38,7 @@ def test_a_run_that_was_killed_is_taken_up_where_it_was(tmp_path: Path) -> None:
     done = queenright(*RUN, "--resume", session, cwd=tmp_path, typed="Ada\nAda\n")
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[:2] == [f"session {session}", "taken up where it was"]
+    assert done.stdout.splitlines()[:2] == [f"session {session}", "resumed"]
     assert "  name: Ada" in done.stdout.splitlines()
 
 
@@ -103,7 +103,7 @@ def test_run_whose_input_its_first_node_refuses_is_called_off(tmp_path: Path) ->
     assert "cancelled" in done.stdout
     assert "a: 10 is too large; at most 9" in done.stdout
     assert "--resume" not in done.stderr
-    assert "Begin anew with another input: queenright run agent" in done.stderr
+    assert "Start again with another input: queenright run agent" in done.stderr
 
 
 def test_agent_that_names_lifecycle_tools_loads_another_from_beside_itself(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_storage_that_cannot_be_used_is_said_without_a_traceback(
 
     assert code == 1
     assert "Traceback" not in said
-    assert f"the storage {storage} cannot be used: {why}" in said
+    assert f"cannot use the storage {storage}: {why}" in said
     assert "--resume" not in said
 
 
@@ -269,9 +269,7 @@ def test_a_result_that_is_lost_on_a_full_disk_is_no_success(tmp_path: Path, as_j
         code, _, said = streamed(tmp_path, *as_json, "--input", '{"a": 1, "b": 2}', out=full.fileno())
 
     assert code == 1
-    assert said.splitlines()[-1] == (
-        "queenright: The result could not be written to stdout: No space left on device."
-    )
+    assert said.splitlines()[-1] == ("queenright: cannot write the result to stdout: No space left on device")
 
 
 @pytest.mark.parametrize(
@@ -345,7 +343,7 @@ def test_how_a_node_ended_is_said_once_and_in_words(
     name = session.split()[1]
     assert (done.returncode, status, why) == (1, "failed", f"  {said}")
     assert done.stderr == (
-        f"Try again from there with: queenright run agent --resume {name} --storage here\n"
+        f"Retry from where it stopped with: queenright run agent --resume {name} --storage here\n"
     )
 
 
@@ -380,7 +378,7 @@ def test_a_second_signal_ends_the_program_at_once_and_says_how_to_go_on(
 
     resume = f"queenright run agent --resume {session.name} --storage here"
     assert running.wait() == code
-    assert said == f"Stopped at once; the session can be resumed. Go on with: {resume}\n"
+    assert said == f"Stopped without pausing; the session can be resumed: {resume}\n"
     assert "  sum: 3" in done.stdout.splitlines(), done.stderr
 
 
@@ -415,7 +413,7 @@ def test_a_terminal_that_is_closed_pauses_the_run_unless_it_is_to_go_on(tmp_path
 
     assert running.wait() == (0 if nohup else 1), errors
     assert ("completed" if nohup else "paused") in out.splitlines()
-    assert ("Paused. Go on with: " in errors) is not nohup
+    assert ("Paused. Resume with: " in errors) is not nohup
 
 
 class Collector(BaseHTTPRequestHandler):
@@ -492,10 +490,10 @@ def event(type_: EventType, node: str = "work", **data: Any) -> AgentEvent:
         ),
         (
             event(EventType.LLM_CALL_COMPLETED, model="m", error_type="TransientModelError", error="429"),
-            "work: m did not answer: 429\n",
+            "work: m failed: 429\n",
         ),
         (event(EventType.LLM_CALL_COMPLETED, model="m", output_tokens=3), ""),
-        (event(EventType.WORKER_WAITING, reason="backoff"), "work: waits before asking again\n"),
+        (event(EventType.WORKER_WAITING, reason="backoff"), "work: backing off before a retry\n"),
         (event(EventType.WORKER_WAITING, reason=None), ""),
         (
             event(EventType.STEP_COMPLETED, index=2, verdict="RETRY", text="say the year"),
@@ -512,45 +510,45 @@ def event(type_: EventType, node: str = "work", **data: Any) -> AgentEvent:
 def test_an_event_is_one_line_or_none(shown: AgentEvent, line: str) -> None:
     out = io.StringIO()
 
-    Progress(out, "g").show(shown)
+    RunProgress(out, "g").handle_event(shown)
 
     assert out.getvalue() == line
 
 
 def test_words_that_came_piece_by_piece_are_not_said_again_as_the_question() -> None:
     out = io.StringIO()
-    progress = Progress(out, "g")
+    progress = RunProgress(out, "g")
 
     for piece in ("Who ", "are you?"):
-        progress.show(event(EventType.CLIENT_OUTPUT_DELTA, text=piece))
-    progress.show(event(EventType.CLIENT_INPUT_REQUESTED, question="Who are you?"))
-    progress.show(event(EventType.CLIENT_INPUT_REQUESTED, question="And now?"))
+        progress.handle_event(event(EventType.CLIENT_OUTPUT_DELTA, text=piece))
+    progress.handle_event(event(EventType.CLIENT_INPUT_REQUESTED, question="Who are you?"))
+    progress.handle_event(event(EventType.CLIENT_INPUT_REQUESTED, question="And now?"))
 
     assert out.getvalue() == "Who are you?\nAnd now?\n"
-    assert progress.asked.qsize() == 2
+    assert progress.input_requests.qsize() == 2
 
 
 def test_whose_words_they_are_is_said_where_several_speak() -> None:
     out = io.StringIO()
-    progress = Progress(out, "g", names=True)
+    progress = RunProgress(out, "g", has_speaker_names=True)
 
-    progress.show(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="Good "))
-    progress.show(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="day.\n"))
-    progress.show(event(EventType.TOOL_CALL_COMPLETED, "one", tool="look", outcome="ok"))
-    progress.show(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="I looked"))
-    progress.show(event(EventType.CLIENT_OUTPUT_DELTA, "two", text="So did I"))
-    progress.show(event(EventType.CLIENT_INPUT_REQUESTED, "one", question="And you?"))
+    progress.handle_event(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="Good "))
+    progress.handle_event(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="day.\n"))
+    progress.handle_event(event(EventType.TOOL_CALL_COMPLETED, "one", tool="look", outcome="ok"))
+    progress.handle_event(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="I looked"))
+    progress.handle_event(event(EventType.CLIENT_OUTPUT_DELTA, "two", text="So did I"))
+    progress.handle_event(event(EventType.CLIENT_INPUT_REQUESTED, "one", question="And you?"))
 
     assert out.getvalue() == ("one: Good day.\none: look ok\none: I looked\ntwo: So did I\none: And you?\n")
 
 
 def test_another_graph_is_told_by_its_name() -> None:
     out = io.StringIO()
-    progress = Progress(out, "mine")
+    progress = RunProgress(out, "mine")
 
-    progress.show(event(EventType.EXECUTION_STARTED, ""))
-    progress.show(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="Good day."))
-    progress.show(event(EventType.TOOL_CALL_COMPLETED, "two", tool="look", outcome="ok"))
+    progress.handle_event(event(EventType.EXECUTION_STARTED, ""))
+    progress.handle_event(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="Good day."))
+    progress.handle_event(event(EventType.TOOL_CALL_COMPLETED, "two", tool="look", outcome="ok"))
 
     assert out.getvalue() == "g: session s1\ng/one: Good day.\ng/two: look ok\n"
 
@@ -558,7 +556,7 @@ def test_another_graph_is_told_by_its_name() -> None:
 def test_what_a_model_says_cannot_steer_the_terminal() -> None:
     out = io.StringIO()
 
-    Progress(out, "g").show(event(EventType.CLIENT_OUTPUT_DELTA, text="a\x1b[2Jb\rc\x9bd\te\n"))
+    RunProgress(out, "g").handle_event(event(EventType.CLIENT_OUTPUT_DELTA, text="a\x1b[2Jb\rc\x9bd\te\n"))
 
     assert out.getvalue() == "a[2Jbcd\te\n"
 
@@ -571,5 +569,5 @@ def test_an_empty_path_is_a_mistake_and_not_this_folder(tmp_path: Path, option: 
     done = queenright("run", "agent", option, "", "--input", "{}", cwd=tmp_path)
 
     assert done.returncode == 2
-    assert "it is empty" in done.stderr
+    assert "is empty" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["agent"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from queenright.cli.run_options import RunOptions
-from queenright.cli.run_tui import interface, settings_for
+from queenright.cli.terminal.run_in_tui import private_settings, running_interface
+from queenright.cli.terminal.run_options import RunOptions
 from queenright.tui.screens.talk import TalkScreen
 from tests.runtime.agents import chatter, talker
 from tests.tui.test_on_a_service import shows, typed
@@ -19,7 +19,7 @@ RUN = ("run", "agent", "--storage", "here", "--no-telemetry")
 
 @pytest.mark.parametrize(
     ("typed_in", "line"),
-    [("y\n", "work: double ok"), ("n\n", "not approved"), ("", "Nobody answers, so it is not made")],
+    [("y\n", "work: double ok"), ("n\n", "not approved"), ("", "Denied: stdin is at its end")],
 )
 def test_each_tool_call_is_asked_about_and_made_only_if_it_is_allowed(
     tmp_path: Path, typed_in: str, line: str
@@ -38,9 +38,9 @@ def test_each_tool_call_is_asked_about_and_made_only_if_it_is_allowed(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ((), "This needs a terminal. Leave --tui out to run it in a pipe."),
-        (("--json",), "--tui and --json do not go together"),
-        (("--approve-tools",), "--tui and --approve-tools do not go together"),
+        ((), "This needs a terminal. Leave --tui out to run the agent in a pipe."),
+        (("--json",), "--tui and --json exclude each other"),
+        (("--approve-tools",), "--tui and --approve-tools exclude each other"),
     ],
 )
 def test_the_interface_needs_a_terminal_and_says_what_it_does_not_go_with(
@@ -56,13 +56,13 @@ def test_the_interface_needs_a_terminal_and_says_what_it_does_not_go_with(
 
 async def test_an_agent_runs_in_the_interface_and_is_talked_with_there(tmp_path: Path) -> None:
     options = RunOptions(path=chatter(tmp_path / "chatter"), storage=tmp_path / "here", entry_point="start")
-    settings = settings_for(options, tmp_path / "service")
+    settings = private_settings(options, tmp_path / "service")
 
-    async with interface(options, settings, {}, "ada") as app, app.run_test(size=(80, 24)) as pilot:
+    async with running_interface(options, settings, {}, "ada") as app, app.run_test(size=(80, 24)) as pilot:
         await until(lambda: isinstance(app.screen, TalkScreen), "a talk")
         await shows(app, "Hello, who are you?")
         await typed(app, pilot, "Ada")
-        await shows(app, "the run is done")
+        await shows(app, "the run completed")
         await pilot.press("escape")
         await shows(app, "chatter")  # in the fleet: it is watched
 

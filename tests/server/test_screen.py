@@ -9,7 +9,7 @@ import httpx
 from rich.console import Console
 
 from queenright.alerting.recorder import Recorder
-from queenright.cli.screen import Screen
+from queenright.cli.output.up_screen import UpScreen
 from queenright.server.up import Running
 from tests.waiting import until
 
@@ -18,7 +18,7 @@ async def test_every_page_is_printed_once_also_after_the_recorder_is_full(runnin
     """The recorder keeps 200 pages: those that arrive later are printed too, and none again."""
     recorder = running.service.recorder = Recorder()
     output = StringIO()
-    printing = asyncio.create_task(Screen(Console(file=output, width=200)).follow(running))
+    printing = asyncio.create_task(UpScreen(Console(file=output, width=200)).follow(running))
 
     def printed() -> list[int]:
         lines = output.getvalue().splitlines()

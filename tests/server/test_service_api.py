@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.cli.run import reload_at_hangup
+from queenright.cli.jobs.service import reload_on_sighup
 from queenright.health.findings import HealthState, Severity
 from queenright.health.tables import SCHEMA_REVISION
 from queenright.health.tickets import TicketDraft
@@ -185,7 +185,7 @@ async def test_a_hangup_reads_them_again_and_a_fault_changes_nothing(
     running: Running, file: File, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = running.service
-    reload_at_hangup(service)
+    reload_on_sighup(service)
     try:
         file.write(warning=2)
         os.kill(os.getpid(), signal.SIGHUP)

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
-from queenright.cli.main import app
+from queenright.cli.app import app
 from queenright.server.up import Running, serving
 from tests.alerting.conftest import ServedPeer, peer, start_peer
 from tests.alerting.real import RealAlertmanager, people, real_alertmanager
@@ -82,7 +82,7 @@ async def test_a_ticket_is_silenced_and_heard_again_from_the_command_line(stack:
     assert stack.running.service.tickets.next_deadline() == silence["ends_at"]
 
     ended = await stack.queenright("silences", "expire", silence["silence_id"])
-    assert (ended.exit_code, ended.output) == (0, "It has ended.\n")
+    assert (ended.exit_code, ended.output) == (0, "Expired.\n")
     assert (await stack.get(f"/api/tickets/{ticket_id}"))["silenced"] is None
     assert stack.running.service.tickets.next_deadline() == due
 

@@ -1,8 +1,8 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
-from queenright.cli.run import shown_settings
 from queenright.server.ops.secret_files import InvalidSecretError, stack_tokens
 from queenright.server.settings import InvalidSettingsError, load_settings
 
@@ -15,7 +15,7 @@ def test_a_login_in_an_address_is_shown_nowhere() -> None:
         }
     )
 
-    shown = shown_settings(settings)
+    shown = yaml.safe_dump(settings.model_dump(mode="json"))
 
     assert "hunter2" not in shown + repr(settings)
     assert "prometheus_url: http://prometheus:9090/prefix" in shown

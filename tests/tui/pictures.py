@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from queenright.tui.app import QueenrightApp
-from queenright.tui.link import Link
+from queenright.tui.gateway import ServiceGateway
 from tests.tui.canned import BESIDE, HAPPENED, NOW, PAGED, Canned, Row
 from tests.waiting import until
 
@@ -82,9 +82,9 @@ async def begun(
 ) -> AsyncIterator[tuple[QueenrightApp, Pilot[None], Canned]]:
     """The interface with fixed answers, once it knows them."""
     canned = Canned(list(happened))
-    app = QueenrightApp(Link(canned.client(), by="ada"), clock=lambda: NOW)
+    app = QueenrightApp(ServiceGateway(canned.client(), by="ada"), clock=lambda: NOW)
     async with app.run_test(size=SMALL) as pilot:
-        await settled(app, pilot, lambda: canned.told >= 1 and not app.shared.fleet.stale)
+        await settled(app, pilot, lambda: canned.told >= 1 and not app.app_state.fleet.stale)
         yield app, pilot, canned
 
 
@@ -110,7 +110,7 @@ async def settled(app: QueenrightApp, pilot: Pilot[None], there: Callable[[], ob
     last = ""
     for _ in range(50):
         await pilot.pause()
-        await app.paint()
+        await app.redraw()
         await pilot.pause()
         now = text_of(app)
         if now == last:

@@ -15,14 +15,14 @@ from textual.widgets import Input
 from queenright.api.status import FeedLine
 from queenright.client.notices import Notice as StreamNotice
 from queenright.tui.app import QueenrightApp
-from queenright.tui.link import Link
-from queenright.tui.screens.dialogs import Confirm
-from queenright.tui.screens.fleet import SHOWN, FleetScreen
+from queenright.tui.gateway import ServiceGateway
+from queenright.tui.models import FleetEvent, Worker
+from queenright.tui.screens.dialogs import ConfirmDialog
+from queenright.tui.screens.fleet import MAX_WORKERS, FleetScreen
 from queenright.tui.screens.queen import QueenScreen
 from queenright.tui.screens.talk import TalkScreen
 from queenright.tui.screens.worker import WorkerScreen
-from queenright.tui.values import Moment, Worker
-from queenright.tui.widgets.listing import Listing
+from queenright.tui.widgets.row_table import RowTable
 from tests.tui.canned import BESIDE, NOW, PAGED, TICKETS, Canned, event, row, worker
 from tests.tui.pictures import seldom, text_of
 from tests.waiting import until
@@ -30,9 +30,11 @@ from tests.waiting import until
 
 @contextlib.asynccontextmanager
 async def terminal(
-    canned: Canned, *, notices_stay: float = 30.0
+    canned: Canned, *, notice_seconds: float = 30.0
 ) -> AsyncIterator[tuple[QueenrightApp, Pilot[None]]]:
-    app = QueenrightApp(Link(canned.client(), by="ada"), clock=lambda: NOW, notices_stay=notices_stay)
+    app = QueenrightApp(
+        ServiceGateway(canned.client(), by="ada"), clock=lambda: NOW, notice_seconds=notice_seconds
+    )
     async with app.run_test(size=(80, 24)) as pilot:
         yield app, pilot
 
@@ -41,10 +43,10 @@ async def test_service_that_is_away_is_said_so_and_lists_come_back_with_it() -> 
     canned = Canned()
     canned.away = True
     async with terminal(canned) as (app, _):
-        await until(seldom(lambda: "does not answer" in text_of(app)), "it is said")
+        await until(seldom(lambda: "does not respond" in text_of(app)), "it is said")
         canned.away = False
         await until(seldom(lambda: "billing_export" in text_of(app)), "the fleet is there")
-        await until(seldom(lambda: "does not answer" not in text_of(app)), "and nothing else is said")
+        await until(seldom(lambda: "does not respond" not in text_of(app)), "and nothing else is said")
 
 
 @pytest.mark.parametrize("is_forgotten", [False, True])
@@ -56,40 +58,40 @@ async def test_feed_is_in_order_after_a_break(is_forgotten: bool) -> None:
     )
     canned = Canned([before])
     async with terminal(canned) as (app, _):
-        await until(lambda: app.shared.fleet.feed, "what happened before")
+        await until(lambda: app.app_state.fleet.feed, "what happened before")
         canned.feed = [
             row(FeedLine, text="meanwhile", id=meanwhile["id"]),
             row(FeedLine, text="before", id=before["id"]),
         ]
-        app._stream_told(StreamNotice("lost"))
-        app._stream_told(StreamNotice("connected"))
+        app._on_stream_notice(StreamNotice("lost"))
+        app._on_stream_notice(StreamNotice("connected"))
         if is_forgotten:
-            app._stream_told(StreamNotice("reset"))
-            await until(lambda: len(app.shared.fleet.feed) == 2, "what happened meanwhile")
+            app._on_stream_notice(StreamNotice("reset"))
+            await until(lambda: len(app.app_state.fleet.feed) == 2, "what happened meanwhile")
             return
         # Whatever the notice made it ask for is answered before the stream's own account comes.
-        await until(lambda: not app.shared.fleet.stale, "the lists")
-        app.take(Moment.of(meanwhile))
+        await until(lambda: not app.app_state.fleet.stale, "the lists")
+        app.handle_event(FleetEvent.of(meanwhile))
 
-        assert ["meanwhile" in line.text for line in app.shared.fleet.feed] == [False, True]
+        assert ["meanwhile" in line.text for line in app.app_state.fleet.feed] == [False, True]
 
 
 async def test_a_notice_goes_by_itself() -> None:
-    async with terminal(Canned([]), notices_stay=0.01) as (app, _):
-        app.take(Moment.of(PAGED[0]))
-        assert len(app.shared.notices) == 1
-        await until(lambda: not len(app.shared.notices), "it is gone")
+    async with terminal(Canned([]), notice_seconds=0.01) as (app, _):
+        app.handle_event(FleetEvent.of(PAGED[0]))
+        assert len(app.app_state.notices) == 1
+        await until(lambda: not len(app.app_state.notices), "it is gone")
 
 
 async def test_ctrl_q_at_a_notice_leads_to_the_queen_and_the_notice_is_seen() -> None:
     async with terminal(Canned([])) as (app, pilot):
-        await until(lambda: app.shared.fleet.tickets, "the tickets")
-        app.take(Moment.of(PAGED[0]))
+        await until(lambda: app.app_state.fleet.tickets, "the tickets")
+        app.handle_event(FleetEvent.of(PAGED[0]))
         await pilot.press("ctrl+q")
 
         assert isinstance(app.screen, QueenScreen)
-        assert app.screen.ticket() == app.shared.fleet.ticket(TICKETS[1]["ticket_id"])
-        assert not len(app.shared.notices)
+        assert app.screen.ticket() == app.app_state.fleet.ticket(TICKETS[1]["ticket_id"])
+        assert not len(app.app_state.notices)
 
 
 async def test_a_graph_in_the_background_that_fails_is_a_notice_and_the_talk_goes_on() -> None:
@@ -100,28 +102,30 @@ async def test_a_graph_in_the_background_that_fails_is_a_notice_and_the_talk_goe
         talk = app.screen
         assert isinstance(talk, TalkScreen)
         await until(
-            lambda: "Which folder shall I check?" in [one.text for one in talk.conversation.said],
+            lambda: "Which folder shall I check?" in [one.text for one in talk.conversation.entries],
             "a question",
         )
-        app.take(Moment.of(BESIDE))
-        await until(lambda: len(app.shared.notices), "the notice")
+        app.handle_event(FleetEvent.of(BESIDE))
+        await until(lambda: len(app.app_state.notices), "the notice")
 
-        assert [one.title for one in app.shared.notices] == ["log_digest failed"]
-        assert talk.conversation.said[-1].text == "Which folder shall I check?"
+        assert [one.title for one in app.app_state.notices] == ["log_digest failed"]
+        assert talk.conversation.entries[-1].text == "Which folder shall I check?"
 
 
 async def test_what_graphs_want_is_a_notice_where_no_talk_is_open() -> None:
     asks = event("client_input_requested", 1, "docs_checker", graph="docs_checker", question="All?")
     async with terminal(Canned([])) as (app, _):
-        app.take(Moment.of(BESIDE))
-        await until(lambda: len(app.shared.notices), "the notice")
+        app.handle_event(FleetEvent.of(BESIDE))
+        await until(lambda: len(app.app_state.notices), "the notice")
         assert isinstance(app.screen, FleetScreen)
 
-        app.take(Moment.of({**asks, "id": "one"}))
-        app.shared.talked.add("docs_checker")
-        await until(app._runs.empty, "it is looked at")
-        app.take(Moment.of({**asks, "id": "two"}))
-        await until(lambda: "docs_checker asks" in [one.title for one in app.shared.notices], "the question")
+        app.handle_event(FleetEvent.of({**asks, "id": "one"}))
+        app.app_state.chatted_agents.add("docs_checker")
+        await until(app._run_events.empty, "it is looked at")
+        app.handle_event(FleetEvent.of({**asks, "id": "two"}))
+        await until(
+            lambda: "docs_checker asks" in [one.title for one in app.app_state.notices], "the question"
+        )
 
 
 async def test_graph_that_was_just_loaded_is_told_of_while_the_list_that_has_it_is_on_its_way() -> None:
@@ -141,10 +145,10 @@ async def test_graph_that_was_just_loaded_is_told_of_while_the_list_that_has_it_
     canned = Slow()
     async with terminal(canned) as (app, _):
         await until(lambda: canned.asked_for, "the list is on its way")
-        app.take(Moment.of(BESIDE))
-        await until(app._runs.empty, "it is looked at")
+        app.handle_event(FleetEvent.of(BESIDE))
+        await until(app._run_events.empty, "it is looked at")
         canned.comes.set()
-        await until(lambda: len(app.shared.notices), "the notice")
+        await until(lambda: len(app.app_state.notices), "the notice")
 
 
 @pytest.mark.parametrize(("status", "why"), [(401, "a token is needed"), (403, "needs the role operator")])
@@ -154,8 +158,8 @@ async def test_whoever_is_not_allowed_is_told_why_and_goes_on_once_they_are(stat
     async with terminal(canned) as (app, _):
         await until(lambda: "not allowed: " in text_of(app) and why in text_of(app), "it is said")
         canned.refuses = 0
-        app.shared.fleet.stale.add("workers")
-        await until(lambda: app.shared.fleet.feed and app.shared.fleet.workers, "all of it comes")
+        app.app_state.fleet.stale.add("workers")
+        await until(lambda: app.app_state.fleet.feed and app.app_state.fleet.workers, "all of it comes")
         await until(seldom(lambda: "not allowed" not in text_of(app)), "and nothing else is said")
 
 
@@ -166,12 +170,12 @@ async def test_what_nobody_thought_of_is_a_notice_and_a_line_in_the_log(
         raise ZeroDivisionError(f"no {name}")
 
     async with terminal(Canned([])) as (app, pilot):
-        await until(lambda: app.shared.fleet.breakers, "the breakers")
-        monkeypatch.setattr(app.shared.link, "reset", broken)
+        await until(lambda: app.app_state.fleet.breakers, "the breakers")
+        monkeypatch.setattr(app.app_state.gateway, "reset_breaker", broken)
         await pilot.press("3")
-        await until(lambda: app.screen.query_one("#breakers", Listing).chosen, "a breaker")
+        await until(lambda: app.screen.query_one("#breakers", RowTable).selected, "a breaker")
         await pilot.press("r")
-        await until(lambda: isinstance(app.screen, Confirm), "really?")
+        await until(lambda: isinstance(app.screen, ConfirmDialog), "really?")
         await pilot.press("y")
         await until(seldom(lambda: "ZeroDivisionError" in text_of(app)), "the notice")
         await pilot.press("escape")
@@ -185,20 +189,20 @@ async def test_what_nobody_thought_of_is_a_notice_and_a_line_in_the_log(
 
 async def written(app: QueenrightApp, pilot: Pilot[None], line: str) -> None:
     """Write a line into the command line at once, and send it: key by key takes long."""
-    app.screen.query_one("#typed", Input).value = line
+    app.screen.query_one("#input", Input).value = line
     await pilot.press("enter")
 
 
 async def test_of_many_workers_the_worst_are_listed_and_any_can_be_opened() -> None:
     async with terminal(Canned([])) as (app, pilot):
-        await until(lambda: app.shared.fleet.workers, "the workers")
-        many = [worker(f"agent_{number}", "healthy") for number in range(2 * SHOWN)]
-        app.shared.fleet.take_workers(Worker.of(one) for one in [*many, worker("zebra", "stuck")])
-        app.shared.fleet.stale.clear()
-        await app.paint()
+        await until(lambda: app.app_state.fleet.workers, "the workers")
+        many = [worker(f"agent_{number}", "healthy") for number in range(2 * MAX_WORKERS)]
+        app.app_state.fleet.set_workers(Worker.of(one) for one in [*many, worker("zebra", "stuck")])
+        app.app_state.fleet.stale.clear()
+        await app.redraw()
 
-        assert f"Fleet {2 * SHOWN + 1}, the worst {SHOWN}" in text_of(app)
-        assert app.screen.query_one(Listing).row_count == SHOWN
+        assert f"Fleet {2 * MAX_WORKERS + 1}, worst {MAX_WORKERS}" in text_of(app)
+        assert app.screen.query_one(RowTable).row_count == MAX_WORKERS
         await pilot.press("slash")
         await written(app, pilot, "/worker agent_399")
         await until(lambda: isinstance(app.screen, WorkerScreen), "the worker's screen")
@@ -231,12 +235,12 @@ async def test_top_line_says_connecting_until_the_service_has_answered() -> None
         assert "healthy" not in text_of(app).splitlines()[0]
         slow.go.set()
         await until(
-            seldom(lambda: app.shared.fleet.workers and "connecting" not in text_of(app)), "it is there"
+            seldom(lambda: app.app_state.fleet.workers and "connecting" not in text_of(app)), "it is there"
         )
 
 
 def burst(app: QueenrightApp, keys: str) -> None:
-    """Let keys come as a paste in a plain terminal does: all at once."""
+    """Let keys come as a paste in a strip_control terminal does: all at once."""
     for key in keys:
         name = {"/": "slash", "\r": "enter"}.get(key, key)
         app.post_message(Key(name, key if key.isprintable() else None))
@@ -248,7 +252,7 @@ async def test_keys_of_one_burst_change_nothing(tab: str, keys: str) -> None:
     """B110: whatever is pasted, nothing is acknowledged, reset, nudged or stopped by it."""
     canned = Canned([])
     async with terminal(canned) as (app, pilot):
-        await until(lambda: app.shared.fleet.tickets and app.shared.fleet.breakers, "the lists")
+        await until(lambda: app.app_state.fleet.tickets and app.app_state.fleet.breakers, "the lists")
         await pilot.press(tab)
         burst(app, keys)
         await pilot.pause()
@@ -265,16 +269,16 @@ async def test_what_is_typed_is_no_key() -> None:
         await pilot.press("slash", *"qnt?")
 
         assert app.is_running
-        assert app.screen.query_one("#typed").value == "/qnt?"  # type: ignore[attr-defined]
+        assert app.screen.query_one("#input").value == "/qnt?"  # type: ignore[attr-defined]
         await pilot.press("escape")
-        assert app.screen.query_one("#typed").has_class("away")
+        assert app.screen.query_one("#input").has_class("hidden")
 
 
 async def test_the_queen_is_not_offered_where_there_is_no_ticket() -> None:
     async with terminal(Canned([])) as (app, pilot):
-        await until(lambda: app.shared.fleet.tickets, "the tickets")
+        await until(lambda: app.app_state.fleet.tickets, "the tickets")
         assert app.check_action("queen", ())
-        app.shared.fleet.take_tickets([])
+        app.app_state.fleet.set_tickets([])
         assert not app.check_action("queen", ())
         await pilot.press("ctrl+q")
         assert isinstance(app.screen, FleetScreen)

@@ -10,29 +10,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.tui import styles
-from queenright.tui.belonging import Belonging
-from queenright.tui.commands import COMMANDS, Command, InvalidCommandError, help_lines, parse, words_of
+from queenright.tui.app_state import add_notice_for
+from queenright.tui.commands import (
+    COMMANDS,
+    Command,
+    InvalidCommandError,
+    help_lines,
+    message_text,
+    parse_command,
+)
 from queenright.tui.conversation import Conversation, background_notice
 from queenright.tui.event_lines import feed_line, work_line
-from queenright.tui.fleet import Fleet
-from queenright.tui.notices import Notices
-from queenright.tui.shared import notice_of
-from queenright.tui.story import Story, bad_steps
-from queenright.tui.transcript import before
-from queenright.tui.values import Before, Breaker, Moment, Said, Ticket, Worker
-from queenright.tui.words import ago, amount, clipped, plain, spark
+from queenright.tui.fleet_state import FleetState
+from queenright.tui.formatting import clip, short_duration, short_number, sparkline, strip_control
+from queenright.tui.models import Breaker, ChatEntry, FleetEvent, Ticket, Transcript, Worker
+from queenright.tui.notices import NoticeList
+from queenright.tui.run_ownership import RunOwnership
+from queenright.tui.transcript import build_transcript
+from queenright.tui.worker_history import WorkerHistory, count_bad_steps
 from tests.tui.canned import BREAKERS, HAPPENED, HISTORY, NODES, NOW, SAID, STREAM, TICKETS, WORKERS, event
 
 
-def moment(kind: str, agent: str = "bee", **fields: Any) -> Moment:
-    return Moment(type=kind, time=fields.pop("time", NOW), agent_id=agent, **fields)
+def moment(kind: str, agent: str = "bee", **fields: Any) -> FleetEvent:
+    return FleetEvent(type=kind, time=fields.pop("time", NOW), agent_id=agent, **fields)
 
 
-def fleet() -> Fleet:
-    known = Fleet()
-    known.take_workers(Worker.of(one) for one in WORKERS)
-    known.take_tickets(Ticket.of(one) for one in TICKETS)
-    known.take_breakers(Breaker.of(one) for one in BREAKERS)
+def fleet() -> FleetState:
+    known = FleetState()
+    known.set_workers(Worker.of(one) for one in WORKERS)
+    known.set_tickets(Ticket.of(one) for one in TICKETS)
+    known.set_breakers(Breaker.of(one) for one in BREAKERS)
     return known
 
 
@@ -46,13 +53,13 @@ def test_who_has_ended_not_well_fails_until_its_ticket_is_closed() -> None:
     ticket = dataclasses.replace(known.tickets[0], agent_id=over.agent_id, session_id=over.session_id)
     failing = known.counts["failing"]
 
-    known.take_tickets([ticket])
+    known.set_tickets([ticket])
 
-    assert known.standing(over) == "failing"
+    assert known.display_state(over) == "failing"
     assert known.counts["failing"] == failing + 1
     assert over in known.workers[: failing + 1]
-    known.take_tickets([dataclasses.replace(ticket, status="resolved")])
-    assert known.standing(over) == "completed"
+    known.set_tickets([dataclasses.replace(ticket, status="resolved")])
+    assert known.display_state(over) == "completed"
     assert known.workers[-1] == over
 
 
@@ -65,7 +72,7 @@ def test_whoever_is_worst_off_comes_first_and_who_has_ended_last() -> None:
 
 def test_the_most_severe_ticket_that_is_not_over_comes_first() -> None:
     assert [one.severity for one in fleet().tickets] == ["critical", "high", "medium"]
-    assert [one.severity for one in fleet().live_tickets] == ["critical", "high"]
+    assert [one.severity for one in fleet().open_tickets] == ["critical", "high"]
 
 
 def test_an_open_breaker_comes_before_one_that_is_closed() -> None:
@@ -73,10 +80,13 @@ def test_an_open_breaker_comes_before_one_that_is_closed() -> None:
 
 
 def test_an_event_that_is_told_twice_counts_once() -> None:
-    known, told = fleet(), Moment.of(event("health_state_changed", 1, **{"from": "stuck", "to": "healthy"}))
+    known, told = (
+        fleet(),
+        FleetEvent.of(event("health_state_changed", 1, **{"from": "stuck", "to": "healthy"})),
+    )
 
-    assert known.see(told)
-    assert not known.see(told)
+    assert known.handle_event(told)
+    assert not known.handle_event(told)
     assert len(known.feed) == 1
 
 
@@ -84,7 +94,7 @@ def test_a_change_of_state_moves_a_worker_before_the_list_is_asked_for_again() -
     known = fleet()
     known.stale.clear()
 
-    known.see(Moment.of(event("health_state_changed", 1, **{"from": "stuck", "to": "healthy"})))
+    known.handle_event(FleetEvent.of(event("health_state_changed", 1, **{"from": "stuck", "to": "healthy"})))
 
     found = known.worker("deep_research_agent")
     assert found is not None
@@ -97,14 +107,17 @@ def test_a_change_of_state_moves_a_worker_before_the_list_is_asked_for_again() -
 def test_activity_is_counted_in_spans_up_to_now() -> None:
     known = fleet()
     for ago_ in (12, 11, 1):
-        known.see(Moment.of(event("step_completed", ago_, "price_watch", verdict="ACCEPT")))
+        known.handle_event(FleetEvent.of(event("step_completed", ago_, "price_watch", verdict="ACCEPT")))
 
-    assert known.pulse("price_watch", NOW, 4) == [0, 2, 0, 1] or sum(known.pulse("price_watch", NOW, 4)) == 3
-    assert known.pulse("nobody", NOW, 3) == [0, 0, 0]
+    assert (
+        known.activity("price_watch", NOW, 4) == [0, 2, 0, 1]
+        or sum(known.activity("price_watch", NOW, 4)) == 3
+    )
+    assert known.activity("nobody", NOW, 3) == [0, 0, 0]
 
 
 def test_every_type_of_the_feed_has_a_line_and_deltas_have_none() -> None:
-    lines = [feed_line(Moment.of(one)) for one in HAPPENED]
+    lines = [feed_line(FleetEvent.of(one)) for one in HAPPENED]
 
     assert len([one for one in lines if one]) == 6
     assert feed_line(moment("llm_text_delta", data={"text": "hm"})) is None
@@ -113,18 +126,18 @@ def test_every_type_of_the_feed_has_a_line_and_deltas_have_none() -> None:
 # -- one worker -------------------------------------------------------------------------------------
 
 
-def test_story_has_states_bad_steps_tokens_and_lines_of_its_own_worker_only() -> None:
-    story = Story("deep_research_agent")
-    story.take_history(HISTORY)
+def test_history_has_states_bad_steps_tokens_and_lines_of_its_own_worker_only() -> None:
+    history = WorkerHistory("deep_research_agent")
+    history.load_history(HISTORY)
     for one in STREAM:
-        story.see(Moment.of(one))
+        history.handle_event(FleetEvent.of(one))
 
-    assert story.see(moment("step_completed", "somebody else")) is None
-    assert [state for _, state in story.states][-1] == "stuck"
-    assert list(story.bad) == [1, 2, 3, 4, 5, 6]
-    assert story.tokens[-1] == 980
-    assert len(story.lines) == len(STREAM) + len(HISTORY)
-    assert story.lines[-1].text == "step 41 RETRY. no new result"
+    assert history.handle_event(moment("step_completed", "somebody else")) is None
+    assert [state for _, state in history.states][-1] == "stuck"
+    assert list(history.bad_steps) == [1, 2, 3, 4, 5, 6]
+    assert history.tokens[-1] == 980
+    assert len(history.lines) == len(STREAM) + len(HISTORY)
+    assert history.lines[-1].text == "step 41 RETRY. no new result"
 
 
 @pytest.mark.parametrize(
@@ -138,11 +151,11 @@ def test_story_has_states_bad_steps_tokens_and_lines_of_its_own_worker_only() ->
 def test_bad_steps_before_the_first_verdict_that_is_known_count(
     verdicts: list[str], now: int, counts: list[int]
 ) -> None:
-    assert bad_steps(verdicts, now) == counts
+    assert count_bad_steps(verdicts, now) == counts
 
 
 def test_history_of_states_shows_the_worst_of_each_span_by_height() -> None:
-    drawn = styles.history([(10, "healthy"), (22, "stuck"), (23, "healthy")], 0, 40, 4)
+    drawn = styles.render_states([(10, "healthy"), (22, "stuck"), (23, "healthy")], 0, 40, 4)
 
     assert drawn.plain == "·▁▅▁" or drawn.plain == "▁▁▅▁"
 
@@ -158,7 +171,7 @@ def test_a_node_is_named_where_it_changes() -> None:
 # -- a talk -----------------------------------------------------------------------------------------
 
 
-def delta(text: str, graph: str = "main", node: str = "ask") -> Moment:
+def delta(text: str, graph: str = "main", node: str = "ask") -> FleetEvent:
     return moment("client_output_delta", graph_id=graph, node_id=node, data={"text": text})
 
 
@@ -166,14 +179,14 @@ def test_deltas_become_one_message_and_a_question_in_it_is_not_asked_twice() -> 
     talk = Conversation("bee", "main")
 
     for one in (delta("Which "), delta("folder?"), delta("noise", graph="other")):
-        talk.see(one)
-    talk.see(
+        talk.handle_event(one)
+    talk.handle_event(
         moment("client_input_requested", graph_id="main", node_id="ask", data={"question": "Which folder?"})
     )
-    talk.typed("docs", "ada", NOW)
-    talk.see(delta("Thanks."))
+    talk.add_user_message("docs", "ada", NOW)
+    talk.handle_event(delta("Thanks."))
 
-    assert [one.text for one in talk.said] == ["Which folder?", "docs", "Thanks."]
+    assert [one.text for one in talk.entries] == ["Which folder?", "docs", "Thanks."]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +194,7 @@ def test_deltas_become_one_message_and_a_question_in_it_is_not_asked_twice() -> 
     [
         ("client_input_requested", "other asks"),
         ("execution_failed", "other failed"),
-        ("execution_completed", "other is done"),
+        ("execution_completed", "other completed"),
     ],
 )
 def test_a_graph_in_the_background_is_told_of_beside_the_talk(kind: str, title: str) -> None:
@@ -190,24 +203,24 @@ def test_a_graph_in_the_background_is_told_of_beside_the_talk(kind: str, title: 
         Conversation("bee", "main"),
     )
 
-    talk.see(told)
+    talk.handle_event(told)
 
-    said = background_notice(told, agent_id="bee", active=False)
+    said = background_notice(told, agent_id="bee", is_active=False)
     assert said is not None
     assert said.title == title
-    assert talk.said == []
+    assert talk.entries == []
 
 
 def test_what_another_graph_does_else_is_silent_and_switching_is_seen() -> None:
     talk = Conversation("bee", "main")
 
     paused = moment("execution_paused", graph_id="other")
-    talk.see(paused)
-    assert background_notice(paused, agent_id="bee", active=False) is None
-    talk.switch("other", NOW)
-    talk.see(delta("Now I speak.", graph="other"))
+    talk.handle_event(paused)
+    assert background_notice(paused, agent_id="bee", is_active=False) is None
+    talk.switch_graph("other", NOW)
+    talk.handle_event(delta("Now I speak.", graph="other"))
 
-    assert [one.text for one in talk.said] == ["── graph other ──", "Now I speak."]
+    assert [one.text for one in talk.entries] == ["── graph other ──", "Now I speak."]
 
 
 def test_what_was_said_before_is_there_with_the_question_that_waits() -> None:
@@ -215,49 +228,51 @@ def test_what_was_said_before_is_there_with_the_question_that_waits() -> None:
     call = {"id": "c", "name": "ask_user", "arguments": '{"question": "Go on?"}'}
     asks = {**SAID[1], "seq": 4, "at": NOW - 30, "text": "One moment.", "tool_calls": [call]}
 
-    known = before([asks, *SAID], waiting, "ada")
+    known = build_transcript([asks, *SAID], waiting, "ada")
 
-    assert [(one.by, one.text) for one in known.said] == [
-        ("", 'a run began with {"topic": "links that lead nowhere"}'),
+    assert [(one.by, one.text) for one in known.entries] == [
+        ("", 'run started with {"topic": "links that lead nowhere"}'),
         ("ask", "All pages, or those that changed this week?"),
         ("ada", "All of them."),
         ("ask", "One moment.\nGo on?"),
         ("", "ask waits for your answer"),
     ]
-    assert known.through == NOW - 30
+    assert known.until == NOW - 30
 
 
-def told(text: str, by: str = "ask") -> Said:
-    return Said(by=by, text=text, at=NOW - 5, mine=by == "ada")
+def told(text: str, by: str = "ask") -> ChatEntry:
+    return ChatEntry(by=by, text=text, at=NOW - 5, is_own=by == "ada")
 
 
 def test_what_is_told_again_after_what_was_said_before_is_there_once() -> None:
     talk = Conversation("bee", "main")
-    talk.take_before(Before(said=(told("Which folder?"), told("talk waits", by="")), through=NOW), 0)
+    talk.load_transcript(Transcript(entries=(told("Which folder?"), told("talk waits", by="")), until=NOW), 0)
 
-    talk.see(delta("Which folder?"))
+    talk.handle_event(delta("Which folder?"))
     asked = moment(
         "client_input_requested", graph_id="main", node_id="ask", data={"question": "Which folder?"}
     )
-    talk.see(asked)
+    talk.handle_event(asked)
 
-    assert [one.text for one in talk.said] == ["Which folder?", "talk waits"]
+    assert [one.text for one in talk.entries] == ["Which folder?", "talk waits"]
 
 
 def test_after_a_break_a_talk_is_as_the_service_has_it_and_goes_on() -> None:
     talk = Conversation("bee")
-    talk.switch("other", NOW)
-    talk.note("the talk before", NOW)
-    talk.switch("main", NOW)
-    talk.see(delta("Which "))
-    mark = len(talk.said)
-    talk.typed("docs", "ada", NOW)
-    talk.typed("and tests", "ada", NOW)
+    talk.switch_graph("other", NOW)
+    talk.add_note("the talk before", NOW)
+    talk.switch_graph("main", NOW)
+    talk.handle_event(delta("Which "))
+    mark = len(talk.entries)
+    talk.add_user_message("docs", "ada", NOW)
+    talk.add_user_message("and tests", "ada", NOW)
 
-    talk.take_before(Before(said=(told("Which folder?"), told("docs", by="ada")), through=NOW - 1), mark)
-    talk.see(delta("Thanks."))
+    talk.load_transcript(
+        Transcript(entries=(told("Which folder?"), told("docs", by="ada")), until=NOW - 1), mark
+    )
+    talk.handle_event(delta("Thanks."))
 
-    assert [one.text for one in talk.said] == [
+    assert [one.text for one in talk.entries] == [
         "the talk before",
         "── graph main ──",
         "Which folder?",
@@ -269,12 +284,12 @@ def test_after_a_break_a_talk_is_as_the_service_has_it_and_goes_on() -> None:
 
 def test_a_sentence_that_is_in_no_log_yet_goes_on_over_a_break() -> None:
     talk = Conversation("bee", "main")
-    talk.see(delta("Which "))
+    talk.handle_event(delta("Which "))
 
-    talk.take_before(Before(said=(told("Hello."),), through=NOW - 1), 1)
-    talk.see(delta("folder?"))
+    talk.load_transcript(Transcript(entries=(told("Hello."),), until=NOW - 1), 1)
+    talk.handle_event(delta("folder?"))
 
-    assert [one.text for one in talk.said] == ["Hello.", "Which folder?"]
+    assert [one.text for one in talk.entries] == ["Hello.", "Which folder?"]
 
 
 async def test_whose_run_it_is_is_asked_once_a_run() -> None:
@@ -285,9 +300,9 @@ async def test_whose_run_it_is_is_asked_once_a_run() -> None:
         asked.append((agent_id, execution_id))
         return execution_id == "own"
 
-    owners = Belonging(has_run)
+    owners = RunOwnership(has_run)
     found = [
-        await owners.belongs(moment("execution_failed", execution_id=run), "bee")
+        await owners.is_run_of(moment("execution_failed", execution_id=run), "bee")
         for run in ("own", "other", "", "own")
     ]
 
@@ -298,16 +313,16 @@ async def test_whose_run_it_is_is_asked_once_a_run() -> None:
 # -- notices ----------------------------------------------------------------------------------------
 
 
-def intervention(ticket: str, severity: str = "high") -> Moment:
+def intervention(ticket: str, severity: str = "high") -> FleetEvent:
     data = {"ticket_id": ticket, "severity": severity, "analysis": "It loops.", "untriaged": False}
     return moment("queen_intervention_requested", data=data)
 
 
 def test_notices_stack_and_the_newest_goes_first() -> None:
-    notices = Notices()
-    first = notice_of(intervention("a"), notices)
+    notices = NoticeList()
+    first = add_notice_for(intervention("a"), notices)
     for ticket in "bcd":
-        notice_of(intervention(ticket), notices)
+        add_notice_for(intervention(ticket), notices)
 
     assert len(notices) == 4
     assert (len(notices.shown), notices.hidden) == (3, 1)
@@ -319,32 +334,32 @@ def test_notices_stack_and_the_newest_goes_first() -> None:
 
 
 def test_a_ticket_has_one_notice_and_other_events_have_none() -> None:
-    notices = Notices()
-    notice_of(intervention("a", "high"), notices)
-    notice_of(intervention("a", "critical"), notices)
+    notices = NoticeList()
+    add_notice_for(intervention("a", "high"), notices)
+    add_notice_for(intervention("a", "critical"), notices)
 
     assert [one.kind for one in notices] == ["critical"]
-    assert notice_of(moment("ticket_resolved"), notices) is None
+    assert add_notice_for(moment("ticket_resolved"), notices) is None
 
 
 # -- what is typed ----------------------------------------------------------------------------------
 
 
 def test_commands_are_told_from_words() -> None:
-    assert parse("/graph main") == Command("graph", "main")
-    assert parse("what is this?") is None
-    assert parse("//usr/bin") is None
-    assert words_of("//usr/bin") == "/usr/bin"
+    assert parse_command("/graph main") == Command("graph", "main")
+    assert parse_command("what is this?") is None
+    assert parse_command("//usr/bin") is None
+    assert message_text("//usr/bin") == "/usr/bin"
     assert len(help_lines()) == len(COMMANDS)
 
 
 @pytest.mark.parametrize(
     ("line", "why"),
-    [("/fly", "there is no command"), ("/load", "needs <path>"), ("/graphs all", "takes nothing")],
+    [("/fly", "unknown command"), ("/load", "needs <path>"), ("/graphs all", "takes no argument")],
 )
 def test_a_command_that_cannot_be_meant_says_what_would_be_one(line: str, why: str) -> None:
     with pytest.raises(InvalidCommandError, match=why):
-        parse(line)
+        parse_command(line)
 
 
 # -- words ------------------------------------------------------------------------------------------
@@ -352,14 +367,14 @@ def test_a_command_that_cannot_be_meant_says_what_would_be_one(line: str, why: s
 
 @given(st.text(max_size=60), st.integers(1, 40))
 def test_nothing_that_is_shown_moves_the_cursor(text: str, most: int) -> None:
-    assert not {char for char in plain(text) if ord(char) < 32 and char != "\n"}
-    assert "\x1b" not in clipped(text, most)
-    assert len(clipped(text, most)) <= most
+    assert not {char for char in strip_control(text) if ord(char) < 32 and char != "\n"}
+    assert "\x1b" not in clip(text, most)
+    assert len(clip(text, most)) <= most
 
 
 @given(st.lists(st.integers(0, 1_000), max_size=30), st.integers(1, 20))
 def test_a_sparkline_is_as_wide_as_asked_for_and_nothing_is_no_bar(numbers: list[int], width: int) -> None:
-    drawn = spark(numbers, width)
+    drawn = sparkline(numbers, width)
 
     assert len(drawn) == width
     if numbers:
@@ -367,5 +382,11 @@ def test_a_sparkline_is_as_wide_as_asked_for_and_nothing_is_no_bar(numbers: list
 
 
 def test_times_and_numbers_are_short() -> None:
-    assert [ago(one) for one in (None, 5, 300, 7_200, 200_000)] == ["-", "5 s", "5 min", "2 h", "2 d"]
-    assert [amount(one) for one in (950, 12_300, 4_500_000)] == ["950", "12.3k", "4.5M"]
+    assert [short_duration(one) for one in (None, 5, 300, 7_200, 200_000)] == [
+        "-",
+        "5 s",
+        "5 min",
+        "2 h",
+        "2 d",
+    ]
+    assert [short_number(one) for one in (950, 12_300, 4_500_000)] == ["950", "12.3k", "4.5M"]

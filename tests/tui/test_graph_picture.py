@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from queenright.tui.graph_picture import data_lines, graph_lines
+from queenright.tui.graph_view import graph_lines, memory_lines
 
 
 def node(name: str, *edges: tuple[str, str], **state: int) -> dict[str, Any]:
@@ -27,14 +27,14 @@ def test_each_node_has_its_state_and_what_comes_after_it() -> None:
     ]
 
     assert graph_lines(nodes) == [
-        "? ask     waiting for you     → search, ask if it fails",
+        "? ask     waiting for input   → search, ask on failure",
         "▶ search  working             → write if n > 3",
         "○ write   idle",
     ]
 
 
 def test_a_value_is_shown_as_json_and_a_long_one_is_cut() -> None:
-    lines = data_lines({"topic": "doors", "pages": list(range(500)), "ü": {"a": None}})
+    lines = memory_lines({"topic": "doors", "pages": list(range(500)), "ü": {"a": None}})
 
     assert lines[0] == 'topic  "doors"'
     assert len(lines[1]) < 320
@@ -42,4 +42,4 @@ def test_a_value_is_shown_as_json_and_a_long_one_is_cut() -> None:
 
 
 def test_of_nothing_there_is_nothing() -> None:
-    assert (graph_lines([]), data_lines({})) == ([], [])
+    assert (graph_lines([]), memory_lines({})) == ([], [])

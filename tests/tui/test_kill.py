@@ -10,7 +10,7 @@ import httpx
 
 from queenright.client import AsyncQueenright
 from queenright.tui.app import QueenrightApp
-from queenright.tui.link import Link
+from queenright.tui.gateway import ServiceGateway
 from tests.server.test_event_stream_kill import start
 from tests.tui.pictures import seldom, text_of
 from tests.waiting import until
@@ -29,7 +29,7 @@ async def happens(url: str, numbers: range) -> list[str]:
 def told(app: QueenrightApp) -> list[str]:
     return [
         f"number{line.text.rpartition('number')[2]}"
-        for line in app.shared.fleet.feed
+        for line in app.app_state.fleet.feed
         if "number" in line.text
     ]
 
@@ -41,21 +41,21 @@ async def test_over_a_kill_the_feed_misses_nothing(tmp_path: Path, port: int) ->
     process = await start(storage, port)
     try:
         happened = await happens(url, range(4))
-        app = QueenrightApp(Link(AsyncQueenright(url), by="ada"))
+        app = QueenrightApp(ServiceGateway(AsyncQueenright(url), by="ada"))
         async with app.run_test(size=(80, 24)) as pilot:
             await pilot.press("4")
             await until(lambda: told(app) == happened, "what happened before")
             happened += await happens(url, range(4, 20))
             os.kill(process.pid, signal.SIGKILL)
             await process.wait()
-            await until(seldom(lambda: "does not answer" in text_of(app)), "it is said")
+            await until(seldom(lambda: "does not respond" in text_of(app)), "it is said")
 
             process = await start(storage, port)
             happened += await happens(url, range(20, 30))
             await until(lambda: len(told(app)) >= len(happened), "what happened meanwhile")
             await until(seldom(lambda: "number 29." in text_of(app)), "it is on the screen")
             assert told(app) == happened
-            assert "does not answer" not in text_of(app)
+            assert "does not respond" not in text_of(app)
     finally:
         process.terminate()
         await process.wait()

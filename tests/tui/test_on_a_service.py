@@ -18,8 +18,8 @@ from queenright.health.breakers.breaker import BreakerState
 from queenright.health.tickets import EscalationTicket
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.tui.app import QueenrightApp
-from queenright.tui.link import Link
-from queenright.tui.screens.dialogs import Ask, Confirm, Help
+from queenright.tui.gateway import ServiceGateway
+from queenright.tui.screens.dialogs import ConfirmDialog, HelpDialog, PromptDialog
 from queenright.tui.screens.fleet import FleetScreen
 from queenright.tui.screens.queen import QueenScreen
 from queenright.tui.screens.talk import TalkScreen
@@ -47,10 +47,10 @@ async def home(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]
 @asynccontextmanager
 async def terminal(home: House, by: str = "ada") -> AsyncIterator[tuple[QueenrightApp, Pilot[None]]]:
     """The interface in a terminal of 80 by 24, once it knows the fleet and follows it."""
-    app = QueenrightApp(Link(AsyncQueenright(str(home.http.base_url)), by=by))
+    app = QueenrightApp(ServiceGateway(AsyncQueenright(str(home.http.base_url)), by=by))
     async with app.run_test(size=(80, 24)) as pilot:
         await shows(app, "looper")
-        await until(lambda: app.shared.fleet.tickets, "the tickets are known")
+        await until(lambda: app.app_state.fleet.tickets, "the tickets are known")
         yield app, pilot
 
 
@@ -65,7 +65,7 @@ async def shows(app: QueenrightApp, text: str) -> None:
         raise
 
 
-def ticket_of(home: House) -> EscalationTicket:
+def worst_ticket_of(home: House) -> EscalationTicket:
     [found] = [one for one in home.service.tickets.open_tickets() if one.worker_agent_id == "looper"]
     return found
 
@@ -92,7 +92,7 @@ async def test_worker_is_opened_with_its_vital_signs_and_its_stream_goes_on(home
         await shows(app, "Bad steps")
         stream = app.screen
         assert isinstance(stream, WorkerScreen)
-        await until(lambda: stream.story.states, "its history")
+        await until(lambda: stream.history.states, "its history")
         await said_in_the_stream(home, app, "one more try")
 
         await pilot.press("escape")
@@ -107,7 +107,7 @@ async def said_in_the_stream(home: House, app: QueenrightApp, text: str) -> None
             if text in text_of(app):
                 return
             await until(lambda: True, "a moment")
-            await app.paint()
+            await app.redraw()
     pytest.fail(f"{text} is never in the stream:\n{text_of(app)}")
 
 
@@ -120,7 +120,7 @@ async def test_queen_answers_about_the_ticket_while_the_workers_stream_goes_on(h
         await typed(app, pilot, "what is wrong?")
         await shows(app, "what is wrong?")
         asked = home.service.judging.chat
-        ticket = ticket_of(home).ticket_id
+        ticket = worst_ticket_of(home).ticket_id
         await until(lambda: "♛ queen" in text_of(app), "her answer")
 
         assert "ada" in [one.by for one in await asked.history(ticket)]
@@ -131,9 +131,9 @@ async def test_queen_answers_about_the_ticket_while_the_workers_stream_goes_on(h
 async def test_nudge_is_asked_for_and_says_what_became_of_it(home: House) -> None:
     async with terminal(home, by="nudger") as (app, pilot):
         await pilot.press("n")
-        await until(lambda: isinstance(app.screen, Ask), "the question")
+        await until(lambda: isinstance(app.screen, PromptDialog), "the question")
         await pilot.press(*"look elsewhere", "enter")
-        await shows(app, "nudge of looper")
+        await shows(app, "nudge looper:")
 
     done = [one for one in await home.service.health.interventions(10, "looper") if one.by == "nudger"]
     assert [one.message for one in done] == ["look elsewhere"]
@@ -143,16 +143,16 @@ async def test_terminate_needs_a_reason_and_a_yes(home: House) -> None:
     async with terminal(home, by="stopper") as (app, pilot):
         for answer in "ny":
             await pilot.press("t")
-            await until(lambda: isinstance(app.screen, Ask), "why")
+            await until(lambda: isinstance(app.screen, PromptDialog), "why")
             await pilot.press("enter")
-            assert isinstance(app.screen, Ask)
+            assert isinstance(app.screen, PromptDialog)
             await pilot.press(*"it loops", "enter")
-            await until(lambda: isinstance(app.screen, Confirm), "really?")
+            await until(lambda: isinstance(app.screen, ConfirmDialog), "really?")
             done = await home.service.health.interventions(10, "looper")
             assert not [one for one in done if one.by == "stopper"]
             await pilot.press(answer)
             await until(lambda: isinstance(app.screen, FleetScreen), "back")
-        await shows(app, "end of looper")
+        await shows(app, "terminate looper:")
 
     [done_] = [one for one in await home.service.health.interventions(10, "looper") if one.by == "stopper"]
     assert (done_.kind.value, done_.reason) == ("terminate", "it loops")
@@ -163,10 +163,10 @@ async def test_ticket_is_taken(home: House) -> None:
         await pilot.press("2")
         await shows(app, "Cause")
         await pilot.press("a")
-        await until(lambda: isinstance(app.screen, Confirm), "really?")
-        assert not ticket_of(home).acknowledged_by
+        await until(lambda: isinstance(app.screen, ConfirmDialog), "really?")
+        assert not worst_ticket_of(home).acknowledged_by
         await pilot.press("y")
-        await until(lambda: ticket_of(home).acknowledged_by == "taker", "the ticket is acknowledged")
+        await until(lambda: worst_ticket_of(home).acknowledged_by == "taker", "the ticket is acknowledged")
         await shows(app, "acknowledged")
 
 
@@ -179,7 +179,7 @@ async def test_breaker_is_reset(home: House) -> None:
         await pilot.press("3")
         await shows(app, "✖ open")
         await pilot.press("r")
-        await until(lambda: isinstance(app.screen, Confirm), "really?")
+        await until(lambda: isinstance(app.screen, ConfirmDialog), "really?")
         await shows(app, "Reset tool_execution")
         assert breaker.state.value == "open"
         await pilot.press("y")
@@ -206,7 +206,7 @@ async def noticed(home: House, app: QueenrightApp, pilot: Pilot[None], severity:
 
 def called(home: House, severity: str) -> AgentEvent:
     data = {
-        "ticket_id": ticket_of(home).ticket_id,
+        "ticket_id": worst_ticket_of(home).ticket_id,
         "severity": severity,
         "analysis": "It loops.",
         "urgency": "now",
@@ -236,7 +236,7 @@ async def test_agent_is_loaded_talked_with_and_unloaded_and_a_second_graph_is_to
         await shows(app, "talk waits for your answer")
         assert text_of(app).count("Who are you?") == 1
         await typed(app, pilot, "Ada")
-        await shows(app, "the run is done")
+        await shows(app, "the run completed")
 
         await typed(app, pilot, f"/load {home.roots / 'porter'}")
         await shows(app, " porter ")
@@ -251,7 +251,7 @@ async def test_agent_is_loaded_talked_with_and_unloaded_and_a_second_graph_is_to
         await shows(app, "[porter]")
         await shows(app, "talk waits for your answer")
         await typed(app, pilot, "/graphs")
-        await shows(app, "▸ porter, 1 run, waiting for you at talk")
+        await shows(app, "▸ porter, 1 run, waiting for input at talk")
         await typed(app, pilot, "/nodes")
         await shows(app, "? talk")
         await typed(app, pilot, "/data")
@@ -259,7 +259,7 @@ async def test_agent_is_loaded_talked_with_and_unloaded_and_a_second_graph_is_to
 
         await another_porter_speaks(home, app)
         await typed(app, pilot, "Bo")
-        await shows(app, "the run is done")
+        await shows(app, "the run completed")
         await typed(app, pilot, "/graphs")
         await shows(app, "▸ porter, idle")
         await typed(app, pilot, "/graph nobody")
@@ -279,21 +279,21 @@ async def another_porter_speaks(home: House, app: QueenrightApp) -> None:
     """B62: an agent of the same name as a graph here says its words elsewhere."""
     talk = app.screen
     assert isinstance(talk, TalkScreen)
-    before = list(talk.conversation.said)
+    before = list(talk.conversation.entries)
     await home.ask("POST", "/api/agents", json={"path": str(home.roots / "porter")}, status=201)
     run, session = await home.begun("porter")
-    owners = app.shared.owners
+    owners = app.app_state.run_ownership
     await until(lambda: ("guide", run) in owners._known, "its words have come")
     await home.ask("POST", "/api/agents/porter/chat", json={"message": "Cy", "session_id": session})
     await home.over("porter", run)
     await home.ask("DELETE", "/api/agents/porter", status=204)
-    assert talk.conversation.said == before
+    assert talk.conversation.entries == before
 
 
 async def typed(app: QueenrightApp, pilot: Pilot[None], line: str) -> None:
     """Write a line into the command line at once, and send it: key by key takes long."""
-    line_ = app.screen.query_one("#typed", Input)
-    if line_.has_class("away"):
+    line_ = app.screen.query_one("#input", Input)
+    if line_.has_class("hidden"):
         await pilot.press("slash")
     line_.value = line
     await pilot.press("enter")
@@ -302,9 +302,9 @@ async def typed(app: QueenrightApp, pilot: Pilot[None], line: str) -> None:
 async def test_help_lists_keys_and_commands_and_a_wrong_command_is_said(home: House) -> None:
     async with terminal(home) as (app, pilot):
         await pilot.press("question_mark")
-        await until(lambda: isinstance(app.screen, Help), "help")
+        await until(lambda: isinstance(app.screen, HelpDialog), "help")
         await pilot.press("escape")
         await typed(app, pilot, "/fly")
-        await shows(app, "there is no command /fly")
+        await shows(app, "unknown command /fly")
         await typed(app, pilot, "/graphs")
         await shows(app, "/talk <agent> opens one")

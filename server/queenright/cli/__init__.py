@@ -1,14 +1,22 @@
-"""
-The command line. Each command imports what it needs when it runs, so that ``--help`` is quick.
-
-A coding agent waits for `queenright hook` at each of its tool calls: it takes the way without the parser.
-"""
+"""The command line. Every command imports what it needs when it runs, so `--help` is fast."""
 
 import sys
 
-if sys.argv[1:2] == ["hook"] and "--help" not in sys.argv:
-    from queenright.cli.hook import main
-else:
-    from queenright.cli.main import main
-
 __all__ = ["main"]
+
+
+def main() -> None:
+    """Run `queenright`."""
+    # Coding agents wait for `queenright hook` on each of their tool calls, so it skips the parser.
+    if sys.argv[1:2] == ["hook"] and "--help" not in sys.argv:
+        from queenright.cli.hook import main as run
+    else:
+        try:
+            from queenright.cli.app import main as run
+        except ModuleNotFoundError as error:
+            from queenright.cli.extras import missing_extra
+
+            if (message := missing_extra(error.name)) is None:
+                raise
+            sys.exit(f"queenright: {message}")
+    run()

@@ -1,8 +1,9 @@
 """
-Completing what is typed: the scripts for bash, zsh and fish, and what they ask for at a key press.
+Shell completion: the scripts for bash, zsh and fish, and the proposals that they ask for.
 
-A script hands the line up to the cursor over in ``_QUEENRIGHT_LINE`` and gets a line a proposal: the word, a
-tab, what it is. The shell evaluates none of it: names come from a service, and anybody may choose one.
+A script passes the command line up to the cursor in ``_QUEENRIGHT_LINE`` and reads one proposal per line: the
+word, a tab, its description. The shell evaluates none of it, because names come from a service and anyone can
+choose one.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Any, Final
 
 import typer
 
-from queenright.cli.usage_error import UsageError
+from queenright.cli.errors import UsageError
 from queenright.instrumentation.errors import QueenrightError
 
-LINE: Final = "_QUEENRIGHT_LINE"
+LINE_VARIABLE: Final = "_QUEENRIGHT_LINE"
 
 _BASH: Final = r"""
 _queenright_completion() {
@@ -28,7 +29,7 @@ _queenright_completion() {
     while IFS=$'\t' read -r found _; do
         COMPREPLY+=("$found")
     done < <(_QUEENRIGHT_LINE="$line" "$1" 2>/dev/null)
-    # Where a colon ends a word, only what follows the last one is replaced.
+    # A colon is a word break in bash: only what follows the last one is replaced.
     word="${line##* }"
     if [[ $word == *:* && $COMP_WORDBREAKS == *:* ]]; then
         COMPREPLY=("${COMPREPLY[@]#"${word%:*}:"}")
@@ -70,28 +71,28 @@ complete --command queenright --no-files --arguments '(__queenright_complete)'
 SCRIPTS: Final = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
-def answer(line: str) -> None:
-    """Print what may follow a line: words, a tab, and what they are."""
-    for value, what in proposals(line):
-        typer.echo(f"{value}\t{' '.join(what.split())}" if what else value)
+def print_proposals(line: str) -> None:
+    """Print the proposals for a line: the word, a tab, its description."""
+    for word, description in proposals(line):
+        typer.echo(f"{word}\t{' '.join(description.split())}" if description else word)
 
 
 def proposals(line: str) -> Iterator[tuple[str, str]]:
-    """Yield words that may stand at the end of a line, and what each is. None: a file may, or nothing."""
+    """Yield the words that can complete a line, with descriptions. No words: a file name, or nothing."""
     from typer._completion_classes import BashComplete
 
-    from queenright.cli.main import app
+    from queenright.cli.app import app
 
     words = _words(line)[1:]
     incomplete = words.pop() if words and not line[-1:].isspace() else ""
     command: Any = typer.main.get_command(app)
-    for item in BashComplete(command, {}, "queenright", LINE).get_completions(words, incomplete):
+    for item in BashComplete(command, {}, "queenright", LINE_VARIABLE).get_completions(words, incomplete):
         if item.type == "plain":
             yield str(item.value), str(item.help or "")
 
 
 def _words(line: str) -> list[str]:
-    """Return the words of a line; of one with an open quote, those before it."""
+    """Split a line into words; a line with an open quote is split at blanks."""
     try:
         return shlex.split(line)
     except ValueError:
@@ -100,47 +101,50 @@ def _words(line: str) -> list[str]:
 
 def script(shell: str | None) -> str:
     """
-    Return the script for a shell; without one, for that of ``$SHELL``.
+    Return the script for a shell. Default: the shell of ``$SHELL``.
 
     Raises:
-        QueenrightError: There is none for it.
+        UsageError: There is no script for this shell.
     """
     return SCRIPTS[_shell(shell)].strip() + "\n"
 
 
 def install(shell: str | None, home: Path) -> str:
     """
-    Put the script where the shell finds it; return what to say of it. Twice is the same as once.
+    Install the script for a shell; return a message about it. Installing twice changes nothing.
 
     Raises:
-        QueenrightError: There is none for this shell, or a file cannot be written.
+        QueenrightError: There is no script for this shell, or a file cannot be written.
     """
     name = _shell(shell)
-    places = {
+    paths = {
         "bash": (home / ".local/share/bash-completion/completions/queenright", home / ".bashrc"),
         "zsh": (home / ".zfunc/_queenright", home / ".zshrc"),
         "fish": (home / ".config/fish/completions/queenright.fish", None),
     }
-    file, startup = places[name]
+    file, startup = paths[name]
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(script(name), encoding="utf-8")
         if startup is not None:
-            wanted = {
+            line = {
                 "bash": f'[ -r "{file}" ] && . "{file}"  # queenright',
                 "zsh": "fpath+=~/.zfunc; autoload -Uz compinit && compinit  # queenright",
             }[name]
-            there = startup.read_text(encoding="utf-8") if startup.is_file() else ""
-            if wanted not in there:
-                startup.write_text(f"{there.rstrip()}\n{wanted}\n".lstrip(), encoding="utf-8")
+            current = startup.read_text(encoding="utf-8") if startup.is_file() else ""
+            if line not in current:
+                startup.write_text(f"{current.rstrip()}\n{line}\n".lstrip(), encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise QueenrightError(f"{file} cannot be installed: {error}; see --show-completion") from error
-    return f"Completion for {name} is in {file}; it begins with the next terminal."
+        raise QueenrightError(
+            f"cannot install {file}: {error}; --show-completion prints the script instead"
+        ) from error
+    return f"Installed completion for {name} in {file}; it is active in new terminals."
 
 
-def _shell(said: str | None) -> str:
-    name = said or re.sub(r"^-", "", Path(os.environ.get("SHELL", "")).name)
+def _shell(given: str | None) -> str:
+    name = given or re.sub(r"^-", "", Path(os.environ.get("SHELL", "")).name)
     if name not in SCRIPTS:
-        known = ", ".join(SCRIPTS)
-        raise UsageError(f"There is no completion for {name or 'this shell'!r}; say one of: {known}.")
+        raise UsageError(
+            f"There is no completion for {name or 'this shell'!r}; available for: {', '.join(SCRIPTS)}."
+        )
     return name

@@ -1,9 +1,10 @@
 """
 `queenright hook`: pass one hook call of a coding agent to the service, and the answer back.
 
-The client waits for this process, so it imports the standard library's smallest parts only. Whatever is
-wrong, it ends within `LIMIT` seconds with exit code 0, and the agent goes on. With `--wait`, an answer that
-has begun by then is waited for: the service holds back that of a permission request for a person.
+The coding agent waits for this process, so it imports only small parts of the standard library. On any
+error it exits with code 0 within ``LIMIT`` seconds, and the agent continues. With ``--wait``, it waits longer
+for an answer that has begun by then: the service delays the answer to a permission request until an operator
+decides.
 """
 
 from __future__ import annotations
@@ -14,43 +15,45 @@ import socket
 import sys
 
 LIMIT = 0.9
-"""Seconds until the answer has to begin, at most; clients wait for one second."""
+"""Maximum seconds until the answer begins; clients wait for one second."""
 LONGEST_WAIT = 3600.0
 CLIENTS = {"claude-code": "claude-code", "codex": "codex", "gemini": "gemini-cli"}
-"""What a client is called here, and in the service's path."""
+"""Name on the command line, and in the path of the service's hook URL."""
 OTLP_URL = "http://127.0.0.1:4318"
 _MAX_ANSWER = 1024 * 1024
 _UNRESERVED = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~")
 
 
 def main() -> None:
-    """Run `queenright hook` with the words of the command line."""
-    pass_on(sys.argv[2:])
+    """Run `queenright hook` with the arguments of the command line."""
+    forward_call(sys.argv[2:])
 
 
-def pass_on(words: list[str]) -> None:
-    """Pass the call on standard input to the service, print its answer if it is a JSON object, and exit."""
+def forward_call(arguments: list[str]) -> None:
+    """Pass the call on stdin to the service, print its answer if it is a JSON object, and exit."""
     answers: list[bytes] = []
-    waits: list[float] = []
+    waiting_times: list[float] = []
     finished = _thread.allocate_lock()
     finished.acquire()
-    # In a thread: looking up a name cannot be interrupted, and must not hold up the agent.
-    _thread.start_new_thread(_work, (words, answers, waits, finished))
+    # In a thread, because a name lookup cannot be interrupted and must not block the agent.
+    _thread.start_new_thread(_run, (arguments, answers, waiting_times, finished))
     try:
-        if not finished.acquire(timeout=LIMIT) and waits:
-            # The answer has begun: the service is there, and waits for a person.
-            finished.acquire(timeout=waits[0])
+        if not finished.acquire(timeout=LIMIT) and waiting_times:
+            # The answer has begun: the service waits for an operator.
+            finished.acquire(timeout=waiting_times[0])
         if answers:
             os.write(1, answers[0])
     finally:
-        # Also at an interrupt. Nothing is left to clean up, and an interpreter that shuts down takes time.
+        # Also after an interrupt. There is nothing to clean up, and shutting down the interpreter takes time.
         os._exit(0)
 
 
-def _work(words: list[str], answers: list[bytes], waits: list[float], finished: _thread.LockType) -> None:
-    # Whatever is wrong, the agent goes on, and what a client prints of a hook is no place to say it.
+def _run(
+    arguments: list[str], answers: list[bytes], waiting_times: list[float], finished: _thread.LockType
+) -> None:
+    # Errors are dropped: the agent must continue, and its user cannot act on output of a hook.
     try:
-        if answer := _forward(words, waits):
+        if answer := _forward(arguments, waiting_times):
             answers.append(answer)
     except Exception:
         pass
@@ -58,9 +61,9 @@ def _work(words: list[str], answers: list[bytes], waits: list[float], finished: 
         finished.release()
 
 
-def _forward(words: list[str], waits: list[float]) -> bytes:
-    client, words = CLIENTS[words[0]], [part for word in words[1:] for part in word.split("=", 1)]
-    options = dict(zip(words[::2], words[1::2], strict=True))
+def _forward(arguments: list[str], waiting_times: list[float]) -> bytes:
+    client, arguments = CLIENTS[arguments[0]], [part for word in arguments[1:] for part in word.split("=", 1)]
+    options = dict(zip(arguments[::2], arguments[1::2], strict=True))
     url = options.get("--otlp-url") or OTLP_URL
     scheme, _, rest = url.partition("://")
     authority, _, path = rest.partition("/")
@@ -86,11 +89,11 @@ def _forward(words: list[str], waits: list[float]) -> bytes:
 
         connection = ssl.create_default_context().wrap_socket(connection, server_hostname=name.strip("[]"))
     connection.sendall("\r\n".join(lines).encode("latin-1") + body)
-    begin = connection.recv(1 << 16)
+    first = connection.recv(1 << 16)
     if seconds := min(float(options.get("--wait") or 0.0), LONGEST_WAIT):
         connection.settimeout(seconds)
-        waits.append(seconds)
-    return _object_of(_receive(connection, begin))
+        waiting_times.append(seconds)
+    return _json_object(_receive(connection, first))
 
 
 def _owner() -> list[tuple[str, str]]:
@@ -103,7 +106,7 @@ def _owner() -> list[tuple[str, str]]:
 
 
 def _quote(text: str) -> str:
-    """Percent-encode a value of the query; ``urllib.parse`` takes longer to import than this process may."""
+    """Percent-encode a query value; importing ``urllib.parse`` would take too long."""
     raw = text.encode("utf-8", "replace")
     return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in raw)
 
@@ -123,8 +126,8 @@ def _receive(connection: socket.socket, received: bytes) -> bytes:
     return received
 
 
-def _object_of(response: bytes) -> bytes:
-    """Return the body of a 200 answer that is a JSON object with something in it; else nothing."""
+def _json_object(response: bytes) -> bytes:
+    """Return the body of a 200 response if it is a JSON object that is not empty; else nothing."""
     head, _, body = response.partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     if lines[0].split(b" ")[1:2] != [b"200"]:
@@ -146,12 +149,12 @@ def _object_of(response: bytes) -> bytes:
 
 
 def _dechunk(body: bytes) -> bytes:
-    whole = b""
+    decoded = b""
     while body:
         size, _, rest = body.partition(b"\r\n")
         length = int(size.split(b";")[0], 16)
         if length == 0:
-            return whole
-        whole += rest[:length]
+            return decoded
+        decoded += rest[:length]
         body = rest[length + 2 :]
     return b""

@@ -1,67 +1,122 @@
-"""Options that several commands have."""
+"""Options and arguments that several commands share."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pwd
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
+from queenright.cli.completion_names import complete_agents
 
-def path(text: str) -> Path:
-    """Return a path; an empty one is a script's unset variable, and not the current folder."""
+
+def parse_path(text: str) -> Path:
+    """Return a path. Refuses an empty text, which is usually an unset variable in a script."""
     if not text.strip():
-        raise typer.BadParameter("it is empty; name a path, or leave the option out")
+        raise typer.BadParameter("the path is empty; name a path or leave the option out")
     return Path(text)
 
+
+def current_user() -> str:
+    """Return the user who runs the command: $USER or $LOGNAME, else the name that the system has."""
+    with contextlib.suppress(KeyError):
+        return os.environ.get("USER") or os.environ.get("LOGNAME") or pwd.getpwuid(os.getuid()).pw_name
+    return "operator"
+
+
+LOCAL_URL: Final = "http://127.0.0.1:8420"
+CURRENT_USER = current_user()
 
 Config = Annotated[
     Path | None,
     typer.Option(
         "--config",
         "-c",
-        parser=path,
+        parser=parse_path,
         metavar="PATH",
-        help="Settings file; queenright.yaml if there is one.",
+        help="Settings file. Default: queenright.yaml, if it exists.",
     ),
 ]
 Storage = Annotated[
     Path | None,
     typer.Option(
-        parser=path, metavar="PATH", help="Folder of the database and logs; .queenright by default."
+        parser=parse_path, metavar="PATH", help="Folder of the database and logs. Default: .queenright."
     ),
 ]
 SessionStorage = Annotated[
     Path | None,
     typer.Option(
         "--storage",
-        parser=path,
+        parser=parse_path,
         metavar="PATH",
-        help="Folder of its sessions; ~/.queenright/agents/NAME by default.",
+        help="Folder of the agent's sessions. Default: ~/.queenright/agents/NAME.",
     ),
 ]
-PortOption = Annotated[int | None, typer.Option("--port", help="Port of the API and status page (8420).")]
-OtlpPort = Annotated[int | None, typer.Option(help="Port that agents send telemetry to (4318).")]
+PortOption = Annotated[
+    int | None, typer.Option("--port", help="Port of the API and the status page. Default: 8420.")
+]
+OtlpPort = Annotated[int | None, typer.Option(help="Port that receives telemetry. Default: 4318.")]
 Forward = Annotated[
     str | None,
-    typer.Option("--otlp-forward", metavar="URL", help="Pass all telemetry on to this OTLP/HTTP URL."),
+    typer.Option("--otlp-forward", metavar="URL", help="Forward all telemetry to this OTLP/HTTP URL."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Model = Annotated[
+    str | None, typer.Option(help="litellm model or scripted:FILE. Default: the agent's own model.")
+]
+InputText = Annotated[
+    str | None,
+    typer.Option("--input", metavar="JSON|@FILE", help="Input of the run, a JSON object."),
+]
+EntryPoint = Annotated[
+    str | None, typer.Option(metavar="ID", help="Entry point. Default: the first manual one.")
+]
+SendTelemetry = Annotated[bool, typer.Option(help="Send telemetry to OTEL_EXPORTER_OTLP_ENDPOINT.")]
+
+Url = Annotated[str, typer.Option(envvar="QUEENRIGHT_URL", help="URL of the service.")]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        parser=parse_path,
+        metavar="FILE",
+        # Not an option with the token itself: every user of the machine can read a command line.
+        help="File with the access token. Default: $QUEENRIGHT_TOKEN, then $QUEENRIGHT_TOKEN_FILE.",
+    ),
+]
+By = Annotated[str, typer.Option(help="Your name for the audit trail.")]
+Reason = Annotated[str, typer.Option(help="Reason for the audit trail.")]
+Agent = Annotated[
+    str, typer.Argument(autocompletion=complete_agents, help="Worker, as `queenright list` shows it.")
+]
+AgentFilter = Annotated[str | None, typer.Option("--agent", help="Only this worker.")]
+Session = Annotated[
+    str | None,
+    typer.Option(
+        "--session",
+        metavar="ID",
+        help="Session, or its end as `queenright list` shows it. Default: the active one.",
+    ),
+]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number, newest first.")]
 
 
-def settings_arguments(
+def settings_overrides(
     storage: Path | None = None,
     port: int | None = None,
     otlp_port: int | None = None,
     forward: str | None = None,
     host: str | None = None,
 ) -> dict[str, Any]:
-    """Nest what was said on the command line like the settings."""
+    """Return the given options as keyword arguments of ``load_settings``, nested like the settings."""
     http = {key: value for key, value in (("port", port), ("host", host)) if value is not None}
     otlp = {
         key: value
         for key, value in (("port", otlp_port), ("forward", forward), ("host", host))
         if value is not None
     }
-    found = {"storage": storage, "http": http or None, "otlp": otlp or None}
-    return {key: value for key, value in found.items() if value is not None}
+    overrides = {"storage": storage, "http": http or None, "otlp": otlp or None}
+    return {key: value for key, value in overrides.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The Python client of a running service, in two forms: to be awaited, and not."""
+"""The Python client of a running service: asynchronous and synchronous."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ __all__ = [
     "UnreachableError",
 ]
 
-# Each is imported when it is asked for: nobody needs both forms, and a command starts that much sooner.
-_WHERE = {
+# Each is imported on first use: nobody needs both forms, and a command starts faster.
+_MODULES = {
     "AsyncEventStream": "queenright.client.asynchronous.stream",
     "AsyncQueenright": "queenright.client.asynchronous.client",
     "Event": "queenright.api.events",
@@ -41,6 +41,6 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_WHERE[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

@@ -1,4 +1,4 @@
-"""What a client raises."""
+"""Errors of the client."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from queenright.instrumentation.errors import QueenrightError
 
 class RequestRefusedError(QueenrightError):
     """
-    Raised when the service says no.
+    Raised when the service answers with an error.
 
     Attributes:
-        status: HTTP's status.
-        reason: What the service gives as its reason; an empty string if its words say all.
-        problem: The whole answer, ``application/problem+json``; empty if it was none.
+        status: HTTP status.
+        reason: The ``reason`` of the problem document; empty if it has none.
+        problem: The problem document (``application/problem+json``); empty if there was none.
     """
 
-    def __init__(self, words: str, *, status: int, problem: Mapping[str, Any]) -> None:
-        super().__init__(words)
+    def __init__(self, message: str, *, status: int, problem: Mapping[str, Any]) -> None:
+        super().__init__(message)
         self.status = status
         self.reason = str(problem.get("reason", ""))
         self.problem = dict(problem)
 
 
 class UnreachableError(QueenrightError):
-    """Raised when nothing answers, or what does is no Queenright; what was asked may have been done."""
+    """Raised when nothing answers, or the server is not Queenright. The request may have had an effect."""
 
 
 class InvalidAddressError(QueenrightError):
-    """Raised for a URL or token that cannot be one; nothing was asked. It does not repeat a token."""
+    """Raised for an invalid URL or token; nothing was sent. The message never contains a token."""

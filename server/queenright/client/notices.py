@@ -1,4 +1,4 @@
-"""What a stream of events tells of itself, beside the events."""
+"""Notices of an event stream about itself."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any, Literal
 
 from queenright.instrumentation.errors import QueenrightError
 
-Kind = Literal["connected", "lost", "dropped", "reset"]
+NoticeKind = Literal["connected", "lost", "dropped", "reset"]
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
     """
-    One notice.
+    A notice of an event stream.
 
     Attributes:
-        kind: ``connected``: events come from now on; ``lost``: they do not, and it comes back by itself;
-            ``dropped``: the service left out deltas, because they were not read as fast as they came;
-            ``reset``: the service does not know the event to go on after, and went on from its newest.
-        error: Why it was lost.
-        data: What the service said with it: ``count`` of what was dropped; the ``reason`` of a reset.
+        kind: ``connected``: events arrive from now on; ``lost``: the connection broke and is retried;
+            ``dropped``: the service dropped deltas that were not read fast enough; ``reset``: the service
+            does not know the event to continue after, and continues with its newest.
+        error: Why the connection was lost.
+        data: Data of the notice: ``count`` of dropped deltas; ``reason`` of a reset.
     """
 
-    kind: Kind
+    kind: NoticeKind
     error: QueenrightError | None = None
     data: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Server-sent events, read as they come in. Pure: bytes go in, messages come out."""
+"""An incremental parser of server-sent events, without I/O."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-_MOST: Final = 8 * 1024 * 1024
-"""Bytes of one message; the service sends none that is near."""
+_MAX_BYTES: Final = 8 * 1024 * 1024
+"""Maximum size of a message; the service's are far smaller."""
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class SseMessage:
     """
-    One message of a stream.
+    A message of an event stream.
 
     Attributes:
-        event: Its kind; ``message`` if it does not say.
-        data: Its text.
-        id: What to come back with; None if it has none of its own.
+        event: Event type; ``message`` by default.
+        data: Text of the message.
+        id: Id of the message; None if it has none.
     """
 
     event: str
@@ -26,38 +26,38 @@ class Message:
     id: str | None = None
 
 
-class Reader:
+class SseParser:
     """
-    What has come in of one stream.
+    Parses one stream.
 
     Attributes:
-        retry: Seconds to wait before coming back, once the stream has said so.
-        place: What to come back with: the id that came last, of a message or of none. None before the first.
+        retry: Seconds to wait before reconnecting, if the stream has sent a value.
+        last_id: The last id that arrived, to reconnect with. None before the first.
     """
 
     def __init__(self) -> None:
         self.retry: float | None = None
-        self.place: str | None = None
+        self.last_id: str | None = None
         self._rest = b""
         self._fields: dict[str, str] = {}
         self._data: list[str] = []
         self._size = 0
-        self._begun = False
+        self._has_started = False
 
-    def read(self, piece: bytes) -> Iterator[Message]:
+    def feed(self, chunk: bytes) -> Iterator[SseMessage]:
         """
-        Take what came in, and yield the messages that it completes.
+        Parse a chunk, and yield the messages that it completes.
 
         Raises:
-            ValueError: It is no stream of events: a message has no end, or is not UTF-8.
+            ValueError: A message is too long or not UTF-8.
         """
-        text = self._rest + piece
-        if not self._begun:
+        text = self._rest + chunk
+        if not self._has_started:
             if len(text) < 3 and b"\xef\xbb\xbf".startswith(text):
                 self._rest = text
                 return
-            text, self._begun = text.removeprefix(b"\xef\xbb\xbf"), True
-        # A line may end in CR LF, and its halves may come apart.
+            text, self._has_started = text.removeprefix(b"\xef\xbb\xbf"), True
+        # CR LF may be split between two chunks.
         held = b""
         if text.endswith(b"\r"):
             text, held = text[:-1], b"\r"
@@ -65,14 +65,14 @@ class Reader:
         self._rest = rest + held
         for line in lines:
             self._size += len(line)
-            if (message := self._line(line.decode())) is not None:
+            if (message := self._handle_line(line.decode())) is not None:
                 yield message
-        if self._size + len(self._rest) > _MOST:
-            raise ValueError(f"a message of the stream is longer than {_MOST} bytes")
+        if self._size + len(self._rest) > _MAX_BYTES:
+            raise ValueError(f"a message of the stream is longer than {_MAX_BYTES} bytes")
 
-    def _line(self, line: str) -> Message | None:
+    def _handle_line(self, line: str) -> SseMessage | None:
         if not line:
-            return self._end()
+            return self._complete()
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if name == "data":
@@ -83,10 +83,10 @@ class Reader:
             self._fields[name] = value
         return None
 
-    def _end(self) -> Message | None:
+    def _complete(self) -> SseMessage | None:
         fields, data = self._fields, self._data
         self._fields, self._data, self._size = {}, [], 0
-        self.place = fields.get("id", self.place)
+        self.last_id = fields.get("id", self.last_id)
         if not data:
             return None
-        return Message(fields.get("event") or "message", "\n".join(data), fields.get("id"))
+        return SseMessage(fields.get("event") or "message", "\n".join(data), fields.get("id"))

@@ -1,8 +1,7 @@
 """
-A small fleet to watch: agents that read, search and summarise real text files.
+A small demo fleet: agents that read, search and summarise real text files.
 
-They are agents like any others: they know ``queenright.instrumentation`` and
-nothing else of Queenright, and send their telemetry over OTLP.
+Like any other agents, they use only ``queenright.instrumentation`` and send telemetry over OTLP.
 """
 
 from queenright.demo.fleet import DEMO_FRAMEWORK, Fleet

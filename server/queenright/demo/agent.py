@@ -1,4 +1,4 @@
-"""One demo agent: turns of model and tools, each judged, until the task is done."""
+"""One demo agent: model turns with tool calls, each with a verdict, until the task is done."""
 
 from __future__ import annotations
 
@@ -10,54 +10,54 @@ from queenright.demo.model import Call, Model, ProviderError, Reply
 from queenright.demo.tools import Tool, run
 from queenright.instrumentation import Verdict, Worker
 
-_PROVIDER_PATIENCE = 12
-"""Failures of the provider, one after another, before an agent gives up."""
+_MAX_PROVIDER_FAILURES = 12
+"""Consecutive failures of the provider before an agent gives up."""
 
 Sleep = Callable[[float], bool]
-"""Waits so many seconds; returns True when the fleet is to stop."""
+"""Waits for a number of seconds; returns True if the fleet stops."""
 
-Told = Callable[[], list[str]]
-"""Returns what an agent was told since the last time it asked."""
+TakeNudges = Callable[[], list[str]]
+"""Returns the nudges that arrived since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What an agent is to do, how fast it works and how long a user takes to answer."""
+    """The task of an agent: prompt, seconds per turn, and seconds until the user answers."""
 
     node: str
     prompt: str
-    pace: float = 0.5
-    user_takes: float = 5.0
-    saves: bool = False
-    """Whether every accepted answer is followed by a checkpoint."""
+    turn_seconds: float = 0.5
+    answer_seconds: float = 5.0
+    has_checkpoints: bool = False
+    """Save a checkpoint after every accepted answer."""
 
 
 class FleetStoppedError(Exception):
     """Raised inside an agent when the fleet is stopped."""
 
 
-def work(
+def run_task(
     worker: Worker,
     model: Model,
     task: Task,
     tools: dict[str, Tool],
     sleep: Sleep,
-    told: Told = list,
+    take_nudges: TakeNudges = list,
 ) -> None:
     """
-    Work on one task until the model gives its final answer; what it is told is in its next prompt.
+    Work on a task until the model gives its final answer. Nudges go into the next prompt.
 
     Raises:
-        ProviderError: the provider failed too many times running.
-        FleetStoppedError: the fleet is being stopped.
+        ProviderError: The provider failed too many times in a row.
+        FleetStoppedError: The fleet is being stopped.
     """
     messages: list[dict[str, Any]] = [{"role": "user", "content": task.prompt}]
-    seen: set[str] = set()
+    known_results: set[str] = set()
     provider_failures = 0
     while True:
-        if sleep(task.pace):
+        if sleep(task.turn_seconds):
             raise FleetStoppedError
-        messages.extend({"role": "user", "content": text} for text in told())
+        messages.extend({"role": "user", "content": text} for text in take_nudges())
         with worker.step(task.node) as step:
             try:
                 with step.llm(model.name, model.provider) as llm:
@@ -66,20 +66,20 @@ def work(
             except ProviderError as error:
                 provider_failures += 1
                 step.verdict(Verdict.RETRY, feedback=str(error))
-                if provider_failures >= _PROVIDER_PATIENCE:
+                if provider_failures >= _MAX_PROVIDER_FAILURES:
                     raise
                 continue
             provider_failures = 0
             results = [_call(step, tools, call) for call in reply.calls]
-            step.verdict(*_review(reply, results, seen))
+            step.verdict(*_review(reply, results, known_results))
         messages.append({"role": "assistant", "content": reply.answer or str(reply.calls)})
         messages.extend({"role": "user", "content": f"Result: {text[:2000]}"} for _, text in results)
-        seen.update(text for _, text in results)
-        if reply.answer and task.saves:
+        known_results.update(text for _, text in results)
+        if reply.answer and task.has_checkpoints:
             worker.checkpoint()
         if reply.question:
             with worker.waiting("user_input"):
-                if sleep(task.user_takes):
+                if sleep(task.answer_seconds):
                     raise FleetStoppedError
             messages.append({"role": "user", "content": "Yes, go on."})
         elif reply.final:
@@ -87,7 +87,7 @@ def work(
 
 
 def _call(step: Any, tools: dict[str, Tool], call: Call) -> tuple[bool, str]:
-    """Run one tool call; return whether it went well and what the model is told."""
+    """Run one tool call; return whether it succeeded, and the result for the model."""
     try:
         with step.tool(call.tool, call.arguments, timeout=call.timeout) as span:
             text = run(tools, call.tool, call.arguments)
@@ -95,16 +95,18 @@ def _call(step: Any, tools: dict[str, Tool], call: Call) -> tuple[bool, str]:
             return True, text
     except FleetStoppedError:
         raise
-    except Exception as error:  # a tool's error is the model's to deal with
+    except Exception as error:  # the model handles errors of tools
         return False, f"{type(error).__name__}: {error}"
 
 
-def _review(reply: Reply, results: list[tuple[bool, str]], seen: set[str]) -> tuple[Verdict, str | None]:
-    """Judge one step as a careful reader would: is there anything new in it?"""
+def _review(
+    reply: Reply, results: list[tuple[bool, str]], known_results: set[str]
+) -> tuple[Verdict, str | None]:
+    """Return the verdict on a step: whether it contains anything new."""
     if reply.answer:
         return Verdict.ACCEPT, None
     if reply.question:
         return Verdict.CONTINUE, None
-    if all(text in seen or not went_well for went_well, text in results):
+    if all(text in known_results or not succeeded for succeeded, text in results):
         return Verdict.RETRY, "nothing new in this step"
     return Verdict.CONTINUE, None

@@ -1,4 +1,4 @@
-"""The fleet: one thread a persona, from start until it is told to stop."""
+"""The demo fleet: one thread per persona."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from queenright.demo.agent import FleetStoppedError, work
+from queenright.demo.agent import FleetStoppedError, run_task
 from queenright.demo.model import LiteLLMModel, Model, ProviderError, ScriptedModel
 from queenright.demo.personas import FLEET, Persona
 from queenright.demo.tools import Library, Tool
@@ -20,16 +20,16 @@ from queenright.instrumentation import Nudge, Worker, flush
 
 DEMO_FRAMEWORK = "queenright-demo"
 
-_LOOK_SECONDS = 0.2
-"""So often one who waits looks whether there is news."""
+_POLL_SECONDS = 0.2
+"""Seconds between checks for nudges while an agent waits."""
 
 
-class Inbox:
+class NudgeInbox:
     """
-    What one agent is told while it works. Nudges arrive in a thread of their own.
+    Nudges for one agent, which arrive on another thread.
 
     Args:
-        stop: Is set when the fleet is to stop.
+        stop: Set when the fleet stops.
     """
 
     def __init__(self, stop: threading.Event) -> None:
@@ -37,41 +37,41 @@ class Inbox:
         self._nudges: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def put(self, nudge: Nudge) -> None:
-        """Take in a nudge, as the worker's ``on_nudge``."""
+        """Store a nudge; used as the worker's ``on_nudge``."""
         self._nudges.put(nudge.message)
 
     def take(self) -> list[str]:
-        """Return what has come since the last time."""
-        found = []
+        """Return the nudges since the last call."""
+        messages = []
         with contextlib.suppress(queue.Empty):
             while True:
-                found.append(self._nudges.get_nowait())
-        return found
+                messages.append(self._nudges.get_nowait())
+        return messages
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long, or until the agent is told something or is to stop; return whether that was first."""
+        """Wait for a time; return True at once if a nudge arrives or the fleet stops."""
         until = time.monotonic() + seconds
         while self._nudges.empty() and not self._stop.is_set():
             left = until - time.monotonic()
             if left <= 0:
                 return False
-            self._stop.wait(min(left, _LOOK_SECONDS))
+            self._stop.wait(min(left, _POLL_SECONDS))
         return True
 
 
 class Fleet:
     """
-    The demo agents at work.
+    The running demo agents.
 
     Args:
-        root: The folder whose text files they read.
-        endpoint: Where their telemetry goes, an OTLP/HTTP base URL.
-        registry: Where their metrics live.
-        storage: Where their step logs are written.
-        control: Base URL of the API, where those who listen fetch what they are told.
-        model: A litellm model string; None for the scripted models.
-        personas: Who takes part.
-        seed: Makes two runs alike.
+        root: Folder whose text files they read.
+        endpoint: OTLP/HTTP base URL for their telemetry.
+        registry: Registry for their metrics.
+        storage: Folder for their step logs.
+        control: Base URL of the API, from which they fetch nudges.
+        model: A litellm model; None for the scripted models.
+        personas: The agents.
+        seed: Makes runs reproducible.
     """
 
     def __init__(
@@ -95,42 +95,46 @@ class Fleet:
         self._seed = seed
         self._stop = threading.Event()
         self._threads = [
-            threading.Thread(target=self._live, args=(persona,), name=f"demo-{persona.agent}", daemon=True)
+            threading.Thread(
+                target=self._run_persona, args=(persona,), name=f"demo-{persona.agent}", daemon=True
+            )
             for persona in personas
         ]
 
     @property
     def files(self) -> int:
-        """How many files there are to read."""
+        """Number of files to read."""
         return len(self._library.files)
 
     def start(self) -> None:
-        """Set everybody to work."""
+        """Start all agents."""
         for thread in self._threads:
             thread.start()
 
     def stop(self, timeout: float = 3.0) -> None:
-        """Tell everybody to stop and wait for it, ``timeout`` seconds each at the most."""
+        """Stop all agents, waiting up to ``timeout`` seconds for each."""
         self._stop.set()
         for thread in self._threads:
             thread.join(timeout)
         flush(timeout)
 
-    def _live(self, persona: Persona) -> None:
+    def _run_persona(self, persona: Persona) -> None:
         rng = random.Random(f"{self._seed}/{persona.agent}")
-        inbox = Inbox(self._stop)
+        inbox = NudgeInbox(self._stop)
         tools = self._library.tools()
         if persona.extra_tools:
             tools |= persona.extra_tools(self._library, inbox.wait)
         pause = persona.starts_after
         while not self._stop.wait(pause):
-            self._one_run(persona, rng, tools, inbox)
-            pause = persona.rests
+            self._run_once(persona, rng, tools, inbox)
+            pause = persona.pause_seconds
 
-    def _one_run(self, persona: Persona, rng: random.Random, tools: dict[str, Tool], inbox: Inbox) -> None:
+    def _run_once(
+        self, persona: Persona, rng: random.Random, tools: dict[str, Tool], inbox: NudgeInbox
+    ) -> None:
         model: Model = self._model or ScriptedModel(persona.script(self._library, rng))
         try:
-            # Told to stop, it ends well: a worker that is left by an error has failed, and is recovered.
+            # A stopped worker must end without an error: a failed one would be recovered.
             with (
                 Worker(
                     persona.agent,
@@ -138,12 +142,12 @@ class Fleet:
                     endpoint=self._endpoint,
                     registry=self._registry,
                     storage=self._storage,
-                    on_nudge=inbox.put if persona.listens else None,
+                    on_nudge=inbox.put if persona.accepts_nudges else None,
                     control_endpoint=self._control,
                 ) as worker,
                 contextlib.suppress(FleetStoppedError),
             ):
-                work(worker, model, persona.task, tools, self._stop.wait, inbox.take)
+                run_task(worker, model, persona.task, tools, self._stop.wait, inbox.take)
         except ProviderError:
-            # The run is over, and the worker has reported why.
+            # The worker has reported the error.
             return

@@ -1,4 +1,4 @@
-"""The demo agents' models: scripted and seeded, so that no key is needed, or any litellm model."""
+"""Models of the demo agents: scripted, which needs no API key, or any litellm model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call that a model asks for."""
+    """A tool call in a model's reply."""
 
     tool: str
     arguments: dict[str, object]
@@ -21,10 +21,9 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Reply:
     """
-    One turn of a model: tool calls, or an answer, or a question to the user.
+    One turn of a model: tool calls, an answer, or a question to the user.
 
-    A ``final`` answer ends the task; others are one of several asked for.
-    ``input_tokens`` and ``output_tokens`` as the provider counts them.
+    A ``final`` answer ends the task. Token counts are the provider's.
     """
 
     calls: tuple[Call, ...] = ()
@@ -36,23 +35,23 @@ class Reply:
 
 
 class ProviderError(Exception):
-    """Raised when the model's provider does not answer, as a provider's client would."""
+    """Raised when the model's provider fails."""
 
 
 class Model(Protocol):
-    """What an agent asks for its next move."""
+    """Decides the next turn of an agent."""
 
     name: str
     provider: str
 
     def reply(self, messages: Sequence[dict[str, Any]]) -> Reply:
-        """Return the next move. Raises `ProviderError` when the provider fails."""
+        """Return the next turn. Raises `ProviderError` if the provider fails."""
         ...
 
 
 @dataclass
 class ScriptedModel:
-    """Plays a script: each item is a reply, or an error that the provider answers with."""
+    """Plays a script of replies and provider errors."""
 
     script: Iterator[Reply | ProviderError]
     name: str = "scripted"
@@ -60,12 +59,12 @@ class ScriptedModel:
     _context: int = field(default=600, init=False)
 
     def reply(self, messages: Sequence[dict[str, Any]]) -> Reply:
-        """Return the script's next reply; token counts follow the conversation's length."""
-        move = next(self.script, Reply(answer="There is nothing more to do.", final=True))
-        if isinstance(move, ProviderError):
-            raise move
+        """Return the next reply of the script; token counts follow the length of the conversation."""
+        turn = next(self.script, Reply(answer="There is nothing more to do.", final=True))
+        if isinstance(turn, ProviderError):
+            raise turn
         self._context = 600 + sum(len(str(m.get("content", ""))) for m in messages[-12:]) // 4
-        return replace(move, input_tokens=self._context, output_tokens=40 + 10 * len(move.calls))
+        return replace(turn, input_tokens=self._context, output_tokens=40 + 10 * len(turn.calls))
 
 
 _SCHEMAS = [
@@ -82,26 +81,26 @@ _SCHEMAS = [
         },
     }
     for name, description, key, required in (
-        ("list_files", "Names of the files, those that end with a suffix.", "suffix", []),
-        ("read_file", "The beginning of one file.", "path", ["path"]),
-        ("search", "Places, path:line, where a word stands.", "word", ["word"]),
-        ("summarise", "How long a file is and the words it uses most.", "path", ["path"]),
+        ("list_files", "List the files, optionally those with a suffix.", "suffix", []),
+        ("read_file", "Read the beginning of a file.", "path", ["path"]),
+        ("search", "Find a word; returns path:line.", "word", ["word"]),
+        ("summarise", "Return the length of a file and its most frequent words.", "path", ["path"]),
     )
 ]
 
 
 class LiteLLMModel:
     """
-    Any model that litellm knows, for agents that really decide.
+    Any litellm model.
 
     Raises:
-        ImportError: the ``llm`` extra is not installed.
+        ImportError: The extra ``llm`` is not installed.
     """
 
     provider = "litellm"
 
     def __init__(self, name: str, *, timeout: float = 60) -> None:
-        # Without it litellm's import asks the network for a price list.
+        # Otherwise importing litellm downloads a price list.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         import litellm
 
@@ -110,14 +109,14 @@ class LiteLLMModel:
         self._litellm = litellm
 
     def reply(self, messages: Sequence[dict[str, Any]]) -> Reply:
-        """Ask the model. Every failure of the provider is a `ProviderError`."""
+        """Call the model. Every failure of the provider is a `ProviderError`."""
         try:
             response = self._litellm.completion(
                 model=self.name,
                 messages=list(messages),
                 tools=_SCHEMAS,
                 timeout=self._timeout,
-                # Else litellm 1.106 wants the package `mcp` for any call with tools.
+                # Otherwise litellm 1.106 needs the package `mcp` for calls with tools.
                 _skip_mcp_handler=True,
             )
             message = response.choices[0].message

@@ -1,9 +1,8 @@
 """
-Who is in the demo fleet, and what each of them gets wrong.
+The agents of the demo fleet, each with its own way to work or fail.
 
-A persona is a script for the scripted model: real tool calls on real files,
-in an order that shows one way in which agents work or fail. ``rng`` is
-seeded, so every run of the demo tells the same story.
+A persona is a script for the scripted model, with real tool calls on real files. ``rng`` is seeded, so every
+run of the demo is the same.
 """
 
 from __future__ import annotations
@@ -22,37 +21,36 @@ Script = Iterator[Reply | ProviderError]
 @dataclass(frozen=True, slots=True)
 class Persona:
     """
-    One member of the fleet.
+    One agent of the fleet.
 
-    ``starts_after`` is in seconds from the fleet's start, ``rests`` in
-    seconds between two of its runs. Who ``listens`` takes nudges.
+    ``starts_after`` is in seconds from the fleet's start, ``pause_seconds`` is the time between two runs.
     """
 
     agent: str
     task: Task
     script: Callable[[Library, Random], Script]
     starts_after: float = 0.0
-    rests: float = 3.0
+    pause_seconds: float = 3.0
     extra_tools: Callable[[Library, Sleep], dict[str, Tool]] | None = None
-    listens: bool = False
+    accepts_nudges: bool = False
 
 
-def _say(tool: str, timeout: float | None = None, **arguments: object) -> Reply:
+def _call_tool(tool: str, timeout: float | None = None, **arguments: object) -> Reply:
     return Reply((Call(tool, arguments, timeout),))
 
 
 def _healthy(library: Library, rng: Random) -> Script:
-    """Read, note, go on: every few steps an answer that is accepted."""
+    """Read and summarise files, with an accepted answer every few steps."""
     for path in rng.sample(library.files, k=min(30, len(library.files))):
-        yield _say("read_file", path=path)
-        yield _say("summarise", path=path)
+        yield _call_tool("read_file", path=path)
+        yield _call_tool("summarise", path=path)
         yield Reply(answer=f"{path}: noted.")
 
 
 def _slow(library: Library, rng: Random) -> Script:
-    """Two long tool calls an answer: slow, and fine."""
+    """Long tool calls before each answer: slow but healthy."""
     for path in rng.sample(library.files, k=min(12, len(library.files))):
-        yield _say("deep_read", timeout=60.0, path=path)
+        yield _call_tool("deep_read", timeout=60.0, path=path)
         yield Reply(answer=f"{path}: read to the end.")
 
 
@@ -65,88 +63,97 @@ def _deep_read(library: Library, wait: Sleep) -> dict[str, Tool]:
 
 
 def _asks(library: Library, rng: Random) -> Script:
-    """Prepare something, then wait for a person's word."""
+    """Prepare something, then wait for the user."""
     for path in rng.sample(library.files, k=min(8, len(library.files))):
-        yield _say("summarise", path=path)
+        yield _call_tool("summarise", path=path)
         yield Reply(question=f"Shall I file {path} under documents?")
         yield Reply(answer="Filed.")
 
 
 def _retries(library: Library, rng: Random) -> Script:
-    """Ask for files that are not there, a few times, then find the right one."""
+    """Try a few missing files, then find the right one."""
     for path in rng.sample(library.files, k=min(20, len(library.files))):
         for guess in range(rng.randint(2, 4)):
-            yield _say("read_file", path=f"draft-{guess}/{path}")
-        yield _say("read_file", path=path)
+            yield _call_tool("read_file", path=f"draft-{guess}/{path}")
+        yield _call_tool("read_file", path=path)
         yield Reply(answer=f"{path}: proofread.")
 
 
 def _loops(library: Library, rng: Random) -> Script:
-    """Look for a word that is not there, again and again, until something else is tried."""
+    """Search for a missing word many times before trying something else."""
     for path in rng.sample(library.files, k=2):
-        yield _say("read_file", path=path)
+        yield _call_tool("read_file", path=path)
     for _ in range(150):
-        yield _say("search", word="philosopher's stone")
-    yield _say("search", word="health")
+        yield _call_tool("search", word="philosopher's stone")
+    yield _call_tool("search", word="health")
     for path in rng.sample(library.files, k=min(40, len(library.files))):
-        yield _say("summarise", path=path)
+        yield _call_tool("summarise", path=path)
         yield Reply(answer=f"{path} may help.")
 
 
 def _hangs(library: Library, rng: Random) -> Script:
-    """Work for a while, call a tool that does not come back, and go on once somebody has asked."""
+    """Work for a while, hang in a tool call, and continue after a nudge."""
     paths = rng.sample(library.files, k=min(56, len(library.files)))
     before, after = paths[:28], paths[28:] or paths
     for path in before:
-        yield _say("summarise", path=path)
+        yield _call_tool("summarise", path=path)
         yield Reply(answer=f"{path}: surveyed.")
-    yield _say("index_everything", timeout=20.0)
+    yield _call_tool("index_everything", timeout=20.0)
     yield Reply(answer="Never mind the index: on with the survey.")
     for path in after:
-        yield _say("summarise", path=path)
+        yield _call_tool("summarise", path=path)
         yield Reply(answer=f"{path}: surveyed.")
 
 
 def _index_everything(library: Library, wait: Sleep) -> dict[str, Tool]:
     def index_everything() -> object:
         if wait(60.0):
-            raise TimeoutError("given up: somebody asks what it is that takes so long")
+            raise TimeoutError("cancelled after a nudge")
         return {"files": len(library.files)}
 
     return {"index_everything": index_everything}
 
 
 def _provider_dies(library: Library, rng: Random) -> Script:
-    """Deliver a few, then the provider refuses every request."""
+    """Deliver a few files, then the provider refuses every request."""
     for path in rng.sample(library.files, k=min(35, len(library.files))):
-        yield _say("read_file", path=path)
+        yield _call_tool("read_file", path=path)
         yield Reply(answer=f"{path}: delivered.")
     while True:
         yield ProviderError("529 overloaded_error: the provider refuses all requests")
 
 
 FLEET: tuple[Persona, ...] = (
-    Persona("researcher", Task("search", "Find the source of the quotation.", pace=0.12), _loops, 1.0, 240.0),
-    Persona("librarian", Task("catalogue", "Catalogue the files.", pace=0.6), _healthy),
+    Persona(
+        "researcher",
+        Task("search", "Find the source of the quotation.", turn_seconds=0.12),
+        _loops,
+        1.0,
+        240.0,
+    ),
+    Persona("librarian", Task("catalogue", "Catalogue the files.", turn_seconds=0.6), _healthy),
     Persona(
         "archivist",
-        Task("archive", "Read everything closely.", pace=1.0, saves=True),
+        Task("archive", "Read everything closely.", turn_seconds=1.0, has_checkpoints=True),
         _slow,
         0.5,
         extra_tools=_deep_read,
     ),
     Persona(
-        "concierge", Task("desk", "File what the user agrees to.", pace=0.8, user_takes=15.0), _asks, 1.0
+        "concierge",
+        Task("desk", "File what the user agrees to.", turn_seconds=0.8, answer_seconds=15.0),
+        _asks,
+        1.0,
     ),
-    Persona("proofreader", Task("proofread", "Proofread the files.", pace=0.5), _retries, 1.5),
+    Persona("proofreader", Task("proofread", "Proofread the files.", turn_seconds=0.5), _retries, 1.5),
     Persona(
         "surveyor",
-        Task("survey", "Survey the files.", pace=0.8),
+        Task("survey", "Survey the files.", turn_seconds=0.8),
         _hangs,
         2.0,
         120.0,
         extra_tools=_index_everything,
-        listens=True,
+        accepts_nudges=True,
     ),
-    Persona("courier", Task("deliver", "Deliver the files.", pace=1.2), _provider_dies, 2.5, 120.0),
+    Persona("courier", Task("deliver", "Deliver the files.", turn_seconds=1.2), _provider_dies, 2.5, 120.0),
 )

@@ -1,4 +1,4 @@
-"""What the demo agents can do: read-only work on the text files below one folder."""
+"""Tools of the demo agents: read-only access to the text files below one folder."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ Tool = Callable[..., object]
 
 class Library:
     """
-    The text files below ``root``, as tools.
-
-    Nothing outside ``root`` is ever read, whatever a model asks for.
+    The text files below ``root``, as tools. Nothing outside ``root`` is ever read.
     """
 
     def __init__(self, root: Path) -> None:
@@ -46,7 +44,7 @@ class Library:
         }
 
     def list_files(self, suffix: str = "") -> list[str]:
-        """Names of the files, those that end with ``suffix``."""
+        """Return the file names that end with ``suffix``."""
         return [name for name in self.files if name.endswith(suffix)]
 
     def read_file(self, path: str) -> str:
@@ -54,14 +52,14 @@ class Library:
         Return the beginning of one file.
 
         Raises:
-            FileNotFoundError: ``path`` is not one of the library's files.
+            FileNotFoundError: ``path`` is not a file of the library.
         """
         if path not in self.files:
-            raise FileNotFoundError(f"there is no file {path!r} here; list_files names those that are")
+            raise FileNotFoundError(f"there is no file {path!r}; list_files lists the files")
         return (self.root / path).read_text(encoding="utf-8", errors="replace")[:_MAX_CHARS]
 
     def search(self, word: str) -> list[str]:
-        """Return the places, ``path:line``, where a word stands; twenty at the most."""
+        """Return up to twenty places, ``path:line``, that contain a word."""
         found: list[str] = []
         for path in self.files:
             for number, line in enumerate(self.read_file(path).splitlines(), 1):
@@ -72,7 +70,7 @@ class Library:
         return found
 
     def summarise(self, path: str) -> dict[str, object]:
-        """Return how long a file is and the words it uses most."""
+        """Return the length of a file and its most frequent words."""
         text = self.read_file(path)
         words = Counter(w.lower() for w in re.findall(r"[A-Za-z]{5,}", text))
         return {"path": path, "lines": text.count("\n") + 1, "words": [w for w, _ in words.most_common(5)]}
@@ -83,9 +81,9 @@ def run(tools: dict[str, Tool], name: str, arguments: dict[str, object]) -> str:
     Run one tool and return its result as JSON text.
 
     Raises:
-        KeyError: there is no such tool.
-        Exception: whatever the tool raises.
+        KeyError: There is no such tool.
+        Exception: Any error of the tool.
     """
     if name not in tools:
-        raise KeyError(f"no tool {name!r}; there are {', '.join(sorted(tools))}")
+        raise KeyError(f"there is no tool {name!r}; available: {', '.join(sorted(tools))}")
     return json.dumps(tools[name](**arguments))

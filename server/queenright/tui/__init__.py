@@ -1,1 +1,1 @@
-"""The terminal interface. It asks a service over HTTP, and knows nothing else of it."""
+"""The terminal interface of a service, over its HTTP API."""

@@ -1,4 +1,4 @@
-"""The terminal interface: screens over one service, kept up to date by its event stream."""
+"""The terminal interface: screens over one service, updated by its event stream."""
 
 from __future__ import annotations
 
@@ -17,30 +17,37 @@ from textual.events import Event, Key
 from queenright.client.errors import RequestRefusedError, UnreachableError
 from queenright.client.notices import Notice as StreamNotice
 from queenright.instrumentation.errors import QueenrightError
+from queenright.tui.app_state import AppState, add_notice_for
 from queenright.tui.conversation import background_notice
-from queenright.tui.fleet import LISTS
-from queenright.tui.link import Link
-from queenright.tui.notices import STAYS
-from queenright.tui.screens.base import Base, DismissNotice, Failed, OpenQueen, OpenTalk, OpenWorker
-from queenright.tui.screens.dialogs import Deliberate, Help
+from queenright.tui.fleet_state import LISTS
+from queenright.tui.formatting import clip
+from queenright.tui.gateway import ServiceGateway
+from queenright.tui.models import FleetEvent, LoadedAgent
+from queenright.tui.notices import NOTICE_SECONDS
+from queenright.tui.screens.base import (
+    AppScreen,
+    DismissNotice,
+    ErrorOccurred,
+    OpenQueen,
+    OpenTalk,
+    OpenWorker,
+)
+from queenright.tui.screens.dialogs import GuardedDialog, HelpDialog
 from queenright.tui.screens.fleet import FleetScreen
 from queenright.tui.screens.queen import QueenScreen
 from queenright.tui.screens.talk import TalkScreen
 from queenright.tui.screens.worker import WorkerScreen
-from queenright.tui.shared import Shared, notice_of
-from queenright.tui.values import Loaded, Moment
-from queenright.tui.words import clipped
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
-_PAINT: Final = 0.25
-_POLL: Final = 1.0
-_WORDS: Final = 200
+_DRAW_SECONDS: Final = 0.25
+_POLL_SECONDS: Final = 1.0
+_MAX_ERROR: Final = 200
 _REFUSED: Final = "not allowed"
-_RUNS: Final = frozenset({"client_input_requested", "execution_completed", "execution_failed"})
-_ALL_AGAIN: Final = 5
-"""Every so many polls all lists are asked for, though no event has said that they have changed."""
+_RUN_EVENTS: Final = frozenset({"client_input_requested", "execution_completed", "execution_failed"})
+_FULL_REFRESH_POLLS: Final = 5
+"""Polls after which all lists are requested, even if no event has changed them."""
 
 
 class QueenrightApp(App[None]):
@@ -48,9 +55,10 @@ class QueenrightApp(App[None]):
     The terminal interface of one service.
 
     Args:
-        link: The service.
+        gateway: The service.
         clock: Returns seconds since the epoch.
-        notices_stay: Seconds until a notice goes by itself.
+        notice_seconds: Seconds until a notice disappears.
+        start_agent_id: Agent to open a talk with at the start; empty starts with the fleet.
     """
 
     TITLE = "Queenright"
@@ -65,76 +73,77 @@ class QueenrightApp(App[None]):
 
     def __init__(
         self,
-        link: Link,
+        gateway: ServiceGateway,
         *,
         clock: Callable[[], float] = time.time,
-        notices_stay: float = STAYS,
-        talks_with: str = "",
+        notice_seconds: float = NOTICE_SECONDS,
+        start_agent_id: str = "",
     ) -> None:
         super().__init__()
-        self._talks_with = talks_with
-        """The agent with which it begins a talk; empty: it begins with the fleet."""
-        self.shared = Shared(link, clock)
-        self._notices_stay = notices_stay
+        self._start_agent_id = start_agent_id
+        self.app_state = AppState(gateway, clock)
+        self._notice_seconds = notice_seconds
         self._polls = 0
         self._polling = False
-        self._asking = asyncio.Lock()
-        """Held while lists are asked for: what is no longer stale may not have come yet."""
+        self._refreshing = asyncio.Lock()
+        """Held while lists are requested: a list that is not marked stale may still be on its way."""
         self._key_at = 0.0
-        """When the newest key came, on the clock of messages."""
+        """Time of the newest key, on the clock of messages."""
         self._last_event: str | None = None
         self._following = False
-        self._runs: asyncio.Queue[Moment] = asyncio.Queue()
-        """What runs of agents that are loaded ask, and how they end."""
+        self._run_events: asyncio.Queue[FleetEvent] = asyncio.Queue()
+        """Input requests and results of runs of loaded agents."""
 
     async def on_mount(self) -> None:
-        """Begin with the fleet."""
+        """Open the first screen, and start polling."""
         self.theme = "textual-dark"
-        await self.push_screen(FleetScreen(self.shared))
-        if self._talks_with:
-            await self.push_screen(TalkScreen(self.shared, self._talks_with))
-        self._go_on(self._tell_of_runs)
-        self.set_interval(_PAINT, self.paint)
-        self.set_interval(_POLL, self._poll)
+        await self.push_screen(FleetScreen(self.app_state))
+        if self._start_agent_id:
+            await self.push_screen(TalkScreen(self.app_state, self._start_agent_id))
+        self._run_in_background(self._notify_of_runs)
+        self.set_interval(_DRAW_SECONDS, self.redraw)
+        self.set_interval(_POLL_SECONDS, self._poll)
         self._poll()
 
     async def on_unmount(self) -> None:
-        """Give up the connections."""
-        await self.shared.link.close()
+        """Close the connections."""
+        await self.app_state.gateway.close()
 
     @property
-    def front(self) -> Base | None:
-        """The screen that is shown, below questions that are asked on top of it."""
-        return next((one for one in reversed(self.screen_stack) if isinstance(one, Base)), None)
+    def front(self) -> AppScreen | None:
+        """The active screen, below any dialogs."""
+        return next((one for one in reversed(self.screen_stack) if isinstance(one, AppScreen)), None)
 
-    async def paint(self) -> None:
-        """Show what is known now."""
+    async def redraw(self) -> None:
+        """Draw the active screen."""
         try:
             if self.front is not None and self.front.is_mounted:
-                await self.front.paint()
+                await self.front.redraw()
         except Exception as error:
-            self.failed(error)
+            self.report_error(error)
 
-    # -- what nobody thought of -----------------------------------------------------------------
+    # -- unexpected errors ---------------------------------------------------------------------
 
-    def failed(self, error: Exception) -> None:
-        """Say in a notice that something went wrong here, and log it; all else goes on."""
-        title = "Something went wrong here"
-        text = clipped(f"{type(error).__name__}: {error}", _WORDS)
-        if any((one.title, one.text) == (title, text) for one in self.shared.notices):
+    def report_error(self, error: Exception) -> None:
+        """Log an unexpected error, and show it in a notice."""
+        title = "Unexpected error"
+        text = clip(f"{type(error).__name__}: {error}", _MAX_ERROR)
+        if any((one.title, one.text) == (title, text) for one in self.app_state.notices):
             return
         _log.error("the terminal interface: %s", text, exc_info=error)
-        self._goes_by_itself(self.shared.notices.add("failing", title, text).number)
+        self._expire_notice(self.app_state.notices.add("failing", title, text).number)
 
-    def on_failed(self, message: Failed) -> None:
-        """Say what went wrong on a screen."""
-        self.failed(message.error)
+    def on_error_occurred(self, message: ErrorOccurred) -> None:
+        """Report an unexpected error on a screen."""
+        self.report_error(message.error)
 
     async def on_event(self, event: Event) -> None:
-        """Keep the keys of a burst from a dialog that one of them opened."""
+        """Keep a burst of keys from answering a dialog that one of them opened."""
         if isinstance(event, Key) and not event.is_forwarded:
             before, self._key_at = self._key_at, event.time
-            if isinstance(self.screen, Deliberate) and not self.screen.takes(event.key, event.time, before):
+            if isinstance(self.screen, GuardedDialog) and not self.screen.accepts_key(
+                event.key, event.time, before
+            ):
                 return
         await super().on_event(event)
 
@@ -144,195 +153,197 @@ class QueenrightApp(App[None]):
         default_namespace: DOMNode | None = None,
         namespaces: Mapping[str, DOMNode] | None = None,
     ) -> bool:
-        """Do what a key stands for; what goes wrong in it does not end the program."""
+        """Run the action of a key; errors do not end the program."""
         try:
             return await super().run_action(action, default_namespace, namespaces)
         except Exception as error:
-            self.failed(error)
+            self.report_error(error)
             return True
 
-    def _go_on(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do something beside all else."""
+    def _run_in_background(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run a task in the background; errors are reported."""
 
-        async def working() -> None:
+        async def run() -> None:
             try:
                 await work()
             except Exception as error:
-                self.failed(error)
+                self.report_error(error)
 
-        self.run_worker(working(), group="beside")
+        self.run_worker(run(), group="background")
 
-    # -- what comes from the service ------------------------------------------------------------
+    # -- updates from the service ---------------------------------------------------------------
 
-    async def _before(self) -> None:
+    async def _load_feed(self) -> None:
         try:
-            self.shared.fleet.take_feed(*await self.shared.link.feed())
+            self.app_state.fleet.prepend_feed(*await self.app_state.gateway.feed())
         except QueenrightError as error:
-            self._not_answered(error)
+            self._handle_request_error(error)
 
-    async def _follow(self) -> None:
+    async def _follow_events(self) -> None:
         try:
-            async for event in self.shared.link.fleet_events(self._stream_told, self._last_event):
-                self.take(event)
+            async for event in self.app_state.gateway.fleet_events(self._on_stream_notice, self._last_event):
+                self.handle_event(event)
         except QueenrightError as error:
-            self._not_answered(error)
+            self._handle_request_error(error)
         finally:
-            # Whoever is allowed to ask again follows again.
+            # The next poll may follow again.
             self._following = False
 
-    def take(self, event: Moment) -> None:
-        """Take in one event of the fleet."""
+    def handle_event(self, event: FleetEvent) -> None:
+        """Handle one event of the fleet."""
         self._last_event = event.id or self._last_event
-        if not self.shared.fleet.see(event):
+        if not self.app_state.fleet.handle_event(event):
             return
         if event.type == "worker_escalation_ticket":
             ticket = event.data["ticket"]
-            self.shared.say(
+            self.app_state.set_status(
                 str(ticket["severity"]), f"judge: {ticket['severity']} ticket on {ticket['worker_agent_id']}"
             )
-        number = notice_of(event, self.shared.notices)
+        number = add_notice_for(event, self.app_state.notices)
         if number is not None:
-            self._goes_by_itself(number)
-        if event.type in _RUNS and event.graph_id:
-            self._runs.put_nowait(event)
+            self._expire_notice(number)
+        if event.type in _RUN_EVENTS and event.graph_id:
+            self._run_events.put_nowait(event)
         for screen in self.screen_stack:
-            if isinstance(screen, Base):
-                screen.see(event)
+            if isinstance(screen, AppScreen):
+                screen.handle_event(event)
 
-    async def _tell_of_runs(self) -> None:
-        """Tell of graphs that nobody looks at: what they ask, and how their runs end."""
+    async def _notify_of_runs(self) -> None:
+        """Show notices about runs of graphs that are not on the screen."""
         while True:
-            event = await self._runs.get()
+            event = await self._run_events.get()
             try:
-                await self._tell_of(event)
+                await self._notify_of(event)
             except QueenrightError as error:
-                self._not_answered(error)
+                self._handle_request_error(error)
 
-    async def _tell_of(self, event: Moment) -> None:
-        shared = self.shared
-        async with self._asking:
-            if "loaded" in shared.fleet.stale:
-                await _take(shared.link.loaded, shared.fleet.take_loaded)
-        for agent in shared.fleet.loaded:
-            if event.graph_id in agent.graphs and await shared.owners.belongs(event, agent.agent_id):
-                self._tell(event, agent)
+    async def _notify_of(self, event: FleetEvent) -> None:
+        state = self.app_state
+        async with self._refreshing:
+            if "loaded" in state.fleet.stale:
+                await _refresh(state.gateway.loaded, state.fleet.set_loaded)
+        for agent in state.fleet.loaded:
+            if event.graph_id in agent.graphs and await state.run_ownership.is_run_of(event, agent.agent_id):
+                self._show_run_notice(event, agent)
 
-    def _tell(self, event: Moment, agent: Loaded) -> None:
-        """Show what a graph wants one to know, unless it is in the talk on the screen."""
-        front, active = self.front, agent.active
-        looked_at = isinstance(front, TalkScreen) and front.agent_id == agent.agent_id
-        if isinstance(front, TalkScreen) and looked_at:
-            active = front.conversation.active or active
-        is_active = event.graph_id == active
-        if is_active and (looked_at or agent.agent_id not in self.shared.talked):
+    def _show_run_notice(self, event: FleetEvent, agent: LoadedAgent) -> None:
+        """Show the notice of a graph, unless its talk is on the screen."""
+        front, active_graph = self.front, agent.active_graph
+        is_on_screen = isinstance(front, TalkScreen) and front.agent_id == agent.agent_id
+        if isinstance(front, TalkScreen) and is_on_screen:
+            active_graph = front.conversation.active_graph or active_graph
+        is_active = event.graph_id == active_graph
+        if is_active and (is_on_screen or agent.agent_id not in self.app_state.chatted_agents):
             return
-        said = background_notice(event, agent_id=agent.agent_id, active=is_active)
-        if said is not None:
-            notice = self.shared.notices.add(said.kind, said.title, said.text, agent_id=agent.agent_id)
-            self._goes_by_itself(notice.number)
+        background = background_notice(event, agent_id=agent.agent_id, is_active=is_active)
+        if background is not None:
+            notice = self.app_state.notices.add(
+                background.kind, background.title, background.text, agent_id=agent.agent_id
+            )
+            self._expire_notice(notice.number)
 
-    def _goes_by_itself(self, number: int) -> None:
-        self.set_timer(self._notices_stay, lambda: self._dismiss(number))
+    def _expire_notice(self, number: int) -> None:
+        self.set_timer(self._notice_seconds, lambda: self._dismiss(number))
 
     def _dismiss(self, number: int | None = None) -> None:
-        self.shared.notices.dismiss(number)
-        self.call_later(self.paint)
+        self.app_state.notices.dismiss(number)
+        self.call_later(self.redraw)
 
-    def _stream_told(self, notice: StreamNotice) -> None:
+    def _on_stream_notice(self, notice: StreamNotice) -> None:
         if notice.kind == "lost":
-            self.shared.away = "the service does not answer; trying again"
+            self.app_state.outage = "the service does not respond; reconnecting"
         elif notice.kind == "connected":
-            self.shared.away = ""
-            self.shared.fleet.stale |= LISTS
-            # From here on nothing is missed: what happened before is asked for now, not sooner. After a break
-            # the stream tells what happened meanwhile, and in order.
-            if not self.shared.fleet.feed:
-                self._go_on(self._before)
+            self.app_state.outage = ""
+            self.app_state.fleet.stale |= LISTS
+            # Load earlier events only now that no new one can be missed. After a break the stream itself
+            # delivers what happened meanwhile, in order.
+            if not self.app_state.fleet.feed:
+                self._run_in_background(self._load_feed)
         elif notice.kind == "reset":
-            self.shared.fleet.stale |= LISTS
-            self._go_on(self._before)
-            self.shared.say(
-                "act", "the service has forgotten what happened meanwhile; lists are as they are now"
+            self.app_state.fleet.stale |= LISTS
+            self._run_in_background(self._load_feed)
+            self.app_state.set_status(
+                "act", "the service no longer has the events since the break; the lists are up to date"
             )
 
     def _poll(self) -> None:
-        """Ask for the lists that have changed, and follow what happens."""
+        """Request the lists that have changed, and follow events."""
         if self._polling:
             return
-        if not self._following and not self.shared.away.startswith(_REFUSED):
+        if not self._following and not self.app_state.outage.startswith(_REFUSED):
             self._following = True
-            self._go_on(self._follow)
+            self._run_in_background(self._follow_events)
         self._polls += 1
-        stale = self.shared.fleet.stale
-        if self._polls % _ALL_AGAIN == 0:
+        stale = self.app_state.fleet.stale
+        if self._polls % _FULL_REFRESH_POLLS == 0:
             stale |= LISTS
         if stale:
             self._polling = True
-            self._go_on(self._ask_again)
+            self._run_in_background(self._refresh_lists)
 
-    async def _ask_again(self) -> None:
-        fleet, link = self.shared.fleet, self.shared.link
-        takes: dict[str, Callable[[], Awaitable[None]]] = {
-            "workers": lambda: _take(link.workers, fleet.take_workers),
-            "tickets": lambda: _take(link.tickets, fleet.take_tickets),
-            "breakers": lambda: _take(link.breakers, fleet.take_breakers),
-            "loaded": lambda: _take(link.loaded, fleet.take_loaded),
+    async def _refresh_lists(self) -> None:
+        fleet, gateway = self.app_state.fleet, self.app_state.gateway
+        refreshers: dict[str, Callable[[], Awaitable[None]]] = {
+            "workers": lambda: _refresh(gateway.workers, fleet.set_workers),
+            "tickets": lambda: _refresh(gateway.tickets, fleet.set_tickets),
+            "breakers": lambda: _refresh(gateway.breakers, fleet.set_breakers),
+            "loaded": lambda: _refresh(gateway.loaded, fleet.set_loaded),
         }
         try:
-            async with self._asking:
+            async with self._refreshing:
                 for name in sorted(fleet.stale):
-                    # Whatever makes it stale again meanwhile is kept.
+                    # Before the request, so that an event during it marks the list again.
                     fleet.stale.discard(name)
                     try:
-                        await takes[name]()
+                        await refreshers[name]()
                     except BaseException:
                         fleet.stale.add(name)
                         raise
-            self.shared.away, self.shared.has_answered = "", True
+            self.app_state.outage, self.app_state.has_connected = "", True
         except QueenrightError as error:
-            self._not_answered(error)
+            self._handle_request_error(error)
         finally:
             self._polling = False
         if self.front is not None:
             self.front.refresh_bindings()
 
-    def _not_answered(self, error: QueenrightError) -> None:
+    def _handle_request_error(self, error: QueenrightError) -> None:
         if isinstance(error, UnreachableError):
-            self.shared.away = "the service does not answer; trying again"
+            self.app_state.outage = "the service does not respond; reconnecting"
         elif isinstance(error, RequestRefusedError) and error.status in (401, 403):
-            self.shared.away = f"{_REFUSED}: {error}"
+            self.app_state.outage = f"{_REFUSED}: {error}"
         else:
-            self.shared.say("failing", str(error))
+            self.app_state.set_status("failing", str(error))
 
-    # -- where one goes -------------------------------------------------------------------------
+    # -- navigation ----------------------------------------------------------------------------
 
     def on_open_worker(self, message: OpenWorker) -> None:
-        """Show one worker."""
+        """Open a worker."""
         agent_id, _, session_id = message.key.partition("\n")
-        self.push_screen(WorkerScreen(self.shared, agent_id, session_id))
+        self.push_screen(WorkerScreen(self.app_state, agent_id, session_id))
 
     def on_open_talk(self, message: OpenTalk) -> None:
-        """Talk with an agent."""
-        self.push_screen(TalkScreen(self.shared, message.agent_id))
+        """Open a talk with an agent."""
+        self.push_screen(TalkScreen(self.app_state, message.agent_id))
 
     def on_open_queen(self, message: OpenQueen) -> None:
-        """Talk with the queen about a ticket."""
-        ticket = self.shared.fleet.ticket(message.ticket_id)
+        """Open a chat with the queen about a ticket."""
+        ticket = self.app_state.fleet.ticket(message.ticket_id)
         if ticket is None:
-            self.shared.say("act", "there is no ticket to talk about")
+            self.app_state.set_status("act", "there is no ticket to chat about")
         else:
-            self.push_screen(QueenScreen(self.shared, ticket))
+            self.push_screen(QueenScreen(self.app_state, ticket))
 
     def on_dismiss_notice(self, message: DismissNotice) -> None:
-        """Take the newest notice away."""
+        """Dismiss the newest notice."""
         self._dismiss()
 
     def action_queen(self) -> None:
-        """Talk with the queen about what is chosen, or what the newest notice is about; again: back."""
+        """Chat with the queen about the newest notice or the selected ticket; pressed again: go back."""
         if isinstance(self.screen, QueenScreen):
             self.screen.leave()
-        elif isinstance(self.screen, Base):
-            newest = self.shared.notices.newest
+        elif isinstance(self.screen, AppScreen):
+            newest = self.app_state.notices.newest
             ticket_id = newest.ticket_id if newest is not None else ""
             ticket = self.screen.ticket()
             if newest is not None and ticket_id:
@@ -341,14 +352,14 @@ class QueenrightApp(App[None]):
 
     def action_keys(self) -> None:
         """Show all keys and commands."""
-        self.push_screen(Help())
+        self.push_screen(HelpDialog())
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer the queen only where there is a ticket to talk about."""
+        """Enable the queen only if there is a ticket."""
         if action == "queen":
-            return isinstance(self.screen, QueenScreen) or bool(self.shared.fleet.tickets)
+            return isinstance(self.screen, QueenScreen) or bool(self.app_state.fleet.tickets)
         return True
 
 
-async def _take(ask: Callable[[], Awaitable[T]], take: Callable[[T], None]) -> None:
-    take(await ask())
+async def _refresh(request: Callable[[], Awaitable[T]], store: Callable[[T], None]) -> None:
+    store(await request())

@@ -1,4 +1,4 @@
-"""What is typed in the command line: words for an agent, or a command that begins with a slash."""
+"""The command line: messages, and commands that start with a slash."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from typing import Final
 from queenright.instrumentation.errors import QueenrightError
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "graphs": ("", "the graphs of the agent, and what each does"),
-    "graph": ("<id>", "what is typed goes to this graph from now on"),
-    "nodes": ("", "the active graph: what each node does, what comes next"),
-    "data": ("", "what the session of the active graph knows"),
-    "load": ("<path>", "load an agent; in a talk, a further graph for it"),
+    "graphs": ("", "list the graphs of the agent, with their activity"),
+    "graph": ("<id>", "send messages to this graph"),
+    "nodes": ("", "show the nodes of the active graph, and their edges"),
+    "data": ("", "show the session memory of the active graph"),
+    "load": ("<path>", "load an agent; in a talk, add a graph to it"),
     "unload": ("<id>", "unload a graph of the agent, or an agent"),
-    "worker": ("<name>", "open a worker, whether it is in the list or not"),
-    "talk": ("<agent>", "talk with an agent that is loaded"),
-    "help": ("", "this list"),
+    "worker": ("<name>", "open a worker, even if it is not in the list"),
+    "talk": ("<agent>", "talk with a loaded agent"),
+    "help": ("", "show this list"),
 }
-"""Each command: what it needs, and what it does."""
+"""Argument and description of each command."""
 
 
 class InvalidCommandError(QueenrightError):
-    """Raised when what is typed is no command; says what would be one."""
+    """Raised for an unknown command, or a wrong argument."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command; ``argument`` is empty for one that needs none."""
+    """A command; ``argument`` is empty if it takes none."""
 
     name: str
     argument: str
 
 
-def parse(line: str) -> Command | None:
+def parse_command(line: str) -> Command | None:
     """
-    Return the command that a line is; None if it is words for an agent.
+    Return the command in a line; None if the line is a message.
 
-    ``//`` begins words that begin with a slash: see ``words_of``.
+    A message that starts with a slash is written with two: see ``message_text``.
 
     Raises:
-        InvalidCommandError: there is no such command, or what it needs is missing or too much.
+        InvalidCommandError: The command is unknown, or its argument is missing or unexpected.
     """
     if not line.startswith("/") or line.startswith("//"):
         return None
@@ -48,20 +48,22 @@ def parse(line: str) -> Command | None:
     argument = argument.strip()
     if name not in COMMANDS:
         known = ", ".join(f"/{one}" for one in COMMANDS)
-        raise InvalidCommandError(f"there is no command /{name}; there are {known}")
-    needs, what = COMMANDS[name]
-    if needs and not argument:
-        raise InvalidCommandError(f"/{name} needs {needs}: {what}")
-    if argument and not needs:
-        raise InvalidCommandError(f"/{name} takes nothing after it, and got {argument!r}")
+        raise InvalidCommandError(f"unknown command /{name}; commands: {known}")
+    parameter, description = COMMANDS[name]
+    if parameter and not argument:
+        raise InvalidCommandError(f"/{name} needs {parameter}: {description}")
+    if argument and not parameter:
+        raise InvalidCommandError(f"/{name} takes no argument, and got {argument!r}")
     return Command(name, argument)
 
 
-def words_of(line: str) -> str:
-    """Return the words for an agent that a line is."""
+def message_text(line: str) -> str:
+    """Return the message in a line."""
     return line[1:] if line.startswith("//") else line
 
 
 def help_lines() -> list[str]:
-    """Return all commands, a line each."""
-    return [f"{f'/{name} {needs}':<16}{what}" for name, (needs, what) in COMMANDS.items()]
+    """Return all commands, one per line."""
+    return [
+        f"{f'/{name} {parameter}':<16}{description}" for name, (parameter, description) in COMMANDS.items()
+    ]

@@ -1,16 +1,16 @@
-"""A talk with an agent that is loaded: what goes into it, and what is a notice beside it. No widgets here."""
+"""A conversation with a loaded agent, without widgets: its entries, and notices about other graphs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from queenright.tui.values import Before, Moment, Said
-from queenright.tui.words import plain
+from queenright.tui.formatting import strip_control
+from queenright.tui.models import ChatEntry, FleetEvent, Transcript
 
 
 @dataclass(frozen=True, slots=True)
 class BackgroundNotice:
-    """What a graph in the background wants one to know: a kind of ``looks``, a title and a text."""
+    """A notice from a background graph; ``kind`` is a key of ``styles``."""
 
     kind: str
     title: str
@@ -19,120 +19,124 @@ class BackgroundNotice:
 
 class Conversation:
     """
-    A talk with one agent. What its active graph says comes into it, piece by piece.
+    The entries of a conversation with one agent. Text of its active graph is appended as it streams in.
 
-    Whose events these are is for others to find out: see ``Belonging``.
+    The caller passes only events of this agent; see ``RunOwnership``.
 
     Args:
         agent_id: The agent.
-        active: The graph that what is typed goes to; empty if it is not known.
+        active_graph: The graph that receives messages; empty if it is not known.
     """
 
-    def __init__(self, agent_id: str, active: str = "") -> None:
+    def __init__(self, agent_id: str, active_graph: str = "") -> None:
         self.agent_id = agent_id
-        self.active = active
-        self.said: list[Said] = []
-        self._speaking = False
-        self._begins = 0
-        """Where the talk with the active graph begins in ``said``."""
-        self._through = 0.0
-        """What was said up to then is there already."""
+        self.active_graph = active_graph
+        self.entries: list[ChatEntry] = []
+        self._is_streaming = False
+        self._graph_start = 0
+        """Index in ``entries`` where the active graph's part starts."""
+        self._loaded_until = 0.0
+        """Time up to which the transcript has been loaded."""
 
-    def typed(self, text: str, by: str, at: float) -> None:
-        """Take in what a person says."""
-        self._add(Said(by=by, text=text, at=at, mine=True))
+    def add_user_message(self, text: str, by: str, at: float) -> None:
+        """Add a message of the user."""
+        self._add(ChatEntry(by=by, text=text, at=at, is_own=True))
 
-    def note(self, text: str, at: float) -> None:
-        """Take in what the terminal itself has to say."""
-        self._add(Said(by="", text=text, at=at, mine=False))
+    def add_note(self, text: str, at: float) -> None:
+        """Add a note of the interface itself."""
+        self._add(ChatEntry(by="", text=text, at=at, is_own=False))
 
-    def switch(self, graph_id: str, at: float) -> bool:
-        """Let another graph be the active one; whoever spoke has finished. Return whether it is another."""
-        if graph_id == self.active:
+    def switch_graph(self, graph_id: str, at: float) -> bool:
+        """Switch to another active graph; return whether it changed."""
+        if graph_id == self.active_graph:
             return False
-        if self.active:
-            self.note(f"── graph {graph_id} ──", at)
-        self.active = graph_id
-        self._begins, self._through, self._speaking = len(self.said), 0.0, False
+        if self.active_graph:
+            self.add_note(f"── graph {graph_id} ──", at)
+        self.active_graph = graph_id
+        self._graph_start, self._loaded_until, self._is_streaming = len(self.entries), 0.0, False
         return True
 
-    def take_before(self, known: Before, mark: int) -> None:
+    def load_transcript(self, transcript: Transcript, mark: int) -> None:
         """
-        Take over what was said before with the active graph, in place of what was known of it here.
+        Replace the active graph's entries by its stored transcript.
 
         Args:
-            known: What was said.
-            mark: How long ``said`` was when that was asked for: what came meanwhile stays behind it.
+            transcript: The transcript.
+            mark: Length of ``entries`` when the transcript was requested; later entries are kept.
         """
-        old, newer = self.said[self._begins : mark], self.said[mark:]
-        # Somebody in the midst of a sentence: it is in no log yet.
-        unfinished = old[-1:] if self._speaking and not newer else []
-        if any(one.text in other.text for one in unfinished for other in known.said):
+        old, newer = self.entries[self._graph_start : mark], self.entries[mark:]
+        # A message that is still streaming is not stored yet.
+        unfinished = old[-1:] if self._is_streaming and not newer else []
+        if any(one.text in other.text for one in unfinished for other in transcript.entries):
             unfinished = []
-        mine = [one.text for one in known.said if one.mine][-1:]
-        kept = [one for one in newer if not (one.mine and one.text in mine)]
-        self.said[self._begins :] = [*known.said, *unfinished, *kept]
-        self._speaking = bool(unfinished)
-        self._through = known.through
+        own = [one.text for one in transcript.entries if one.is_own][-1:]
+        kept = [one for one in newer if not (one.is_own and one.text in own)]
+        self.entries[self._graph_start :] = [*transcript.entries, *unfinished, *kept]
+        self._is_streaming = bool(unfinished)
+        self._loaded_until = transcript.until
 
-    def see(self, event: Moment) -> None:
-        """Take in one event of this agent; those of a graph in the background are left."""
-        if event.graph_id and self.active and event.graph_id != self.active:
+    def handle_event(self, event: FleetEvent) -> None:
+        """Handle an event of this agent; events of background graphs are ignored."""
+        if event.graph_id and self.active_graph and event.graph_id != self.active_graph:
             return
         match event.type:
             case "client_output_delta":
-                if event.time > self._through:
-                    self._speak(event)
+                if event.time > self._loaded_until:
+                    self._append_text(event)
             case "client_input_requested":
-                self._asked(event)
+                self._add_question(event)
             case "execution_failed":
-                error = plain(event.data.get("error") or event.data.get("error_type") or "no reason said")
-                self.note(f"the run failed: {error}", event.time)
+                error = strip_control(
+                    event.data.get("error") or event.data.get("error_type") or "no reason given"
+                )
+                self.add_note(f"the run failed: {error}", event.time)
             case "execution_completed":
-                self.note("the run is done", event.time)
+                self.add_note("the run completed", event.time)
             case "execution_paused":
-                self.note("the run is paused", event.time)
+                self.add_note("the run was paused", event.time)
 
-    def _asked(self, event: Moment) -> None:
-        question = plain(event.data.get("question") or "").strip()
-        heard = [one for one in self.said if one.by][-1:]
-        if question and not (heard and not heard[0].mine and question in plain(heard[0].text)):
-            self._add(Said(by=event.node_id, text=question, at=event.time, mine=False))
-        self._speaking = False
+    def _add_question(self, event: FleetEvent) -> None:
+        question = strip_control(event.data.get("question") or "").strip()
+        last = [one for one in self.entries if one.by][-1:]
+        if question and not (last and not last[0].is_own and question in strip_control(last[0].text)):
+            self._add(ChatEntry(by=event.node_id, text=question, at=event.time, is_own=False))
+        self._is_streaming = False
 
-    def _speak(self, event: Moment) -> None:
-        piece = plain(event.data.get("text") or "")
-        if not piece:
+    def _append_text(self, event: FleetEvent) -> None:
+        text = strip_control(event.data.get("text") or "")
+        if not text:
             return
-        if self._speaking and self.said[-1].by == event.node_id:
-            self.said[-1] = replace(self.said[-1], text=self.said[-1].text + piece)
+        if self._is_streaming and self.entries[-1].by == event.node_id:
+            self.entries[-1] = replace(self.entries[-1], text=self.entries[-1].text + text)
             return
-        self._add(Said(by=event.node_id, text=piece, at=event.time, mine=False))
-        self._speaking = True
+        self._add(ChatEntry(by=event.node_id, text=text, at=event.time, is_own=False))
+        self._is_streaming = True
 
-    def _add(self, one: Said) -> None:
-        self.said.append(one)
-        self._speaking = False
+    def _add(self, entry: ChatEntry) -> None:
+        self.entries.append(entry)
+        self._is_streaming = False
 
 
-def background_notice(event: Moment, *, agent_id: str, active: bool) -> BackgroundNotice | None:
+def background_notice(event: FleetEvent, *, agent_id: str, is_active: bool) -> BackgroundNotice | None:
     """
-    Return what a graph that nobody looks at wants one to know; None for nothing.
+    Return the notice for an event of a graph that is not on the screen; None if it needs none.
 
     Args:
-        event: What happened.
-        agent_id: Whose graph it is.
-        active: Whether it is the one that what is said goes to.
+        event: The event.
+        agent_id: The agent that the graph belongs to.
+        is_active: Whether it is the graph that receives messages.
     """
-    name = agent_id if active else event.graph_id
+    name = agent_id if is_active else event.graph_id
     match event.type:
         case "client_input_requested":
-            question = plain(event.data.get("question") or "It asks for input.")
-            way = f"/talk {agent_id}" if active else f"/talk {agent_id}, /graph {event.graph_id}"
-            return BackgroundNotice("act", f"{name} asks", f"{question}\n{way} to answer")
+            question = strip_control(event.data.get("question") or "It needs input.")
+            command = f"/talk {agent_id}" if is_active else f"/talk {agent_id}, /graph {event.graph_id}"
+            return BackgroundNotice("act", f"{name} asks", f"{question}\n{command} to answer")
         case "execution_failed":
-            error = plain(event.data.get("error") or event.data.get("error_type") or "no reason said")
+            error = strip_control(
+                event.data.get("error") or event.data.get("error_type") or "no reason given"
+            )
             return BackgroundNotice("failing", f"{name} failed", error)
         case "execution_completed":
-            return BackgroundNotice("healthy", f"{name} is done", "Its run is complete.")
+            return BackgroundNotice("healthy", f"{name} completed", "Its run completed.")
     return None

@@ -1,27 +1,27 @@
-"""Events as lines: of the feed, and of one worker's stream."""
+"""Events as text lines, for the feed and for one worker's stream."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-from queenright.tui.values import Moment
-from queenright.tui.words import amount, clipped, clock_time, plain
+from queenright.tui.formatting import clip, clock_time, short_number, strip_control
+from queenright.tui.models import FleetEvent
 
-_LONG: Final = 300
-"""Characters of a line."""
+_MAX_LENGTH: Final = 300
+"""Maximum length of a line."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """When in words, of what kind (a state, a severity, or a word of ``looks``), and a sentence."""
+class EventLine:
+    """Time of day, kind (a key of ``styles``), and text of an event."""
 
     time: str
     kind: str
     text: str
 
 
-FEED: Final = (
+FEED_TYPES: Final = (
     "health_state_changed",
     "worker_escalation_ticket",
     "queen_intervention_requested",
@@ -48,9 +48,9 @@ FEED: Final = (
     "tokens_changed",
     "notification_failed",
 )
-"""Types that have a line in the feed of the whole fleet."""
+"""Event types in the feed of the fleet."""
 
-WORK: Final = (
+WORK_TYPES: Final = (
     "agent_renamed",
     "execution_started",
     "execution_completed",
@@ -61,19 +61,19 @@ WORK: Final = (
     "tool_call_completed",
     "llm_call_completed",
 )
-"""Types that say that a worker does something, or has begun or stopped to."""
+"""Event types that are a worker's activity."""
 
 
-def feed_line(event: Moment) -> Line | None:
-    """Return an event as a line of the feed; None for one that has none."""
-    found = _feed(event)
-    if found is None:
+def feed_line(event: FleetEvent) -> EventLine | None:
+    """Return an event as a line of the feed; None if it has no line there."""
+    entry = _feed_text(event)
+    if entry is None:
         return None
-    kind, text = found
-    return Line(clock_time(event.time), kind, clipped(text, _LONG))
+    kind, text = entry
+    return EventLine(clock_time(event.time), kind, clip(text, _MAX_LENGTH))
 
 
-def _feed(event: Moment) -> tuple[str, str] | None:
+def _feed_text(event: FleetEvent) -> tuple[str, str] | None:
     data, agent = event.data, event.agent_id
     match event.type:
         case "health_state_changed":
@@ -91,47 +91,47 @@ def _feed(event: Moment) -> tuple[str, str] | None:
         case "ticket_acknowledged":
             return "act", f"{agent}: ticket acknowledged by {data['by']}"
         case "ticket_unacknowledged":
-            return "act", f"{agent}: ticket is nobody's again, by {data['by']}"
+            return "act", f"{agent}: acknowledgement withdrawn by {data['by']}"
         case "ticket_reescalated":
-            why = f"nobody has the ticket; reminder {data['reminder']}"
+            why = f"ticket not acknowledged; reminder {data['reminder']}"
             if data.get("is_request"):
-                why = "a person is to decide or do something"
+                why = "an operator must decide or act"
             return str(data["severity"]), f"{agent}: {why}"
         case "ticket_resolved":
-            became = str(data["status"]).replace("_", " ")
-            return "healthy", f"{agent}: ticket {became}. {data.get('reason') or ''}"
+            status = str(data["status"]).replace("_", " ")
+            return "healthy", f"{agent}: ticket {status}. {data.get('reason') or ''}"
         case "operator_asked":
             return "act", f"{data['by']} → queen, about {data['agent_id']}: {data['text']}"
         case "queen_answered":
             return "queen", f"queen, about {data['agent_id']}: {data['text']}"
         case "notification_failed":
-            return "failing", f"Alertmanager did not take an alert on {agent}: {data.get('error') or ''}"
-    return _acted(event)
+            return "failing", f"notification about {agent} failed: {data.get('error') or ''}"
+    return _action_text(event)
 
 
-def _acted(event: Moment) -> tuple[str, str] | None:
+def _action_text(event: FleetEvent) -> tuple[str, str] | None:
     data, agent = event.data, event.agent_id
     match event.type:
         case "nudge_sent":
             nudge = f"nudge {data['attempt']}" if data["attempt"] else "nudge"
             return "act", f"{agent}: {nudge} by {data['by']}. {data.get('message') or ''}"
         case "escalation_triggered":
-            return "act", f"{agent}: the orchestrator is asked. {data['reason']}"
+            return "act", f"{agent}: escalated to the orchestrator. {data['reason']}"
         case "escalation_decided":
             what = str(data.get("decision") or data["status"]).replace("_", " ")
             return "act", f"{agent}: {what}, by {data['by']}. {data.get('reason') or ''}"
         case "termination_requested":
-            return "high", f"{agent}: may it be stopped? {data['by']} asks. {data['reason']}"
+            return "high", f"{agent}: {data['by']} requests termination. {data['reason']}"
         case "termination_decided":
-            return "act", f"{agent}: to stop it: {data['status']}. {data.get('reason') or ''}"
+            return "act", f"{agent}: termination {data['status']}. {data.get('reason') or ''}"
         case "agent_terminated":
             return "terminated", f"{agent}: terminated by {data['by']}. {data['reason']}"
         case "recovery_initiated":
-            return "act", f"{agent}: task {data['task_id']} is brought back, try {data['attempt']}"
+            return "act", f"{agent}: recovering task {data['task_id']}, attempt {data['attempt']}"
         case "recovery_completed":
-            return "healthy", f"{agent}: task {data['task_id']} runs again"
+            return "healthy", f"{agent}: task {data['task_id']} recovered"
         case "recovery_failed":
-            return "failing", f"{agent}: task {data['task_id']} is not back. {data['reason']}"
+            return "failing", f"{agent}: recovery of task {data['task_id']} failed. {data['reason']}"
         case "circuit_breaker_state_changed":
             to = str(data["to"])
             return to, f"breaker {data['name']}: {data['from']} → {to}. {data.get('reason') or ''}"
@@ -139,34 +139,34 @@ def _acted(event: Moment) -> tuple[str, str] | None:
             outcome = str(data["outcome"]).replace("_", " ")
             return "act", f"{data['agent_id']}: {data['kind']} {outcome}. {data.get('detail') or ''}"
         case "emergency_stop_changed":
-            word = "on: nobody acts on workers" if data["on"] else "off"
-            return "high", f"emergency stop {word}, by {data['by']}. {data['reason']}"
+            state = "on, no worker is acted on" if data["on"] else "off"
+            return "high", f"emergency stop {state}, by {data['by']}. {data['reason']}"
         case "agent_operated":
             return "act", f"{agent}: {str(data['what']).replace('_', ' ')}, by {data['by']}"
         case "tokens_changed":
-            came = [f"{one['name']} is new" for one in data["came"]]
-            went = [f"{one['name']}: {one['why']}" for one in data["went"]]
-            return "act", f"tokens: {'; '.join(came + went)}"
+            added = [f"{one['name']} added" for one in data["came"]]
+            removed = [f"{one['name']}: {one['why']}" for one in data["went"]]
+            return "act", f"tokens: {'; '.join(added + removed)}"
     return None
 
 
-def work_line(event: Moment, at: str = "") -> Line | None:
+def work_line(event: FleetEvent, previous_node: str = "") -> EventLine | None:
     """
-    Return an event as a line of one worker's stream; None for one that has none.
+    Return an event as a line of one worker's stream; None if it has no line there.
 
     Args:
-        event: What happened.
-        at: The node of the line before: it need not be said again.
+        event: The event.
+        previous_node: Node of the previous line, which is not repeated.
     """
-    found = _work(event)
-    if found is None:
+    entry = _work_text(event)
+    if entry is None:
         return feed_line(event)
-    kind, text = found
-    node = f"{event.node_id}: " if event.node_id not in ("", at) else ""
-    return Line(clock_time(event.time), kind, clipped(node + text, _LONG))
+    kind, text = entry
+    node = f"{event.node_id}: " if event.node_id not in ("", previous_node) else ""
+    return EventLine(clock_time(event.time), kind, clip(node + text, _MAX_LENGTH))
 
 
-def _work(event: Moment) -> tuple[str, str] | None:
+def _work_text(event: FleetEvent) -> tuple[str, str] | None:
     data = event.data
     error = data.get("error") or data.get("error_type") or ""
     match event.type:
@@ -182,25 +182,28 @@ def _work(event: Moment) -> tuple[str, str] | None:
             took = "" if data.get("duration") is None else f" in {data['duration']:.1f} s"
             return ("info" if outcome == "ok" else "failing"), f"{data.get('tool')} {outcome}{took} {error}"
         case "llm_call_completed":
-            spent = amount((data.get("input_tokens") or 0) + (data.get("output_tokens") or 0))
+            tokens = short_number((data.get("input_tokens") or 0) + (data.get("output_tokens") or 0))
             if error:
-                return "failing", f"{data.get('model') or 'model'} did not answer: {error}"
-            return "info", f"{data.get('model') or 'model'} answered, {spent} tokens"
+                return "failing", f"{data.get('model') or 'model'} failed: {error}"
+            return "info", f"{data.get('model') or 'model'} answered, {tokens} tokens"
         case "agent_renamed":
-            return "info", f"its name is {plain(data['agent_id'])} now, session {plain(data['session_id'])}"
+            return (
+                "info",
+                f"renamed to {strip_control(data['agent_id'])}, session {strip_control(data['session_id'])}",
+            )
         case "execution_started":
-            return "act", f"session {event.session_id} began"
+            return "act", f"session {event.session_id} started"
         case "execution_completed":
-            return "healthy", f"session {event.session_id} is done"
+            return "healthy", f"session {event.session_id} completed"
         case "execution_failed":
             return "failing", f"session {event.session_id} failed. {error}"
         case "execution_paused":
-            return "act", f"session {event.session_id} is paused"
+            return "act", f"session {event.session_id} paused"
         case "client_input_requested":
-            return "act", f"asks: {plain(data.get('question') or 'for input')}"
+            return "act", f"waits for input: {strip_control(data.get('question') or '')}".removesuffix(": ")
         case "worker_waiting" if data.get("reason"):
-            asked = f": {plain(data['question'])}" if data.get("question") else ""
-            return "info", f"waiting: {str(data['reason']).replace('_', ' ')}{asked}"
+            question = f": {strip_control(data['question'])}" if data.get("question") else ""
+            return "info", f"waiting: {str(data['reason']).replace('_', ' ')}{question}"
         case "checkpoint_saved":
             return "info", "checkpoint saved"
     return None

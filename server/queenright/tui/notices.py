@@ -1,4 +1,4 @@
-"""Notices: what a person must see now, wherever they are; each goes by itself or when it is dismissed."""
+"""Notices shown on every screen until they time out or are dismissed."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-STAYS: Final = 30.0
-"""Seconds that a notice is there."""
+NOTICE_SECONDS: Final = 30.0
+"""Seconds until a notice disappears."""
 
-_SHOWN: Final = 3
-"""Notices at once; there is no room for more in 24 lines."""
+_MAX_SHOWN: Final = 3
+"""Notices shown at once; more do not fit 24 lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """One of them; ``kind`` is a severity, or a word of ``looks``."""
+class ScreenNotice:
+    """A notice; ``kind`` is a key of ``styles``."""
 
     number: int
     kind: str
@@ -25,49 +25,51 @@ class Notice:
     agent_id: str = ""
 
 
-class Notices:
-    """Those that are there, oldest first."""
+class NoticeList:
+    """The current notices, oldest first."""
 
     def __init__(self) -> None:
-        self._there: list[Notice] = []
+        self._notices: list[ScreenNotice] = []
         self._last = 0
 
-    def __iter__(self) -> Iterator[Notice]:
-        return iter(self._there)
+    def __iter__(self) -> Iterator[ScreenNotice]:
+        return iter(self._notices)
 
     def __len__(self) -> int:
-        return len(self._there)
+        return len(self._notices)
 
     @property
-    def shown(self) -> list[Notice]:
-        """The newest, which there is room for; newest last."""
-        return self._there[-_SHOWN:]
+    def shown(self) -> list[ScreenNotice]:
+        """The newest notices, as many as fit; newest last."""
+        return self._notices[-_MAX_SHOWN:]
 
     @property
     def hidden(self) -> int:
-        """How many there is no room for."""
-        return len(self._there) - len(self.shown)
+        """Number of notices that do not fit."""
+        return len(self._notices) - len(self.shown)
 
     @property
-    def newest(self) -> Notice | None:
-        """The one that Esc dismisses."""
-        return self._there[-1] if self._there else None
+    def newest(self) -> ScreenNotice | None:
+        """The notice that Esc dismisses."""
+        return self._notices[-1] if self._notices else None
 
-    def add(self, kind: str, title: str, text: str, *, ticket_id: str = "", agent_id: str = "") -> Notice:
-        """Add one; a new one about a ticket takes the place of what was said of it before."""
+    def add(
+        self, kind: str, title: str, text: str, *, ticket_id: str = "", agent_id: str = ""
+    ) -> ScreenNotice:
+        """Add a notice; a new one about a ticket replaces the previous one."""
         if ticket_id:
-            self._there = [one for one in self._there if one.ticket_id != ticket_id]
+            self._notices = [one for one in self._notices if one.ticket_id != ticket_id]
         self._last += 1
-        notice = Notice(
+        notice = ScreenNotice(
             number=self._last, kind=kind, title=title, text=text, ticket_id=ticket_id, agent_id=agent_id
         )
-        self._there.append(notice)
+        self._notices.append(notice)
         return notice
 
     def dismiss(self, number: int | None = None) -> bool:
-        """Take one away, the newest without ``number``; return whether it was there."""
-        gone = number if number is not None else (self.newest.number if self.newest else -1)
-        left = [one for one in self._there if one.number != gone]
-        was_there = len(left) < len(self._there)
-        self._there = left
-        return was_there
+        """Remove a notice, by default the newest; return whether it existed."""
+        removed = number if number is not None else (self.newest.number if self.newest else -1)
+        left = [one for one in self._notices if one.number != removed]
+        existed = len(left) < len(self._notices)
+        self._notices = left
+        return existed

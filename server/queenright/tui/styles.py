@@ -1,4 +1,4 @@
-"""How states and severities look: a sign and a colour each. The sign says it all; the colour helps."""
+"""Symbols and colours of states and severities. Symbols are unambiguous without colour."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Final
 
 from rich.text import Text
 
-from queenright.tui.event_lines import Line
+from queenright.tui.event_lines import EventLine
 
 DIM: Final = "#8e94a3"
-"""What is beside the point."""
+"""Colour of secondary text."""
 
-_LOOKS: Final[dict[str, tuple[str, str]]] = {
+_STYLES: Final[dict[str, tuple[str, str]]] = {
     # States of health.
     "healthy": ("●", "#73bf69"),
     "degraded": ("◐", "#f2cc0c"),
     "stuck": ("■", "#ff9830"),
     "failing": ("✖", "#f2495c"),
-    # And outcomes: "terminated" is one, too.
+    # Outcomes; "terminated" is also a state.
     **dict.fromkeys(("terminated", "completed", "cancelled", "unknown"), ("○", DIM)),
     "failed": ("✖", DIM),
     # Severities of tickets.
@@ -30,7 +30,7 @@ _LOOKS: Final[dict[str, tuple[str, str]]] = {
     "closed": ("●", "#73bf69"),
     "half_open": ("◐", "#f2cc0c"),
     "open": ("✖", "#f2495c"),
-    # What is said and done.
+    # Actors and actions.
     "queen": ("♛", "#ca95e5"),
     "act": ("»", "#6e9fff"),
     "info": (" ", ""),
@@ -38,52 +38,52 @@ _LOOKS: Final[dict[str, tuple[str, str]]] = {
 _HEIGHTS: Final = {"healthy": "▁", "degraded": "▃", "stuck": "▅", "failing": "▇", "terminated": "_"}
 
 
-def sign(kind: str) -> str:
-    """Return the sign of a state, a severity, or another kind."""
-    return _LOOKS.get(kind, (" ", ""))[0]
+def symbol(kind: str) -> str:
+    """Return the symbol of a kind: a state, a severity, an outcome, an actor."""
+    return _STYLES.get(kind, (" ", ""))[0]
 
 
 def colour(kind: str) -> str:
-    """Return its colour, as rich names it; an empty string for none."""
-    return _LOOKS.get(kind, (" ", ""))[1]
+    """Return the colour of a kind; an empty string for none."""
+    return _STYLES.get(kind, (" ", ""))[1]
 
 
-def word(kind: str) -> Text:
-    """Return it with its sign, in its colour: ``■ stuck``."""
-    return styled(f"{sign(kind)} {kind.replace('_', ' ')}", colour(kind))
+def label(kind: str) -> Text:
+    """Return a kind with its symbol and colour: ``■ stuck``."""
+    return styled(f"{symbol(kind)} {kind.replace('_', ' ')}", colour(kind))
 
 
 def styled(text: str, style: str) -> Text:
-    """Return a text in a style. (A widget forgets the style of a whole text, but not of its parts.)"""
+    """Return text in a style. Widgets drop the style of a whole text, but keep that of its parts."""
     return Text.assemble((text, style))
 
 
-def line(one: Line) -> Text:
-    """Return a line of a feed or stream."""
+def render_line(one: EventLine) -> Text:
+    """Return an event line as styled text."""
     kind = colour(one.kind)
-    return Text.assemble((f"{one.time} ", DIM), (f"{sign(one.kind)} ", kind), (one.text, kind))
+    return Text.assemble((f"{one.time} ", DIM), (f"{symbol(one.kind)} ", kind), (one.text, kind))
 
 
-def history(states: Sequence[tuple[float, str]], since: float, until: float, width: int) -> Text:
+def render_states(states: Sequence[tuple[float, str]], since: float, until: float, width: int) -> Text:
     """
-    Return in which state a worker was, the worse the higher: ``▁▁▃▅▅▁``; a dot where it is not known.
+    Return a worker's states over time as bars, higher is worse: ``▁▁▃▅▅▁``; a dot where it is unknown.
 
     Args:
-        states: When each state began, oldest first.
-        since: Where the line begins, in seconds since the epoch.
-        until: Where it ends.
-        width: Characters of the line.
+        states: Start time of each state, oldest first.
+        since: Start of the bar chart, in seconds since the epoch.
+        until: End of the bar chart.
+        width: Width in characters.
     """
     shown = Text()
     step = (until - since) / max(width, 1)
-    for place in range(width):
-        state = _worst_in(states, since + place * step, since + (place + 1) * step)
+    for index in range(width):
+        state = _worst_in(states, since + index * step, since + (index + 1) * step)
         shown.append(_HEIGHTS.get(state, "·"), style=colour(state))
     return shown
 
 
 def _worst_in(states: Sequence[tuple[float, str]], since: float, until: float) -> str:
-    """Return the worst state of a span: what was short must be seen, too."""
+    """Return the worst state in a span, so that short states stay visible."""
     before = [state for at, state in states if at <= since][-1:]
     return _worst((*before, *(state for at, state in states if since < at < until)))
 

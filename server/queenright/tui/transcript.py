@@ -1,4 +1,4 @@
-"""What was said with an agent before one opened a talk: from its messages, as the service keeps them."""
+"""The stored transcript of a session, from the messages that the service keeps."""
 
 from __future__ import annotations
 
@@ -6,46 +6,48 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from queenright.tui.values import Before, Row, Said
-from queenright.tui.words import clipped
+from queenright.tui.formatting import clip
+from queenright.tui.models import ChatEntry, Row, Transcript
 
-_ASKS: Final = "ask_user"
-"""The tool with which a node asks its user."""
-_BEGAN: Final = 200
-"""Characters of what a run began with."""
+_ASK_TOOL: Final = "ask_user"
+"""Tool with which a node asks the user."""
+_MAX_INPUT: Final = 200
+"""Maximum characters of a run's input."""
 
 
-def before(messages: Iterable[Row], nodes: Sequence[Row], me: str) -> Before:
+def build_transcript(messages: Iterable[Row], nodes: Sequence[Row], me: str) -> Transcript:
     """
-    Return what was said in a session.
+    Return the transcript of a session.
 
     Args:
         messages: Rows of ``GET /api/agents/{agent_id}/sessions/{session_id}/messages``.
         nodes: Rows of the nodes of its graph.
-        me: What people are called who are not named there.
+        me: Name of the user, which the messages do not contain.
     """
     rows = sorted(messages, key=lambda row: (row["at"], row["seq"]))
-    speaks = [str(node["node_id"]) for node in nodes if node["client_facing"]]
-    said = [one for row in rows for one in _said(row, speaks[0] if len(speaks) == 1 else "", me)]
-    through = max((row["at"] for row in rows), default=0.0)
-    waits = [str(node["node_id"]) for node in nodes if node["waiting_for_user"]]
-    if waits:
-        said.append(Said(by="", text=f"{', '.join(waits)} waits for your answer", at=through, mine=False))
-    return Before(said=tuple(said), through=through)
+    speakers = [str(node["node_id"]) for node in nodes if node["client_facing"]]
+    entries = [one for row in rows for one in _entries(row, speakers[0] if len(speakers) == 1 else "", me)]
+    until = max((row["at"] for row in rows), default=0.0)
+    waiting = [str(node["node_id"]) for node in nodes if node["waiting_for_user"]]
+    if waiting:
+        entries.append(
+            ChatEntry(by="", text=f"{', '.join(waiting)} waits for your answer", at=until, is_own=False)
+        )
+    return Transcript(entries=tuple(entries), until=until)
 
 
-def _said(row: Row, speaker: str, me: str) -> Iterable[Said]:
+def _entries(row: Row, speaker: str, me: str) -> Iterable[ChatEntry]:
     text, at = str(row["text"]).strip(), row["at"]
     match row["kind"]:
         case "input":
-            yield Said(by="", text=f"a run began with {clipped(text, _BEGAN)}", at=at, mine=False)
+            yield ChatEntry(by="", text=f"run started with {clip(text, _MAX_INPUT)}", at=at, is_own=False)
         case "user" if text:
-            yield Said(by=me, text=text, at=at, mine=True)
+            yield ChatEntry(by=me, text=text, at=at, is_own=True)
         case "assistant":
-            questions = [_question(call) for call in row["tool_calls"] if call["name"] == _ASKS]
-            words = "\n".join(one for one in (text, *questions) if one)
-            if words:
-                yield Said(by=speaker or str(row["conversation"]), text=words, at=at, mine=False)
+            questions = [_question(call) for call in row["tool_calls"] if call["name"] == _ASK_TOOL]
+            content = "\n".join(one for one in (text, *questions) if one)
+            if content:
+                yield ChatEntry(by=speaker or str(row["conversation"]), text=content, at=at, is_own=False)
 
 
 def _question(call: Row) -> str:

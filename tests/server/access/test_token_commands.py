@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from queenright.cli.token import token
+from queenright.cli.commands.token import token
 from queenright.instrumentation.errors import QueenrightError
 from queenright.server.access.token_file import read_tokens
 

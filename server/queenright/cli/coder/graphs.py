@@ -1,4 +1,4 @@
-"""The coder and its guardian as graphs: one talks with a person, the other is called when an agent fails."""
+"""Graphs of the coder, which talks with the user, and of the guardian, which handles failed agents."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 CODER: Final = "coder"
 GUARDIAN: Final = "guardian"
 
-# Files are long, and what was read must be there when it is changed.
+# Files are long, and a file must still be in the context when it is edited.
 _CONTEXT_TOKENS: Final = 60_000
 
 
 def coder_graph(tools: Iterable[str]) -> GraphSpec:
-    """Return the coder: it talks with a person, run after run in one session."""
+    """Return the graph of the coder, which talks with the user in one session, run after run."""
     node = NodeSpec(
         id="code",
-        description="Builds agents with a person.",
+        description="Builds agents with the user.",
         system_prompt=_prompt("code.md"),
         tools=tuple(tools),
         input_keys=("message",),
@@ -33,10 +33,10 @@ def coder_graph(tools: Iterable[str]) -> GraphSpec:
 
 
 def guardian_graph(tools: Iterable[str]) -> GraphSpec:
-    """Return the guardian: it wakes when a run of another graph fails, and shares the coder's session."""
+    """Return the guardian's graph, which starts when a run of another graph fails."""
     node = NodeSpec(
         id="guard",
-        description="Sees to agents that failed.",
+        description="Handles failed agents.",
         system_prompt=_prompt("guard.md"),
         tools=tuple(tools),
         input_keys=("event",),

@@ -1,1 +1,1 @@
-"""What `queenright connect` writes into the settings of coding agents, and how it is removed again."""
+"""`queenright connect`: changes to the settings of coding agents, and their removal."""

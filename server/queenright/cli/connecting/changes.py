@@ -1,4 +1,4 @@
-"""Adds settings to a document, and removes what was added: pure functions on its text."""
+"""Add settings to a JSON or TOML document and remove them again. Pure functions on the text."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ from types import ModuleType
 from typing import Any, Final
 
 from queenright.cli.connecting import json_text, toml_text
-from queenright.cli.connecting.errors import SettingsError
+from queenright.cli.connecting.errors import AgentSettingsError
 
-Path = tuple[str, ...]
+KeyPath = tuple[str, ...]
 
 FORMATS: Final[Mapping[str, ModuleType]] = {".json": json_text, ".toml": toml_text}
-"""By the end of a file's name."""
+"""By file suffix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A value that an object of the document is to have."""
+    """A key that an object of the document must have."""
 
-    path: Path
+    path: KeyPath
     value: Any
     is_list: bool = False
-    """It is text, a comma between its items, each of which is ``key=value``; others' items stay."""
+    """The value is a comma-separated list of ``key=value``; other items are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A value that a list of the document is to hold."""
+    """An item that a list of the document must contain."""
 
-    path: Path
+    path: KeyPath
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What was done to a document: what has to be undone."""
+    """One change of a document, as needed to undo it."""
 
     kind: str
-    """``member``, ``item``, or ``container``: an object or list that was made for one of the others."""
-    path: Path
+    """``member``, ``item``, or ``container`` (an object or list that was created for one of the others)."""
+    path: KeyPath
     value: Any
     has_old: bool = False
     old: Any = None
 
 
-class SettingsConflictError(SettingsError):
+class SettingsConflictError(AgentSettingsError):
     """
-    Raised for settings that have other values already.
+    Raised for settings that already have other values.
 
     Args:
-        values: What is there, by the name of the setting.
+        values: The existing values, by setting.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values
-        super().__init__(f"set to something else already: {', '.join(values)}")
+        super().__init__(f"already set to another value: {', '.join(values)}")
 
 
 def add(
@@ -67,21 +67,21 @@ def add(
     suffix: str,
     *,
     replace: bool = False,
-    replaced: Collection[Path] = (),
+    replaced: Collection[KeyPath] = (),
 ) -> tuple[str, list[Change]]:
     """
-    Return the document with what is wanted, and what was done to it.
+    Return the document with the wanted settings, and the changes.
 
     Args:
         text: The document.
-        wanted: What it is to have.
-        suffix: Which format it has, by the end of a file's name.
+        wanted: Settings that it must have.
+        suffix: File suffix, which selects the format.
         replace: Replace settings that have another value.
-        replaced: Settings that may be replaced in any case.
+        replaced: Settings that are replaced in any case.
 
     Raises:
         SettingsConflictError: A setting has another value.
-        SettingsError: A setting is in the way that is of another type.
+        AgentSettingsError: An existing setting has another type.
     """
     editor = _Editor(text, suffix)
     conflicts: dict[str, Any] = {}
@@ -91,16 +91,16 @@ def add(
             is_list = isinstance(one, Item) and end == len(parents)
             editor.ensure_container(parents[:end], list if is_list else dict)
         if isinstance(one, Item):
-            if not any(same(one.value, other) for other in editor.at(one.path)):
+            if not any(is_same(one.value, other) for other in editor.at(one.path)):
                 editor.append(one.path, one.value)
             continue
         old = editor.at(parents).get(one.path[-1])
         if one.path[-1] not in editor.at(parents):
             editor.set(one.path, one.value)
         elif one.is_list and isinstance(old, str):
-            if (value := _joined(old, one.value)) != old:
+            if (value := _join_lists(old, one.value)) != old:
                 editor.replace(one.path, value, old)
-        elif not same(old, one.value):
+        elif not is_same(old, one.value):
             if replace or one.path in replaced:
                 editor.replace(one.path, one.value, old)
             else:
@@ -111,18 +111,18 @@ def add(
 
 
 def undo(text: str, changes: Sequence[Change], suffix: str) -> str:
-    """Return the document without what ``changes`` did to it; what was changed since then stays."""
+    """Return the document with ``changes`` undone; later changes are kept."""
     editor = _Editor(text, suffix)
     for change in reversed(changes):
         parents, last = change.path[:-1], change.path[-1] if change.path else ""
         if change.kind == "item":
             items = editor.at(change.path)
-            index = next((n for n, one in enumerate(items or ()) if same(one, change.value)), None)
+            index = next((n for n, one in enumerate(items or ()) if is_same(one, change.value)), None)
             if isinstance(items, list) and index is not None:
                 editor.remove((*change.path, index))
             continue
         parent = editor.at(parents)
-        if not isinstance(parent, dict) or last not in parent or not same(parent[last], change.value):
+        if not isinstance(parent, dict) or last not in parent or not is_same(parent[last], change.value):
             continue
         if change.has_old:
             editor.set(change.path, change.old)
@@ -131,8 +131,8 @@ def undo(text: str, changes: Sequence[Change], suffix: str) -> str:
     return editor.text
 
 
-def same(one: Any, other: Any) -> bool:
-    """Return whether two values of documents are equal: ``1`` is not ``true``."""
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two values are equal, other than Python in that ``1`` is not ``true``."""
     return _canonical(one) == _canonical(other)
 
 
@@ -140,14 +140,14 @@ def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=repr)
 
 
-def _joined(old: str, new: str) -> str:
+def _join_lists(old: str, new: str) -> str:
     keys = {item.partition("=")[0].strip() for item in old.split(",")}
     missing = [item for item in new.split(",") if item.partition("=")[0] not in keys]
     return ",".join([*([old] if old.strip() else []), *missing])
 
 
 class _Editor:
-    """A document that is changed step by step; after each, its text says what it has to say."""
+    """Edits a document step by step, and verifies after each step that nothing else changed."""
 
     def __init__(self, text: str, suffix: str) -> None:
         self.text = text
@@ -164,7 +164,7 @@ class _Editor:
             found = found[step]
         return found
 
-    def ensure_container(self, path: Path, kind: type) -> None:
+    def ensure_container(self, path: KeyPath, kind: type) -> None:
         found = self.at(path)
         parent = self.at(path[:-1])
         if path and path[-1] not in parent:
@@ -173,17 +173,19 @@ class _Editor:
         elif not isinstance(found, kind):
             expected = "a list" if kind is list else "an object"
             where = ".".join(path) if path else "the document"
-            raise SettingsError(f"{where} must be {expected} and is {json.dumps(found, default=str)[:60]}")
+            raise AgentSettingsError(
+                f"{where} must be {expected} and is {json.dumps(found, default=str)[:60]}"
+            )
 
-    def set(self, path: Path, value: Any) -> None:
+    def set(self, path: KeyPath, value: Any) -> None:
         self._change(self._format.set_member, path, value)
         self.changes.append(Change("member", path, value))
 
-    def replace(self, path: Path, value: Any, old: Any) -> None:
+    def replace(self, path: KeyPath, value: Any, old: Any) -> None:
         self._change(self._format.set_member, path, value)
         self.changes.append(Change("member", path, value, True, old))
 
-    def append(self, path: Path, value: Any) -> None:
+    def append(self, path: KeyPath, value: Any) -> None:
         self._change(self._format.append_item, path, value)
         self.changes.append(Change("item", path, value))
 
@@ -205,9 +207,9 @@ class _Editor:
             self.text = edit(self.text, path, *value)
             self._document = self._format.load(self.text)
         except Exception as error:
-            raise SettingsError(f"{_name(path)} cannot be changed here ({error})") from None
-        if not same(self._document, expected):
-            raise SettingsError(f"{_name(path)} cannot be changed without changing something else")
+            raise AgentSettingsError(f"{_name(path)} cannot be changed: {error}") from None
+        if not is_same(self._document, expected):
+            raise AgentSettingsError(f"{_name(path)} cannot be changed without side effects")
 
 
 def _name(path: Sequence[str | int]) -> str:

@@ -1,4 +1,4 @@
-"""What each coding agent needs in its settings to be watched."""
+"""The settings that each coding agent needs to be monitored."""
 
 from __future__ import annotations
 
@@ -13,68 +13,68 @@ from queenright.cli.connecting.changes import Item, Member
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
-    """Where a client sends what it has to tell, and as whom."""
+class TelemetryTarget:
+    """Where a coding agent sends its telemetry, and with which identity."""
 
     url: str
-    """Of the telemetry port, without a path."""
+    """URL of the telemetry port, without a path."""
     command: tuple[str, ...]
-    """What starts `queenright` on this machine."""
+    """Command that starts `queenright` on this machine."""
     owner: Mapping[str, str]
-    """``user`` and ``host``; empty in settings that others share."""
+    """``user`` and ``host``; empty in shared settings."""
     token: str = ""
     token_file: Path | None = None
     permission_seconds: int = 0
-    """How long a client may wait for the service's answer to a permission request; 0: as for other hooks."""
+    """How long the agent waits for an answer to a permission request; 0: as for other hooks."""
 
     def permission_hook(self, client: str) -> dict[str, Any]:
         """
-        Return the hook of permission requests.
+        Return the hook for permission requests.
 
-        It runs a command, which gives up within a second if the service is away, and waits if it is there.
+        It is a command, because a command can give up within a second if the service does not respond.
         """
         seconds = self.permission_seconds
         command = self.hook_command(client, *(["--wait", str(seconds)] if seconds else []))
         return {"type": "command", "command": command, "timeout": seconds + 1}
 
     def hook_command(self, client: str, *more: str) -> str:
-        """Return the command that passes hook calls on."""
+        """Return the command that forwards hook calls."""
         words = [*self.command, "hook", client, "--otlp-url", self.url, *more]
         return shlex.join([*words, "--token-file", str(self.token_file)] if self.token_file else words)
 
     def resource_attributes(self) -> str:
-        """Return the owner as OpenTelemetry's attributes of a process."""
+        """Return the owner as OpenTelemetry resource attributes."""
         return ",".join(f"{key}.name={quote(value)}" for key, value in self.owner.items())
 
     def hook_url(self, client: str) -> str:
-        """Return where hook calls are posted."""
+        """Return the URL for hook calls."""
         query = f"?{urlencode(self.owner)}" if self.owner else ""
         return f"{self.url}/hooks/{client}{query}"
 
 
-Wanted = Mapping[str, Sequence[Member | Item]]
-"""What a client's settings are to have, by the name of the file."""
+WantedSettings = Mapping[str, Sequence[Member | Item]]
+"""The settings of a client, by file name."""
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class CodingAgent:
     """One coding agent."""
 
     name: str
     title: str
     framework: str
-    """What its sessions are known by in the list of agents."""
+    """``framework`` of its sessions in the list of agents."""
     program: str
-    """What starts it."""
+    """Command that starts it."""
     folder: str
-    """Of its settings, below the home folder or the project."""
+    """Settings folder, below the home folder or the project."""
     has_project_scope: bool
-    wanted: Callable[[Service], Wanted]
-    takes_permission: bool = True
-    """Whether a hook can answer its permission requests."""
+    wanted: Callable[[TelemetryTarget], WantedSettings]
+    has_permission_hook: bool = True
+    """A hook can answer its permission requests."""
     notes: tuple[str, ...] = ()
     token_notes: tuple[str, ...] = ()
-    """What a person has to do by hand where the service wants a token."""
+    """Manual steps for a service that requires a token."""
 
 
 _PERMISSION: Final = "PermissionRequest"
@@ -90,60 +90,61 @@ _GEMINI_HOOKS: Final = (
     *("SessionStart", "BeforeAgent", "BeforeModel", "BeforeTool", "AfterTool", "AfterAgent"),
     *("Notification", "SessionEnd"),
 )
-"""Without AfterModel: it is called for each piece of an answer, and the log says when a model call ends."""
+"""Without AfterModel, which is called for each piece of an answer; the log has the end of a model call."""
 
 
-def _claude_code(service: Service) -> Wanted:
+def _claude_code(target: TelemetryTarget) -> WantedSettings:
     environment = {
         "CLAUDE_CODE_ENABLE_TELEMETRY": "1",
         "OTEL_LOGS_EXPORTER": "otlp",
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": service.url,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": target.url,
         "OTEL_LOG_TOOL_DETAILS": "1",
     }
-    if service.token:
-        environment["OTEL_EXPORTER_OTLP_HEADERS"] = f"Authorization=Bearer {service.token}"
-    hook: dict[str, Any] = {"type": "http", "url": service.hook_url("claude-code"), "timeout": 1}
-    if service.token:
-        hook["headers"] = {"Authorization": f"Bearer {service.token}"}
-    # Claude Code refuses hooks of type http for the start of a session.
-    start = {"type": "command", "command": service.hook_command("claude-code"), "timeout": 1}
-    asks = service.permission_hook("claude-code") if service.permission_seconds else hook
-    attributes = service.resource_attributes()
+    if target.token:
+        environment["OTEL_EXPORTER_OTLP_HEADERS"] = f"Authorization=Bearer {target.token}"
+    hook: dict[str, Any] = {"type": "http", "url": target.hook_url("claude-code"), "timeout": 1}
+    if target.token:
+        hook["headers"] = {"Authorization": f"Bearer {target.token}"}
+    # Claude Code rejects http hooks for the start of a session.
+    start = {"type": "command", "command": target.hook_command("claude-code"), "timeout": 1}
+    permission_hook = target.permission_hook("claude-code") if target.permission_seconds else hook
+    attributes = target.resource_attributes()
     return {
         "settings.json": [
             *(Member(("env", key), value) for key, value in environment.items()),
             *([Member(("env", "OTEL_RESOURCE_ATTRIBUTES"), attributes, is_list=True)] if attributes else []),
             Item(("hooks", "SessionStart"), {"hooks": [start]}),
             *(
-                Item(("hooks", name), {"hooks": [asks if name == _PERMISSION else hook]})
+                Item(("hooks", name), {"hooks": [permission_hook if name == _PERMISSION else hook]})
                 for name in _CLAUDE_HOOKS
             ),
         ]
     }
 
 
-def _codex(service: Service) -> Wanted:
-    exporter: dict[str, Any] = {"endpoint": f"{service.url}/v1/logs", "protocol": "json"}
-    if service.token:
-        exporter["headers"] = {"Authorization": f"Bearer {service.token}"}
-    hook = {"type": "command", "command": service.hook_command("codex"), "timeout": 1}
-    asks = service.permission_hook("codex")
+def _codex(target: TelemetryTarget) -> WantedSettings:
+    exporter: dict[str, Any] = {"endpoint": f"{target.url}/v1/logs", "protocol": "json"}
+    if target.token:
+        exporter["headers"] = {"Authorization": f"Bearer {target.token}"}
+    hook = {"type": "command", "command": target.hook_command("codex"), "timeout": 1}
+    permission_hook = target.permission_hook("codex")
     return {
         "config.toml": [Member(("otel", "exporter"), {"otlp-http": exporter})],
         "hooks.json": [
-            Item(("hooks", name), {"hooks": [asks if name == _PERMISSION else hook]}) for name in _CODEX_HOOKS
+            Item(("hooks", name), {"hooks": [permission_hook if name == _PERMISSION else hook]})
+            for name in _CODEX_HOOKS
         ],
     }
 
 
-def _gemini(service: Service) -> Wanted:
-    telemetry = {"enabled": True, "target": "local", "otlpEndpoint": service.url, "otlpProtocol": "http"}
-    # Milliseconds, as its other times.
+def _gemini(target: TelemetryTarget) -> WantedSettings:
+    telemetry = {"enabled": True, "target": "local", "otlpEndpoint": target.url, "otlpProtocol": "http"}
+    # The timeout is in milliseconds.
     hook = {
         "type": "command",
         "name": "queenright",
-        "command": service.hook_command("gemini"),
+        "command": target.hook_command("gemini"),
         "timeout": 1000,
     }
     return {
@@ -157,7 +158,7 @@ def _gemini(service: Service) -> Wanted:
 CLIENTS: Final = {
     client.name: client
     for client in (
-        Client(
+        CodingAgent(
             name="claude-code",
             title="Claude Code",
             framework="claude-code",
@@ -166,18 +167,18 @@ CLIENTS: Final = {
             has_project_scope=True,
             wanted=_claude_code,
         ),
-        Client(
+        CodingAgent(
             name="codex",
             title="Codex",
             framework="codex",
             program="codex",
             folder=".codex",
-            # It takes no telemetry settings from a project.
+            # It ignores telemetry settings of a project.
             has_project_scope=False,
             wanted=_codex,
-            notes=("Codex runs new hooks once you trust them: type /hooks in it.",),
+            notes=("Codex runs new hooks only after you trust them: type /hooks in Codex.",),
         ),
-        Client(
+        CodingAgent(
             name="gemini",
             title="Gemini CLI",
             framework="gemini-cli",
@@ -185,9 +186,9 @@ CLIENTS: Final = {
             folder=".gemini",
             has_project_scope=True,
             wanted=_gemini,
-            takes_permission=False,
+            has_permission_hook=False,
             token_notes=(
-                "Gemini CLI has no setting for telemetry's token; put this into ~/.gemini/.env:",
+                "Gemini CLI has no setting for the telemetry token; add this to ~/.gemini/.env:",
                 "OTEL_EXPORTER_OTLP_HEADERS=Authorization=Bearer%20TOKEN",
             ),
         ),

@@ -1,4 +1,4 @@
-"""Settings files of coding agents: read, compared, written, and put back as they were."""
+"""Settings files of coding agents: plan, write and undo changes."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from pathlib import Path
 from typing import Any
 
 from queenright.cli.connecting.changes import FORMATS, Change, Item, Member, SettingsConflictError, add, undo
-from queenright.cli.connecting.errors import SettingsError
+from queenright.cli.connecting.errors import AgentSettingsError
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """What `connect` did to one file; it is kept beside the sessions until `disconnect`."""
+class ConnectRecord:
+    """What `connect` changed in one file; kept until `disconnect`."""
 
     original: bytes | None
-    """The file before; None: there was none."""
+    """The file before; None if there was none."""
     written: str
-    """The hash of the file after."""
+    """Hash of the file after."""
     changes: tuple[Change, ...]
     folders: tuple[str, ...]
-    """Folders that were made for it."""
+    """Folders that were created for it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
-    """A file that is to be written, or removed."""
+class FileUpdate:
+    """A pending change of a file; ``after`` is None if it is removed."""
 
     path: Path
     before: bytes | None
     after: bytes | None
-    record: Record | None
-    """What is to be known of it afterwards."""
+    record: ConnectRecord | None
+    """Record to keep afterwards; None deletes it."""
 
     @property
     def is_needed(self) -> bool:
@@ -48,30 +48,30 @@ class Update:
         return self.before != self.after
 
     def diff(self) -> str:
-        """Return what changes, as a unified diff."""
+        """Return the change as a unified diff."""
         old, new = ((text or b"").decode().splitlines(keepends=True) for text in (self.before, self.after))
         a, b = ("/dev/null" if text is None else str(self.path) for text in (self.before, self.after))
         lines = difflib.unified_diff(old, new, a, b)
         return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
-class Records:
+class RecordStore:
     """
-    What was done to which file, in a folder that only its owner reads: settings can hold secrets.
+    RecordStore of changed files, in a folder that only its owner can read, because settings can hold secrets.
 
     Args:
-        folder: Where they are; made when the first is written.
+        folder: The folder; created with the first record.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def get(self, path: Path) -> Record | None:
+    def get(self, path: Path) -> ConnectRecord | None:
         """
-        Return what was done to a file, or None.
+        Return the record of a file, or None.
 
         Raises:
-            SettingsError: It cannot be read.
+            AgentSettingsError: The record cannot be read.
         """
         file = self._file(path)
         content = _read(file)
@@ -80,19 +80,20 @@ class Records:
         try:
             found: dict[str, Any] = json.loads(content)
             original = found["original"]
-            return Record(
+            return ConnectRecord(
                 None if original is None else base64.b64decode(original),
                 found["written"],
                 tuple(Change(**{**one, "path": tuple(one["path"])}) for one in found["changes"]),
                 tuple(found["folders"]),
             )
         except (ValueError, KeyError, TypeError):
-            raise SettingsError(
-                f"{file} is damaged: it says what was added to {path}. Remove that by hand, then {file}"
+            raise AgentSettingsError(
+                f"{file} is damaged: it records what was added to {path}. "
+                f"Remove the additions by hand, then {file}"
             ) from None
 
-    def put(self, path: Path, record: Record | None) -> None:
-        """Keep what was done to a file; None: nothing any more."""
+    def put(self, path: Path, record: ConnectRecord | None) -> None:
+        """Store the record of a file; None deletes it."""
         file = self._file(path)
         if record is None:
             file.unlink(missing_ok=True)
@@ -114,55 +115,57 @@ class Records:
 
 
 def plan_connect(
-    path: Path, wanted: Sequence[Member | Item], records: Records, *, replace: bool = False
-) -> Update:
+    path: Path, wanted: Sequence[Member | Item], records: RecordStore, *, replace: bool = False
+) -> FileUpdate:
     """
-    Return what writes the wanted settings into a file.
+    Return the update that adds the wanted settings to a file.
 
     Raises:
         SettingsConflictError: A setting has another value, and ``replace`` is not set.
-        SettingsError: The file cannot be read, or is no document of its format.
+        AgentSettingsError: The file cannot be read, or is not valid.
     """
-    before, known = _read(path), records.get(path)
-    original = before if known is None else _without(path, before, known)
+    before, record = _read(path), records.get(path)
+    original = before if record is None else _without(path, before, record)
     text = _text(path, original)
-    replaced = {change.path for change in known.changes if change.has_old} if known else set()
+    replaced = {change.path for change in record.changes if change.has_old} if record else set()
     try:
         text, changes = add(text, wanted, path.suffix, replace=replace, replaced=replaced)
     except SettingsConflictError:
         raise
-    except SettingsError as error:
-        raise SettingsError(f"{path}: {error}; nothing was written. `--print` prints the settings") from None
+    except AgentSettingsError as error:
+        raise AgentSettingsError(
+            f"{path}: {error}; nothing was written; `--print` prints the settings"
+        ) from None
     if not changes:
-        return Update(path, before, before, known)
+        return FileUpdate(path, before, before, record)
     after = text.encode()
-    folders = known.folders if known else _missing_folders(path)
-    return Update(path, before, after, Record(original, _hash(after), tuple(changes), folders))
+    folders = record.folders if record else _missing_folders(path)
+    return FileUpdate(path, before, after, ConnectRecord(original, _hash(after), tuple(changes), folders))
 
 
-def plan_disconnect(path: Path, records: Records) -> Update | None:
-    """Return what removes from a file what `connect` added; None: it added nothing. Raises as the other."""
-    known = records.get(path)
-    if known is None:
+def plan_disconnect(path: Path, records: RecordStore) -> FileUpdate | None:
+    """Return the update that removes what `connect` added; None if it added nothing. See ``plan_connect``."""
+    record = records.get(path)
+    if record is None:
         return None
     before = _read(path)
-    return Update(path, before, _without(path, before, known), None)
+    return FileUpdate(path, before, _without(path, before, record), None)
 
 
-def write(update: Update, records: Records) -> None:
+def write(update: FileUpdate, records: RecordStore) -> None:
     """
-    Write a file, through a symbolic link to it and with the rights it has, whole or not at all.
+    Write a file atomically, following a symbolic link and keeping its permissions.
 
     Raises:
-        SettingsError: It was changed meanwhile, or cannot be written.
+        AgentSettingsError: The file was changed meanwhile, or cannot be written.
     """
     path = update.path
     if _read(path) != update.before:
-        raise SettingsError(f"{path} was changed meanwhile, and is as it was left; run the command again")
-    known = records.get(path)
+        raise AgentSettingsError(f"{path} was changed meanwhile and was not written; run the command again")
+    record = records.get(path)
     try:
         if update.record is not None:
-            # First: who is interrupted behind it can still disconnect.
+            # Before the file, so that an interrupted `connect` can be undone.
             records.put(path, update.record)
         if update.after is None:
             path.resolve().unlink(missing_ok=True)
@@ -172,32 +175,32 @@ def write(update: Update, records: Records) -> None:
         if update.record is None:
             records.put(path, None)
     except OSError as error:
-        raise SettingsError(f"{path} cannot be written: {error.strerror} ({error.filename})") from None
-    if update.record is None and known is not None and update.after is None:
-        with contextlib.suppress(OSError):  # something else is in it by now
-            for folder in known.folders:
+        raise AgentSettingsError(f"cannot write {path}: {error.strerror} ({error.filename})") from None
+    if update.record is None and record is not None and update.after is None:
+        with contextlib.suppress(OSError):  # it is not empty any more
+            for folder in record.folders:
                 Path(folder).rmdir()
 
 
-def _without(path: Path, content: bytes | None, known: Record) -> bytes | None:
-    """Return a file without what was added to it."""
-    if content is None or _hash(content) == known.written:
-        return None if content is None else known.original
+def _without(path: Path, content: bytes | None, record: ConnectRecord) -> bytes | None:
+    """Return the content of a file without what was added to it."""
+    if content is None or _hash(content) == record.written:
+        return None if content is None else record.original
     try:
-        text = undo(_text(path, content), known.changes, path.suffix)
-    except SettingsError as error:
-        raise SettingsError(f"{path}: {error}; remove it by hand") from None
-    empty = FORMATS[path.suffix].load(text) == {} and known.original is None
+        text = undo(_text(path, content), record.changes, path.suffix)
+    except AgentSettingsError as error:
+        raise AgentSettingsError(f"{path}: {error}; remove it by hand") from None
+    empty = FORMATS[path.suffix].load(text) == {} and record.original is None
     return None if empty and "#" not in text else text.encode()
 
 
 def _text(path: Path, content: bytes | None) -> str:
-    """Return a document as text, once it is clear that it is one."""
+    """Return a document as text, after checking that it is valid."""
     kind = FORMATS[path.suffix]
     if content is None:
         return str(kind.EMPTY)
     name = path.suffix[1:].upper()
-    way_out = "Nothing was written: correct it and run the command again, or see `--print`"
+    hint = "Nothing was written. Correct the file and run the command again, or use `--print`"
     try:
         text = content.decode()
         kind.load(text)
@@ -211,7 +214,7 @@ def _text(path: Path, content: bytes | None) -> str:
         reason = str(error)
     else:
         return text
-    raise SettingsError(f"{path} is not valid {name}: {reason}. {way_out}")
+    raise AgentSettingsError(f"{path} is not valid {name}: {reason}. {hint}")
 
 
 def _read(path: Path) -> bytes | None:
@@ -220,11 +223,11 @@ def _read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
+        raise AgentSettingsError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _replace(path: Path, content: bytes, mode: int) -> None:
-    """Write a file whole or not at all; one that is there keeps its rights and owner."""
+    """Write a file atomically; an existing file keeps its permissions and owner."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -246,7 +249,7 @@ def _replace(path: Path, content: bytes, mode: int) -> None:
 
 
 def _missing_folders(path: Path) -> tuple[str, ...]:
-    """Return the folders that have to be made for a file, the innermost first."""
+    """Return the folders to create for a file, innermost first."""
     parents = path.resolve().parents
     return tuple(str(folder) for folder in parents if not folder.exists())
 

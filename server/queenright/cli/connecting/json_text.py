@@ -1,4 +1,4 @@
-"""Changes a JSON document as text: everything but the changed member stays as its author wrote it."""
+"""Change a JSON document as text: everything except the changed member keeps its formatting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from json.decoder import scanstring  # type: ignore[attr-defined]  # in the stan
 from typing import Any, Final, NoReturn
 
 EMPTY: Final = "{}\n"
-"""The document of a file that is not there."""
+"""The document of a missing file."""
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _SCALAR: Final = re.compile(r"[^\s,\]}]+")
@@ -20,15 +20,15 @@ _FIRST_INDENT: Final = re.compile(r"\A\s*[{\[][ \t]*\r?\n([ \t]+)")
 
 @dataclass(slots=True)
 class _Node:
-    """A value: where it stands in the text, and what is in it."""
+    """A value: its position in the text, and its children."""
 
     start: int
     end: int = 0
     keys: list[str] = field(default_factory=list)
-    """Of an object, one for each child."""
+    """Keys of an object, one per child."""
     children: list[_Node] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
-    """Where each member or item begins: with its key, where it has one."""
+    """Start of each member or item, including its key."""
 
 
 def load(text: str) -> Any:
@@ -36,7 +36,7 @@ def load(text: str) -> Any:
     Return the values of a document.
 
     Raises:
-        ValueError: It is not JSON; a ``json.JSONDecodeError`` says where.
+        ValueError: It is not JSON; a ``json.JSONDecodeError`` has the position.
     """
     try:
         return json.loads(text, parse_constant=_refuse_constant)
@@ -45,7 +45,7 @@ def load(text: str) -> Any:
 
 
 def set_member(text: str, path: Sequence[str], value: Any) -> str:
-    """Set a member of an object that exists."""
+    """Set a member of an existing object."""
     parent = _find(text, path[:-1])
     if path[-1] not in parent.keys:
         return _insert(text, parent, f"{_dump(path[-1])}: ", value)
@@ -54,12 +54,12 @@ def set_member(text: str, path: Sequence[str], value: Any) -> str:
 
 
 def append_item(text: str, path: Sequence[str], value: Any) -> str:
-    """Append an item to a list that exists."""
+    """Append an item to an existing list."""
     return _insert(text, _find(text, path), "", value)
 
 
 def remove(text: str, path: Sequence[str | int]) -> str:
-    """Remove a member of an object, or the item of a list at an index; it exists."""
+    """Remove an existing member of an object, or item of a list."""
     parent = _find(text, path[:-1])
     last = path[-1]
     at = last if isinstance(last, int) else _last(parent.keys, last)
@@ -88,7 +88,7 @@ def _insert(text: str, parent: _Node, key: str, value: Any) -> str:
 
 
 def _render(text: str, at: int, value: Any) -> str:
-    """Return a value as it is written at a place of the text."""
+    """Return a value as text, indented for its position."""
     if not _is_on_lines(text):
         return _dump(value)
     newline = "\r\n" if "\r\n" in text else "\n"
@@ -98,7 +98,7 @@ def _render(text: str, at: int, value: Any) -> str:
 
 def _dump(value: Any, indent: str | None = None) -> str:
     text = json.dumps(value, indent=indent, ensure_ascii=False)
-    # Half of a pair of surrogates can stand in JSON as an escape only.
+    # JSON can hold a lone surrogate only as an escape.
     return text if text.isascii() or _is_encodable(text) else json.dumps(value, indent=indent)
 
 
@@ -125,7 +125,7 @@ def _indent_at(text: str, at: int) -> str:
 
 
 def _last(keys: list[str], key: str) -> int:
-    """Return where a key is; of one that is there twice, the last one counts."""
+    """Return the index of a key; of duplicate keys the last one counts."""
     return len(keys) - 1 - keys[::-1].index(key)
 
 
@@ -137,7 +137,7 @@ def _find(text: str, path: Sequence[str | int]) -> _Node:
 
 
 def _scan(text: str, at: int) -> _Node:
-    """Return the value that begins at a place; the text is valid JSON."""
+    """Return the value that starts at a position of valid JSON."""
     node = _Node(at)
     opening = text[at]
     if opening == '"':

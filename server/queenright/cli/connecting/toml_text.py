@@ -1,4 +1,4 @@
-"""Changes a TOML document as text: comments, order and space stay."""
+"""Change a TOML document as text: comments, order and whitespace are kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 EMPTY: Final = ""
-"""The document of a file that is not there."""
+"""The document of a missing file."""
 
 
 def load(text: str) -> Any:
@@ -27,7 +27,7 @@ def load(text: str) -> Any:
 
 
 def set_member(text: str, path: Sequence[str], value: Any) -> str:
-    """Set a member of a table that exists; at the top, a table of its own."""
+    """Set a member of an existing table; a dict at the top level becomes a table."""
     document = _parse(text)
     is_table = len(path) == 1 and isinstance(value, dict)
     _find(document, path[:-1])[path[-1]] = tomlkit.item(value) if is_table else _inline(value)
@@ -35,14 +35,14 @@ def set_member(text: str, path: Sequence[str], value: Any) -> str:
 
 
 def append_item(text: str, path: Sequence[str], value: Any) -> str:
-    """Append an item to a list that exists."""
+    """Append an item to an existing list."""
     document = _parse(text)
     _find(document, path).append(_inline(value))
     return tomlkit.dumps(document)
 
 
 def remove(text: str, path: Sequence[str | int]) -> str:
-    """Remove a member of a table, or the item of a list at an index; it exists."""
+    """Remove an existing member of a table, or item of a list."""
     document = _parse(text)
     del _find(document, path[:-1])[path[-1]]
     return tomlkit.dumps(document)

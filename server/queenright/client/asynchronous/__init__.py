@@ -1,1 +1,1 @@
-"""The client, to be awaited. The other one is made from it: ``python -m tests.client.generated --write``."""
+"""The asynchronous client. The synchronous one is generated: ``python -m tests.client.generated --write``."""

@@ -1,4 +1,4 @@
-"""Workers: how they are, and what can be done about them."""
+"""Workers: health, history, heartbeats, and actions."""
 
 from __future__ import annotations
 
@@ -6,49 +6,55 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from queenright import api
-from queenright.client.address import path
-from queenright.client.answers import body
+from queenright.client.address import build_path
 from queenright.client.asynchronous.graphs import AsyncGraphs
 from queenright.client.asynchronous.loaded import AsyncLoadedAgents
 from queenright.client.asynchronous.sessions import AsyncSessions
+from queenright.client.responses import json_body
 
 _AGENTS = "/api/agents"
 
 
 class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
-    """The workers of a service; those that run inside it are workers like all others."""
+    """The workers of a service, including the agents that run inside it."""
 
     def list(
         self, *, agent_id: str | None = None, state: str | None = None, limit: int | None = None
     ) -> AsyncIterator[api.AgentRow]:
-        """Yield the workers, each of its sessions, by name; of this name or in this state only."""
-        return self._ask.every(api.AgentRow, _AGENTS, "agents", limit, agent_id=agent_id, state=state)
+        """Yield the sessions of workers, ordered by name, filtered by name or state."""
+        return self._transport.list_models(
+            api.AgentRow, _AGENTS, "agents", limit, agent_id=agent_id, state=state
+        )
 
     async def health(self, agent_id: str, *, session_id: str | None = None) -> api.AgentHealth:
-        """Return one worker's health: its state, the signals behind it, metrics and circuit breakers."""
-        return await self._ask.one(api.AgentHealth, _of(agent_id, "health"), session_id=session_id)
+        """Return the health of a worker: state, health signals, metrics and circuit breakers."""
+        return await self._transport.get_model(
+            api.AgentHealth, _agent_path(agent_id, "health"), session_id=session_id
+        )
 
     def all_health(self, *, limit: int | None = None) -> AsyncIterator[api.AgentHealth]:
-        """Yield every worker's health, each of its sessions, by name."""
-        return self._ask.every(api.AgentHealth, f"{_AGENTS}/health", "agents", limit)
+        """Yield the health of every session of every worker, ordered by name."""
+        return self._transport.list_models(api.AgentHealth, f"{_AGENTS}/health", "agents", limit)
 
     def history(
         self, agent_id: str, *, seconds: float | None = None, limit: int | None = None
     ) -> AsyncIterator[api.HistoryRow]:
         """
-        Yield what happened to a worker in the last ``seconds`` (a day, without), as the service tells it.
+        Yield the events of a worker in the last ``seconds``; default: one day.
 
-        The newest page comes first, and each page is oldest first.
+        The newest page comes first; within a page, the oldest event comes first.
         """
-        return self._ask.every(api.HistoryRow, _of(agent_id, "history"), "history", limit, seconds=seconds)
+        return self._transport.list_models(
+            api.HistoryRow, _agent_path(agent_id, "history"), "history", limit, seconds=seconds
+        )
 
     async def heartbeat(self, agent_id: str) -> api.Heartbeat:
         """Return the last heartbeat of a worker."""
-        return await self._ask.one(api.Heartbeat, _of(agent_id, "heartbeat"))
+        return await self._transport.get_model(api.Heartbeat, _agent_path(agent_id, "heartbeat"))
 
     async def send_heartbeat(self, heartbeat: Mapping[str, Any]) -> None:
-        """Send one heartbeat; its keys are in the API's documents."""
-        await self._ask.act("/api/heartbeats", dict(heartbeat))
+        """Send a heartbeat; docs/api.md lists its keys."""
+        await self._transport.send("/api/heartbeats", dict(heartbeat))
 
     async def nudge(
         self,
@@ -58,16 +64,18 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
         session_id: str | None = None,
         by: str | None = None,
     ) -> api.NudgeResult:
-        """Put a message into a worker's context; the usual reminder, without one."""
-        sent = body(message=message, session_id=session_id, by=by)
-        return await self._ask.acted(api.NudgeResult, _of(agent_id, "nudge"), sent)
+        """Put a message into a worker's context. Default: the usual reminder."""
+        body = json_body(message=message, session_id=session_id, by=by)
+        return await self._transport.send_for_model(api.NudgeResult, _agent_path(agent_id, "nudge"), body)
 
     async def escalate(
         self, agent_id: str, reason: str, *, session_id: str | None = None, by: str | None = None
     ) -> api.EscalationResult:
-        """Ask the orchestrator what is to become of a worker."""
-        sent = body(reason=reason, session_id=session_id, by=by)
-        return await self._ask.acted(api.EscalationResult, _of(agent_id, "escalate"), sent)
+        """Escalate to the orchestrator, which decides about the worker."""
+        body = json_body(reason=reason, session_id=session_id, by=by)
+        return await self._transport.send_for_model(
+            api.EscalationResult, _agent_path(agent_id, "escalate"), body
+        )
 
     async def terminate(
         self,
@@ -78,18 +86,20 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
         incarnation_id: str | None = None,
         by: str | None = None,
     ) -> api.TerminationResult:
-        """Stop a worker: its state is saved. Answers when it has stopped, or the time for that is over."""
-        sent = body(reason=reason, session_id=session_id, incarnation_id=incarnation_id, by=by)
-        return await self._ask.acted(api.TerminationResult, _of(agent_id, "terminate"), sent)
+        """Stop a worker after saving its state. Returns once it has stopped or the time for that is over."""
+        body = json_body(reason=reason, session_id=session_id, incarnation_id=incarnation_id, by=by)
+        return await self._transport.send_for_model(
+            api.TerminationResult, _agent_path(agent_id, "terminate"), body
+        )
 
     def escalations(self, agent_id: str, *, limit: int | None = None) -> AsyncIterator[api.Ticket]:
-        """Yield the tickets of one worker, newest first."""
-        return self._ask.every(api.Ticket, _of(agent_id, "escalations"), "tickets", limit)
+        """Yield the tickets of a worker, newest first."""
+        return self._transport.list_models(api.Ticket, _agent_path(agent_id, "escalations"), "tickets", limit)
 
     async def escalation(self, agent_id: str, ticket_id: str) -> api.Ticket:
-        """Return one ticket of one worker."""
-        return await self._ask.one(api.Ticket, _of(agent_id, "escalations", ticket_id))
+        """Return a ticket of a worker."""
+        return await self._transport.get_model(api.Ticket, _agent_path(agent_id, "escalations", ticket_id))
 
 
-def _of(agent_id: str, *parts: str) -> str:
-    return path("api", "agents", agent_id, *parts)
+def _agent_path(agent_id: str, *parts: str) -> str:
+    return build_path("api", "agents", agent_id, *parts)

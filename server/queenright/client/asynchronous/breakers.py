@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from queenright import api
-from queenright.client.address import path
-from queenright.client.answers import body
-from queenright.client.asynchronous.group import AsyncGroup
+from queenright.client.address import build_path
+from queenright.client.asynchronous.resource import AsyncResource
+from queenright.client.responses import json_body
 
 
-class AsyncBreakers(AsyncGroup):
+class AsyncBreakers(AsyncResource):
     """The circuit breakers of a service."""
 
     def list(self, *, only_open: bool | None = None, limit: int | None = None) -> AsyncIterator[api.Breaker]:
-        """Yield circuit breakers by name; with ``only_open`` those that are not closed."""
-        asked = {"open": only_open}
-        return self._ask.every(api.Breaker, "/api/breakers", "breakers", limit, **asked)
+        """Yield circuit breakers, ordered by name; with ``only_open``, those that are not closed."""
+        params = {"open": only_open}
+        return self._transport.list_models(api.Breaker, "/api/breakers", "breakers", limit, **params)
 
     async def get(self, name: str) -> api.Breaker:
-        """Return one circuit breaker."""
-        return await self._ask.one(api.Breaker, path("api", "breakers", name))
+        """Return a circuit breaker."""
+        return await self._transport.get_model(api.Breaker, build_path("api", "breakers", name))
 
     async def reset(self, name: str, *, by: str | None = None) -> api.Breaker:
-        """Close one by hand; the next calls pass."""
-        return await self._ask.acted(api.Breaker, path("api", "breakers", name, "reset"), body(by=by))
+        """Close a circuit breaker; calls go through again."""
+        return await self._transport.send_for_model(
+            api.Breaker, build_path("api", "breakers", name, "reset"), json_body(by=by)
+        )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 import httpx
 
-from queenright.client.address import token_of, url_of
+from queenright.client.address import resolve_token, resolve_url
 from queenright.client.asynchronous.transport import AsyncTransport
 
 if TYPE_CHECKING:
@@ -38,19 +38,19 @@ def _new_id() -> str:
 
 class AsyncQueenright:
     """
-    One running service, to be asked and told.
+    A client of one running service.
 
     Args:
-        url: Where it is; ``QUEENRIGHT_URL`` or this machine, without.
-        token: What it is asked with; ``QUEENRIGHT_TOKEN``, or what is in ``QUEENRIGHT_TOKEN_FILE``, without.
-        token_file: A file with the token, in place of it.
-        timeout: Seconds for an answer; an action is given up to 300.
-        transport: What carries requests; sockets, without.
-        ids: Makes the key of each action, under which it is done once though it may be sent twice.
-        sleep: Waits, seconds.
+        url: URL of the service. Default: ``QUEENRIGHT_URL``, then http://127.0.0.1:8420.
+        token: Access token. Default: ``QUEENRIGHT_TOKEN``, then the content of ``QUEENRIGHT_TOKEN_FILE``.
+        token_file: A file with the token, instead of ``token``.
+        timeout: Seconds to wait for a response; actions wait up to 300.
+        transport: The httpx transport. Default: sockets.
+        ids: Makes the idempotency key of each action.
+        sleep: Waits for a number of seconds.
 
     Raises:
-        InvalidAddressError: The URL is none, or the token cannot be read.
+        InvalidAddressError: The URL is invalid, or the token cannot be read.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class AsyncQueenright:
         ids: Callable[[], str] = _new_id,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self._ask = AsyncTransport(
-            url_of(url),
-            token_of(token, file=token_file),
+        self._transport = AsyncTransport(
+            resolve_url(url),
+            resolve_token(token, file=token_file),
             timeout=timeout,
             transport=transport,
             ids=ids,
@@ -75,8 +75,8 @@ class AsyncQueenright:
 
     @property
     def url(self) -> str:
-        """Where the service is."""
-        return self._ask.url
+        """URL of the service."""
+        return self._transport.url
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -90,91 +90,91 @@ class AsyncQueenright:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Give up its connections."""
-        await self._ask.aclose()
+        """Close the connections."""
+        await self._transport.aclose()
 
-    # Each is imported when it is asked for: a command has to do with one of them, and starts sooner.
+    # Each is imported on first use: a command needs only one of them and starts faster.
 
     @cached_property
     def agents(self) -> AsyncAgents:
         """Workers, and agents that run inside the service."""
         from queenright.client.asynchronous.agents import AsyncAgents
 
-        return AsyncAgents(self._ask)
+        return AsyncAgents(self._transport)
 
     @cached_property
     def tickets(self) -> AsyncTickets:
-        """What the judge found, and what becomes of it."""
+        """Tickets about workers."""
         from queenright.client.asynchronous.tickets import AsyncTickets
 
-        return AsyncTickets(self._ask)
+        return AsyncTickets(self._transport)
 
     @cached_property
     def breakers(self) -> AsyncBreakers:
         """Circuit breakers."""
         from queenright.client.asynchronous.breakers import AsyncBreakers
 
-        return AsyncBreakers(self._ask)
+        return AsyncBreakers(self._transport)
 
     @cached_property
     def recoveries(self) -> AsyncRecoveries:
-        """Tasks that are brought back."""
+        """Recoveries of tasks."""
         from queenright.client.asynchronous.recoveries import AsyncRecoveries
 
-        return AsyncRecoveries(self._ask)
+        return AsyncRecoveries(self._transport)
 
     @cached_property
     def interventions(self) -> AsyncInterventions:
-        """What was done to workers."""
+        """Interventions on workers."""
         from queenright.client.asynchronous.decisions import AsyncInterventions
 
-        return AsyncInterventions(self._ask)
+        return AsyncInterventions(self._transport)
 
     @cached_property
     def escalations(self) -> AsyncEscalations:
-        """Questions to the orchestrator."""
+        """Escalations to the orchestrator."""
         from queenright.client.asynchronous.decisions import AsyncEscalations
 
-        return AsyncEscalations(self._ask)
+        return AsyncEscalations(self._transport)
 
     @cached_property
     def approvals(self) -> AsyncApprovals:
-        """What waits for somebody to allow it."""
+        """Requests of the queen to terminate a worker."""
         from queenright.client.asynchronous.decisions import AsyncApprovals
 
-        return AsyncApprovals(self._ask)
+        return AsyncApprovals(self._transport)
 
     @cached_property
     def permissions(self) -> AsyncPermissions:
-        """What coding agents ask permission for."""
+        """Permission requests of coding agents."""
         from queenright.client.asynchronous.decisions import AsyncPermissions
 
-        return AsyncPermissions(self._ask)
+        return AsyncPermissions(self._transport)
 
     @cached_property
     def silences(self) -> AsyncSilences:
-        """What nobody is told about for a while."""
+        """Silences at Alertmanager."""
         from queenright.client.asynchronous.silences import AsyncSilences
 
-        return AsyncSilences(self._ask)
+        return AsyncSilences(self._transport)
 
     @cached_property
     def events(self) -> AsyncEvents:
         """The event stream."""
         from queenright.client.asynchronous.events import AsyncEvents
 
-        return AsyncEvents(self._ask, self._sleep)
+        return AsyncEvents(self._transport, self._sleep)
 
     @cached_property
     def audit(self) -> AsyncAudit:
-        """The event log, to be looked up."""
+        """The event log."""
         from queenright.client.asynchronous.audit import AsyncAudit
 
-        return AsyncAudit(self._ask)
+        return AsyncAudit(self._transport)
 
     @cached_property
     def service(self) -> AsyncService:
         """The service itself."""
         from queenright.client.asynchronous.service import AsyncService
 
-        return AsyncService(self._ask)
+        return AsyncService(self._transport)

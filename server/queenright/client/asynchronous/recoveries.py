@@ -1,25 +1,25 @@
-"""Tasks that are brought back from their last valid checkpoint."""
+"""Recoveries of tasks from their last valid checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
 from queenright import api
-from queenright.client.address import path
-from queenright.client.answers import body
-from queenright.client.asynchronous.group import AsyncGroup
+from queenright.client.address import build_path
+from queenright.client.asynchronous.resource import AsyncResource
+from queenright.client.responses import json_body
 
 
-class AsyncRecoveries(AsyncGroup):
+class AsyncRecoveries(AsyncResource):
     """The recoveries of a service."""
 
     def list(self, *, state: str | None = None, limit: int | None = None) -> AsyncIterator[api.Recovery]:
         """Yield recoveries, newest first."""
-        return self._ask.every(api.Recovery, "/api/recoveries", "recoveries", limit, state=state)
+        return self._transport.list_models(api.Recovery, "/api/recoveries", "recoveries", limit, state=state)
 
     async def get(self, task_id: str) -> api.RecoveryStatus:
-        """Return how bringing a task back stands: attempts, limits, what is under way."""
-        return await self._ask.one(api.RecoveryStatus, path("api", "recoveries", task_id))
+        """Return the recovery status of a task: attempts, limits, current attempt."""
+        return await self._transport.get_model(api.RecoveryStatus, build_path("api", "recoveries", task_id))
 
     async def recover(
         self,
@@ -30,10 +30,10 @@ class AsyncRecoveries(AsyncGroup):
         from_start: bool | None = None,
     ) -> api.RecoveryResult:
         """
-        Bring a task back.
+        Recover a task.
 
-        ``reviewed``: a person looked at it, and it is tried once beyond its limit. ``from_start``: without a
-        valid checkpoint it may begin again from its start, though what it did is repeated.
+        ``reviewed``: a person has reviewed the failure, which allows one attempt beyond the limit.
+        ``from_start``: without a valid checkpoint, start over and repeat completed work.
         """
-        sent = body(task_id=task_id, by=by, reviewed=reviewed, from_start=from_start)
-        return await self._ask.acted(api.RecoveryResult, "/api/recoveries", sent)
+        body = json_body(task_id=task_id, by=by, reviewed=reviewed, from_start=from_start)
+        return await self._transport.send_for_model(api.RecoveryResult, "/api/recoveries", body)

@@ -5,54 +5,56 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from queenright import api
-from queenright.client.answers import body, parsed
-from queenright.client.asynchronous.group import AsyncGroup
+from queenright.client.asynchronous.resource import AsyncResource
+from queenright.client.responses import json_body, parse_model
 
 
-class AsyncService(AsyncGroup):
-    """How the service is, and what holds for all workers."""
+class AsyncService(AsyncResource):
+    """State of the service, and settings for all workers."""
 
     async def status(self) -> api.Status:
-        """Return everything that the status page shows."""
-        return await self._ask.one(api.Status, "/api/status")
+        """Return the content of the status page."""
+        return await self._transport.get_model(api.Status, "/api/status")
 
     async def version(self) -> api.Version:
-        """Return which service this is."""
-        return await self._ask.one(api.Version, "/api/version")
+        """Return the version of the service."""
+        return await self._transport.get_model(api.Version, "/api/version")
 
     async def ready(self) -> api.Ready:
-        """Return whether it does its work; if not, what is missing."""
-        return parsed(api.Ready, await self._ask.get("/readyz", also=503))
+        """Return whether the service is ready, and what is missing."""
+        return parse_model(api.Ready, await self._transport.get_json("/readyz", accepted_status=503))
 
     async def settings(self) -> api.SettingsInForce:
-        """Return all settings in force, secrets masked."""
-        return await self._ask.one(api.SettingsInForce, "/api/settings")
+        """Return all settings in force, with secrets masked."""
+        return await self._transport.get_model(api.SettingsInForce, "/api/settings")
 
     async def telemetry(self) -> api.Telemetry:
-        """Return who sends telemetry, what of it was not used and why, and what senders have to set."""
-        return await self._ask.one(api.Telemetry, "/api/telemetry")
+        """Return the telemetry sources, unused records with reasons, and what senders must configure."""
+        return await self._transport.get_model(api.Telemetry, "/api/telemetry")
 
     async def providers(self) -> Sequence[api.Provider]:
-        """Return how each model provider does, by the fleet's own calls of the last ten minutes."""
-        return (await self._ask.one(api.Providers, "/api/providers")).providers
+        """Return the status of each model provider, from the fleet's calls of the last ten minutes."""
+        return (await self._transport.get_model(api.Providers, "/api/providers")).providers
 
     async def reload(self) -> api.Reloaded:
-        """Let it read its settings again; what can be changed while it runs is, the rest is named."""
-        return await self._ask.acted(api.Reloaded, "/-/reload")
+        """Reload the settings; returns which changes need a restart."""
+        return await self._transport.send_for_model(api.Reloaded, "/-/reload")
 
     async def emergency_stop(self) -> api.EmergencyStop:
-        """Return whether acting is frozen, since when, by whom and why."""
-        return await self._ask.one(api.EmergencyStop, "/api/emergency-stop")
+        """Return the state of the emergency stop."""
+        return await self._transport.get_model(api.EmergencyStop, "/api/emergency-stop")
 
     async def set_emergency_stop(self, on: bool, reason: str, *, by: str | None = None) -> api.EmergencyStop:
-        """Freeze acting, or let it go on."""
-        sent = body(on=on, reason=reason, by=by)
-        return await self._ask.acted(api.EmergencyStop, "/api/emergency-stop", sent, method="PUT")
+        """Set or release the emergency stop."""
+        body = json_body(on=on, reason=reason, by=by)
+        return await self._transport.send_for_model(
+            api.EmergencyStop, "/api/emergency-stop", body, method="PUT"
+        )
 
     def notifications(self, *, limit: int | None = None) -> AsyncIterator[api.Notification]:
-        """Yield what was handed to Alertmanager, newest first."""
-        return self._ask.every(api.Notification, "/api/notifications", "notifications", limit)
+        """Yield the notifications sent to Alertmanager, newest first."""
+        return self._transport.list_models(api.Notification, "/api/notifications", "notifications", limit)
 
     def judge_checks(self, *, limit: int | None = None) -> AsyncIterator[api.JudgeCheck]:
-        """Yield the judge's checks, newest first: what woke it, what came of it, what it cost."""
-        return self._ask.every(api.JudgeCheck, "/api/judge/checks", "checks", limit)
+        """Yield the judge's checks, newest first, with trigger, result and cost."""
+        return self._transport.list_models(api.JudgeCheck, "/api/judge/checks", "checks", limit)

@@ -1,4 +1,4 @@
-"""What loaded agents have on the disk: sessions, checkpoints, conversations, logs."""
+"""Stored data of loaded agents: sessions, checkpoints, messages, logs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from queenright import api
-from queenright.client.address import path
-from queenright.client.asynchronous.group import AsyncGroup
+from queenright.client.address import build_path
+from queenright.client.asynchronous.resource import AsyncResource
 
 
-class AsyncSessions(AsyncGroup):
-    """What a loaded agent has on the disk; without ``graph_id`` that of its own graph."""
+class AsyncSessions(AsyncResource):
+    """Stored data of a loaded agent; ``graph_id`` defaults to its own graph."""
 
     def sessions(
         self,
@@ -23,32 +23,36 @@ class AsyncSessions(AsyncGroup):
     ) -> AsyncIterator[api.SessionRow]:
         """Yield sessions, newest first."""
         graph = () if graph_id is None else ("graphs", graph_id)
-        where = path("api", "agents", agent_id, *graph, "sessions")
-        return self._ask.every(api.SessionRow, where, "sessions", limit, status=status)
+        url_path = build_path("api", "agents", agent_id, *graph, "sessions")
+        return self._transport.list_models(api.SessionRow, url_path, "sessions", limit, status=status)
 
     async def session(
         self, agent_id: str, session_id: str, *, graph_id: str | None = None
     ) -> api.SessionDetail:
-        """Return one session with its memory and its runs."""
-        return await self._ask.one(api.SessionDetail, _of(agent_id, session_id), graph_id=graph_id)
+        """Return a session with its memory and its runs."""
+        return await self._transport.get_model(
+            api.SessionDetail, _session_path(agent_id, session_id), graph_id=graph_id
+        )
 
     async def delete_session(self, agent_id: str, session_id: str, *, graph_id: str | None = None) -> None:
-        """Delete one session, for good."""
-        await self._ask.act(_of(agent_id, session_id), method="DELETE", graph_id=graph_id)
+        """Delete a session permanently."""
+        await self._transport.send(_session_path(agent_id, session_id), method="DELETE", graph_id=graph_id)
 
     def checkpoints(
         self, agent_id: str, session_id: str, *, graph_id: str | None = None, limit: int | None = None
     ) -> AsyncIterator[api.CheckpointRow]:
         """Yield the checkpoints of a session, newest first."""
-        where = _of(agent_id, session_id, "checkpoints")
-        return self._ask.every(api.CheckpointRow, where, "checkpoints", limit, graph_id=graph_id)
+        url_path = _session_path(agent_id, session_id, "checkpoints")
+        return self._transport.list_models(
+            api.CheckpointRow, url_path, "checkpoints", limit, graph_id=graph_id
+        )
 
     async def restore(
         self, agent_id: str, session_id: str, checkpoint_id: str, *, graph_id: str | None = None
     ) -> api.Started:
-        """Go back to a checkpoint, and go on from there; what came after it is forgotten."""
-        where = _of(agent_id, session_id, "checkpoints", checkpoint_id, "restore")
-        return await self._ask.acted(api.Started, where, graph_id=graph_id)
+        """Restore a checkpoint and continue from there; later progress is discarded."""
+        url_path = _session_path(agent_id, session_id, "checkpoints", checkpoint_id, "restore")
+        return await self._transport.send_for_model(api.Started, url_path, graph_id=graph_id)
 
     def messages(
         self,
@@ -60,13 +64,13 @@ class AsyncSessions(AsyncGroup):
         limit: int | None = None,
     ) -> AsyncIterator[api.MessageRow]:
         """
-        Yield what was said in a session, as the service tells it: the newest page first, each oldest first.
+        Yield the messages of a session: the newest page first, oldest first within a page.
 
-        ``conversation``: only that of this node.
+        ``conversation``: only messages of this node.
         """
-        where = _of(agent_id, session_id, "messages")
-        asked = {"graph_id": graph_id, "conversation": conversation}
-        return self._ask.every(api.MessageRow, where, "messages", limit, **asked)
+        url_path = _session_path(agent_id, session_id, "messages")
+        params = {"graph_id": graph_id, "conversation": conversation}
+        return self._transport.list_models(api.MessageRow, url_path, "messages", limit, **params)
 
     def logs(
         self,
@@ -77,9 +81,11 @@ class AsyncSessions(AsyncGroup):
         graph_id: str | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[dict[str, Any]]:
-        """Yield rows of the agent's logs, newest first: a row each run, each visit of a node or each step."""
-        asked = {"level": level, "session_id": session_id, "graph_id": graph_id}
-        return self._ask.rows(path("api", "agents", agent_id, "logs"), "rows", limit, **asked)
+        """Yield log rows of an agent, newest first: one per run, node visit or step, by ``level``."""
+        params = {"level": level, "session_id": session_id, "graph_id": graph_id}
+        return self._transport.list_rows(
+            build_path("api", "agents", agent_id, "logs"), "rows", limit, **params
+        )
 
     def node_logs(
         self,
@@ -91,10 +97,10 @@ class AsyncSessions(AsyncGroup):
         session_id: str | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[dict[str, Any]]:
-        """Yield rows of the logs of one node, newest first: a row each visit, or each step."""
-        where = path("api", "agents", agent_id, "graphs", graph_id, "nodes", node_id, "logs")
-        return self._ask.rows(where, "rows", limit, level=level, session_id=session_id)
+        """Yield log rows of a node, newest first: one per visit or step, by ``level``."""
+        url_path = build_path("api", "agents", agent_id, "graphs", graph_id, "nodes", node_id, "logs")
+        return self._transport.list_rows(url_path, "rows", limit, level=level, session_id=session_id)
 
 
-def _of(agent_id: str, session_id: str, *parts: str) -> str:
-    return path("api", "agents", agent_id, "sessions", session_id, *parts)
+def _session_path(agent_id: str, session_id: str, *parts: str) -> str:
+    return build_path("api", "agents", agent_id, "sessions", session_id, *parts)

@@ -1,4 +1,4 @@
-"""Asking one service over HTTP: pages, actions that are done once, and answers as models."""
+"""HTTP requests to one service: pagination, idempotent actions, responses as models."""
 
 from __future__ import annotations
 
@@ -8,29 +8,36 @@ from typing import Any, Final, TypeVar
 import httpx
 from pydantic import BaseModel
 
-from queenright.client.answers import no_queenright, parsed, query, refused, unanswered, values
 from queenright.client.errors import UnreachableError
+from queenright.client.responses import (
+    json_object,
+    not_queenright_error,
+    parse_model,
+    query_params,
+    refusal_error,
+    unreachable_error,
+)
 from queenright.instrumentation.certificates import certificates
 
 M = TypeVar("M", bound=BaseModel)
 
-_ACTING: Final = 300.0
-"""Seconds: a worker that is stopped is given time to save its state, by settings, and the queen thinks."""
-_PAGE: Final = 200
-_CUT = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError)
-"""A connection broke that had been there: a kept one that the service gave up, for one."""
+_ACTION_TIMEOUT: Final = 300.0
+"""Seconds. A worker needs time to save its state before it stops, and the queen to think."""
+_PAGE_SIZE: Final = 200
+_BROKEN = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError)
+"""Errors of a broken connection, such as a kept-alive one that the service closed."""
 
 
 class AsyncTransport:
     """
-    One service, asked over HTTP.
+    Sends HTTP requests to one service.
 
     Args:
-        url: Where it is.
-        token: What it is asked with; None for nothing.
-        timeout: Seconds for an answer; an action is given up to 300.
-        transport: What carries requests; sockets, without.
-        ids: Makes the key of an action: whatever is sent twice under one key is done once.
+        url: URL of the service.
+        token: Access token; None sends none.
+        timeout: Seconds to wait for a response; actions wait up to 300.
+        transport: The httpx transport. Default: sockets.
+        ids: Makes the idempotency key of an action.
     """
 
     def __init__(
@@ -44,7 +51,7 @@ class AsyncTransport:
     ) -> None:
         self.url = url
         self._ids = ids
-        self._acting = httpx.Timeout(timeout, read=max(timeout, _ACTING))
+        self._action_timeout = httpx.Timeout(timeout, read=max(timeout, _ACTION_TIMEOUT))
         self._http = httpx.AsyncClient(
             base_url=url,
             headers={} if token is None else {"Authorization": f"Bearer {token}"},
@@ -55,139 +62,145 @@ class AsyncTransport:
         )
 
     async def aclose(self) -> None:
-        """Give up its connections."""
+        """Close the connections."""
         await self._http.aclose()
 
-    async def get(self, path: str, *, also: int | None = None, **asked: Any) -> dict[str, Any]:
-        """
-        Return what is at a path, as JSON; see ``values`` for what it raises, and ``UnreachableError``.
-
-        Args:
-            path: What is asked for.
-            also: A status that is an answer, too, and no error.
-            asked: What else is asked of it.
-        """
-        return values(await self._send("GET", path, params=query(**asked)), also=also)
-
-    async def one(self, model: type[M], path: str, **asked: Any) -> M:
-        """Return what is at a path, as its model."""
-        return parsed(model, await self.get(path, **asked))
-
-    async def act(
-        self, path: str, sent: Mapping[str, Any] | None = None, *, method: str = "POST", **asked: Any
+    async def get_json(
+        self, path: str, *, accepted_status: int | None = None, **params: Any
     ) -> dict[str, Any]:
         """
-        Do something, once: it is sent again if the connection breaks, under the same key.
+        Return the JSON object at a path.
 
         Args:
-            path: What is acted on.
-            sent: The body; None for none.
-            method: POST, PUT or DELETE.
-            asked: What is said in the address.
+            path: Path of the request.
+            accepted_status: An error status that is a valid response here.
+            params: Query parameters.
+
+        Raises:
+            RequestRefusedError: The service answers with an error.
+            UnreachableError: Nothing answers, or it is not Queenright.
         """
-        return values(
-            await self._send(
+        return json_object(
+            await self._request("GET", path, params=query_params(**params)), accepted_status=accepted_status
+        )
+
+    async def get_model(self, model: type[M], path: str, **params: Any) -> M:
+        """Return the response at a path as a model."""
+        return parse_model(model, await self.get_json(path, **params))
+
+    async def send(
+        self, path: str, body: Mapping[str, Any] | None = None, *, method: str = "POST", **params: Any
+    ) -> dict[str, Any]:
+        """
+        Perform an action once: a retry after a broken connection has the same idempotency key.
+
+        Args:
+            path: Path of the request.
+            body: JSON body; None for none.
+            method: POST, PUT or DELETE.
+            params: Query parameters.
+        """
+        return json_object(
+            await self._request(
                 method,
                 path,
-                params=query(**asked),
-                json=sent,
+                params=query_params(**params),
+                json=body,
                 headers={"Idempotency-Key": self._ids()},
-                timeout=self._acting,
+                timeout=self._action_timeout,
             )
         )
 
-    async def acted(
+    async def send_for_model(
         self,
         model: type[M],
         path: str,
-        sent: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
         *,
         method: str = "POST",
-        **asked: Any,
+        **params: Any,
     ) -> M:
-        """Do something, once, and return what became of it as its model."""
-        return parsed(model, await self.act(path, sent, method=method, **asked))
+        """Perform an action once, and return the response as a model."""
+        return parse_model(model, await self.send(path, body, method=method, **params))
 
-    async def every(
-        self, model: type[M], path: str, name: str, limit: int | None = None, **asked: Any
+    async def list_models(
+        self, model: type[M], path: str, name: str, limit: int | None = None, **params: Any
     ) -> AsyncIterator[M]:
         """
-        Yield a list, page after page, as far as somebody wants to have it.
+        Yield the items of a list; pages are requested as they are needed.
 
         Args:
-            model: What one is.
-            path: Where the list is.
-            name: What it is called in the answer.
-            limit: So many at most; all without.
-            asked: What else is asked of it.
+            model: Model of an item.
+            path: Path of the list.
+            name: Key of the list in the response.
+            limit: Maximum number. Default: no limit.
+            params: Query parameters.
         """
-        async for one in self.rows(path, name, limit, **asked):
-            yield parsed(model, one)
+        async for row in self.list_rows(path, name, limit, **params):
+            yield parse_model(model, row)
 
-    async def rows(
-        self, path: str, name: str, limit: int | None = None, **asked: Any
+    async def list_rows(
+        self, path: str, name: str, limit: int | None = None, **params: Any
     ) -> AsyncIterator[dict[str, Any]]:
-        """Yield a list as it is; see ``every``."""
+        """Yield the items of a list as JSON; see ``list_models``."""
         left, cursor = limit, None
         while left is None or left > 0:
-            most = _PAGE if left is None else min(_PAGE, left)
-            answer = await self.get(path, limit=most, cursor=cursor, **asked)
-            found = answer.get(name)
-            if not isinstance(found, list):
-                raise UnreachableError(
-                    f"{self.url} answered for {path} without {name!r}: it is no Queenright."
-                )
-            for one in found:
-                yield one
+            size = _PAGE_SIZE if left is None else min(_PAGE_SIZE, left)
+            answer = await self.get_json(path, limit=size, cursor=cursor, **params)
+            rows = answer.get(name)
+            if not isinstance(rows, list):
+                raise UnreachableError(f"{self.url} answered {path} without {name!r}; it is not Queenright.")
+            for row in rows:
+                yield row
             cursor = answer.get("next")
             if cursor is None:
                 return
-            left = None if left is None else left - len(found)
+            left = None if left is None else left - len(rows)
 
-    async def open(
-        self, path: str, *, headers: Mapping[str, str], idle: float, **asked: Any
+    async def open_stream(
+        self, path: str, *, headers: Mapping[str, str], idle: float, **params: Any
     ) -> httpx.Response:
         """
-        Return an answer whose body is still to come, as it comes; whoever has it closes it.
+        Return a streaming response, which the caller must close.
 
         Args:
-            path: What is asked for.
-            headers: What is sent along.
-            idle: Seconds without a byte after which it is taken for broken.
-            asked: What else is asked of it.
+            path: Path of the stream.
+            headers: Request headers.
+            idle: Seconds without a byte after which the connection counts as broken.
+            params: Query parameters.
 
         Raises:
-            RequestRefusedError: The service says no.
-            UnreachableError: Nobody answers, or with no stream of events.
+            RequestRefusedError: The service answers with an error.
+            UnreachableError: Nothing answers, or the response is not an event stream.
         """
         request = self._http.build_request(
             "GET",
             path,
-            params=query(**asked),
+            params=query_params(**params),
             headers={"Accept": "text/event-stream", **headers},
             timeout=httpx.Timeout(self._http.timeout.connect, read=idle),
         )
         try:
             response = await self._http.send(request, stream=True)
-            if response.is_success and _is_stream(response):
+            if response.is_success and _is_event_stream(response):
                 return response
             await response.aread()
         except httpx.HTTPError as error:
-            raise unanswered(self.url, error) from error
+            raise unreachable_error(self.url, error) from error
         if response.is_success:
-            raise no_queenright(response, "it is no stream of events")
-        raise refused(response)
+            raise not_queenright_error(response, "the response is not an event stream")
+        raise refusal_error(response)
 
-    async def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
+    async def _request(self, method: str, path: str, **request: Any) -> httpx.Response:
         try:
             try:
                 return await self._http.request(method, path, **request)
-            except _CUT:
+            except _BROKEN:
                 return await self._http.request(method, path, **request)
         except httpx.HTTPError as error:
-            raise unanswered(self.url, error) from error
+            raise unreachable_error(self.url, error) from error
 
 
-def _is_stream(response: httpx.Response) -> bool:
-    kind: str = response.headers.get("content-type", "")
-    return kind.partition(";")[0].strip() == "text/event-stream"
+def _is_event_stream(response: httpx.Response) -> bool:
+    content_type: str = response.headers.get("content-type", "")
+    return content_type.partition(";")[0].strip() == "text/event-stream"

@@ -1,1 +1,1 @@
-"""The client, not to be awaited. Made from the other one: ``python -m tests.client.generated --write``."""
+"""The synchronous client, generated from the asynchronous: ``python -m tests.client.generated --write``."""

@@ -1,14 +1,14 @@
-"""The event log: everything that happened, with the hashes that say that nobody changed it."""
+"""The event log, with the hashes that make changes detectable."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 from queenright import api
-from queenright.client.synchronous.group import Group
+from queenright.client.synchronous.resource import Resource
 
 
-class Audit(Group):
+class Audit(Resource):
     """The event log of a service."""
 
     def list(
@@ -24,13 +24,13 @@ class Audit(Group):
         Yield events of the log, newest first.
 
         Args:
-            types: Of these types only; all without.
-            agent_id: Of this worker only.
-            since: From then on, in seconds since the epoch.
-            until: Up to then.
-            limit: So many at most; all without.
+            types: Event types. Default: all.
+            agent_id: Only events of this worker.
+            since: Start, in seconds since the epoch.
+            until: End, in seconds since the epoch.
+            limit: Maximum number. Default: no limit.
         """
-        return self._ask.every(
+        return self._transport.list_models(
             api.AuditedEvent,
             "/api/audit",
             "events",

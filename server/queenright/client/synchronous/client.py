@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 import httpx
 
-from queenright.client.address import token_of, url_of
+from queenright.client.address import resolve_token, resolve_url
 from queenright.client.synchronous.transport import Transport
 
 if TYPE_CHECKING:
@@ -38,19 +38,19 @@ def _new_id() -> str:
 
 class Queenright:
     """
-    One running service, to be asked and told.
+    A client of one running service.
 
     Args:
-        url: Where it is; ``QUEENRIGHT_URL`` or this machine, without.
-        token: What it is asked with; ``QUEENRIGHT_TOKEN``, or what is in ``QUEENRIGHT_TOKEN_FILE``, without.
-        token_file: A file with the token, in place of it.
-        timeout: Seconds for an answer; an action is given up to 300.
-        transport: What carries requests; sockets, without.
-        ids: Makes the key of each action, under which it is done once though it may be sent twice.
-        sleep: Waits, seconds.
+        url: URL of the service. Default: ``QUEENRIGHT_URL``, then http://127.0.0.1:8420.
+        token: Access token. Default: ``QUEENRIGHT_TOKEN``, then the content of ``QUEENRIGHT_TOKEN_FILE``.
+        token_file: A file with the token, instead of ``token``.
+        timeout: Seconds to wait for a response; actions wait up to 300.
+        transport: The httpx transport. Default: sockets.
+        ids: Makes the idempotency key of each action.
+        sleep: Waits for a number of seconds.
 
     Raises:
-        InvalidAddressError: The URL is none, or the token cannot be read.
+        InvalidAddressError: The URL is invalid, or the token cannot be read.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class Queenright:
         ids: Callable[[], str] = _new_id,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        self._ask = Transport(
-            url_of(url),
-            token_of(token, file=token_file),
+        self._transport = Transport(
+            resolve_url(url),
+            resolve_token(token, file=token_file),
             timeout=timeout,
             transport=transport,
             ids=ids,
@@ -75,8 +75,8 @@ class Queenright:
 
     @property
     def url(self) -> str:
-        """Where the service is."""
-        return self._ask.url
+        """URL of the service."""
+        return self._transport.url
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -90,91 +90,91 @@ class Queenright:
         self.close()
 
     def close(self) -> None:
-        """Give up its connections."""
-        self._ask.close()
+        """Close the connections."""
+        self._transport.close()
 
-    # Each is imported when it is asked for: a command has to do with one of them, and starts sooner.
+    # Each is imported on first use: a command needs only one of them and starts faster.
 
     @cached_property
     def agents(self) -> Agents:
         """Workers, and agents that run inside the service."""
         from queenright.client.synchronous.agents import Agents
 
-        return Agents(self._ask)
+        return Agents(self._transport)
 
     @cached_property
     def tickets(self) -> Tickets:
-        """What the judge found, and what becomes of it."""
+        """Tickets about workers."""
         from queenright.client.synchronous.tickets import Tickets
 
-        return Tickets(self._ask)
+        return Tickets(self._transport)
 
     @cached_property
     def breakers(self) -> Breakers:
         """Circuit breakers."""
         from queenright.client.synchronous.breakers import Breakers
 
-        return Breakers(self._ask)
+        return Breakers(self._transport)
 
     @cached_property
     def recoveries(self) -> Recoveries:
-        """Tasks that are brought back."""
+        """Recoveries of tasks."""
         from queenright.client.synchronous.recoveries import Recoveries
 
-        return Recoveries(self._ask)
+        return Recoveries(self._transport)
 
     @cached_property
     def interventions(self) -> Interventions:
-        """What was done to workers."""
+        """Interventions on workers."""
         from queenright.client.synchronous.decisions import Interventions
 
-        return Interventions(self._ask)
+        return Interventions(self._transport)
 
     @cached_property
     def escalations(self) -> Escalations:
-        """Questions to the orchestrator."""
+        """Escalations to the orchestrator."""
         from queenright.client.synchronous.decisions import Escalations
 
-        return Escalations(self._ask)
+        return Escalations(self._transport)
 
     @cached_property
     def approvals(self) -> Approvals:
-        """What waits for somebody to allow it."""
+        """Requests of the queen to terminate a worker."""
         from queenright.client.synchronous.decisions import Approvals
 
-        return Approvals(self._ask)
+        return Approvals(self._transport)
 
     @cached_property
     def permissions(self) -> Permissions:
-        """What coding agents ask permission for."""
+        """Permission requests of coding agents."""
         from queenright.client.synchronous.decisions import Permissions
 
-        return Permissions(self._ask)
+        return Permissions(self._transport)
 
     @cached_property
     def silences(self) -> Silences:
-        """What nobody is told about for a while."""
+        """Silences at Alertmanager."""
         from queenright.client.synchronous.silences import Silences
 
-        return Silences(self._ask)
+        return Silences(self._transport)
 
     @cached_property
     def events(self) -> Events:
         """The event stream."""
         from queenright.client.synchronous.events import Events
 
-        return Events(self._ask, self._sleep)
+        return Events(self._transport, self._sleep)
 
     @cached_property
     def audit(self) -> Audit:
-        """The event log, to be looked up."""
+        """The event log."""
         from queenright.client.synchronous.audit import Audit
 
-        return Audit(self._ask)
+        return Audit(self._transport)
 
     @cached_property
     def service(self) -> Service:
         """The service itself."""
         from queenright.client.synchronous.service import Service
 
-        return Service(self._ask)
+        return Service(self._transport)

@@ -1,26 +1,26 @@
-"""What happens, as it happens."""
+"""The event stream."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
 
-from queenright.client.address import path
+from queenright.client.address import build_path
 from queenright.client.notices import Notice
-from queenright.client.synchronous.group import Group
+from queenright.client.synchronous.resource import Resource
 from queenright.client.synchronous.stream import EventStream
 from queenright.client.synchronous.transport import Transport
 
 
-def _nobody(notice: Notice) -> None:
-    """Let a notice pass."""
+def _ignore(notice: Notice) -> None:
+    """Ignore a notice."""
 
 
-class Events(Group):
-    """The events of a service; ``sleep`` waits between two tries to connect, seconds."""
+class Events(Resource):
+    """The events of a service; ``sleep`` waits between two attempts to connect."""
 
-    def __init__(self, ask: Transport, sleep: Callable[[float], object]) -> None:
-        super().__init__(ask)
+    def __init__(self, transport: Transport, sleep: Callable[[float], object]) -> None:
+        super().__init__(transport)
         self._sleep = sleep
 
     def stream(
@@ -30,28 +30,28 @@ class Events(Group):
         agent: str | None = None,
         last_event_id: str | None = None,
         wait: bool = False,
-        told: Callable[[Notice], None] = _nobody,
+        on_notice: Callable[[Notice], None] = _ignore,
     ) -> EventStream:
         """
-        Return the events from now on, or behind one; to be iterated over. It comes back after every break.
+        Return an iterator over events from now on. It reconnects after every break.
 
         Args:
-            types: Of these types; ``"all"`` for every type, the service's own choice without.
-            agent: Of this worker only; it need not have been heard of yet.
-            last_event_id: Begin behind this event.
-            wait: Whether a service that is not there yet is waited for, too.
-            told: Is called with what the stream tells of itself.
+            types: Event types; ``"all"`` for every type. Default: chosen by the service.
+            agent: Only events of this worker, which need not exist yet.
+            last_event_id: Start after this event.
+            wait: Also wait for a service that does not respond yet.
+            on_notice: Called with notices about the stream itself.
         """
         if agent is not None:
-            path(agent)  # a blank name is refused here, not taken for all
-        asked = types if types is None or isinstance(types, str) else ",".join(types)
+            build_path(agent)  # raises for a blank name, which the service would take for all workers
+        type_list = types if types is None or isinstance(types, str) else ",".join(types)
         return EventStream(
-            self._ask,
+            self._transport,
             "/api/events",
-            {"types": asked, "agent": agent},
+            {"types": type_list, "agent": agent},
             last_event_id=last_event_id,
             wait=wait,
-            told=told,
+            on_notice=on_notice,
             sleep=self._sleep,
-            spread=random.random,
+            jitter=random.random,
         )

@@ -1,4 +1,4 @@
-"""Agents that run inside the service: loading them, runs of theirs, and talking with them."""
+"""Agents that run inside the service: loading, runs, chat."""
 
 from __future__ import annotations
 
@@ -6,44 +6,46 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from queenright import api
-from queenright.client.address import path
-from queenright.client.answers import body, parsed
-from queenright.client.synchronous.group import Group
+from queenright.client.address import build_path
+from queenright.client.responses import json_body, parse_model
+from queenright.client.synchronous.resource import Resource
 
 
-class LoadedAgents(Group):
-    """What can be asked of an agent that runs inside the service."""
+class LoadedAgents(Resource):
+    """Agents that run inside the service."""
 
     def discover(self, *, limit: int | None = None) -> Iterator[api.Discovered]:
-        """Yield the agents that can be loaded, by path."""
-        return self._ask.every(api.Discovered, "/api/discover", "agents", limit)
+        """Yield the agents that can be loaded, ordered by path."""
+        return self._transport.list_models(api.Discovered, "/api/discover", "agents", limit)
 
     def load(self, folder: str, *, model: str | None = None, by: str | None = None) -> api.AgentSlot:
-        """Load an agent from its folder, as the service sees it; its code runs inside the service."""
-        return self._ask.acted(api.AgentSlot, "/api/agents", body(path=folder, model=model, by=by))
+        """Load an agent from a folder on the service's machine; its code runs inside the service."""
+        return self._transport.send_for_model(
+            api.AgentSlot, "/api/agents", json_body(path=folder, model=model, by=by)
+        )
 
     def unload(self, agent_id: str, *, by: str | None = None) -> None:
-        """Unload one: its runs are paused, its sessions stay."""
-        self._ask.act(_of(agent_id), method="DELETE", by=by)
+        """Unload an agent; its runs are paused and its sessions are kept."""
+        self._transport.send(_agent_path(agent_id), method="DELETE", by=by)
 
     def loaded(self) -> Sequence[api.AgentSlot]:
         """Return the agents that are loaded."""
-        return (self._ask.one(api.AgentsPage, "/api/agents", limit=1)).loaded
+        return (self._transport.get_model(api.AgentsPage, "/api/agents", limit=1)).loaded
 
     def get(self, agent_id: str) -> api.AgentOne:
-        """Return what an agent is, if it is loaded, and how it is in each of its sessions."""
-        return self._ask.one(api.AgentOne, _of(agent_id))
+        """Return an agent and the health of each of its sessions."""
+        return self._transport.get_model(api.AgentOne, _agent_path(agent_id))
 
     def stats(self, agent_id: str) -> api.AgentStats:
-        """Return how a loaded agent is getting on: its runs, and what they took."""
-        return self._ask.one(api.AgentStats, _of(agent_id, "stats"))
+        """Return statistics of a loaded agent's runs."""
+        return self._transport.get_model(api.AgentStats, _agent_path(agent_id, "stats"))
 
     def entry_points(
         self, agent_id: str, *, graph_id: str | None = None, limit: int | None = None
     ) -> Iterator[api.EntryPoint]:
-        """Yield what starts a loaded agent: calls, timers and events."""
-        where = _of(agent_id, "entry-points")
-        return self._ask.every(api.EntryPoint, where, "entry_points", limit, graph_id=graph_id)
+        """Yield the entry points of a loaded agent: calls, timers and events."""
+        url_path = _agent_path(agent_id, "entry-points")
+        return self._transport.list_models(api.EntryPoint, url_path, "entry_points", limit, graph_id=graph_id)
 
     def trigger(
         self,
@@ -54,28 +56,28 @@ class LoadedAgents(Group):
         graph_id: str | None = None,
         session_id: str | None = None,
     ) -> api.Started:
-        """Start a run, and return at once; see ``execution`` for what becomes of it."""
-        sent = body(
+        """Start a run without waiting for it; see ``execution`` for its result."""
+        body = json_body(
             entry_point_id=entry_point_id,
             input_data=None if input_data is None else dict(input_data),
             graph_id=graph_id,
             session_id=session_id,
         )
-        return self._ask.acted(api.Started, _of(agent_id, "trigger"), sent)
+        return self._transport.send_for_model(api.Started, _agent_path(agent_id, "trigger"), body)
 
     def execution(self, agent_id: str, execution_id: str) -> api.ExecutionRow:
-        """Return a run: as it stands, or how it ended."""
-        return self._ask.one(api.ExecutionRow, _of(agent_id, "executions", execution_id))
+        """Return the state or the result of a run."""
+        return self._transport.get_model(api.ExecutionRow, _agent_path(agent_id, "executions", execution_id))
 
     def chat(
         self, agent_id: str, message: str, *, graph_id: str | None = None, session_id: str | None = None
     ) -> api.Injected | api.Started:
-        """Say something: a node that waits for its user is given it, else a run is started with it."""
-        sent = body(message=message, graph_id=graph_id, session_id=session_id)
-        answer = self._ask.act(_of(agent_id, "chat"), sent)
+        """Send a message: to the node that waits for input, else as the input of a new run."""
+        body = json_body(message=message, graph_id=graph_id, session_id=session_id)
+        answer = self._transport.send(_agent_path(agent_id, "chat"), body)
         if answer.get("status") == "injected":
-            return parsed(api.Injected, answer)
-        return parsed(api.Started, answer)
+            return parse_model(api.Injected, answer)
+        return parse_model(api.Started, answer)
 
     def inject(
         self,
@@ -86,9 +88,9 @@ class LoadedAgents(Group):
         graph_id: str | None = None,
         session_id: str | None = None,
     ) -> api.Injected:
-        """Give one node of a run what its user says."""
-        sent = body(node_id=node_id, content=content, graph_id=graph_id, session_id=session_id)
-        return self._ask.acted(api.Injected, _of(agent_id, "inject"), sent)
+        """Send input to a node of a run."""
+        body = json_body(node_id=node_id, content=content, graph_id=graph_id, session_id=session_id)
+        return self._transport.send_for_model(api.Injected, _agent_path(agent_id, "inject"), body)
 
     def resume(
         self,
@@ -98,9 +100,9 @@ class LoadedAgents(Group):
         graph_id: str | None = None,
         checkpoint_id: str | None = None,
     ) -> api.Started:
-        """Go on with the newest run of a session that did not get to its end."""
-        sent = body(session_id=session_id, graph_id=graph_id, checkpoint_id=checkpoint_id)
-        return self._ask.acted(api.Started, _of(agent_id, "resume"), sent)
+        """Resume the newest unfinished run of a session."""
+        body = json_body(session_id=session_id, graph_id=graph_id, checkpoint_id=checkpoint_id)
+        return self._transport.send_for_model(api.Started, _agent_path(agent_id, "resume"), body)
 
     def stop(
         self,
@@ -110,21 +112,23 @@ class LoadedAgents(Group):
         session_id: str | None = None,
         graph_id: str | None = None,
     ) -> api.Stopped:
-        """Pause runs, all of the agent's where none is named; they can be resumed."""
-        sent = body(execution_id=execution_id, session_id=session_id, graph_id=graph_id)
-        return self._ask.acted(api.Stopped, _of(agent_id, "stop"), sent)
+        """Pause a run, or all runs of the agent; they can be resumed."""
+        body = json_body(execution_id=execution_id, session_id=session_id, graph_id=graph_id)
+        return self._transport.send_for_model(api.Stopped, _agent_path(agent_id, "stop"), body)
 
     def replay(
         self, agent_id: str, session_id: str, checkpoint_id: str, *, graph_id: str | None = None
     ) -> api.Started:
-        """Begin a new run, in a new session, where another was at a checkpoint."""
-        sent = body(session_id=session_id, checkpoint_id=checkpoint_id, graph_id=graph_id)
-        return self._ask.acted(api.Started, _of(agent_id, "replay"), sent)
+        """Start a run in a new session from a checkpoint of another session."""
+        body = json_body(session_id=session_id, checkpoint_id=checkpoint_id, graph_id=graph_id)
+        return self._transport.send_for_model(api.Started, _agent_path(agent_id, "replay"), body)
 
     def goal_progress(self, agent_id: str, *, graph_id: str | None = None) -> api.GoalState:
-        """Return what a graph is to achieve, and how far its newest run has come."""
-        return self._ask.one(api.GoalState, _of(agent_id, "goal-progress"), graph_id=graph_id)
+        """Return the goal of a graph, and the progress of its newest run."""
+        return self._transport.get_model(
+            api.GoalState, _agent_path(agent_id, "goal-progress"), graph_id=graph_id
+        )
 
 
-def _of(agent_id: str, *parts: str) -> str:
-    return path("api", "agents", agent_id, *parts)
+def _agent_path(agent_id: str, *parts: str) -> str:
+    return build_path("api", "agents", agent_id, *parts)

@@ -1,25 +1,25 @@
-"""Tasks that are brought back from their last valid checkpoint."""
+"""Recoveries of tasks from their last valid checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from queenright import api
-from queenright.client.address import path
-from queenright.client.answers import body
-from queenright.client.synchronous.group import Group
+from queenright.client.address import build_path
+from queenright.client.responses import json_body
+from queenright.client.synchronous.resource import Resource
 
 
-class Recoveries(Group):
+class Recoveries(Resource):
     """The recoveries of a service."""
 
     def list(self, *, state: str | None = None, limit: int | None = None) -> Iterator[api.Recovery]:
         """Yield recoveries, newest first."""
-        return self._ask.every(api.Recovery, "/api/recoveries", "recoveries", limit, state=state)
+        return self._transport.list_models(api.Recovery, "/api/recoveries", "recoveries", limit, state=state)
 
     def get(self, task_id: str) -> api.RecoveryStatus:
-        """Return how bringing a task back stands: attempts, limits, what is under way."""
-        return self._ask.one(api.RecoveryStatus, path("api", "recoveries", task_id))
+        """Return the recovery status of a task: attempts, limits, current attempt."""
+        return self._transport.get_model(api.RecoveryStatus, build_path("api", "recoveries", task_id))
 
     def recover(
         self,
@@ -30,10 +30,10 @@ class Recoveries(Group):
         from_start: bool | None = None,
     ) -> api.RecoveryResult:
         """
-        Bring a task back.
+        Recover a task.
 
-        ``reviewed``: a person looked at it, and it is tried once beyond its limit. ``from_start``: without a
-        valid checkpoint it may begin again from its start, though what it did is repeated.
+        ``reviewed``: a person has reviewed the failure, which allows one attempt beyond the limit.
+        ``from_start``: without a valid checkpoint, start over and repeat completed work.
         """
-        sent = body(task_id=task_id, by=by, reviewed=reviewed, from_start=from_start)
-        return self._ask.acted(api.RecoveryResult, "/api/recoveries", sent)
+        body = json_body(task_id=task_id, by=by, reviewed=reviewed, from_start=from_start)
+        return self._transport.send_for_model(api.RecoveryResult, "/api/recoveries", body)

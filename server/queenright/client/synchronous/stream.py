@@ -1,4 +1,4 @@
-"""Following a service's events, over every break of the connection."""
+"""The event stream, which reconnects after every break."""
 
 from __future__ import annotations
 
@@ -11,88 +11,88 @@ from typing import Any, Final, Self
 import httpx
 
 from queenright.api.events import Event
-from queenright.client.answers import parsed, unanswered
 from queenright.client.errors import RequestRefusedError, UnreachableError
 from queenright.client.notices import Notice
-from queenright.client.sse import Message, Reader
+from queenright.client.responses import parse_model, unreachable_error
+from queenright.client.sse import SseMessage, SseParser
 from queenright.client.synchronous.transport import Transport
 from queenright.instrumentation.errors import QueenrightError
 
-_IDLE: Final = 45.0
-"""Seconds without a byte after which a connection is taken for broken: a comment comes every 15."""
-_RETRY: Final = 2.0
-_LONGEST: Final = 30.0
-_LATER: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Refusals that may end by themselves."""
+_IDLE_SECONDS: Final = 45.0
+"""Seconds without a byte after which a connection counts as broken; the service sends a comment every 15."""
+_RETRY_SECONDS: Final = 2.0
+_MAX_RETRY_SECONDS: Final = 30.0
+_TRANSIENT: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""HTTP errors that may be transient."""
 
 
 class EventStream:
     """
-    Events, as they happen; to be iterated over, once.
+    An iterator over events as they happen. It can be iterated once.
 
-    When the connection breaks it is made again, and the events go on behind the last one that came: none is
-    missing and none comes twice. Deltas are the exception: they are in no log, so those of the time between
-    are gone. Should the service not know that last event any more, a notice says so (``reset``).
+    After a break it reconnects and continues after the last event, without gaps or duplicates. Deltas are the
+    exception: they are not in the log, so those sent during the break are lost. If the service does not know
+    the last event any more, it sends a notice (``reset``).
 
-    The first connection is made when the first event is asked for. If that fails it is an error, unless
-    ``wait`` is set; later ones are tried again until one is made.
+    The first connection is made with the first event. It raises on failure, unless ``wait`` is set; later
+    connections are retried until one succeeds.
 
     Args:
-        ask: What asks the service.
-        path: Which stream.
-        asked: What is asked of it.
-        last_event_id: Begin behind this event; with what comes from now on, without.
-        wait: Whether a service that is not there yet is waited for, too.
-        told: Is called with what the stream tells of itself.
-        sleep: Waits, seconds.
-        spread: Returns a number of 0 to 1: by how much a wait is shorter, so that not all come back at once.
+        transport: Sends requests to the service.
+        path: Path of the stream.
+        params: Query parameters.
+        last_event_id: Start after this event. Default: now.
+        wait: Also wait for a service that does not respond yet.
+        on_notice: Called with notices about the stream itself.
+        sleep: Waits for a number of seconds.
+        jitter: Returns a number between 0 and 1 that shortens a wait, so that clients do not all reconnect at
+            once.
 
     Attributes:
-        last_event_id: How far it has got: where another stream can go on. Nothing that was handed out, and is
-            in the log, comes again there.
-        connected: Whether events come.
+        last_event_id: The last event that was returned; another stream can continue after it.
+        connected: Whether the stream is connected.
     """
 
     def __init__(
         self,
-        ask: Transport,
+        transport: Transport,
         path: str,
-        asked: dict[str, Any],
+        params: dict[str, Any],
         *,
         last_event_id: str | None,
         wait: bool,
-        told: Callable[[Notice], None],
+        on_notice: Callable[[Notice], None],
         sleep: Callable[[float], object],
-        spread: Callable[[], float],
+        jitter: Callable[[], float],
     ) -> None:
         self.last_event_id = last_event_id
         self.connected = False
-        self._ask = ask
+        self._transport = transport
         self._path = path
-        self._asked = asked
+        self._params = params
         self._wait = wait
-        self._told = told
+        self._on_notice = on_notice
         self._sleep = sleep
-        self._spread = spread
-        self._retry = _RETRY
-        self._failed = 0
+        self._jitter = jitter
+        self._retry_seconds = _RETRY_SECONDS
+        self._attempts = 0
         self._closed = False
-        self._seen = last_event_id
-        self._ready: deque[tuple[Event, str | None]] = deque()
-        self._reader = Reader()
+        self._resume_id = last_event_id
+        self._events: deque[tuple[Event, str | None]] = deque()
+        self._parser = SseParser()
         self._response: httpx.Response | None = None
-        self._pieces: Iterator[bytes] | None = None
+        self._chunks: Iterator[bytes] | None = None
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Event:
-        while not self._ready:
+        while not self._events:
             if self._closed:
                 raise StopIteration
-            self._read(self._pieces or self._connect())
-        event, place = self._ready.popleft()
-        self.last_event_id = place or self.last_event_id
+            self._read(self._chunks or self._connect())
+        event, id_ = self._events.popleft()
+        self.last_event_id = id_ or self.last_event_id
         return event
 
     def __enter__(self) -> Self:
@@ -104,73 +104,75 @@ class EventStream:
         self.close()
 
     def close(self) -> None:
-        """End it: no more events come."""
+        """Close the stream."""
         self._closed = True
-        self._ready.clear()
+        self._events.clear()
         self._disconnect()
 
     def _connect(self) -> Iterator[bytes]:
-        """Return what comes in; waits until somebody answers."""
+        """Connect, retrying until the service answers, and return the response's chunks."""
         while True:
-            headers = {} if self._seen is None else {"Last-Event-ID": self._seen}
+            headers = {} if self._resume_id is None else {"Last-Event-ID": self._resume_id}
             try:
-                response = self._ask.open(self._path, headers=headers, idle=_IDLE, **self._asked)
+                response = self._transport.open_stream(
+                    self._path, headers=headers, idle=_IDLE_SECONDS, **self._params
+                )
             except (RequestRefusedError, UnreachableError) as error:
-                if isinstance(error, RequestRefusedError) and error.status not in _LATER:
+                if isinstance(error, RequestRefusedError) and error.status not in _TRANSIENT:
                     raise
                 if not self._wait:
                     raise
-                self._told(Notice("lost", error=error))
+                self._on_notice(Notice("lost", error=error))
                 self._pause()
                 continue
-            self._response, self._reader, self._wait = response, Reader(), True
-            self._pieces = response.iter_bytes()
+            self._response, self._parser, self._wait = response, SseParser(), True
+            self._chunks = response.iter_bytes()
             self.connected = True
-            self._told(Notice("connected"))
-            return self._pieces
+            self._on_notice(Notice("connected"))
+            return self._chunks
 
-    def _read(self, pieces: Iterator[bytes]) -> None:
-        """Take what comes in next; when nothing comes any more, wait, and connect at the next call."""
+    def _read(self, chunks: Iterator[bytes]) -> None:
+        """Read one chunk; after a break, wait, and let the next call reconnect."""
         lost: QueenrightError
         try:
-            for piece in pieces:
-                for message in self._reader.read(piece):
-                    self._take(message)
-                self._failed = 0
-                self._retry = self._reader.retry or self._retry
-                self._seen = self._reader.place or self._seen
-                if not self._ready:
-                    self.last_event_id = self._seen
+            for chunk in chunks:
+                for message in self._parser.feed(chunk):
+                    self._handle(message)
+                self._attempts = 0
+                self._retry_seconds = self._parser.retry or self._retry_seconds
+                self._resume_id = self._parser.last_id or self._resume_id
+                if not self._events:
+                    self.last_event_id = self._resume_id
                 return
-            lost = UnreachableError(f"The stream of events from {self._ask.url} has ended.")
+            lost = UnreachableError(f"The event stream from {self._transport.url} has ended.")
         except (httpx.HTTPError, httpx.StreamError) as error:
-            lost = unanswered(self._ask.url, error)
+            lost = unreachable_error(self._transport.url, error)
         except (ValueError, UnreachableError) as error:
             self.close()
             raise UnreachableError(
-                f"What {self._ask.url} sends is no stream of our events: {error}"
+                f"{self._transport.url} does not send a Queenright event stream: {error}"
             ) from error
         self._disconnect()
         if not self._closed:
-            self._told(Notice("lost", error=lost))
+            self._on_notice(Notice("lost", error=lost))
             self._pause()
 
-    def _take(self, message: Message) -> None:
+    def _handle(self, message: SseMessage) -> None:
         if message.event in ("dropped", "reset"):
             kind: Any = message.event
-            said = json.loads(message.data)
-            self._told(Notice(kind, data=said if isinstance(said, dict) else {}))
+            data = json.loads(message.data)
+            self._on_notice(Notice(kind, data=data if isinstance(data, dict) else {}))
         else:
-            self._ready.append((parsed(Event, json.loads(message.data)), message.id))
+            self._events.append((parse_model(Event, json.loads(message.data)), message.id))
 
     def _pause(self) -> None:
         """Wait before the next try: longer after each that failed."""
-        wait = min(_LONGEST, self._retry * 2**self._failed)
-        self._failed = min(self._failed + 1, 10)
-        self._sleep(wait * (1 - self._spread() / 2))
+        wait = min(_MAX_RETRY_SECONDS, self._retry_seconds * 2**self._attempts)
+        self._attempts = min(self._attempts + 1, 10)
+        self._sleep(wait * (1 - self._jitter() / 2))
 
     def _disconnect(self) -> None:
-        response, self._response, self._pieces = self._response, None, None
+        response, self._response, self._chunks = self._response, None, None
         self.connected = False
         if response is not None:
             response.close()

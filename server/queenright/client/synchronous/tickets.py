@@ -1,16 +1,16 @@
-"""Tickets about workers, and what is said about them."""
+"""Tickets about workers, and chats about them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from queenright import api
-from queenright.client.address import path
-from queenright.client.answers import body
-from queenright.client.synchronous.group import Group
+from queenright.client.address import build_path
+from queenright.client.responses import json_body
+from queenright.client.synchronous.resource import Resource
 
 
-class Tickets(Group):
+class Tickets(Resource):
     """The tickets of a service."""
 
     def list(
@@ -22,8 +22,8 @@ class Tickets(Group):
         since: float | None = None,
         limit: int | None = None,
     ) -> Iterator[api.Ticket]:
-        """Yield tickets, newest first, open or not; ``since``: seconds since the epoch."""
-        return self._ask.every(
+        """Yield open and closed tickets, newest first; ``since`` is in seconds since the epoch."""
+        return self._transport.list_models(
             api.Ticket,
             "/api/tickets",
             "tickets",
@@ -35,48 +35,60 @@ class Tickets(Group):
         )
 
     def incidents(self) -> Sequence[api.Incident]:
-        """Return the incidents of the last seven days, newest first: tickets that share a cause."""
-        return (self._ask.one(api.Incidents, "/api/incidents")).incidents
+        """Return the incidents of the last seven days, newest first."""
+        return (self._transport.get_model(api.Incidents, "/api/incidents")).incidents
 
     def get(self, ticket_id: str) -> api.Ticket:
-        """Return one ticket."""
-        return self._ask.one(api.Ticket, _of(ticket_id))
+        """Return a ticket."""
+        return self._transport.get_model(api.Ticket, _ticket_path(ticket_id))
 
     def acknowledge(
         self, ticket_id: str, *, by: str | None = None, via: str | None = None, note: str | None = None
     ) -> api.Ticket:
-        """Say that a person has it in hand: nobody is reminded of it any more."""
-        return self._ask.acted(api.Ticket, _of(ticket_id, "acknowledge"), body(by=by, via=via, note=note))
+        """Acknowledge a ticket: reminders stop."""
+        return self._transport.send_for_model(
+            api.Ticket, _ticket_path(ticket_id, "acknowledge"), json_body(by=by, via=via, note=note)
+        )
 
     def unacknowledge(self, ticket_id: str, *, by: str | None = None, via: str | None = None) -> api.Ticket:
-        """Say that nobody has it in hand any more: reminders count anew."""
-        return self._ask.acted(api.Ticket, _of(ticket_id, "unacknowledge"), body(by=by, via=via))
+        """Withdraw an acknowledgement: reminders start again."""
+        return self._transport.send_for_model(
+            api.Ticket, _ticket_path(ticket_id, "unacknowledge"), json_body(by=by, via=via)
+        )
 
     def dismiss(self, ticket_id: str, reason: str, *, by: str | None = None) -> api.Ticket:
-        """Say that it is nothing."""
-        return self._ask.acted(api.Ticket, _of(ticket_id, "dismiss"), body(reason=reason, by=by))
+        """Dismiss a ticket as no problem."""
+        return self._transport.send_for_model(
+            api.Ticket, _ticket_path(ticket_id, "dismiss"), json_body(reason=reason, by=by)
+        )
 
     def resolve(self, ticket_id: str, reason: str, *, by: str | None = None) -> api.Ticket:
-        """Close a ticket about a failed recovery: a person has settled it some other way."""
-        return self._ask.acted(api.Ticket, _of(ticket_id, "resolve"), body(reason=reason, by=by))
+        """Resolve a ticket that a person has dealt with, such as one about a failed recovery."""
+        return self._transport.send_for_model(
+            api.Ticket, _ticket_path(ticket_id, "resolve"), json_body(reason=reason, by=by)
+        )
 
     def timeline(self, ticket_id: str) -> api.Timeline:
-        """Return what happened to a ticket, oldest first."""
-        return self._ask.one(api.Timeline, _of(ticket_id, "timeline"))
+        """Return the timeline of a ticket, oldest first."""
+        return self._transport.get_model(api.Timeline, _ticket_path(ticket_id, "timeline"))
 
     def chat(
         self, ticket_id: str, message: str, *, by: str | None = None, act: bool | None = None
     ) -> api.ChatMessage:
-        """Ask the queen about a ticket, and return what she answers; ``act``: it is an order."""
-        return self._ask.acted(api.ChatMessage, _of(ticket_id, "chat"), body(message=message, by=by, act=act))
+        """Send the queen a message about a ticket and return her answer; ``act``: it is an order."""
+        return self._transport.send_for_model(
+            api.ChatMessage, _ticket_path(ticket_id, "chat"), json_body(message=message, by=by, act=act)
+        )
 
     def messages(
         self, ticket_id: str, *, after: str | None = None, limit: int | None = None
     ) -> Sequence[api.ChatMessage]:
-        """Return what was said about a ticket, oldest first: the newest, or what came after a message."""
-        found = self._ask.one(api.ChatMessages, _of(ticket_id, "chat"), after=after, limit=limit)
+        """Return the newest messages about a ticket, or those after a message, oldest first."""
+        found = self._transport.get_model(
+            api.ChatMessages, _ticket_path(ticket_id, "chat"), after=after, limit=limit
+        )
         return found.messages
 
 
-def _of(ticket_id: str, *parts: str) -> str:
-    return path("api", "tickets", ticket_id, *parts)
+def _ticket_path(ticket_id: str, *parts: str) -> str:
+    return build_path("api", "tickets", ticket_id, *parts)

@@ -1,100 +1,105 @@
-"""What is done to workers and tickets from several screens: asked for, confirmed, carried out."""
+"""Actions on workers, tickets and breakers that several screens offer: prompt, confirm, execute."""
 
 from __future__ import annotations
 
-from queenright.tui.screens.base import Base
-from queenright.tui.screens.dialogs import Ask, Confirm
-from queenright.tui.values import Ticket, Worker
+from queenright.tui.models import Ticket, Worker
+from queenright.tui.screens.base import AppScreen
+from queenright.tui.screens.dialogs import ConfirmDialog, PromptDialog
 
 
-def nudge(screen: Base, worker: Worker) -> None:
-    """Ask what a worker is to be told, and tell it."""
+def nudge(screen: AppScreen, worker: Worker) -> None:
+    """Ask for a message, and nudge a worker with it."""
 
-    def answered(message: str | None) -> None:
+    def on_answer(message: str | None) -> None:
         if message is not None:
-            screen.act(lambda: _nudge(screen, worker, message))
+            screen.run_in_background(lambda: _nudge(screen, worker, message))
 
     screen.app.push_screen(
-        Ask(
+        PromptDialog(
             f"Nudge {worker.agent_id}",
-            "It goes into the worker's context.",
-            "the usual reminder, if this is left empty",
-            needed=False,
+            "The message is added to the worker's context.",
+            "message; empty sends the usual reminder",
+            is_required=False,
         ),
-        answered,
+        on_answer,
     )
 
 
-def terminate(screen: Base, worker: Worker) -> None:
-    """Ask why a worker is to be stopped and whether it really is, and stop it."""
+def terminate(screen: AppScreen, worker: Worker) -> None:
+    """Ask for a reason and a confirmation, and terminate a worker."""
 
-    def confirmed(yes: bool | None, reason: str) -> None:
+    def on_confirm(yes: bool | None, reason: str) -> None:
         if yes:
-            screen.act(lambda: _terminate(screen, worker, reason))
+            screen.run_in_background(lambda: _terminate(screen, worker, reason))
 
-    def answered(reason: str | None) -> None:
+    def on_answer(reason: str | None) -> None:
         if reason is not None:
             screen.app.push_screen(
-                Confirm(f"Terminate {worker.agent_id}?", f"Session {worker.session_id}. Because: {reason}"),
-                lambda yes: confirmed(yes, reason),
+                ConfirmDialog(
+                    f"Terminate {worker.agent_id}?", f"Session {worker.session_id}. Reason: {reason}"
+                ),
+                lambda yes: on_confirm(yes, reason),
             )
 
     screen.app.push_screen(
-        Ask(
+        PromptDialog(
             f"Terminate {worker.agent_id}",
-            "Its state is saved, and it stops. You are asked once more.",
-            "why; it is kept",
-            needed=True,
+            "The worker saves its state and stops. You will be asked to confirm.",
+            "reason, for the audit trail",
+            is_required=True,
         ),
-        answered,
+        on_answer,
     )
 
 
-def acknowledge(screen: Base, ticket: Ticket) -> None:
-    """Ask whether a ticket is to be taken, and say that a person has it in hand."""
+def acknowledge(screen: AppScreen, ticket: Ticket) -> None:
+    """Ask for confirmation, and acknowledge a ticket."""
 
-    def confirmed(yes: bool | None) -> None:
+    def on_confirm(yes: bool | None) -> None:
         if yes:
-            screen.act(lambda: _acknowledge(screen, ticket))
+            screen.run_in_background(lambda: _acknowledge(screen, ticket))
 
     screen.app.push_screen(
-        Confirm(f"Take the ticket on {ticket.agent_id}?", f"{ticket.cause} Nobody is reminded of it then."),
-        confirmed,
+        ConfirmDialog(f"Acknowledge the ticket on {ticket.agent_id}?", f"{ticket.cause} Reminders stop."),
+        on_confirm,
     )
 
 
-def reset(screen: Base, breaker: str) -> None:
-    """Ask whether a circuit breaker is to be closed, and close it."""
+def reset(screen: AppScreen, breaker: str) -> None:
+    """Ask for confirmation, and close a circuit breaker."""
 
-    def confirmed(yes: bool | None) -> None:
+    def on_confirm(yes: bool | None) -> None:
         if yes:
-            screen.act(lambda: _reset(screen, breaker))
+            screen.run_in_background(lambda: _reset(screen, breaker))
 
     screen.app.push_screen(
-        Confirm(f"Reset {breaker}?", "It is closed: calls go through again, and failures count anew."),
-        confirmed,
+        ConfirmDialog(
+            f"Reset {breaker}?",
+            "The breaker closes: calls go through again, and failures are counted from zero.",
+        ),
+        on_confirm,
     )
 
 
-async def _reset(screen: Base, breaker: str) -> None:
-    await screen.shared.link.reset(breaker)
-    screen.shared.fleet.stale.add("breakers")
-    screen.shared.say("healthy", f"breaker {breaker} is closed")
+async def _reset(screen: AppScreen, breaker: str) -> None:
+    await screen.app_state.gateway.reset_breaker(breaker)
+    screen.app_state.fleet.stale.add("breakers")
+    screen.app_state.set_status("healthy", f"breaker {breaker} is closed")
 
 
-async def _nudge(screen: Base, worker: Worker, message: str) -> None:
-    shared = screen.shared
-    shared.say("act", f"{worker.agent_id} is nudged …")
-    shared.say("act", f"nudge of {worker.agent_id}: {await shared.link.nudge(worker, message)}")
+async def _nudge(screen: AppScreen, worker: Worker, message: str) -> None:
+    state = screen.app_state
+    state.set_status("act", f"nudging {worker.agent_id} …")
+    state.set_status("act", f"nudge {worker.agent_id}: {await state.gateway.nudge(worker, message)}")
 
 
-async def _terminate(screen: Base, worker: Worker, reason: str) -> None:
-    shared = screen.shared
-    shared.say("act", f"{worker.agent_id} is asked to save its state and stop …")
-    shared.say("act", f"end of {worker.agent_id}: {await shared.link.terminate(worker, reason)}")
+async def _terminate(screen: AppScreen, worker: Worker, reason: str) -> None:
+    state = screen.app_state
+    state.set_status("act", f"terminating {worker.agent_id} …")
+    state.set_status("act", f"terminate {worker.agent_id}: {await state.gateway.terminate(worker, reason)}")
 
 
-async def _acknowledge(screen: Base, ticket: Ticket) -> None:
-    await screen.shared.link.acknowledge(ticket.ticket_id)
-    screen.shared.fleet.stale.add("tickets")
-    screen.shared.say("act", f"the ticket on {ticket.agent_id} is yours")
+async def _acknowledge(screen: AppScreen, ticket: Ticket) -> None:
+    await screen.app_state.gateway.acknowledge(ticket.ticket_id)
+    screen.app_state.fleet.stale.add("tickets")
+    screen.app_state.set_status("act", f"acknowledged the ticket on {ticket.agent_id}")

@@ -1,4 +1,4 @@
-"""What every screen has: the line above, notices, a command line, and words on what was just done."""
+"""The base of all screens: top bar, notices, status line and command line."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from textual.screen import Screen
 from textual.widgets import Footer, Input
 
 from queenright.instrumentation.errors import QueenrightError
-from queenright.tui.commands import Command, parse, words_of
-from queenright.tui.screens.dialogs import Help
-from queenright.tui.shared import Shared
-from queenright.tui.values import Moment, Ticket
-from queenright.tui.widgets.bars import Brief, TopLine
+from queenright.tui.app_state import AppState
+from queenright.tui.commands import Command, message_text, parse_command
+from queenright.tui.models import FleetEvent, Ticket
+from queenright.tui.screens.dialogs import HelpDialog
+from queenright.tui.widgets.bars import StatusLine, TopBar
 from queenright.tui.widgets.noticeboard import Noticeboard
 
 
 class OpenTalk(Message):
-    """Somebody wants to talk with an agent that is loaded."""
+    """Request to open a talk with a loaded agent."""
 
     def __init__(self, agent_id: str) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class OpenTalk(Message):
 
 
 class OpenWorker(Message):
-    """Somebody wants to see one worker."""
+    """Request to open a worker."""
 
     def __init__(self, key: str) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class OpenWorker(Message):
 
 
 class OpenQueen(Message):
-    """Somebody wants to talk with the queen about a ticket."""
+    """Request to chat with the queen about a ticket."""
 
     def __init__(self, ticket_id: str) -> None:
         super().__init__()
@@ -48,187 +48,187 @@ class OpenQueen(Message):
 
 
 class DismissNotice(Message):
-    """Somebody has seen the newest notice."""
+    """Request to dismiss the newest notice."""
 
 
-class Failed(Message):
-    """Something went wrong here that nobody thought of."""
+class ErrorOccurred(Message):
+    """An unexpected error on a screen."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
         self.error = error
 
 
-class Base(Screen[None]):
+class AppScreen(Screen[None]):
     """
-    A screen.
+    The base of all screens.
 
     Args:
-        shared: What all screens share.
+        app_state: State that all screens share.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("escape", "back", "Back"),
         ("slash", "command", "Command"),
     ]
-    COMMAND_HINT: ClassVar[str] = "a command: /help lists them all"
+    COMMAND_HINT: ClassVar[str] = "command; /help lists all"
     ALWAYS_TYPING: ClassVar[bool] = False
-    """Whether the command line is what the screen is there for."""
+    """Whether the command line is always shown, because the screen is a conversation."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, app_state: AppState) -> None:
         super().__init__()
-        self.shared = shared
-        self._brush = asyncio.Lock()
+        self.app_state = app_state
+        self._draw_lock = asyncio.Lock()
 
     def compose(self) -> ComposeResult:
-        """Lay it out; ``body`` is what is between the lines."""
-        yield TopLine()
-        yield from self.body()
-        yield Brief()
+        """Compose the screen around ``compose_body``."""
+        yield TopBar()
+        yield from self.compose_body()
+        yield StatusLine()
         yield Input(
             placeholder=self.COMMAND_HINT,
-            id="typed",
-            classes="" if self.ALWAYS_TYPING else "away",
+            id="input",
+            classes="" if self.ALWAYS_TYPING else "hidden",
             select_on_focus=False,
         )
         yield Footer(show_command_palette=False)
         yield Noticeboard()
 
-    def body(self) -> ComposeResult:
-        """Lay out what this screen is about."""
+    def compose_body(self) -> ComposeResult:
+        """Compose the content of the screen."""
         yield from ()
 
-    async def paint(self) -> None:
-        """Show everything as it is known now; one at a time."""
-        async with self._brush:
-            # A screen that comes or goes has not all of its parts.
+    async def redraw(self) -> None:
+        """Draw the screen; concurrent calls wait for each other."""
+        async with self._draw_lock:
+            # A screen that is being mounted or removed lacks some of its widgets.
             with contextlib.suppress(NoMatches):
                 await self.draw()
 
     async def draw(self) -> None:
-        """Show everything as it is known now, part by part."""
-        shared = self.shared
-        self.query_one(TopLine).show(
-            shared.link.url, shared.fleet, shared.away, has_answered=shared.has_answered
+        """Update all widgets from the state."""
+        state = self.app_state
+        self.query_one(TopBar).show(
+            state.gateway.url, state.fleet, state.outage, has_connected=state.has_connected
         )
-        self.query_one(Brief).show(*shared.said)
-        await self.query_one(Noticeboard).show(shared.notices)
+        self.query_one(StatusLine).show(*state.status)
+        await self.query_one(Noticeboard).show(state.notices)
 
-    def see(self, event: Moment) -> None:
-        """Take in one event of the fleet."""
+    def handle_event(self, event: FleetEvent) -> None:
+        """Handle an event of the fleet."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer no command line where there is one."""
+        """Hide the command key where the command line is always shown."""
         return not (action == "command" and self.ALWAYS_TYPING)
 
     def ticket(self) -> Ticket | None:
-        """Return the ticket that this screen is about now."""
-        return next(iter(self.shared.fleet.live_tickets), None)
+        """Return the ticket that is selected on this screen."""
+        return next(iter(self.app_state.fleet.open_tickets), None)
 
-    # -- typing ---------------------------------------------------------------------------------
+    # -- command line ---------------------------------------------------------------------------------
 
     def action_command(self) -> None:
-        """Begin to type a command."""
-        typed = self.query_one("#typed", Input)
-        typed.remove_class("away")
-        if not typed.value:
-            typed.value = "/"
-            typed.cursor_position = 1
-        typed.focus()
+        """Open the command line."""
+        line = self.query_one("#input", Input)
+        line.remove_class("hidden")
+        if not line.value:
+            line.value = "/"
+            line.cursor_position = 1
+        line.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Do what was typed."""
+        """Execute a command, or handle a message."""
         line = event.value.strip()
         event.input.value = ""
-        self._typed_enough()
+        self._end_typing()
         if not line:
             return
         try:
-            command = parse(line)
+            command = parse_command(line)
         except QueenrightError as error:
-            self.shared.say("failing", str(error))
+            self.app_state.set_status("failing", str(error))
             return
         try:
             if command is None:
-                self.words(words_of(line))
+                self.handle_message(message_text(line))
             else:
-                self.command(command)
+                self.handle_command(command)
         except Exception as error:
-            self.post_message(Failed(error))
+            self.post_message(ErrorOccurred(error))
 
-    def words(self, text: str) -> None:
-        """Take words that are no command."""
-        self.shared.say("act", "nobody listens here; /talk <agent> opens a talk with an agent that is loaded")
+    def handle_message(self, text: str) -> None:
+        """Handle a message."""
+        self.app_state.set_status("act", "messages need a talk; /talk <agent> opens one with a loaded agent")
 
-    def command(self, command: Command) -> None:
-        """Carry out a command."""
+    def handle_command(self, command: Command) -> None:
+        """Execute a command."""
         match command.name:
             case "help":
-                self.app.push_screen(Help())
+                self.app.push_screen(HelpDialog())
             case "worker":
                 self._open_worker(command.argument)
             case "talk":
                 self.post_message(OpenTalk(command.argument))
             case "load":
-                self.act(lambda: self._load(command.argument))
+                self.run_in_background(lambda: self._load(command.argument))
             case "unload":
-                self.act(lambda: self._unload(command.argument))
+                self.run_in_background(lambda: self._unload(command.argument))
             case _:
-                self.shared.say(
-                    "act", f"/{command.name} is for a talk with an agent; /talk <agent> opens one"
+                self.app_state.set_status(
+                    "act", f"/{command.name} needs a talk; /talk <agent> opens one with a loaded agent"
                 )
 
     def _open_worker(self, name: str) -> None:
-        found = self.shared.fleet.worker(name)
-        if found is None:
-            self.shared.say("failing", f"there is no worker {name!r}")
+        worker = self.app_state.fleet.worker(name)
+        if worker is None:
+            self.app_state.set_status("failing", f"unknown worker {name!r}")
         else:
-            self.post_message(OpenWorker(found.key))
+            self.post_message(OpenWorker(worker.key))
 
     async def _load(self, path: str) -> None:
-        agent_id = await self.shared.link.load(path)
-        self.shared.say("healthy", f"{agent_id} is loaded")
+        agent_id = await self.app_state.gateway.load(path)
+        self.app_state.set_status("healthy", f"{agent_id} is loaded")
         self.post_message(OpenTalk(agent_id))
 
     async def _unload(self, agent_id: str) -> None:
-        await self.shared.link.unload(agent_id)
-        self.shared.say("healthy", f"{agent_id} is unloaded; its runs are paused")
+        await self.app_state.gateway.unload(agent_id)
+        self.app_state.set_status("healthy", f"{agent_id} is unloaded; its runs are paused")
 
-    def act(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do something that takes a while beside all else; what goes wrong is said."""
+    def run_in_background(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run an action in the background; errors are shown in the status line."""
 
-        async def working() -> None:
+        async def run() -> None:
             try:
                 await work()
             except QueenrightError as error:
-                self.shared.say("failing", str(error))
+                self.app_state.set_status("failing", str(error))
             except Exception as error:
-                self.post_message(Failed(error))
+                self.post_message(ErrorOccurred(error))
 
-        self.run_worker(working(), group="acts")
+        self.run_worker(run(), group="actions")
 
-    # -- going back -----------------------------------------------------------------------------
+    # -- navigation -----------------------------------------------------------------------------
 
     def action_back(self) -> None:
-        """Dismiss the newest notice; else stop typing; else leave this screen."""
-        typed = self.query_one("#typed", Input)
-        if len(self.shared.notices):
+        """Dismiss the newest notice, or close the command line, or leave this screen."""
+        line = self.query_one("#input", Input)
+        if len(self.app_state.notices):
             self.post_message(DismissNotice())
-        elif typed.has_focus and (typed.value or not self.ALWAYS_TYPING):
-            typed.value = ""
-            self._typed_enough()
+        elif line.has_focus and (line.value or not self.ALWAYS_TYPING):
+            line.value = ""
+            self._end_typing()
         else:
             self.leave()
 
     def leave(self) -> None:
-        """Go back to the screen below; the last one stays."""
-        if len([one for one in self.app.screen_stack if isinstance(one, Base)]) > 1:
+        """Go back to the previous screen; the last one stays."""
+        if len([one for one in self.app.screen_stack if isinstance(one, AppScreen)]) > 1:
             self.dismiss()
 
-    def _typed_enough(self) -> None:
+    def _end_typing(self) -> None:
         if not self.ALWAYS_TYPING:
-            self.query_one("#typed", Input).add_class("away")
+            self.query_one("#input", Input).add_class("hidden")
             self.focus_list()
 
     def focus_list(self) -> None:
-        """Give the keys to what is moved through here."""
+        """Focus the main list of the screen."""

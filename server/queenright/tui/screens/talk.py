@@ -1,4 +1,4 @@
-"""A talk with an agent that is loaded: what is typed goes to its active graph, what that says comes in."""
+"""A conversation with a loaded agent: messages go to its active graph, whose text streams in."""
 
 from __future__ import annotations
 
@@ -14,198 +14,204 @@ from textual.widgets import Input, Static
 from queenright.client.notices import Notice
 from queenright.instrumentation.errors import QueenrightError
 from queenright.tui import styles
+from queenright.tui.app_state import AppState
 from queenright.tui.commands import Command
 from queenright.tui.conversation import Conversation
-from queenright.tui.graph_picture import data_lines, graph_lines
-from queenright.tui.screens.base import Base
-from queenright.tui.shared import Shared
-from queenright.tui.values import Graph, Moment, Ticket
+from queenright.tui.formatting import clip
+from queenright.tui.graph_view import graph_lines, memory_lines
+from queenright.tui.models import FleetEvent, Graph, Ticket
+from queenright.tui.screens.base import AppScreen
 from queenright.tui.widgets.chat import Chat
-from queenright.tui.words import clipped
 
 
-class TalkScreen(Base):
+class TalkScreen(AppScreen):
     """
-    A talk with one agent.
+    A conversation with one agent.
 
     Args:
-        shared: What all screens share.
+        app_state: State that all screens share.
         agent_id: The agent.
     """
 
     ALWAYS_TYPING: ClassVar[bool] = True
-    COMMAND_HINT: ClassVar[str] = "say something · /graphs /graph <id> /nodes /data /load <path> /help"
+    COMMAND_HINT: ClassVar[str] = "message · /graphs /graph <id> /nodes /data /load <path> /help"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("pageup", "scroll(-1)", "Scroll", key_display="PgUp/PgDn"),
         Binding("pagedown", "scroll(1)", "Scroll", show=False),
     ]
 
-    def __init__(self, shared: Shared, agent_id: str) -> None:
-        super().__init__(shared)
+    def __init__(self, app_state: AppState, agent_id: str) -> None:
+        super().__init__(app_state)
         self.agent_id = agent_id
         self.conversation = Conversation(agent_id)
         self._graphs: list[Graph] = []
-        self._order = asyncio.Lock()
-        """What comes is taken in one after the other, and not while what was said before is read."""
+        self._lock = asyncio.Lock()
+        """Serialises events, and loading the transcript."""
         self._ready = asyncio.Event()
-        """What was said before is there, or cannot be had."""
+        """Set once the transcript is loaded, or failed to load."""
 
-    def body(self) -> ComposeResult:
-        """Lay out its graphs above, the talk below."""
+    def compose_body(self) -> ComposeResult:
+        """Compose the list of graphs and the conversation."""
         yield Static(id="graphs")
         yield Chat(name="chat")
 
     def on_mount(self) -> None:
-        """Begin to listen."""
-        self.shared.talked.add(self.agent_id)
-        self.act(self._events)
-        self.query_one("#typed", Input).focus()
+        """Follow the agent."""
+        self.app_state.chatted_agents.add(self.agent_id)
+        self.run_in_background(self._follow_events)
+        self.query_one("#input", Input).focus()
 
     def ticket(self) -> Ticket | None:
         """Return the agent's ticket."""
-        return self.shared.fleet.ticket_of(self.agent_id)
+        return self.app_state.fleet.worst_ticket_of(self.agent_id)
 
     async def draw(self) -> None:
-        """Show everything as it is known now."""
+        """Update all widgets from the state."""
         await super().draw()
         self.query_one("#graphs", Static).update(self._header())
-        shown = self.conversation.said
-        waiting = "" if shown else "Nothing has been said yet: what you type starts a run, or answers one."
+        shown = self.conversation.entries
+        waiting = (
+            "" if shown else "No messages yet. A message starts a run, or answers one that waits for input."
+        )
         await self.query_one(Chat).show(shown, waiting)
 
     def _header(self) -> Text:
-        line = Text(f" {clipped(self.agent_id, 30)} ", style="bold", no_wrap=True, overflow="ellipsis")
-        worker = self.shared.fleet.worker(self.agent_id)
+        line = Text(f" {clip(self.agent_id, 30)} ", style="bold", no_wrap=True, overflow="ellipsis")
+        worker = self.app_state.fleet.worker(self.agent_id)
         if worker is not None:
-            line.append_text(styles.word(worker.outcome or worker.state)).append("  ")
+            line.append_text(styles.label(worker.outcome or worker.state)).append("  ")
         for one in self._graphs:
-            chosen = one.graph_id == self.conversation.active
-            said = f"[{one.graph_id}]" if chosen else f" {one.graph_id} "
-            line.append(said, style="bold" if chosen else styles.DIM)
+            chosen = one.graph_id == self.conversation.active_graph
+            name = f"[{one.graph_id}]" if chosen else f" {one.graph_id} "
+            line.append(name, style="bold" if chosen else styles.DIM)
         return line
 
-    # -- what is typed --------------------------------------------------------------------------
+    # -- input -------------------------------------------------------------------------------
 
-    def words(self, text: str) -> None:
-        """Say something to the agent."""
-        self.act(lambda: self._say(text))
+    def handle_message(self, text: str) -> None:
+        """Send a message to the agent."""
+        self.run_in_background(lambda: self._send(text))
 
-    async def _say(self, text: str) -> None:
+    async def _send(self, text: str) -> None:
         await self._ready.wait()
-        self.conversation.typed(text, self.shared.link.by, self.shared.clock())
-        self.shared.say("act", await self.shared.link.say(self.agent_id, text))
+        self.conversation.add_user_message(text, self.app_state.gateway.by, self.app_state.clock())
+        self.app_state.set_status("act", await self.app_state.gateway.send_message(self.agent_id, text))
 
-    def command(self, command: Command) -> None:
-        """Carry out a command; those on graphs are about this agent's."""
-        name, given = command.name, command.argument
-        does: dict[str, Callable[[], None]] = {
-            "graphs": lambda: self.act(self._list_graphs),
-            "graph": lambda: self.act(lambda: self._switch(given)),
-            "nodes": lambda: self.act(self._show_nodes),
-            "data": lambda: self.act(self._show_data),
-            "load": lambda: self.act(lambda: self._load(given)),
+    def handle_command(self, command: Command) -> None:
+        """Execute a command; graph commands apply to this agent."""
+        name, argument = command.name, command.argument
+        actions: dict[str, Callable[[], None]] = {
+            "graphs": lambda: self.run_in_background(self._list_graphs),
+            "graph": lambda: self.run_in_background(lambda: self._switch(argument)),
+            "nodes": lambda: self.run_in_background(self._show_nodes),
+            "data": lambda: self.run_in_background(self._show_data),
+            "load": lambda: self.run_in_background(lambda: self._load(argument)),
         }
-        if name == "unload" and given != self.agent_id:
-            self.act(lambda: self._remove(given))
-        elif name in does:
-            does[name]()
+        if name == "unload" and argument != self.agent_id:
+            self.run_in_background(lambda: self._remove(argument))
+        elif name in actions:
+            actions[name]()
         else:
-            super().command(command)
+            super().handle_command(command)
 
     async def _list_graphs(self) -> None:
-        await self._read_graphs()
+        await self._refresh_graphs()
         lines = [
             f"{'▸' if one.active else ' '} {one.graph_id}"
-            f"{', its own' if one.primary else ''}"
+            f"{', primary' if one.primary else ''}"
             f"{f', {one.running} run' + ('s' if one.running > 1 else '') if one.running else ', idle'}"
-            f"{', waiting for you at ' + ', '.join(one.waiting) if one.waiting else ''}"
+            f"{', waiting for input at ' + ', '.join(one.waiting) if one.waiting else ''}"
             for one in self._graphs
         ]
-        self.conversation.note("\n".join(lines), self.shared.clock())
+        self.conversation.add_note("\n".join(lines), self.app_state.clock())
 
     async def _show_nodes(self) -> None:
-        active = self.conversation.active
-        lines = graph_lines(await self.shared.link.nodes(self.agent_id, active))
-        self.conversation.note("\n".join([f"{active}:", *lines]), self.shared.clock())
+        graph_id = self.conversation.active_graph
+        lines = graph_lines(await self.app_state.gateway.nodes(self.agent_id, graph_id))
+        self.conversation.add_note("\n".join([f"{graph_id}:", *lines]), self.app_state.clock())
 
     async def _show_data(self) -> None:
-        lines = data_lines(await self.shared.link.data(self.agent_id, self.conversation.active))
-        none = f"the session of {self.conversation.active} knows nothing yet"
-        self.conversation.note("\n".join(lines) or none, self.shared.clock())
+        lines = memory_lines(
+            await self.app_state.gateway.session_memory(self.agent_id, self.conversation.active_graph)
+        )
+        empty = f"the session of {self.conversation.active_graph} has no memory yet"
+        self.conversation.add_note("\n".join(lines) or empty, self.app_state.clock())
 
     async def _switch(self, graph_id: str) -> None:
-        await self.shared.link.switch(self.agent_id, graph_id)
-        await self._read_graphs()
+        await self.app_state.gateway.set_active_graph(self.agent_id, graph_id)
+        await self._refresh_graphs()
 
     async def _load(self, path: str) -> None:
-        graph_id = await self.shared.link.add_graph(self.agent_id, path)
-        await self._read_graphs()
-        self.shared.say("healthy", f"graph {graph_id} is loaded; /graph {graph_id} talks with it")
+        graph_id = await self.app_state.gateway.add_graph(self.agent_id, path)
+        await self._refresh_graphs()
+        self.app_state.set_status("healthy", f"graph {graph_id} is loaded; /graph {graph_id} switches to it")
 
     async def _remove(self, graph_id: str) -> None:
-        await self.shared.link.remove_graph(self.agent_id, graph_id)
-        await self._read_graphs()
-        self.shared.say("healthy", f"graph {graph_id} is unloaded")
+        await self.app_state.gateway.remove_graph(self.agent_id, graph_id)
+        await self._refresh_graphs()
+        self.app_state.set_status("healthy", f"graph {graph_id} is unloaded")
 
     async def _unload(self, agent_id: str) -> None:
         await super()._unload(agent_id)
         self.leave()
 
-    async def _read_graphs(self) -> None:
-        async with self._order:
-            await self._read(anew=False)
+    async def _refresh_graphs(self) -> None:
+        async with self._lock:
+            await self._load_graphs(reload=False)
 
-    async def _read(self, *, anew: bool) -> None:
-        """Read which graphs there are, and what was said with the active one if that is another, or anew."""
-        self._graphs = await self.shared.link.graphs(self.agent_id)
+    async def _load_graphs(self, *, reload: bool) -> None:
+        """Load the graphs; load the transcript if the active graph changed or ``reload`` is set."""
+        self._graphs = await self.app_state.gateway.graphs(self.agent_id)
         active = next((one.graph_id for one in self._graphs if one.active), "")
-        if self.conversation.switch(active, self.shared.clock()) or anew:
-            mark = len(self.conversation.said)
-            self.conversation.take_before(await self.shared.link.before(self.agent_id, active), mark)
+        if self.conversation.switch_graph(active, self.app_state.clock()) or reload:
+            mark = len(self.conversation.entries)
+            self.conversation.load_transcript(
+                await self.app_state.gateway.transcript(self.agent_id, active), mark
+            )
 
-    # -- what it says ---------------------------------------------------------------------------
+    # -- output -------------------------------------------------------------------------------
 
-    async def _events(self) -> None:
+    async def _follow_events(self) -> None:
         try:
-            async for event in self.shared.link.talk_events(self._told):
+            async for event in self.app_state.gateway.conversation_events(self._on_notice):
                 await self._ready.wait()
-                if self._may_be_its(event):
-                    await self._hear(event)
+                if self._may_be_own(event):
+                    await self._handle_own_event(event)
         except QueenrightError as error:
-            self.shared.say("failing", f"what {self.agent_id} says does not come: {error}")
+            self.app_state.set_status("failing", f"messages of {self.agent_id} failed: {error}")
 
-    async def _hear(self, event: Moment) -> None:
-        async with self._order:
-            if await self.shared.owners.belongs(event, self.agent_id):
-                self.conversation.see(event)
+    async def _handle_own_event(self, event: FleetEvent) -> None:
+        async with self._lock:
+            if await self.app_state.run_ownership.is_run_of(event, self.agent_id):
+                self.conversation.handle_event(event)
 
-    def _told(self, notice: Notice) -> None:
-        """Read what was said before as soon as what is said from now on comes; also after a break."""
+    def _on_notice(self, notice: Notice) -> None:
+        """Load the transcript once new events arrive, and again after a break."""
         if notice.kind in ("connected", "reset", "dropped"):
-            self.act(self._read_before)
+            self.run_in_background(self._load_transcript)
 
-    async def _read_before(self) -> None:
+    async def _load_transcript(self) -> None:
         try:
-            async with self._order:
-                await self._read(anew=True)
+            async with self._lock:
+                await self._load_graphs(reload=True)
         finally:
             self._ready.set()
 
-    def _may_be_its(self, event: Moment) -> bool:
-        """Return whether an event names one of its graphs."""
+    def _may_be_own(self, event: FleetEvent) -> bool:
+        """Return whether an event names one of the agent's graphs."""
         return event.graph_id in {one.graph_id for one in self._graphs}
 
-    def see(self, event: Moment) -> None:
-        """Look at its graphs again when somebody has changed them."""
+    def handle_event(self, event: FleetEvent) -> None:
+        """Refresh the graphs when someone has changed them."""
         if event.type != "agent_operated" or event.agent_id != self.agent_id:
             return
         match event.data.get("what"):
             case "switch_graph" | "add_graph" | "remove_graph":
-                self.act(self._read_graphs)
+                self.run_in_background(self._refresh_graphs)
             case "unload":
-                self.conversation.note(f"{self.agent_id} was unloaded by {event.data['by']}", event.time)
+                self.conversation.add_note(f"{self.agent_id} was unloaded by {event.data['by']}", event.time)
 
     def action_scroll(self, pages: int) -> None:
-        """Move through what was said."""
+        """Scroll the conversation."""
         chat = self.query_one(Chat)
         chat.scroll_relative(y=pages * max(chat.size.height - 1, 1), animate=False)

@@ -1,4 +1,4 @@
-"""One worker: vital signs, its states over time, its stream of steps."""
+"""One worker: health, states over time, event stream."""
 
 from __future__ import annotations
 
@@ -12,80 +12,80 @@ from textual.widgets import Static
 
 from queenright.instrumentation.money import format_dollars
 from queenright.tui import styles
+from queenright.tui.formatting import clip, clock_time, short_duration, short_number, sparkline
+from queenright.tui.models import Ticket, Worker
 from queenright.tui.screens import actions
 from queenright.tui.screens.base import OpenTalk
-from queenright.tui.screens.following import Following
-from queenright.tui.values import Ticket, Worker
-from queenright.tui.widgets.lines import Lines
-from queenright.tui.words import ago, amount, clipped, clock_time, spark
+from queenright.tui.screens.worker_stream import WorkerStreamScreen
+from queenright.tui.widgets.event_log import EventLog
 
 _HOUR: Final = 3_600.0
-_LETTERS: Final = 24
+_MAX_VERDICTS: Final = 24
 
 
-class WorkerScreen(Following):
-    """One worker, and what it does."""
+class WorkerScreen(WorkerStreamScreen):
+    """Health and event stream of one worker."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("n", "nudge", "Nudge"),
         ("t", "terminate", "Terminate"),
-        ("a", "acknowledge", "Take"),
+        ("a", "acknowledge", "Ack"),
         ("c", "talk", "Talk"),
     ]
 
-    def body(self) -> ComposeResult:
-        """Lay out vital signs above, and the stream below."""
+    def compose_body(self) -> ComposeResult:
+        """Compose the health summary and the event stream."""
         yield Static(id="vitals")
-        yield Lines(name="stream")
+        yield EventLog(name="stream")
 
     def on_mount(self) -> None:
-        """Begin to follow it."""
+        """Follow the worker."""
         self.follow()
         self.focus_list()
 
     def focus_list(self) -> None:
-        """Give the keys to the stream."""
+        """Focus the event stream."""
         self.query_one("#stream").focus()
 
     def ticket(self) -> Ticket | None:
         """Return the worker's ticket."""
-        return self.shared.fleet.ticket_of(self.agent_id)
+        return self.app_state.fleet.worst_ticket_of(self.agent_id)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Show only what there is something for."""
+        """Enable only actions that apply."""
         if action == "acknowledge":
             ticket = self.ticket()
-            return ticket is not None and ticket.live
+            return ticket is not None and ticket.is_open
         return True
 
     async def draw(self) -> None:
-        """Show everything as it is known now."""
+        """Update all widgets from the state."""
         await super().draw()
         worker = self.worker
         vitals = self.query_one("#vitals", Static)
         if worker is None:
-            vitals.update(styles.styled(f"No worker {self.agent_id!r} is known.", styles.DIM))
+            vitals.update(styles.styled(f"Unknown worker {self.agent_id!r}.", styles.DIM))
         else:
             vitals.update(self._vitals(worker, vitals.content_size.width or 78))
-        self.query_one(Lines).show(self.story.lines)
+        self.query_one(EventLog).show(self.history.lines)
 
     def _vitals(self, one: Worker, width: int) -> Group:
-        now = self.shared.clock()
-        state = self.shared.fleet.standing(one)
+        now = self.app_state.clock()
+        state = self.app_state.fleet.display_state(one)
         head = Text.assemble(
-            (f"{clipped(one.agent_id, 30)}  ", "bold"),
-            styles.word(state),
-            f" for {ago(now - one.state_since)}",
-            (f"  {clipped(one.session_id, 30)}", styles.DIM),
+            (f"{clip(one.agent_id, 30)}  ", "bold"),
+            styles.label(state),
+            f" for {short_duration(now - one.state_since)}",
+            (f"  {clip(one.session_id, 30)}", styles.DIM),
             no_wrap=True,
             overflow="ellipsis",
         )
         rows = [
             head,
-            self._row(("Why", clipped(one.reason or "nothing is wrong", width - 8))),
+            self._row(("Reason", clip(one.reason or "no findings", width - 11))),
             self._row(
-                ("Doing", f"{clipped(one.doing, 15):<15}"),
-                ("Node", f"{clipped(one.node_id or '-', 12):<12}"),
+                ("Activity", f"{clip(one.current_activity, 12):<12}"),
+                ("Node", f"{clip(one.node_id or '-', 12):<12}"),
                 ("Active", _since(now, one.last_activity)),
                 ("Progress", _since(now, one.last_progress)),
             ),
@@ -93,29 +93,32 @@ class WorkerScreen(Following):
                 ("Steps", f"{one.steps:<6}"),
                 ("Bad", f"{one.bad_steps:<5}"),
                 ("Errors", f"{one.errors:<5}"),
-                ("Tokens", f"{_used(one):<7}"),
+                ("Tokens", f"{_usage(one):<7}"),
                 ("Verdicts", _verdicts(one)),
             ),
             self._sparks(width),
             self._states(now, width),
         ]
         ticket = self.ticket()
-        if ticket is not None and ticket.live:
+        if ticket is not None and ticket.is_open:
             text = f" ticket, {ticket.status.replace('_', ' ')}: {ticket.cause}"
-            rows.append(Text.assemble(styles.word(ticket.severity), text, no_wrap=True, overflow="ellipsis"))
+            rows.append(Text.assemble(styles.label(ticket.severity), text, no_wrap=True, overflow="ellipsis"))
         return Group(*rows)
 
     def _sparks(self, width: int) -> Text:
-        room = max((width - 30) // 2, 8)
-        story = self.story
-        return self._row(("Bad steps", spark(story.bad, room)), ("Tokens a call", spark(story.tokens, room)))
+        room = max((width - 32) // 2, 8)
+        history = self.history
+        return self._row(
+            ("Bad steps", sparkline(history.bad_steps, room)),
+            ("Tokens per call", sparkline(history.tokens, room)),
+        )
 
     def _states(self, now: float, width: int) -> Text:
-        """Return its states, over the last hour or since the first that is known."""
-        states = self.story.states
+        """Return the states of the last hour, or since the first known one."""
+        states = self.history.states
         since = max(now - _HOUR, states[0][0] if states else now - _HOUR)
         line = self._row(("States", ""))
-        line.append_text(styles.history(states, since, now, max(width - 26, 10)))
+        line.append_text(styles.render_states(states, since, now, max(width - 26, 10)))
         line.append(f" since {clock_time(since)}", style=styles.DIM)
         return line
 
@@ -127,38 +130,38 @@ class WorkerScreen(Following):
         line.right_crop(1)
         return line
 
-    # -- what can be done -----------------------------------------------------------------------
+    # -- actions ---------------------------------------------------------------------------
 
     def action_nudge(self) -> None:
-        """Nudge it."""
+        """Nudge the worker."""
         if self.worker is not None:
             actions.nudge(self, self.worker)
 
     def action_terminate(self) -> None:
-        """Stop it, once that is confirmed."""
+        """Terminate the worker after confirmation."""
         if self.worker is not None:
             actions.terminate(self, self.worker)
 
     def action_acknowledge(self) -> None:
-        """Take its ticket."""
+        """Acknowledge the worker's ticket."""
         if (ticket := self.ticket()) is not None:
             actions.acknowledge(self, ticket)
 
     def action_talk(self) -> None:
-        """Talk with it, if it is loaded in the service."""
+        """Open a talk with the agent."""
         self.post_message(OpenTalk(self.agent_id))
 
 
 def _since(now: float, at: float | None) -> str:
-    return "never" if at is None else f"{ago(now - at)} ago"
+    return "never" if at is None else f"{short_duration(now - at)} ago"
 
 
-def _used(one: Worker) -> str:
-    """Return what a worker used; without a known price the tokens alone."""
+def _usage(one: Worker) -> str:
+    """Return the tokens of a worker, with their cost if it is known."""
     cost = "" if one.cost_usd is None else f", {format_dollars(one.cost_usd)}"
-    return f"{amount(one.tokens)}{cost}"
+    return f"{short_number(one.tokens)}{cost}"
 
 
 def _verdicts(one: Worker) -> str:
-    """Return the first letter of each verdict, the newest last."""
-    return "".join(verdict[:1] for verdict in one.verdicts[-_LETTERS:]) or "-"
+    """Return the first letter of each verdict, newest last."""
+    return "".join(verdict[:1] for verdict in one.verdicts[-_MAX_VERDICTS:]) or "-"

@@ -1,1 +1,1 @@
-"""Widgets that several screens have."""
+"""Widgets that several screens share."""

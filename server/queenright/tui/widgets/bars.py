@@ -1,4 +1,4 @@
-"""The lines above and below: whose service it is and how the fleet does, and what was just said."""
+"""The top bar, with service and fleet state, and the status line."""
 
 from __future__ import annotations
 
@@ -7,50 +7,50 @@ from typing import Final
 from rich.text import Text
 from textual.widgets import Static
 
-from queenright.tui.fleet import Fleet
-from queenright.tui.styles import DIM, colour, sign, styled
-from queenright.tui.words import clipped
+from queenright.tui.fleet_state import FleetState
+from queenright.tui.formatting import clip
+from queenright.tui.styles import DIM, colour, styled, symbol
 
-_WIDE: Final = 100
+_WIDE_COLUMNS: Final = 100
 
 
-class TopLine(Static):
-    """Where the service is, how many are in which state, and whether it answers."""
+class TopBar(Static):
+    """Workers per state, open tickets, and the address of the service or its outage."""
 
     def __init__(self) -> None:
         super().__init__(id="top")
 
-    def show(self, url: str, fleet: Fleet, away: str, *, has_answered: bool = True) -> None:
-        """Show it as it is now; ``away`` says that the service does not answer, empty if it does."""
-        words = Text(no_wrap=True, overflow="ellipsis")
-        words.append(" Queenright ", style="bold reverse")
-        if away:
-            words.append(f" ✖ {away}", style=f"bold {colour('failing')}")
-        elif not has_answered:
-            words.append("  connecting …", style=DIM)
+    def show(self, url: str, fleet: FleetState, outage: str, *, has_connected: bool = True) -> None:
+        """Update the bar; ``outage`` is empty if the service answers."""
+        line = Text(no_wrap=True, overflow="ellipsis")
+        line.append(" Queenright ", style="bold reverse")
+        if outage:
+            line.append(f" ✖ {outage}", style=f"bold {colour('failing')}")
+        elif not has_connected:
+            line.append("  connecting …", style=DIM)
         else:
             for state, count in fleet.counts.items():
-                name = f" {state}" if self.size.width >= _WIDE else ""
-                words.append(f"  {sign(state)} {count}{name}", style=colour(state) if count else DIM)
-        live = len(fleet.live_tickets)
+                name = f" {state}" if self.size.width >= _WIDE_COLUMNS else ""
+                line.append(f"  {symbol(state)} {count}{name}", style=colour(state) if count else DIM)
+        live = len(fleet.open_tickets)
         tail = Text(f"{live} ticket{'' if live == 1 else 's'}  {_host(url)} ", style=DIM)
-        gap = self.size.width - words.cell_len - tail.cell_len
+        gap = self.size.width - line.cell_len - tail.cell_len
         if gap > 1:
-            words.append(" " * gap)
-            words.append_text(tail)
-        self.update(words)
+            line.append(" " * gap)
+            line.append_text(tail)
+        self.update(line)
 
 
-class Brief(Static):
-    """One line that says what was just done, or went wrong."""
+class StatusLine(Static):
+    """One line with the result of the last action, or an error."""
 
     def __init__(self) -> None:
-        super().__init__(id="brief")
+        super().__init__(id="status")
 
     def show(self, kind: str, text: str) -> None:
-        """Show a sentence of a kind of ``looks``."""
-        said = f"{sign(kind)} {clipped(text, max(self.size.width - 4, 20))}" if text else ""
-        self.update(styled(said, colour(kind)))
+        """Show a message; ``kind`` is a key of ``styles``."""
+        message = f"{symbol(kind)} {clip(text, max(self.size.width - 4, 20))}" if text else ""
+        self.update(styled(message, colour(kind)))
 
 
 def _host(url: str) -> str:

@@ -1,4 +1,4 @@
-"""What was said, message by message; the last one may still grow."""
+"""The messages of a conversation; the last one may still be streaming."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from rich.text import Text
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
+from queenright.tui.formatting import clock_time, strip_control
+from queenright.tui.models import ChatEntry
 from queenright.tui.styles import DIM, colour, styled
-from queenright.tui.values import Said
-from queenright.tui.words import clock_time, plain
 
 
 class Chat(VerticalScroll):
     """
-    A talk.
+    The messages of a conversation.
 
     Args:
-        name: The widget's.
+        name: Id of the widget.
     """
 
     def __init__(self, *, name: str) -> None:
         super().__init__(id=name)
-        self._shown: list[Said] = []
+        self._shown: list[ChatEntry] = []
         self._rows: list[Static] = []
 
-    async def show(self, said: Sequence[Said], waiting: str = "") -> None:
-        """Show what was said; ``waiting`` says who is thinking, and is the last line."""
-        wanted = [*said, Said(by="", text=waiting, at=0, mine=False)] if waiting else list(said)
+    async def show(self, entries: Sequence[ChatEntry], waiting: str = "") -> None:
+        """Show messages; ``waiting`` is a last line for an answer that is pending."""
+        wanted = [*entries, ChatEntry(by="", text=waiting, at=0, is_own=False)] if waiting else list(entries)
         if wanted == self._shown:
             return
         at_end = self.is_vertical_scroll_end or not self._shown
-        for place, one in enumerate(wanted):
-            if place >= len(self._rows):
+        for index, one in enumerate(wanted):
+            if index >= len(self._rows):
                 self._rows.append(Static(_message(one)))
                 await self.mount(self._rows[-1])
-            elif place >= len(self._shown) or one != self._shown[place]:
-                self._rows[place].update(_message(one))
+            elif index >= len(self._shown) or one != self._shown[index]:
+                self._rows[index].update(_message(one))
         for row in self._rows[len(wanted) :]:
             await row.remove()
         del self._rows[len(wanted) :]
@@ -48,18 +48,18 @@ class Chat(VerticalScroll):
             self.scroll_end(animate=False)
 
 
-def _message(one: Said) -> Group | Text:
-    text = plain(one.text).strip("\n")
+def _message(one: ChatEntry) -> Group | Text:
+    text = strip_control(one.text).strip("\n")
     if not one.by:
         return styled(text, DIM)
     head = Text.assemble(
-        (f"{'»' if one.mine else '♛' if one.by == 'queen' else '●'} {plain(one.by)}", _style(one)),
+        (f"{'»' if one.is_own else '♛' if one.by == 'queen' else '●'} {strip_control(one.by)}", _style(one)),
         (f"  {clock_time(one.at)}", DIM),
     )
     return Group(head, Padding(Text(text), (0, 0, 1, 2)))
 
 
-def _style(one: Said) -> str:
-    if one.mine:
+def _style(one: ChatEntry) -> str:
+    if one.is_own:
         return f"bold {colour('act')}"
     return f"bold {colour('queen' if one.by == 'queen' else 'healthy')}"

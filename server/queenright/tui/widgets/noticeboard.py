@@ -1,4 +1,4 @@
-"""Notices on top of whatever is shown. They take no focus, so that nothing stops for them."""
+"""Notices on top of any screen. They take no focus."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from queenright.tui.notices import Notice, Notices
-from queenright.tui.styles import DIM, colour, sign, styled
-from queenright.tui.words import clipped
+from queenright.tui.formatting import clip
+from queenright.tui.notices import NoticeList, ScreenNotice
+from queenright.tui.styles import DIM, colour, styled, symbol
 
 _TEXT = 220
-"""Characters of a notice's text: five lines."""
+"""Maximum characters of a notice's text: five lines."""
 
 
 _BELOW: Final = 3
@@ -26,15 +26,15 @@ _BELOW: Final = 3
 class NoticeCard(Static):
     """One notice."""
 
-    def __init__(self, notice: Notice) -> None:
-        hints = "Esc dismisses"
+    def __init__(self, notice: ScreenNotice) -> None:
+        hints = "Esc: dismiss"
         if notice.ticket_id:
-            hints = "Ctrl+Q the queen · " + hints
-        title = f"{sign(notice.kind)} {clipped(notice.title, 40)}"
+            hints = "Ctrl+Q: queen · " + hints
+        title = f"{symbol(notice.kind)} {clip(notice.title, 40)}"
         super().__init__(
             Group(
                 Text(title, style=f"bold {colour(notice.kind)}".strip()),
-                Text(clipped(notice.text, _TEXT)),
+                Text(clip(notice.text, _TEXT)),
                 Text(hints, style=DIM),
             ),
             classes=f"notice kind-{notice.kind}",
@@ -42,30 +42,30 @@ class NoticeCard(Static):
 
 
 class Noticeboard(Vertical):
-    """All notices that there is room for, the newest at the bottom."""
+    """The notices that fit, newest at the bottom."""
 
     can_focus = False
 
     def __init__(self) -> None:
         super().__init__(id="notices")
-        self._shown: list[Notice] = []
+        self._shown: list[ScreenNotice] = []
         self._hidden = 0
 
     def on_resize(self, event: events.Resize) -> None:
-        """Find the place again."""
-        self._stay()
+        """Adapt the position to the new size."""
+        self._reposition()
 
-    def _stay(self) -> None:
-        """Stay at the bottom, above what was just said and the keys, whatever size the terminal has."""
+    def _reposition(self) -> None:
+        """Move to the bottom, above the status line and the keys."""
         self.styles.offset = (0, self.screen.size.height - self.size.height - _BELOW)
 
     def compose(self) -> ComposeResult:
-        """Nothing at first."""
+        """Start empty."""
         yield from ()
 
-    async def show(self, notices: Notices) -> None:
-        """Show what is there now."""
-        self._stay()
+    async def show(self, notices: NoticeList) -> None:
+        """Show the current notices."""
+        self._reposition()
         if notices.shown == self._shown and notices.hidden == self._hidden:
             return
         self._shown, self._hidden = notices.shown, notices.hidden

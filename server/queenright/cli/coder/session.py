@@ -1,0 +1,72 @@
+"""`queenright code`: a conversation with the coder and its guardian on one runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from functools import partial
+from pathlib import Path
+
+from queenright.cli.coder.graphs import CODER, coder_graph, guardian_graph
+from queenright.cli.coder.workspace import Workspace
+from queenright.cli.terminal.shell import ShellOptions, configure_logging
+from queenright.cli.terminal.shell_session import ShellSession, is_interactive
+from queenright.health.breakers import BreakerRegistry, report_change
+from queenright.instrumentation.telemetry import shared_telemetry
+from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.agents.lifecycle_tools import Lifecycle
+from queenright.runtime.agents.runner import AgentRunner
+from queenright.runtime.bus import EventBus
+from queenright.runtime.llm.litellm_provider import LiteLlmProvider, load_provider
+from queenright.runtime.llm.model import LLMProvider
+from queenright.server.guards import health_guard
+from queenright.server.settings import load_settings
+
+
+def run_code(options: ShellOptions) -> int:
+    """
+    Talk with the coder until the user quits; return the exit code: 1 if the last run did not complete.
+
+    Raises:
+        QueenrightError: The settings are invalid, or there is no such model.
+    """
+    configure_logging()
+    health = load_settings(options.config).health_monitoring
+    assert options.model is not None  # checked by the command
+    model = load_provider(options.model)
+    if isinstance(model, LiteLlmProvider):
+        model.check()
+    telemetry = shared_telemetry() if options.telemetry else None
+    guards, breakers = health_guard(health), BreakerRegistry(health.circuit_breaker, on_change=report_change)
+    load = partial(AgentRunner.load, telemetry=telemetry, guards=guards, breakers=breakers)
+    runtime = AgentRuntime(
+        bus=EventBus(),
+        storage=options.storage or Path.home() / ".queenright" / "agents" / CODER,
+        telemetry=telemetry,
+        guards=guards,
+        breakers=breakers,
+    )
+    lifecycle = Lifecycle([options.folder], load=load)
+    add_graphs(runtime, lifecycle, Workspace(options.folder), model)
+    return asyncio.run(_converse(runtime, lifecycle, options))
+
+
+def add_graphs(runtime: AgentRuntime, lifecycle: Lifecycle, workspace: Workspace, model: LLMProvider) -> None:
+    """Add the coder as the primary graph, and its guardian."""
+    tools = [*lifecycle.tools, *workspace.tools]
+    names = [tool.name for tool in tools]
+    coder, guardian = coder_graph(names), guardian_graph(names)
+    runtime.add_graph(coder, model=model, tools=tools, agent_id=coder.id, primary=True)
+    runtime.add_graph(guardian, model=model, tools=tools, agent_id=guardian.id)
+
+
+async def _converse(runtime: AgentRuntime, lifecycle: Lifecycle, options: ShellOptions) -> int:
+    try:
+        await runtime.start()
+        print(f"Workspace {options.folder.resolve()}. Describe the agent to build; /help lists the commands.")
+        session = ShellSession(runtime, lifecycle, sys.stdout, is_interactive=is_interactive())
+        await session.run(resume=options.resume)
+        return 1 if session.has_failed else 0
+    finally:
+        await runtime.stop()
+        await lifecycle.close()

@@ -1,0 +1,82 @@
+"""Approvals: the queen's requests to terminate a worker."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from queenright.cli.options import CURRENT_USER, By, Json, Limit
+from queenright.cli.output.printing import print_list, print_result
+from queenright.cli.output.text import fit, truncate
+from queenright.cli.service import listing_group, with_service
+from queenright.cli.short_ids import NEWEST, resolve_id
+from queenright.instrumentation.durations import format_duration
+
+if TYPE_CHECKING:
+    from queenright.api.acting import Approval
+    from queenright.client.synchronous.client import Queenright
+
+All = Annotated[bool, typer.Option("--all", help="Include decided and expired ones.")]
+ApprovalId = Annotated[str, typer.Argument(help="Id, or its beginning, as `queenright approvals` shows it.")]
+OptionalReason = Annotated[str, typer.Option("--reason", help="Reason for the audit trail.")]
+
+_OUTCOMES = {"done": "terminated.", "dry_run": "dry run, logged; nothing was done."}
+
+
+@with_service
+def list_approvals(service: Queenright, all_: All = False, as_json: Json = False, limit: Limit = 20) -> None:
+    """List the queen's requests to terminate a worker, newest first."""
+    rows = list(service.approvals.list(only_open=None if all_ else True, limit=limit))
+    lines = (
+        f"{one.approval_id}  {_state(one):<14} {fit(one.agent_id, 24)} {truncate(one.reason)}" for one in rows
+    )
+    print_list(rows, lines, "No approvals." if all_ else "No pending approvals.", as_json=as_json)
+
+
+approvals = listing_group(
+    list_approvals, description="Requests of the queen to terminate a worker.", example="approvals list --all"
+)
+
+
+@approvals.command("approve", epilog='Example: queenright approvals approve 01J... --reason "it loops"')
+@with_service
+def approve(
+    service: Queenright,
+    approval: ApprovalId,
+    reason: OptionalReason = "",
+    by: By = CURRENT_USER,
+    as_json: Json = False,
+) -> None:
+    """Approve a request and terminate the worker. Exit code 1 if it still runs or the request has expired."""
+    done = service.approvals.approve(_resolve(service, approval), by=by, reason=reason)
+    outcome = _OUTCOMES.get(done.outcome or "") or f"{done.outcome}: {done.detail}"
+    print_result(done, f"{done.agent_id}: {outcome}", as_json=as_json)
+    raise typer.Exit(0 if done.outcome == "done" else 1)
+
+
+@approvals.command("deny", epilog='Example: queenright approvals deny 01J... --reason "let it finish"')
+@with_service
+def deny(
+    service: Queenright,
+    approval: ApprovalId,
+    reason: OptionalReason = "",
+    by: By = CURRENT_USER,
+    as_json: Json = False,
+) -> None:
+    """Deny a request: the worker keeps running, and the queen does not ask again for a while."""
+    done = service.approvals.deny(_resolve(service, approval), by=by, reason=reason)
+    print_result(done, f"{done.agent_id}: denied, it keeps running.", as_json=as_json)
+
+
+def _resolve(service: Queenright, given: str) -> str:
+    return resolve_id(
+        given, "approvals", lambda: (one.approval_id for one in service.approvals.list(limit=NEWEST))
+    )
+
+
+def _state(one: Approval) -> str:
+    if one.status != "requested":
+        return str(one.outcome or one.status)
+    return f"{format_duration(max(0.0, one.expires_at - time.time()))} left"

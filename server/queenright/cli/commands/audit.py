@@ -1,0 +1,275 @@
+"""`queenright audit`: verify the event log, and export the audit trail."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
+
+import typer
+
+from queenright.cli.errors import UsageError
+from queenright.cli.options import Config, Json, Storage, parse_path, settings_overrides
+from queenright.cli.output.progress import progress_bar, track
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from queenright.health.audit import Audit, Signatures
+    from queenright.health.audit_export import ExportCheck
+    from queenright.health.audit_key import PublicKeys
+    from queenright.health.event_chain import Verification
+    from queenright.health.store import Store
+    from queenright.server.settings import Settings
+
+audit = typer.Typer(help="Verify the event log, and export the audit trail.", no_args_is_help=True)
+
+_OWN_KEYS: Final = (
+    "The keys are from the file itself: compare their ids with the service's, "
+    "or name the service's audit-key.pub with --public-key."
+)
+_LIMITATION: Final = "Events that were removed from the log before the export cannot be detected here."
+
+
+@audit.command("verify", epilog="Example: queenright audit verify --storage .queenright")
+def audit_verify(
+    storage: Storage = None,
+    config: Config = None,
+    public_key: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--public-key",
+            parser=parse_path,
+            metavar="FILE",
+            help="Trust only this key (PEM); repeatable. Default: audit-key.pub in the storage folder.",
+        ),
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(parser=parse_path, metavar="FILE", help="Check an exported file, not the database."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Verify hash chains and signatures. Exit code 1 if anything was changed or is not signed."""
+    from queenright.server.settings import load_settings
+
+    settings = load_settings(config, **settings_overrides(storage))
+    if export is not None:
+        raise typer.Exit(_verify_export(settings, export, public_key or [], as_json=as_json))
+    raise typer.Exit(_verify_log(settings, public_key or [], as_json=as_json))
+
+
+@audit.command("export", epilog="Example: queenright audit export --since 2026-03-01 --out audit.jsonl")
+def audit_export(
+    storage: Storage = None,
+    config: Config = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Start, inclusive: ISO 8601, UTC by default.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="End, exclusive.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=parse_path, metavar="FILE", help="Output file. Default: standard output."),
+    ] = None,
+) -> None:
+    """Export the audit trail as signed JSON lines; `audit verify --export` checks the file."""
+    from queenright.health.audit_export import export_lines
+    from queenright.health.audit_key import PUBLIC_NAME, AuditKey, PublicKeys
+    from queenright.server.settings import load_settings
+
+    settings = load_settings(config, **settings_overrides(storage))
+    begin, end = _parse_time("--since", since), _parse_time("--until", until)
+    signer = AuditKey.load(settings.storage)
+    keys = PublicKeys.load(settings.storage / PUBLIC_NAME, missing_ok=True)
+    if signer is not None:
+        keys.add([signer.public])
+
+    def write(conn: Connection, file: BinaryIO) -> int:
+        lines = export_lines(conn, now=time.time(), keys=keys, signer=signer, since=begin, until=end)
+        return _write(lines, file)
+
+    with _open_store(settings) as store:
+        if out is None:
+            store.read_now(lambda conn: write(conn, sys.stdout.buffer))
+            return
+        with _atomic_file(out) as file:
+            count = store.read_now(lambda conn: write(conn, file))
+    signed = f"signed by key {signer.key_id}" if signer is not None else "not signed: there is no audit key"
+    typer.echo(f"{count} events in {out}, {signed}.")
+
+
+def _verify_log(settings: Settings, public_keys: Sequence[Path], *, as_json: bool) -> int:
+    from queenright.health.audit import verify_audit
+
+    keys = _load_keys(settings, public_keys)
+    with _open_store(settings) as store, progress_bar("Checking the event log", is_counted=False):
+        found = store.read_now(lambda conn: verify_audit(conn, keys))
+    if as_json:
+        typer.echo(json.dumps(_audit_row(found)))
+    else:
+        for line in _audit_lines(found):
+            typer.echo(line)
+    return 0 if found.ok else 1
+
+
+def _verify_export(settings: Settings, file: Path, public_keys: Sequence[Path], *, as_json: bool) -> int:
+    from queenright.health.audit_export import check_export
+    from queenright.instrumentation.errors import QueenrightError
+
+    trusted = _load_keys(settings, public_keys)
+    try:
+        with file.open("rb") as lines:
+            found = check_export(track(lines, "Checking events"), trusted if len(trusted) else None)
+    except OSError as error:
+        raise QueenrightError(f"cannot read {file}: {error.strerror}; name an exported file") from error
+    if as_json:
+        typer.echo(json.dumps(_export_row(found)))
+    else:
+        for line in _export_lines(found):
+            typer.echo(line)
+    return 0 if found.ok else 1
+
+
+def _load_keys(settings: Settings, files: Sequence[Path]) -> PublicKeys:
+    from queenright.health.audit_key import PUBLIC_NAME, PublicKeys
+
+    if files:
+        return PublicKeys.load(*files)
+    return PublicKeys.load(settings.storage / PUBLIC_NAME, missing_ok=True)
+
+
+@contextlib.contextmanager
+def _open_store(settings: Settings) -> Iterator[Store]:
+    from queenright.health.store import Store
+
+    path = settings.storage / "queenright.db"
+    if settings.database is None and not path.is_file():
+        raise UsageError(f"There is no event log at {path}; name its folder with --storage.")
+    store = Store.open(settings.database_url, read_only=True)
+    try:
+        yield store
+    finally:
+        store.close_now()
+
+
+def _parse_time(option: str, text: str | None) -> float | None:
+    from datetime import UTC, datetime
+
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not a time; write 2026-03-01 or 2026-03-01T12:00:00Z", param_hint=option
+        ) from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _write(lines: Iterable[bytes], file: BinaryIO) -> int:
+    count = -2  # the first and the last line are not events
+    for line in track(lines, "Writing events", uses_stdout=file is sys.stdout.buffer):
+        file.write(line)
+        count += 1
+    file.flush()
+    return count
+
+
+@contextlib.contextmanager
+def _atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file, readable by its owner only, that replaces ``path`` once it is complete."""
+    from queenright.instrumentation.errors import QueenrightError
+
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            with open(descriptor, "wb") as file:
+                yield file
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise QueenrightError(f"cannot write {path}: {error.strerror}; name a writable file") from error
+
+
+def _audit_lines(found: Audit) -> Iterator[str]:
+    log, archive = found.log, found.archive
+    if log.ok:
+        pruned = f"; {log.let_go} older rows were pruned" if log.let_go else ""
+        yield f"The event log is intact: {log.rows} rows, none changed{pruned}."
+    else:
+        yield f"The event log was changed: row {log.first_bad}: {log.reason}"
+    if not archive.ok:
+        yield f"The audit archive was changed: row {archive.first_bad}: {archive.reason}"
+    elif archive.rows or archive.let_go:
+        yield f"The audit archive is intact: {archive.rows} rows, each as it was in the log."
+    yield from _signature_lines(found.signatures)
+
+
+def _export_lines(found: ExportCheck) -> Iterator[str]:
+    if found.reason:
+        yield f"The file was changed: {found.reason}"
+        return
+    signed = f"signed by key {found.key_id}" if found.key_id else "but not signed, so anyone can have made it"
+    yield f"The file is intact: {found.rows} events, none changed, {signed}."
+    yield from _signature_lines(found.signatures)
+    if found.own_keys:
+        yield _OWN_KEYS
+    yield _LIMITATION
+
+
+def _signature_lines(found: Signatures) -> Iterator[str]:
+    if found.terminations and not found.fault_count:
+        yield f"Terminations: {found.terminations}, each signed by a key of the service."
+    if found.fault_count:
+        yield f"Terminations: {found.terminations}, {found.fault_count} without a valid signature:"
+        yield from (f"  {fault}" for fault in found.faults)
+        if found.fault_count > len(found.faults):
+            yield f"  and {found.fault_count - len(found.faults)} more"
+
+
+def _audit_row(found: Audit) -> dict[str, Any]:
+    return {
+        **_chain_row(found.log),
+        "ok": found.ok,
+        "archive": _chain_row(found.archive),
+        **_signatures_row(found.signatures),
+    }
+
+
+def _chain_row(found: Verification) -> dict[str, Any]:
+    return {
+        "ok": found.ok,
+        "rows": found.rows,
+        "let_go": found.let_go,
+        "first_bad": found.first_bad,
+        "reason": found.reason,
+        "head": found.head,
+    }
+
+
+def _export_row(found: ExportCheck) -> dict[str, Any]:
+    return {
+        "ok": found.ok,
+        "rows": found.rows,
+        "reason": found.reason,
+        "key_id": found.key_id,
+        "own_keys": found.own_keys,
+        **_signatures_row(found.signatures),
+    }
+
+
+def _signatures_row(found: Signatures) -> dict[str, Any]:
+    return {
+        "terminations": found.terminations,
+        "unsigned": found.fault_count,
+        "faults": [
+            {"seq": fault.seq, "agent_id": fault.agent_id, "reason": fault.reason} for fault in found.faults
+        ],
+    }

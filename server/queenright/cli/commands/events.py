@@ -1,0 +1,85 @@
+"""`queenright events`: follow the event stream in the terminal."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queenright.cli.errors import UsageError
+from queenright.cli.options import AgentFilter, Json
+from queenright.cli.output.printing import json_values
+from queenright.cli.output.text import fit, single_line
+from queenright.cli.service import require_text, with_service
+
+if TYPE_CHECKING:
+    from queenright.api.events import Event
+    from queenright.client.notices import Notice
+    from queenright.client.synchronous.client import Queenright
+
+_OMITTED = frozenset({"ticket", "snapshot"})
+"""Data keys that are too long for a line."""
+_WIDTH = 110
+
+
+@with_service
+def events(
+    service: Queenright,
+    types: Annotated[
+        str | None, typer.Option(metavar="TYPES", help="Event types, comma-separated; `all` for every type.")
+    ] = None,
+    agent: AgentFilter = None,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="ID", help="Start after this event. Default: now.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many events.")] = None,
+    as_json: Json = False,
+) -> None:
+    """
+    Follow events, one per line, until Ctrl-C.
+
+    The stream reconnects after a break and continues without a gap for events that are in the log.
+    """
+    from queenright.client.errors import RequestRefusedError
+
+    if agent is not None:
+        require_text(agent, "worker's name")
+    left = limit
+    with service.events.stream(types=types, agent=agent, last_event_id=after, on_notice=_warn) as stream:
+        try:
+            for event in stream:
+                typer.echo(json.dumps(json_values(event)) if as_json else _line(event))
+                left = None if left is None else left - 1
+                if left == 0:
+                    return
+        except KeyboardInterrupt:
+            return
+        except RequestRefusedError as error:
+            if error.status != 400:
+                raise
+            # The service knows the event types and suggests similar ones.
+            raise UsageError(str(error)) from error
+
+
+def _warn(notice: Notice) -> None:
+    if notice.kind == "lost":
+        typer.echo(f"queenright: {notice.error} Reconnecting.", err=True)
+    elif notice.kind == "dropped":
+        typer.echo(f"queenright: {notice.data.get('count', 'some')} deltas were dropped.", err=True)
+    elif notice.kind == "reset":
+        typer.echo(f"queenright: {single_line(str(notice.data.get('reason', '')))}", err=True)
+
+
+def _line(event: Event) -> str:
+    """Return an event as a line: time, worker, type, and as much data as fits."""
+    at = time.strftime("%H:%M:%S", time.localtime(datetime.fromisoformat(event.time).timestamp()))
+    data = ", ".join(f"{key}={_format(value)}" for key, value in event.data.items() if key not in _OMITTED)
+    head = f"{at}  {fit(event.agent_id, 20)} {fit(event.type, 28)}"
+    return single_line(f"{head} {fit(data, _WIDTH - len(head))}")
+
+
+def _format(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,117 @@
+"""`queenright list`: the agents of a running service."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from queenright.cli.options import LOCAL_URL, Json, TokenFile, Url
+from queenright.cli.output.printing import json_values
+from queenright.cli.output.text import fit, single_line, truncate_start
+from queenright.cli.service import connect, warn_about_limits
+
+if TYPE_CHECKING:
+    from queenright.api.status import Status
+
+
+_LEAST_COLUMNS: Final = 80
+_OTHER_COLUMNS: Final = 10 + 5 + 4 + 5
+"""State, steps, bad steps, and the blanks between."""
+
+
+def list_(
+    as_json: Json = False,
+    wide: Annotated[bool, typer.Option("--wide", help="Do not truncate names.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch", "-w", help="Keep the list up to date until q. In a pipe: one line per change."
+        ),
+    ] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Include ended sessions.")] = False,
+    url: Url = LOCAL_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """
+    List the agents of a running service: state, session, task, steps, consecutive bad steps.
+
+    A dash in the task column means that the worker named no task; the session id stands for it. Names that do
+    not fit the terminal are truncated with an ellipsis; see --wide. Commands accept the end of a session id.
+    """
+    if watch and all_:
+        raise typer.BadParameter("--watch shows active sessions only; leave --all out")
+    if watch:
+        from queenright.cli.output.fleet_watch import run_watch
+
+        raise typer.Exit(run_watch(url, token_file, wide=wide, as_json=as_json))
+    _list_once(url, token_file, as_json=as_json, wide=wide, all_=all_)
+
+
+def _list_once(url: str, token_file: Path | None, *, as_json: bool, wide: bool, all_: bool) -> None:
+    with connect(url, token_file) as service:
+        failed = failed_sessions(service.service.status())
+        rows = list(service.agents.list())
+        agents = [json_values(a) for a in rows if all_ or not a.ended or (a.agent_id, a.session_id) in failed]
+        if as_json:
+            typer.echo(json.dumps(agents, indent=2))
+            return
+        warn_about_limits(service)
+    _print_agents(agents, wide=wide)
+    if hidden := len(rows) - len(agents):
+        typer.echo(f"{hidden} ended session{'' if hidden == 1 else 's'} not shown; see --all.")
+
+
+def failed_sessions(status: Status) -> set[tuple[str, str]]:
+    """Return name and session of the ended workers that still need attention."""
+    return {(one.agent_id, one.session_id) for one in status.agents if one.ended}
+
+
+def _print_agents(agents: list[dict[str, Any]], *, wide: bool) -> None:
+    """Print a line per agent, and below it what is wrong."""
+    if not agents:
+        typer.echo("No agents.")
+        return
+    rows = [[single_line(name) or "-" for name in (a["agent_id"], a["session_id"], _task(a))] for a in agents]
+    heads = ["agent", "session", "task"]
+    widths = [max(len(row[n]) for row in [heads, *rows]) for n in range(3)]
+    if not wide:
+        widths = _fit_widths(widths)
+    line = "{:<10} {} {} {} {:>5} {:>4}"
+    typer.echo(line.format("state", *map(fit, heads, widths), "steps", "bad"))
+    for a, (name, session, task) in zip(agents, rows, strict=True):
+        cells = [
+            fit(name, widths[0]),
+            truncate_start(session, widths[1]).ljust(widths[1]),
+            fit(task, widths[2]),
+        ]
+        typer.echo(line.format(_state(a), *cells, a["steps"], a["bad_steps"]))
+        if why := _activity(a) if a["waiting"] and not a["ended"] else a["reason"] if a["findings"] else "":
+            why = single_line(" ".join(why.split()))
+            typer.echo(f"  {why if wide else fit(why, 76)}".rstrip())
+
+
+def _fit_widths(widths: list[int]) -> list[int]:
+    """Return column widths that fit the terminal; the widest column shrinks first."""
+    room = max(shutil.get_terminal_size().columns, _LEAST_COLUMNS) - _OTHER_COLUMNS
+    fitted = list(widths)
+    while sum(fitted) > room:
+        fitted[fitted.index(max(fitted))] -= 1
+    return fitted
+
+
+def _state(agent: dict[str, Any]) -> str:
+    """Return the health state; for an ended session that needs no attention, its outcome."""
+    return str(agent["outcome" if agent["ended"] and agent["state"] == "healthy" else "state"])
+
+
+def _activity(agent: dict[str, Any]) -> str:
+    question = f": {agent['question']}" if agent["question"] else ""
+    return f"{agent['activity']}{question}"
+
+
+def _task(agent: dict[str, Any]) -> str:
+    return "" if agent["task_id"] == agent["session_id"] else agent["task_id"]

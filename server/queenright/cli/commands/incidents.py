@@ -1,0 +1,66 @@
+"""Incidents and model providers: problems that several agents share."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from queenright.cli.options import Json
+from queenright.cli.output.printing import print_list
+from queenright.cli.output.text import fit
+from queenright.cli.service import with_service
+from queenright.instrumentation.durations import format_duration
+
+if TYPE_CHECKING:
+    from queenright.api import Incident, Provider
+    from queenright.client.synchronous.client import Queenright
+
+
+@with_service
+def incidents(
+    service: Queenright,
+    all_: Annotated[bool, typer.Option("--all", help="Include those closed in the last 7 days.")] = False,
+    as_json: Json = False,
+) -> None:
+    """
+    List incidents: tickets of several agents with the same cause.
+
+    An incident sends one notification. It closes with its last ticket.
+    """
+    rows = [one for one in service.tickets.incidents() if all_ or one.closed_at is None]
+    empty = "No incidents in the last seven days." if all_ else "No open incidents."
+    print_list(rows, map(_incident_line, rows), empty, as_json=as_json)
+
+
+@with_service
+def providers(service: Queenright, as_json: Json = False) -> None:
+    """
+    List model providers and their status, from the fleet's own calls of the last ten minutes.
+
+    One line per model: status, failed calls, median and 95th percentile latency of successful calls.
+    """
+    rows = service.service.providers()
+    print_list(rows, map(_provider_line, rows), "No model calls in the last hour.", as_json=as_json)
+
+
+def _incident_line(one: Incident) -> str:
+    duration = format_duration((one.closed_at or time.time()) - one.opened_at)
+    state = "open for" if one.closed_at is None else "closed after"
+    tickets = f"{one.open_tickets} of {len(one.ticket_ids)} tickets open"
+    return f"{one.severity:<8}  {fit(one.cause, 30)}  {one.workers} sessions, {tickets}, {state} {duration}"
+
+
+def _provider_line(one: Provider) -> str:
+    name = "/".join(part for part in (one.provider, one.model) if part)
+    latency = (
+        ""
+        if one.seconds_p50 is None or one.seconds_p95 is None
+        else f"  {one.seconds_p50:.1f} s, {one.seconds_p95:.1f} s"
+    )
+    errors = ", ".join(f"{error.error_type} {error.count}x" for error in one.errors)
+    if one.limited_until is not None:
+        left = format_duration(max(0.0, one.limited_until - time.time()))
+        errors = f"rate limit ends in {left}{'; ' if errors else ''}{errors}"
+    return f"{one.status:<8}  {fit(name, 40)}  {one.failed}/{one.calls} failed{latency}  {errors}"

@@ -1,0 +1,80 @@
+"""Permission requests of coding agents, and their answers."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from queenright.cli.options import CURRENT_USER, AgentFilter, By, Json, Limit
+from queenright.cli.output.printing import print_list, print_result
+from queenright.cli.output.text import single_line
+from queenright.cli.service import listing_group, require_text, with_service
+from queenright.cli.short_ids import NEWEST, resolve_id
+from queenright.instrumentation.durations import format_duration
+
+if TYPE_CHECKING:
+    from queenright.client.synchronous.client import Queenright
+
+RequestId = Annotated[str, typer.Argument(help="Id, or its beginning, as `queenright permissions` shows it.")]
+OptionalReason = Annotated[str, typer.Option("--reason", help="Reason for the audit trail.")]
+
+
+@with_service
+def list_permissions(
+    service: Queenright, agent: AgentFilter = None, as_json: Json = False, limit: Limit = 20
+) -> None:
+    """List the pending permission requests of coding agents, newest first."""
+    if agent is not None:
+        require_text(agent)
+    rows = list(service.permissions.list(agent_id=agent, limit=limit))
+    lines = (
+        f"{one.request_id}  {format_duration(max(0.0, one.expires_at - time.time()))} left  "
+        f"{single_line(one.agent_id)}\n  {single_line(one.question)}"
+        for one in rows
+    )
+    print_list(rows, lines, "No pending permission requests.", as_json=as_json)
+
+
+permissions = listing_group(
+    list_permissions, description="Permission requests of coding agents.", example="permissions list"
+)
+
+
+@permissions.command("allow", epilog="Example: queenright permissions allow 018f...")
+@with_service
+def allow(
+    service: Queenright,
+    request: RequestId,
+    reason: OptionalReason = "",
+    by: By = CURRENT_USER,
+    as_json: Json = False,
+) -> None:
+    """Allow a request. Exit code 1 if the answer does not reach the agent."""
+    _answer(service, "allow", request, reason, by, as_json=as_json)
+
+
+@permissions.command("deny", epilog='Example: queenright permissions deny 018f... --reason "it is in use"')
+@with_service
+def deny(
+    service: Queenright,
+    request: RequestId,
+    reason: OptionalReason = "",
+    by: By = CURRENT_USER,
+    as_json: Json = False,
+) -> None:
+    """Deny a request; the agent receives the reason. Exit code 1 if the answer does not reach the agent."""
+    _answer(service, "deny", request, reason, by, as_json=as_json)
+
+
+def _answer(service: Queenright, decision: str, request: str, reason: str, by: str, *, as_json: bool) -> None:
+    request_id = resolve_id(
+        request, "requests", lambda: (one.request_id for one in service.permissions.list(limit=NEWEST))
+    )
+    done = service.permissions.answer(request_id, decision, by=by, reason=reason)
+    text = f"Answered {single_line(done.agent_id)}: {single_line(done.message)}"
+    if done.outcome == "dry_run":
+        text = "Dry run: logged, nothing was answered."
+    print_result(done, text, as_json=as_json)
+    raise typer.Exit(0 if done.delivered else 1)

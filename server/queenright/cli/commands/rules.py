@@ -1,0 +1,150 @@
+"""`queenright rules`: the Prometheus rules that the settings give."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from queenright.cli.options import Config, Json
+
+rules = typer.Typer(
+    help="Check, export and compare the Prometheus rules that the settings give.", no_args_is_help=True
+)
+
+
+class Format(StrEnum):
+    """Format of an export."""
+
+    PROMETHEUS = "prometheus"
+    PROMETHEUSRULE = "prometheusrule"
+    KUBERNETES = "kubernetes"
+    MIXIN = "mixin"
+
+
+ServiceSelector = Annotated[
+    str,
+    typer.Option("--service-selector", metavar="MATCHERS", help="""Labels of the service: 'job="x"'."""),
+]
+WorkerSelector = Annotated[
+    str,
+    typer.Option("--worker-selector", metavar="MATCHERS", help="""Labels of the workers: 'namespace="x"'."""),
+]
+Runbooks = Annotated[
+    str | None, typer.Option(metavar="URL", help="Base URL of the runbooks. Default: alerting.runbook_url.")
+]
+Dashboards = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="URL before a dashboard's uid. Default: from alerting.dashboard_url."),
+]
+ServiceUrl = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="URL of Queenright for Alertmanager (default: http://queenright:8420), and for links "
+        "unless alerting.console_url is set.",
+    ),
+]
+
+
+@rules.command("check", epilog="Example: queenright rules check --config queenright.yaml")
+def check(
+    config: Config = None,
+    service_selector: ServiceSelector = "",
+    worker_selector: WorkerSelector = "",
+    as_json: Json = False,
+) -> None:
+    """
+    Check the rules that the settings give; print every error with its rule.
+
+    Uses promtool, if it is installed, and own checks of metrics, runbooks and labels. Exit code 1: errors.
+    """
+    from queenright.cli.jobs import rules as job
+
+    selection = job.RuleSelection(config, service_selector, worker_selector)
+    raise typer.Exit(job.check(selection, as_json=as_json))
+
+
+@rules.command("export", epilog="Example: queenright rules export -o /etc/prometheus/rules")
+def export(
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="PATH", help="Folder, or file of a mixin; - is standard output."
+        ),
+    ],
+    config: Config = None,
+    format_: Annotated[Format, typer.Option("--format", help="Format of the export.")] = Format.PROMETHEUS,
+    service_selector: ServiceSelector = "",
+    worker_selector: WorkerSelector = "",
+    runbooks: Runbooks = None,
+    dashboards: Dashboards = None,
+    namespace: Annotated[str, typer.Option(help="Namespace of the Kubernetes objects.")] = "",
+    labels: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Label of the Kubernetes objects; repeatable."),
+    ] = None,
+    service_url: ServiceUrl = None,
+    deadman_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="External check that the Watchdog alert pings every minute; it alarms on silence.",
+        ),
+    ] = None,
+) -> None:
+    """
+    Write the rules that the settings give.
+
+    prometheus: rule files. prometheusrule: one object for the Prometheus operator. kubernetes: a folder for
+    Kustomize, with dashboards, monitors and Helm values. mixin: one archive with rules, dashboards, runbooks.
+    """
+    from queenright.cli.jobs import rules as job
+    from queenright.cli.jobs import rules_export
+
+    selection = job.RuleSelection(
+        config, service_selector, worker_selector, runbooks, dashboards, service_url
+    )
+    target = rules_export.ExportTarget(namespace, tuple(labels or ()), deadman_url)
+    raise typer.Exit(rules_export.export(selection, format_.value, output, target))
+
+
+@rules.command("diff", epilog="Example: queenright rules diff --prometheus http://prometheus:9090")
+def diff(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Rule files, PrometheusRules, or folders of them.")
+    ] = None,
+    prometheus: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Compare with the rules that this Prometheus has loaded."),
+    ] = None,
+    config: Config = None,
+    service_selector: ServiceSelector = "",
+    worker_selector: WorkerSelector = "",
+    runbooks: Runbooks = None,
+    dashboards: Dashboards = None,
+    service_url: ServiceUrl = None,
+    as_json: Json = False,
+) -> None:
+    """
+    Compare the rules that the settings give with rule files or with a Prometheus.
+
+    Default: the Prometheus of judging.prometheus_url. Rules without a Queenright name are ignored. Exit code
+    0: equal; 1: different; 2: the comparison failed.
+    """
+    from queenright.cli.jobs import rules as job
+    from queenright.instrumentation.errors import QueenrightError
+
+    if files and prometheus is not None:
+        raise typer.BadParameter("compare with files or with a Prometheus, not with both")
+    selection = job.RuleSelection(
+        config, service_selector, worker_selector, runbooks, dashboards, service_url
+    )
+    try:
+        code = job.diff(selection, files or [], prometheus, as_json=as_json)
+    except QueenrightError as error:
+        typer.echo(f"queenright: {error}", err=True)
+        code = 2
+    raise typer.Exit(code)

@@ -1,0 +1,114 @@
+"""Silences of the service's Alertmanagers: list, add for a ticket, expire."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from queenright.cli.commands.tickets import TicketId
+from queenright.cli.options import CURRENT_USER, By, Json
+from queenright.cli.output.printing import json_values, print_result
+from queenright.cli.output.text import single_line
+from queenright.cli.service import listing_group, with_service
+from queenright.cli.short_ids import find_ticket_id, resolve_id
+from queenright.instrumentation.durations import format_duration
+
+if TYPE_CHECKING:
+    from queenright.api.alerts import Silence
+    from queenright.client.synchronous.client import Queenright
+
+_UNITS = {"m": 60, "h": 3600, "d": 86_400}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([mhd])")
+
+
+def _parse_duration(text: str) -> float:
+    """Return a duration such as 30m, 2h or 1d in seconds."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not a duration; write 30m, 2h or 1d")
+    seconds = float(match[1]) * _UNITS[match[2]]
+    if not 60 <= seconds <= 30 * 86_400:
+        raise typer.BadParameter(f"{text!r} is not between 1m and 30d")
+    return seconds
+
+
+@with_service
+def list_silences(service: Queenright, as_json: Json = False) -> None:
+    """List active and pending silences, by end. Exit code 1 if an Alertmanager does not answer."""
+    found = service.silences.snapshot()
+    if as_json:
+        typer.echo(json.dumps(json_values(found), indent=2))
+    else:
+        for one in found.silences:
+            typer.echo(single_line(f"{one.silence_id}  {_time_left(one):<18} {one.by:<16} {one.comment}"))
+            typer.echo(single_line(f"  {', '.join(one.matchers)}"))
+            typer.echo(single_line(f"  tickets: {', '.join(one.tickets) or 'none open'}"))
+        if not (found.silences or found.unknown):
+            typer.echo("No silences.")
+        if found.unknown:
+            typer.echo(f"Unknown, because an Alertmanager did not answer: {found.unknown}", err=True)
+    raise typer.Exit(1 if found.unknown else 0)
+
+
+silences = listing_group(
+    list_silences,
+    description="Silences at Alertmanager: tickets that notify nobody.",
+    example="silences list",
+)
+
+
+@silences.command("add", epilog="Example: queenright silences add 01J... --for 2h --comment maintenance")
+@with_service
+def add(
+    service: Queenright,
+    ticket: TicketId,
+    duration: Annotated[
+        float, typer.Option("--for", parser=_parse_duration, metavar="TIME", help="Duration: 30m, 2h or 1d.")
+    ],
+    comment: Annotated[
+        str | None,
+        typer.Option(help="Comment, shown in Alertmanager. Default: your name and this command."),
+    ] = None,
+    by: By = CURRENT_USER,
+    as_json: Json = False,
+) -> None:
+    """
+    Silence a ticket: no notifications about it, nor about the same cause at its agent, at any severity.
+
+    Reminders stop too. To say that you are working on a ticket, acknowledge it instead.
+    """
+    if not ticket.strip():
+        raise typer.BadParameter("the ticket's id is empty")
+    if comment is not None and not comment.strip():
+        raise typer.BadParameter("the comment is blank; give a text, or leave --comment out")
+    done = service.silences.add(
+        find_ticket_id(service, ticket),
+        seconds=duration,
+        comment=comment or f"added by {by} with `queenright silences add`",
+        by=by,
+    )
+    text = f"Silence {done.silence_id} added. To end it: queenright silences expire {done.silence_id}"
+    print_result(done, text, as_json=as_json)
+
+
+@silences.command("expire", epilog="Example: queenright silences expire 4a0a2d0c")
+@with_service
+def expire(
+    service: Queenright,
+    silence: Annotated[str, typer.Argument(help="Id, or its beginning, as `queenright silences` shows it.")],
+) -> None:
+    """End a silence now. Exit code 1 if no Alertmanager has it."""
+    service.silences.remove(
+        resolve_id(silence, "silences", lambda: (one.silence_id for one in service.silences.list()))
+    )
+    typer.echo("Expired.")
+
+
+def _time_left(one: Silence) -> str:
+    if one.state == "pending":
+        return "pending"
+    return f"{format_duration(max(0.0, one.ends_at - time.time()))} left"

@@ -1,0 +1,60 @@
+"""Telemetry: which sources send it, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import typer
+
+from queenright.cli.options import Json
+from queenright.cli.output.printing import print_result
+from queenright.cli.output.text import single_line
+from queenright.cli.service import with_service
+
+if TYPE_CHECKING:
+    from queenright.api import Telemetry, TelemetrySource
+    from queenright.client.synchronous.client import Queenright
+
+
+@with_service
+def telemetry(service: Queenright, as_json: Json = False) -> None:
+    """
+    Show the telemetry sources, which of their records are unused, and what to configure.
+
+    Counted since the service started. Exit code 1: nothing has arrived, or no record of a source is usable.
+    """
+    found = service.service.telemetry()
+    print_result(found, "\n".join(_lines(found)), as_json=as_json)
+    is_usable = found.sources and all(one.used for one in found.sources)
+    raise typer.Exit(0 if is_usable else 1)
+
+
+def _lines(found: Telemetry) -> Iterator[str]:
+    if not found.sources:
+        yield "Nothing has arrived. Send telemetry to the service's otlp.port; see docs/otlp.md."
+    for source in found.sources:
+        yield from _source_lines(source)
+    for one in found.refused:
+        yield single_line(
+            f"refused: {one.count} requests to {one.path}, {one.status}, {one.when}: {one.reason}"
+        )
+    for row in found.unused:
+        what = "rejected" if row.rejected else "not used"
+        yield single_line(f"{what}: {row.count} records of {row.dialect}: {row.words} ({row.reason})")
+
+
+def _source_lines(source: TelemetrySource) -> Iterator[str]:
+    shows = ", ".join(source.shows).replace("_", " ") or "no agent activity"
+    yield single_line(
+        f"{source.service} ({source.dialect}): {source.used} of {source.records} records used, "
+        f"{source.when}; shows {shows}"
+    )
+    if source.agents:
+        yield single_line(f"  agents: {', '.join(source.agents)}")
+        yield single_line(
+            f"  last session {source.session}: {source.steps} steps, {source.tool_calls} tool calls, "
+            f"{source.tokens} tokens"
+        )
+    for one in source.missing:
+        yield single_line(f"  missing: {one.missing}; {one.remedy}")

@@ -1,0 +1,181 @@
+"""Tickets of a running service: list, details, timeline, and what an operator does with one."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from queenright.cli.completion_names import complete_tickets
+from queenright.cli.options import CURRENT_USER, By, Json, Reason
+from queenright.cli.output.printing import json_values, print_list, print_result
+from queenright.cli.output.text import fit, local_time, single_line
+from queenright.cli.service import listing_group, with_service
+from queenright.cli.short_ids import NEWEST, find_ticket, find_ticket_id
+from queenright.instrumentation.durations import format_duration
+from queenright.instrumentation.money import format_spend
+
+if TYPE_CHECKING:
+    from queenright.api.tickets import Ticket
+    from queenright.client.synchronous.client import Queenright
+
+TicketId = Annotated[
+    str,
+    typer.Argument(
+        autocompletion=complete_tickets, help="Id, or its beginning, as `queenright tickets` shows it."
+    ),
+]
+
+_WORST_FIRST = ["critical", "high", "medium", "low"]
+_CLOSED = ("resolved", "worker_gone", "dismissed")
+
+
+@with_service
+def list_tickets(
+    service: Queenright,
+    as_json: Json = False,
+    all_: Annotated[bool, typer.Option("--all", help="Include closed tickets.")] = False,
+    wide: Annotated[bool, typer.Option("--wide", help="Do not truncate names.")] = False,
+) -> None:
+    """List tickets of the newest 1,000, worst first."""
+    rows = list(service.tickets.list(limit=NEWEST))
+    if not all_:
+        rows = [t for t in rows if t.status not in _CLOSED]
+    rows.sort(key=lambda t: _WORST_FIRST.index(t.severity))
+    widest = max((len(t.worker_agent_id) for t in rows), default=0) if wide else 0
+    lines = (ticket_row(t, max(24, widest)) for t in rows)
+    print_list(rows, lines, "No tickets." if all_ else "No open tickets.", as_json=as_json)
+
+
+tickets = listing_group(
+    list_tickets, description="Tickets about workers, worst first.", example="tickets list --all"
+)
+
+
+@tickets.command("show", epilog="Example: queenright tickets show 01J...")
+@with_service
+def show(service: Queenright, ticket: TicketId, as_json: Json = False) -> None:
+    """Show one ticket: cause, evidence, judgement, triage, notifications."""
+    found = find_ticket(service, ticket)
+    if as_json:
+        typer.echo(json.dumps(json_values(found), indent=2))
+        return
+    for line in ticket_lines(found, time.time()):
+        typer.echo(single_line(line))
+
+
+def ticket_row(ticket: Ticket, width: int = 24) -> str:
+    """Return a ticket as a line of the list, with the worker's name in ``width`` characters."""
+    return (
+        f"{ticket.severity:<8} {ticket.status:<12} {fit(ticket.worker_agent_id, width)} {ticket.kind:<18} "
+        f"{ticket.age:>7}  {ticket.ticket_id}{'  silenced' if ticket.silenced else ''}"
+    )
+
+
+def _silence(ticket: Ticket, now: float) -> str:
+    silence = ticket.silenced
+    if silence is None:
+        return ""
+    left = f"for {format_duration(silence.until - now)} more, until {local_time(silence.until)}"
+    return f"{left}, by {silence.by}: {silence.comment} (silence {silence.silence_id})"
+
+
+def _incident(ticket: Ticket) -> str:
+    if not ticket.incident_id:
+        return ""
+    return f"joined the alert of ticket {ticket.incident_id}; no notification was sent when this one opened"
+
+
+def _cost(ticket: Ticket) -> str:
+    cost = format_spend(ticket.spent_usd, ticket.spent_tokens, ticket.spent_unpriced_tokens)
+    return f"{cost} since the problem began" if cost else ""
+
+
+def ticket_lines(ticket: Ticket, now: float) -> list[str]:
+    """Return a ticket as lines. ``now`` is in seconds since the epoch."""
+    what = f"{ticket.severity}, {ticket.kind.replace('_', ' ')}, {ticket.status.replace('_', ' ')}"
+    rows = [
+        ("cause", ticket.cause),
+        ("evidence", ticket.finding_evidence),
+        ("cost", _cost(ticket)),
+        ("judge", ticket.judge_reasoning),
+        ("action", "" if ticket.closed_at else ticket.suggested_action),
+        ("queen", ticket.analysis or ticket.triage_reason),
+        ("acked by", f"{ticket.acknowledged_by} {ticket.acknowledged_note}".strip()),
+        ("incident", _incident(ticket)),
+        ("silenced", _silence(ticket, now)),
+        ("notified", ", ".join(f"{one.receiver} ({one.status})" for one in ticket.told)),
+        ("closed", ticket.closed_reason),
+        ("session", ticket.worker_session_id),
+        ("ticket", ticket.ticket_id),
+    ]
+    return [
+        f"{ticket.worker_agent_id}: {what}, for {ticket.age}",
+        *(f"  {name:<9} {' '.join(text.split())}" for name, text in rows if text),
+    ]
+
+
+@tickets.command("timeline", epilog="Example: queenright tickets timeline 01J...")
+@with_service
+def timeline(service: Queenright, ticket: TicketId, as_json: Json = False) -> None:
+    """Show the timeline of a ticket and its worker, oldest first."""
+    found = service.tickets.timeline(find_ticket_id(service, ticket))
+    if found.more and not as_json:
+        typer.echo("Only the newest entries are shown.", err=True)
+    lines = (f"{local_time(one.at)}  {' '.join(one.text.split())}" for one in found.timeline)
+    print_list(found.timeline, lines, "No entries.", as_json=as_json)
+
+
+@tickets.command("acknowledge", epilog="Example: queenright tickets acknowledge 01J... --by ada")
+@with_service
+def acknowledge(service: Queenright, ticket: TicketId, by: By = CURRENT_USER, as_json: Json = False) -> None:
+    """Acknowledge a ticket: you are working on it. Exit code 1 if it is closed or already acknowledged."""
+    done = service.tickets.acknowledge(find_ticket_id(service, ticket), by=by, via="cli")
+    print_result(done, f"Acknowledged by {done.acknowledged_by}.", as_json=as_json)
+
+
+@tickets.command("unacknowledge", epilog="Example: queenright tickets unacknowledge 01J... --by ada")
+@with_service
+def unacknowledge(
+    service: Queenright, ticket: TicketId, by: By = CURRENT_USER, as_json: Json = False
+) -> None:
+    """Withdraw an acknowledgement: reminders start again. Exit code 1 if the ticket is not acknowledged."""
+    done = service.tickets.unacknowledge(find_ticket_id(service, ticket), by=by, via="cli")
+    text = "No longer acknowledged; reminders start again as if it had been notified now."
+    print_result(done, text, as_json=as_json)
+
+
+@tickets.command("dismiss", epilog='Example: queenright tickets dismiss 01J... --reason "a load test"')
+@with_service
+def dismiss(
+    service: Queenright, ticket: TicketId, reason: Reason, by: By = CURRENT_USER, as_json: Json = False
+) -> None:
+    """
+    Dismiss a ticket as no problem: nobody is notified.
+
+    Refused for high and critical tickets that still hold and for tickets that were notified; those close on
+    their own. Dismissing the ticket of a dead worker resolves it, at any severity. For abandoned work and for
+    repeated failures, use queenright tickets resolve. Exit code 1 if it is refused.
+    """
+    if not reason.strip():
+        raise typer.BadParameter("--reason is blank; say why the ticket is no problem")
+    done = service.tickets.dismiss(find_ticket_id(service, ticket), reason, by=by)
+    print_result(done, f"{done.worker_agent_id}: {done.status}.", as_json=as_json)
+
+
+@tickets.command("resolve", epilog='Example: queenright tickets resolve 01J... --reason "done by hand"')
+@with_service
+def resolve(
+    service: Queenright, ticket: TicketId, reason: Reason, by: By = CURRENT_USER, as_json: Json = False
+) -> None:
+    """
+    Resolve a ticket about a dead worker, abandoned work or repeated failures that you have dealt with.
+
+    Every other ticket closes on its own when its worker recovers or ends. Exit code 1 if it is refused.
+    """
+    if not reason.strip():
+        raise typer.BadParameter("--reason is blank; say how the problem was resolved")
+    done = service.tickets.resolve(find_ticket_id(service, ticket), reason, by=by)
+    print_result(done, f"{done.worker_agent_id}: resolved.", as_json=as_json)

@@ -1,0 +1,142 @@
+"""`queenright token`: access tokens of a service. A running service picks up changes."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from queenright.cli.options import Config, Json, Storage, parse_path
+from queenright.server.access.roles import Role
+
+if TYPE_CHECKING:
+    from queenright.server.access.tokens import Token
+
+_UNITS: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
+_DURATION: Final = re.compile(r"(\d{1,6})([mhdwy])")
+_NEVER: Final = 0.0
+
+token = typer.Typer(help="Create, list and revoke access tokens.", no_args_is_help=True)
+
+
+def _parse_lifetime(text: str) -> float:
+    """Return a duration such as 90d in seconds; ``_NEVER`` for `never`."""
+    if text.strip() == "never":
+        return _NEVER
+    match = _DURATION.fullmatch(text.strip())
+    if match is None or int(match[1]) == 0:
+        raise typer.BadParameter(f"{text!r} is not a duration; write 12h, 90d, 1y, or never")
+    return float(int(match[1]) * _UNITS[match[2]])
+
+
+Name = Annotated[str, typer.Argument(help="Name of the person or machine that uses the token.")]
+TokensFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--tokens-file",
+        parser=parse_path,
+        metavar="PATH",
+        help="Tokens file. Default: auth.tokens_file of the settings, or tokens.json in the storage folder.",
+    ),
+]
+
+
+@token.command("create", epilog="Example: queenright token create ada --role operator --expires 90d")
+def create(
+    name: Name,
+    role: Annotated[Role, typer.Option(help="Role of the token.")],
+    expires: Annotated[
+        float,
+        typer.Option(parser=_parse_lifetime, metavar="TIME", help="Lifetime: 12h, 90d, 1y, or never."),
+    ] = "90d",  # type: ignore[assignment]  # parsed
+    tokens_file: TokensFile = None,
+    as_json: Json = False,
+    config: Config = None,
+    storage: Storage = None,
+) -> None:
+    """
+    Create a token and print it once; only its hash is stored.
+
+    Roles: viewer reads; operator also acts; admin also loads agents and changes settings. reporter is for
+    machines: telemetry, heartbeats, instructions, Alertmanager's webhooks, and /metrics.
+    """
+    import secrets
+
+    from queenright.server.access.token_file import edit_tokens
+    from queenright.server.access.tokens import new_token
+
+    now = time.time()
+    made, text = new_token(
+        name,
+        role,
+        id_=secrets.token_hex(4),
+        secret=secrets.token_urlsafe(32),
+        now=now,
+        expires_at=None if expires == _NEVER else now + expires,
+    )
+    file = _resolve_file(tokens_file, config, storage)
+    edit_tokens(file, lambda tokens: tokens.with_token(made, now))
+    if as_json:
+        typer.echo(json.dumps({"token": text, **_row(made, now)}, indent=2))
+        return
+    typer.echo(text)
+    typer.echo(f"{name}: {role.value}, {_expiry(made.expires_at)}. Its hash is in {file}.", err=True)
+
+
+@token.command("list", epilog="Example: queenright token list --json")
+def list_(
+    tokens_file: TokensFile = None, as_json: Json = False, config: Config = None, storage: Storage = None
+) -> None:
+    """List the tokens with name, role, state and expiry. Exit code 1 if none is valid."""
+    from queenright.server.access.token_file import read_tokens
+
+    now = time.time()
+    file = _resolve_file(tokens_file, config, storage)
+    found = read_tokens(file)
+    if as_json:
+        typer.echo(json.dumps([_row(one, now) for one in found.all], indent=2))
+    else:
+        for one in found.all:
+            line = f"{one.name:<24} {one.role.value:<9} {one.state(now):<8} {_expiry(one.expires_at)}"
+            typer.echo(f"{line}  id {one.id}")
+        if not found.all:
+            typer.echo(f"No tokens in {file}. Create one: `queenright token create NAME --role admin`.")
+    raise typer.Exit(0 if found.live(now) else 1)
+
+
+@token.command("revoke", epilog="Example: queenright token revoke ada")
+def revoke(
+    name: Name, tokens_file: TokensFile = None, config: Config = None, storage: Storage = None
+) -> None:
+    """Revoke a token at once; a running service needs no restart."""
+    from queenright.server.access.token_file import edit_tokens
+
+    now = time.time()
+    edit_tokens(_resolve_file(tokens_file, config, storage), lambda tokens: tokens.without(name, now))
+    typer.echo(f"The token {name!r} is revoked.")
+
+
+def _resolve_file(tokens_file: Path | None, config: Path | None, storage: Path | None) -> Path:
+    if tokens_file is not None:
+        return tokens_file
+    from queenright.cli.options import settings_overrides
+    from queenright.server.access.access import tokens_file as file_of
+    from queenright.server.settings import load_settings
+
+    return file_of(load_settings(config, **settings_overrides(storage)))
+
+
+def _row(one: Token, now: float) -> dict[str, Any]:
+    return {**one.model_dump(mode="json", exclude={"sha256"}), "state": one.state(now)}
+
+
+def _expiry(at: float | None) -> str:
+    from datetime import UTC, datetime
+
+    if at is None:
+        return "never expires"
+    return datetime.fromtimestamp(at, UTC).strftime("until %Y-%m-%d %H:%M UTC")

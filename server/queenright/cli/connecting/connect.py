@@ -1,0 +1,245 @@
+"""`queenright connect` and `queenright disconnect`: change the settings of a coding agent."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import typer
+
+from queenright.api import Telemetry
+from queenright.cli.commands.connect import Scope
+from queenright.cli.connecting.changes import FORMATS, Item, Member, SettingsConflictError, add
+from queenright.cli.connecting.clients import CLIENTS, CodingAgent, TelemetryTarget
+from queenright.cli.connecting.errors import AgentSettingsError
+from queenright.cli.connecting.files import FileUpdate, RecordStore, plan_connect, plan_disconnect, write
+from queenright.cli.errors import UsageError
+from queenright.cli.options import current_user
+from queenright.cli.output.text import single_line
+from queenright.cli.service import connect as connect_service
+from queenright.instrumentation.redaction import redact
+from queenright.server.ops.secret_files import read_secret
+
+_HIDDEN = "<token>"
+_MASKED = 1000
+"""Characters by which masking secrets may lengthen a line."""
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def resolve_target(
+    scope: Scope, otlp_url: str, token_file: Path | None, permission_seconds: int = 0
+) -> TelemetryTarget:
+    """
+    Return where a coding agent sends its telemetry, and with which identity.
+
+    Raises:
+        UsageError: The URL is invalid, or the token would be shared with everyone who has the project.
+        InvalidSecretError: The token file cannot be read.
+    """
+    parts = urlsplit(otlp_url)
+    try:
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url or parts.query or parts.fragment or parts.username is not None:
+        raise UsageError(
+            f"--otlp-url {single_line(otlp_url)!r} is not a URL; write one like http://127.0.0.1:4318"
+        )
+    url = otlp_url.rstrip("/")
+    if scope is Scope.PROJECT:
+        if token_file is not None:
+            raise UsageError(
+                "--scope project writes settings that are shared with the project, which must not contain a "
+                "token; use --scope user"
+            )
+        return TelemetryTarget(url, ("queenright",), {}, permission_seconds=permission_seconds)
+    sibling = Path(sys.executable).with_name("queenright")
+    command = str(sibling) if sibling.is_file() else shutil.which("queenright") or "queenright"
+    token = ""
+    if token_file is not None:
+        token_file = token_file.absolute()
+        token = read_secret(token_file, setting="--token-file").get_secret_value()
+    owner = {"user": current_user(), "host": socket.gethostname()}
+    return TelemetryTarget(url, (command,), owner, token, token_file, permission_seconds)
+
+
+def print_settings(name: str, scope: Scope, target: TelemetryTarget) -> None:
+    """Print the settings that a client needs, one document per file, with the file names on stderr."""
+    for path, wanted in _files(CLIENTS[name], scope, target):
+        text, _ = add(FORMATS[path.suffix].EMPTY, wanted, path.suffix)
+        typer.echo(f"# {path}", err=True)
+        typer.echo(_without_token(text, target.token).strip())
+    _print_notes(CLIENTS[name], target)
+
+
+def connect(name: str, scope: Scope, target: TelemetryTarget, *, yes: bool, replace: bool) -> int:
+    """Write the settings of a client; return 1 if they were not written."""
+    client, records = CLIENTS[name], _records()
+    updates, conflicts = [], []
+    for path, wanted in _files(client, scope, target):
+        try:
+            updates.append(plan_connect(path, wanted, records, replace=replace))
+        except SettingsConflictError as conflict:
+            conflicts += [f"{path}: {key} is {_mask(key, old)}" for key, old in conflict.values.items()]
+            # The difference as --replace would write it.
+            updates.append(plan_connect(path, wanted, records, replace=True))
+    if not any(update.is_needed for update in updates):
+        typer.echo(f"{client.title} is already connected.")
+        return 0
+    _show(updates, target.token)
+    if conflicts:
+        for line in conflicts:
+            typer.echo(single_line(line), err=True)
+        typer.echo(
+            "Nothing was written. --replace replaces these values, and disconnect restores them.", err=True
+        )
+        return 1
+    if not _confirm_write(yes):
+        return 1
+    _write(updates, records)
+    typer.echo(
+        f"{client.title} is connected. Restart `{client.program}`, then run "
+        f"`queenright connect {name} --check` to see what arrives."
+    )
+    _print_notes(client, target)
+    return 0
+
+
+def disconnect(name: str, scope: Scope, *, yes: bool) -> int:
+    """Remove what `connect` added; return 1 if it was not removed."""
+    client, records = CLIENTS[name], _records()
+    paths = [path for path, _ in _files(client, scope, TelemetryTarget(url="", command=(), owner={}))]
+    updates = [update for path in paths if (update := plan_disconnect(path, records)) is not None]
+    if not updates:
+        typer.echo(f"{client.title} is not connected in {', '.join(map(str, paths))}.")
+        return 0
+    _show(updates, "")
+    if not _confirm_write(yes):
+        return 1
+    _write(updates, records)
+    typer.echo(f"{client.title} is disconnected. Running sessions keep their settings until they end.")
+    return 0
+
+
+def check(name: str, scope: Scope, url: str, token_file: Path | None) -> int:
+    """Print what the service received from a client, and what is missing; return 1 if something is."""
+    client, records = CLIENTS[name], _records()
+    paths = [path for path, _ in _files(client, scope, TelemetryTarget(url="", command=(), owner={}))]
+    missing = []
+    if unwritten := [str(path) for path in paths if records.get(path) is None]:
+        missing.append(f"{', '.join(unwritten)}: not written by `queenright connect {name}`")
+    with connect_service(url, token_file) as service:
+        sessions = [one for one in service.agents.list() if one.framework == client.framework]
+        telemetry = service.service.telemetry()
+    sessions.sort(key=lambda one: one.last_activity, reverse=True)
+    for one in sessions[:5]:
+        ago = max(0, int(time.time() - one.last_activity))
+        end = one.outcome or one.state
+        typer.echo(
+            single_line(
+                f"{one.agent_id} {one.session_id}: {end}, {one.steps} steps, "
+                f"{one.tool_calls} tool calls, {one.tokens} tokens, {ago} s ago"
+            )
+        )
+    if len(sessions) > 5:
+        typer.echo(f"and {len(sessions) - 5} more sessions")
+    if not sessions:
+        missing.append(
+            f"nothing has arrived from {client.title}: restart `{client.program}` and send a prompt. "
+            "If you did, check --otlp-url of `queenright connect` and the service's otlp.port"
+        )
+    elif not any(one.tool_calls for one in sessions):
+        missing.append("no tool call has arrived: let the agent use a tool, then check again")
+    missing += _missing_telemetry(client, telemetry)
+    for line in missing:
+        typer.echo(f"missing: {single_line(line)}")
+    if not missing:
+        typer.echo(f"{client.title} is connected, and its telemetry arrives.")
+    return 1 if missing else 0
+
+
+def _missing_telemetry(client: CodingAgent, telemetry: Telemetry) -> list[str]:
+    """Return what is missing in a client's telemetry, and why its hook calls were refused since."""
+    sources = [one for one in telemetry.sources if one.dialect == client.framework]
+    last_seen = max((one.last_seen for one in sources), default=0.0)
+    lacking = [f"{part.missing}; {part.remedy}" for one in sources for part in one.missing]
+    refused = [
+        f"{one.count} requests to {one.path} were refused with {one.status}: {one.reason}"
+        for one in telemetry.refused
+        if one.path == f"/hooks/{client.framework}" and one.last_seen > last_seen
+    ]
+    return list(dict.fromkeys(lacking + refused))
+
+
+def _files(
+    client: CodingAgent, scope: Scope, target: TelemetryTarget
+) -> list[tuple[Path, Sequence[Member | Item]]]:
+    if scope is Scope.PROJECT and not client.has_project_scope:
+        raise UsageError(f"{client.title} ignores telemetry settings of a project; use --scope user")
+    if target.permission_seconds and not client.has_permission_hook:
+        raise UsageError(
+            f"{client.title} has no hook that can answer permission requests; leave out --permission-seconds"
+        )
+    base = Path.home() if scope is Scope.USER else Path.cwd()
+    return [(base / client.folder / name, wanted) for name, wanted in client.wanted(target).items()]
+
+
+def _records() -> RecordStore:
+    return RecordStore(Path.home() / ".queenright" / "connect")
+
+
+def _show(updates: Sequence[FileUpdate], token: str) -> None:
+    for update in updates:
+        if update.is_needed:
+            typer.echo(_hide(update.diff(), token), nl=False)
+
+
+def _confirm_write(yes: bool) -> bool:
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        typer.echo("Nothing was written: without a terminal, pass --yes to write this.", err=True)
+        return False
+    if typer.confirm("Write this?"):
+        return True
+    typer.echo("Nothing was written.", err=True)
+    return False
+
+
+def _write(updates: Sequence[FileUpdate], records: RecordStore) -> None:
+    done: list[FileUpdate] = []
+    for update in updates:
+        try:
+            write(update, records)
+        except AgentSettingsError as error:
+            written = ", ".join(str(one.path) for one in done)
+            raise AgentSettingsError(f"{error}. Already written: {written}" if done else str(error)) from None
+        done.append(update)
+
+
+def _print_notes(client: CodingAgent, target: TelemetryTarget) -> None:
+    for note in (*client.notes, *(client.token_notes if target.token else ())):
+        typer.echo(note, err=True)
+    if not target.token and urlsplit(target.url).hostname not in _LOOPBACK:
+        typer.echo(
+            f"{target.url} is not this machine: its service requires a token, so pass --token-file.", err=True
+        )
+
+
+def _mask(key: str, value: object) -> str:
+    return "set" if "HEADERS" in key.upper() else redact(repr(value))[:200]
+
+
+def _hide(text: str, token: str) -> str:
+    """Return text without the token and without secrets of existing settings."""
+    lines = _without_token(text, token).splitlines(keepends=True)
+    return "".join(redact(line, limit=len(line) + _MASKED) for line in lines)
+
+
+def _without_token(text: str, token: str) -> str:
+    return text.replace(token, _HIDDEN) if token else text

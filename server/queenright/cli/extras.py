@@ -1,0 +1,39 @@
+"""Names the extra that installs a missing package."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_EXTRAS: Final = {
+    "textual": "tui",
+    "litellm": "llm",
+    "mcp": "mcp",
+    "psycopg": "postgres",
+    "grafana_foundation_sdk": "grafana",
+    **dict.fromkeys(("cronsim", "simpleeval"), "runtime"),
+    **dict.fromkeys(
+        ("alembic", "click", "cryptography", "fastapi", "httptools", "httpx", "jinja2", "orjson"), "server"
+    ),
+    **dict.fromkeys(
+        (
+            "pydantic_settings",
+            "rich",
+            "sqlalchemy",
+            "stamina",
+            "tomlkit",
+            "typer",
+            "uvicorn",
+            "uvloop",
+            "yaml",
+        ),
+        "server",
+    ),
+}
+
+
+def missing_extra(module: str | None) -> str | None:
+    """Return how to install a module that an import did not find; None for a module of no extra."""
+    package = (module or "").partition(".")[0]
+    if package not in _EXTRAS:
+        return None
+    return f"the package {package!r} is not installed; run: pip install 'queenright[{_EXTRAS[package]}]'"

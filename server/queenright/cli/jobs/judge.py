@@ -1,0 +1,419 @@
+"""`queenright judge once` and `run`: check workers by their metrics, and print the tickets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import tempfile
+import traceback
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+from prometheus_client import CollectorRegistry
+from pydantic import SecretStr
+
+from queenright.alerting.alertmanager import AlertmanagerClient
+from queenright.alerting.outbox import Outbox, enqueue
+from queenright.alerting.settings import AlertingSettings
+from queenright.cli.terminal.signals import STOP_SIGNALS
+from queenright.health.tickets import EscalationTicket, iso
+from queenright.instrumentation.errors import QueenrightError
+from queenright.instrumentation.identity import clean_name
+from queenright.instrumentation.redaction import redact
+from queenright.judge.models import ModelUnavailableError
+from queenright.judge.settings import JudgeSettings, ModelSettings
+from queenright.judge.stack.http import InvalidSelectorError, StackAddress, StackUnavailableError
+from queenright.judge.stack.job import Look, StackJudge, undecided
+from queenright.judge.stack.prometheus import Prometheus
+from queenright.judge.stack.stale_tickets import Unseen
+from queenright.judge.stack.targets import is_selector
+from queenright.judge.stack.tempo import Tempo
+from queenright.runtime.events import EventType
+from queenright.server.ops.folders import folder_error
+from queenright.server.ops.secret_files import stack_tokens
+from queenright.server.settings import Settings, load_settings
+
+NO_TICKET: Final = 0
+TICKETS: Final = 1
+MISUSE: Final = 2
+NOT_KNOWN: Final = 3
+
+_log = logging.getLogger(__name__)
+
+_TRACEBACK_LIMIT: Final = 4_000
+_LINE_LIMIT: Final = 4_000
+_LIFETIME_WITHOUT_STATE: Final = 3_600.0
+"""Seconds after which an alert expires that no job repeats, if no state is kept that could resolve it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """Options of the command line; None stands for the value in the settings."""
+
+    prometheus: str | None = field(default=None, repr=False)
+    tempo: str | None = field(default=None, repr=False)
+    model: str | None = None
+    selector: str = ""
+    gone: tuple[str, ...] = ()
+    alertmanagers: tuple[str, ...] = field(default=(), repr=False)
+    state: Path | None = None
+    as_json: bool = False
+    allow_empty: bool = False
+    ignores_configured_alertmanagers: bool = False
+    """Notify ``alertmanagers`` only, not those of the settings: a check by hand must not page anyone."""
+    config: Path | None = None
+
+
+@dataclass(slots=True)
+class _Job:
+    """A judge, and the outbox for its tickets."""
+
+    judge: StackJudge
+    outbox: Outbox | None
+
+    async def check(self) -> Look:
+        look = await self.judge.look()
+        await self.deliver()
+        return look
+
+    async def deliver(self) -> None:
+        if self.outbox is not None:
+            await self.outbox.deliver_due(self.judge.clock())
+
+    def delivery_errors(self) -> str:
+        """Return which Alertmanagers failed, and why; empty if all notifications were delivered."""
+        if self.outbox is None:
+            return ""
+        status = self.outbox.status()
+        failing = {peer["peer"]: peer["error"] for peer in status["peers"] if not peer["ok"]}
+        failing |= {alert["peer"]: alert["error"] for alert in status["refused"]}
+        how_many = "all" if len(failing) == len(status["peers"]) else "some"
+        errors = "; ".join(f"{peer}: {error}" for peer, error in failing.items())
+        return f"{how_many} notifications failed: {errors}" if failing else ""
+
+
+def run_once(options: JobOptions) -> int:
+    """Check once; return the exit code. Only Alertmanagers of the command line are notified."""
+    options = replace(options, ignores_configured_alertmanagers=True)
+    return _run(options, lambda settings: _check_once(options, settings))
+
+
+def run_forever(options: JobOptions, interval: float) -> int:
+    """Check every ``interval`` seconds until SIGINT or SIGTERM; return the exit code."""
+    return _run(options, lambda settings: _check_forever(options, settings, interval))
+
+
+def _run(options: JobOptions, look: Callable[[Settings], Coroutine[Any, Any, int]]) -> int:
+    """Return the exit code; it is ``NOT_KNOWN`` after any error, because 1 means that there are tickets."""
+    try:
+        try:
+            settings = _settings(options)
+            if options.state is not None and (why := folder_error(options.state)):
+                raise ValueError(
+                    f"the folder {options.state} cannot be used: {why}; name another with --state"
+                )
+        except (ValueError, QueenrightError) as error:
+            return _say(error, MISUSE)
+        _log_to_stderr()
+        return asyncio.run(look(settings))
+    except InvalidSelectorError as error:
+        return _say(f"--selector {options.selector!r} is refused by Prometheus: {error.reason}", MISUSE)
+    except ModelUnavailableError as error:
+        return _say(error, MISUSE)
+    except StackUnavailableError as error:
+        return _say(f"{error}; {_CHECK_ADDRESS}", NOT_KNOWN)
+    except QueenrightError as error:
+        return _say(error, NOT_KNOWN)
+    except OSError as error:
+        return _say(error, NOT_KNOWN)
+    except Exception as error:
+        return _report_unexpected(error)
+
+
+async def _check_once(options: JobOptions, settings: Settings) -> int:
+    async with _job(options, settings, once=True) as job:
+        return _print_once(await job.check(), job, options)
+
+
+async def _check_forever(options: JobOptions, settings: Settings, interval: float) -> int:
+    stop, wake = asyncio.Event(), asyncio.Event()
+
+    def request_stop() -> None:
+        stop.set()
+        wake.set()
+
+    for number in STOP_SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, request_stop)
+    async with _job(options, settings) as job:
+        job.judge.bus.subscribe(
+            lambda _: wake.set(), name="judge-job", types={EventType.QUEEN_INTERVENTION_REQUESTED}
+        )
+        changes = TicketChanges(options.as_json)
+        has_checked = False
+        while not stop.is_set():
+            try:
+                look = await job.check()
+            except QueenrightError as error:
+                if isinstance(error, InvalidSelectorError) and not has_checked:
+                    raise  # after a successful check it is a problem of Prometheus
+                _say(f"the check failed: {error}", NOT_KNOWN)
+            except Exception as error:
+                _report_unexpected(error)
+            else:
+                has_checked = True
+                changes.print_check(look)
+            if errors := job.delivery_errors():
+                _say(f"{errors}; retrying", NOT_KNOWN)
+            await _pause(job, changes, stop, wake, interval)
+    return 0
+
+
+async def _pause(
+    job: _Job, changes: TicketChanges, stop: asyncio.Event, wake: asyncio.Event, interval: float
+) -> None:
+    """Wait for the next check. Tickets that are decided meanwhile are delivered and printed at once."""
+    clock = asyncio.get_running_loop().time
+    until = clock() + interval
+    while not stop.is_set():
+        try:
+            await asyncio.wait_for(wake.wait(), max(until - clock(), 0.0))
+        except TimeoutError:
+            return
+        wake.clear()
+        try:
+            await job.deliver()
+        except QueenrightError as error:
+            _say(f"{error}; retrying at the next check", NOT_KNOWN)
+        changes.print_tickets(job.judge.tickets.open_tickets())
+
+
+def _report_unexpected(error: Exception) -> int:
+    """Log the traceback of an unexpected error, and ask for a report."""
+    _log.error("%s", redact(traceback.format_exc(), _TRACEBACK_LIMIT))
+    return _say(
+        f"the check failed unexpectedly: {type(error).__name__}: {redact(str(error))}; please report it",
+        NOT_KNOWN,
+    )
+
+
+# -- wiring ---------------------------------------------------------------------------------------
+
+
+def _settings(options: JobOptions) -> Settings:
+    """
+    Return the settings, with the options of the command line applied.
+
+    Raises:
+        ValueError, QueenrightError: A setting is missing or invalid; the message contains no secret.
+    """
+    settings = load_settings(options.config)
+    judging: dict[str, Any] = {}
+    for name, url in (("prometheus_url", options.prometheus), ("tempo_url", options.tempo)):
+        if url is not None:
+            try:
+                StackAddress.parse(url)
+            except ValueError as error:
+                raise ValueError(f"--{name.removesuffix('_url')} {error}") from None
+            judging[name] = SecretStr(url)
+    if options.model is not None:
+        for role, model in (("judge", settings.judging.judge), ("queen", settings.judging.queen)):
+            judging[role] = ModelSettings.model_validate({**model.model_dump(), "model": options.model})
+    alerting = settings.alerting
+    if options.alertmanagers or options.ignores_configured_alertmanagers:
+        alerting = AlertingSettings.model_validate(
+            {**alerting.model_dump(), "alertmanager_urls": options.alertmanagers}
+        )
+    settings = settings.model_copy(
+        update={"judging": settings.judging.model_copy(update=judging), "alerting": alerting}
+    )
+    if not is_selector(options.selector):
+        raise ValueError(
+            f"""--selector must be label matchers, such as '{{cluster="x"}}', not {options.selector!r}"""
+        )
+    if settings.judging.prometheus_url is None:
+        raise ValueError(
+            "no Prometheus is configured: name one with --prometheus URL, or set judging.prometheus_url"
+        )
+    return settings
+
+
+@contextlib.asynccontextmanager
+async def _job(options: JobOptions, settings: Settings, *, once: bool = False) -> AsyncIterator[_Job]:
+    with contextlib.ExitStack() as stack:
+        state = options.state
+        if state is None:
+            state = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="queenright-judge-")))
+        prometheus, tempo = _stack(settings.judging)
+        registry, alerting = CollectorRegistry(), settings.alerting
+        if options.state is None:
+            # Without state, the next job does not know the alert and cannot resolve it.
+            lifetime = min(alerting.lifetime_seconds, _LIFETIME_WITHOUT_STATE)
+            alerting = alerting.model_copy(update={"lifetime_seconds": lifetime})
+        judge = StackJudge(
+            prometheus=prometheus,
+            tempo=tempo,
+            settings=settings.health_monitoring,
+            judge=settings.judging,
+            storage=state,
+            selector=options.selector,
+            gone=options.gone,
+            registry=registry,
+            once=once,
+            on_change=lambda conn, ticket: enqueue(conn, identified(ticket), alerting, judge.clock()),
+        )
+        await judge.open()
+
+        def identified(ticket: EscalationTicket) -> EscalationTicket:
+            """Use a stable id without state: every job opens a new ticket for what must stay one alert."""
+            known = {"ticket_id": ticket.fingerprint} if options.state is None else {}
+            return ticket.model_copy(update=known)
+
+        client = AlertmanagerClient(timeout=alerting.timeout_seconds)
+        try:
+            outbox = None
+            if alerting.alertmanager_urls:
+                outbox = Outbox(
+                    judge.store,
+                    alerting,
+                    client,
+                    clock=judge.clock,
+                    publish=judge.bus.publish,
+                    registry=registry,
+                )
+            yield _Job(judge, outbox)
+        finally:
+            await client.aclose()
+            await judge.close()
+
+
+def _stack(judging: JudgeSettings) -> tuple[Prometheus, Tempo | None]:
+    assert judging.prometheus_url is not None, "checked by _settings"
+    token, tempo_token = stack_tokens(judging)
+    prometheus = Prometheus(StackAddress.parse(judging.prometheus_url.get_secret_value(), token))
+    if judging.tempo_url is None:
+        return prometheus, None
+    return prometheus, Tempo(StackAddress.parse(judging.tempo_url.get_secret_value(), tempo_token))
+
+
+# -- output -------------------------------------------------------------------------------
+
+
+def _print_once(look: Look, job: _Job, options: JobOptions) -> int:
+    for ticket in look.tickets:
+        unseen = _long_unseen(look, ticket)
+        typer.echo(_json_line(ticket, unseen) if options.as_json else _text(ticket, unseen))
+    summary = f"{len(look.workers)} workers, {len(look.tickets)} tickets, {look.dismissed} dismissed"
+    if look.down:
+        summary += f", {look.down} with their target down"
+    if look.closed:
+        summary += f", {len(look.closed)} closed"
+    if look.unseen:
+        summary += f", {len(look.unseen)} without metrics"
+    if look.skipped:
+        summary += f", {look.skipped} samples skipped"
+    typer.echo(summary, err=options.as_json)
+    problems = [errors] if (errors := job.delivery_errors()) else []
+    if job.outbox is not None and (waiting := [t for t in look.tickets if undecided(t)]):
+        ids = ", ".join(f"{ticket.ticket_id} ({ticket.severity.value})" for ticket in waiting)
+        problems.append(f"not notified, because triage has not decided: {ids}")
+    if problems:
+        return _say("; ".join(problems), NOT_KNOWN)
+    if look.blind:
+        return _say(_NO_WORKERS, NOT_KNOWN)
+    if look.tickets:
+        return TICKETS
+    if look.unknown:
+        return _say(f"{look.unknown} workers could not be judged: the model did not answer", NOT_KNOWN)
+    if not look.workers and not options.allow_empty:
+        return _say(
+            "no workers found; check --selector, or pass --allow-empty",
+            NOT_KNOWN,
+        )
+    return NO_TICKET
+
+
+class TicketChanges:
+    """Prints what changed from check to check."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._look: Look | None = None
+        self._printed: dict[str, tuple[str, str, str]] = {}
+
+    def print_check(self, look: Look) -> None:
+        """Print the tickets that changed, and problems of the check itself."""
+        self._look = look
+        self.print_tickets((*look.tickets, *look.closed))
+        if look.blind:
+            _say(_NO_WORKERS, NOT_KNOWN)
+        if look.unknown:
+            _say(f"{look.unknown} workers could not be judged; retrying at the next check", NOT_KNOWN)
+
+    def print_tickets(self, tickets: Iterable[EscalationTicket]) -> None:
+        """Print the tickets whose severity, status or missing metrics changed since they were printed."""
+        for ticket in tickets:
+            unseen = _long_unseen(self._look, ticket) if self._look is not None else None
+            now = (ticket.severity.value, ticket.status.value, unseen.why if unseen is not None else "")
+            if self._printed.get(ticket.ticket_id) != now:
+                typer.echo(_json_line(ticket, unseen) if self._as_json else _text(ticket, unseen))
+                self._printed[ticket.ticket_id] = now
+            if not ticket.live:
+                del self._printed[ticket.ticket_id]
+
+
+_CHECK_ADDRESS: Final = (
+    "check that it runs, and its address: --prometheus URL (--tempo URL for Tempo), or judging.prometheus_url"
+)
+_NO_WORKERS: Final = (
+    "there are tickets, but no worker has metrics; the tickets stay open. "
+    "Check the scrape configuration of Prometheus"
+)
+
+
+def _long_unseen(look: Look, ticket: EscalationTicket) -> Unseen | None:
+    """Return why the worker of a ticket has had no metrics for long; None if it has some."""
+    unseen = look.unseen.get(ticket.ticket_id)
+    return unseen if unseen is not None and unseen.long_at(look.at) else None
+
+
+def _json_line(ticket: EscalationTicket, unseen: Unseen | None = None) -> str:
+    row = ticket.model_dump(mode="json")
+    if unseen is not None:
+        row["unseen"] = {"since": iso(unseen.since), "why": unseen.why}
+    # Escape what a terminal must not receive.
+    text = json.dumps(row, ensure_ascii=False)
+    return "".join(c if c.isprintable() or c == " " else json.dumps(c)[1:-1] for c in text)
+
+
+def _text(ticket: EscalationTicket, unseen: Unseen | None = None) -> str:
+    head = f"{ticket.severity.value:<8} {ticket.status.value:<12} {ticket.worker_agent_id}"
+    where = f"  {ticket.kind.value} at {ticket.worker_session_id}, ticket {ticket.ticket_id}"
+    if not ticket.live:
+        return f"{head}\n{where}"
+    text = f"{head}\n{where}\n  {_plain(ticket.analysis or ticket.cause)}"
+    text += f"\n  evidence: {_plain(ticket.evidence_snippet)}"
+    if unseen is None:
+        return text
+    return (
+        f"{text}\n  no metrics of its worker since {iso(unseen.since)}: {unseen.why}; "
+        f"if it was removed, pass --gone {ticket.worker_session_id}"
+    )
+
+
+def _plain(text: str) -> str:
+    """Return text of a model or a worker without control characters."""
+    return "\n  ".join(clean_name(line, _LINE_LIMIT) for line in text.splitlines())
+
+
+def _say(message: object, code: int) -> int:
+    typer.echo(f"queenright: {message}", err=True)
+    return code
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")

@@ -1,0 +1,226 @@
+"""`queenright rules`: check and compare the Prometheus rules."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+
+from queenright.alerting.export import (
+    Difference,
+    LoadedRule,
+    check_rules,
+    compare,
+    in_answer,
+    in_files,
+    in_groups,
+    rule_links,
+)
+from queenright.alerting.export.addresses import reached_at
+from queenright.alerting.export.matchers import InvalidMatchersError, Of, read_matchers
+from queenright.alerting.rules import Alert, Group, Links, Selectors, rule_files, rule_groups
+from queenright.cli.errors import UsageError
+from queenright.cli.output.progress import progress_bar
+from queenright.instrumentation.errors import QueenrightError
+from queenright.server.ops.programs import find_program
+from queenright.server.settings import Settings, load_settings
+
+_SIGNS: Final = {"added": "+", "removed": "-", "changed": "~", "twice": "="}
+_EXPLANATIONS: Final = {
+    "added": "missing",
+    "removed": "not in the settings",
+    "changed": "",
+    "twice": "duplicate that differs from the settings",
+}
+
+
+_COUNTED: Final = {"twice": "duplicate"}
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSelection:
+    """Which rules: settings file, label selectors, and targets of links."""
+
+    config: Path | None
+    service: str = ""
+    worker: str = ""
+    runbooks: str | None = None
+    dashboards: str | None = None
+    service_url: str | None = None
+
+    def settings(self) -> Settings:
+        """Return the settings, with ``service_url`` as the console's URL unless they set one."""
+        settings = load_settings(self.config)
+        try:
+            alerting = reached_at(settings.alerting, self.service_url)
+        except ValueError as error:
+            raise UsageError(f"--service-url {error}") from None
+        return settings.model_copy(update={"alerting": alerting}).linked_to_service()
+
+    def links(self, settings: Settings) -> Links:
+        """Return the targets of links in alerts."""
+        return rule_links(settings.alerting, runbooks=self.runbooks, dashboards=self.dashboards)
+
+    def groups(self, settings: Settings) -> tuple[Group, ...]:
+        """Return the rules."""
+        return rule_groups(settings.health_monitoring, self.selectors(), self.links(settings))
+
+    def files(self, settings: Settings) -> dict[str, str]:
+        """Return the rule files by name."""
+        return rule_files(settings.health_monitoring, self.selectors(), self.links(settings))
+
+    def selectors(self) -> Selectors:
+        """Return the label selectors, after checking their syntax."""
+        found: dict[Of, str] = {}
+        given: dict[Of, str] = {"service": self.service, "worker": self.worker}
+        for of, text in given.items():
+            try:
+                found[of] = read_matchers(text, of)
+            except InvalidMatchersError as error:
+                raise UsageError(f"--{of}-selector: {error}") from None
+        return Selectors(**found)
+
+
+def check(selection: RuleSelection, *, as_json: bool) -> int:
+    """Check the rules; return 1 on errors."""
+    settings = selection.settings()
+    groups = selection.groups(settings)
+    faults = check_rules(in_groups(groups))
+    promtool = find_program("promtool")
+    if promtool is not None:
+        faults += promtool_faults(promtool, selection.files(settings))
+    rules = [rule for group in groups for rule in group.rules]
+    alerts = [rule.name for rule in rules if isinstance(rule, Alert)]
+    named, recorded = len(set(alerts)), len(rules) - len(alerts)
+    if as_json:
+        counts = {"alerts": named, "alert_rules": len(alerts), "recorded": recorded}
+        counts["promtool"] = promtool is not None
+        typer.echo(json.dumps({**counts, "faults": faults}, indent=2))
+        return 1 if faults else 0
+    for fault in faults:
+        typer.echo(fault, err=True)
+    by = "promtool and own checks" if promtool is not None else "own checks (promtool is not installed)"
+    verdict = f"{len(faults)} error{'s' * (len(faults) > 1)} found by" if faults else "valid according to"
+    typer.echo(f"{named} alerts in {len(alerts)} rules, and {recorded} recording rules: {verdict} {by}.")
+    return 1 if faults else 0
+
+
+def promtool_faults(program: Path, files: Mapping[str, str]) -> list[str]:
+    """Return the errors that promtool reports for rule files, given by name."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, name) for name in files]
+        for path in paths:
+            path.write_text(files[path.name], encoding="utf-8")
+        done = subprocess.run(
+            [program, "check", "rules", "--lint=all", "--lint-fatal", *paths],
+            text=True,
+            capture_output=True,
+            timeout=120,
+        )
+    if done.returncode == 0:
+        return []
+    lines = (done.stdout + done.stderr).replace(f"{folder}/", "").splitlines()
+    return [f"promtool: {line.strip()}" for line in lines if line.strip()]
+
+
+def diff(selection: RuleSelection, files: Sequence[Path], prometheus: str | None, *, as_json: bool) -> int:
+    """Print the differences; return 1 if there are any."""
+    settings = selection.settings()
+    with progress_bar("Comparing rules", is_counted=False):
+        existing = in_files(files) if files else in_answer(_fetch_rules(settings, prometheus))
+        wanted = in_groups(selection.groups(settings))
+        found = compare(wanted, existing)
+    if as_json:
+        typer.echo(json.dumps([_row(one) for one in found], indent=2))
+    else:
+        copies = [one for one in found if one.kind == "twice" and not one.changes]
+        for one in found:
+            if one not in copies:
+                typer.echo(_describe(one))
+        if copies:
+            typer.echo(_describe_copies([one.rule for one in copies]))
+        typer.echo(_summarize(found, len(wanted)))
+    return 1 if found else 0
+
+
+def _fetch_rules(settings: Settings, url: str | None) -> Any:
+    """Return the rules that a Prometheus has loaded, as its API answers."""
+    from queenright.judge.stack.http import StackAddress, StackClient, StackError
+    from queenright.server.ops.secret_files import stack_tokens
+
+    judging = settings.judging
+    token = stack_tokens(judging)[0]
+    if url is None:
+        if judging.prometheus_url is None:
+            raise QueenrightError(
+                "nothing to compare with: name rule files, or a Prometheus with --prometheus "
+                "http://127.0.0.1:9090, or set judging.prometheus_url."
+            )
+        url = judging.prometheus_url.get_secret_value()
+    elif judging.prometheus_url is None or url != judging.prometheus_url.get_secret_value():
+        token = None  # the token is for the Prometheus of the settings only
+    try:
+        address = StackAddress.parse(url, token)
+    except ValueError as error:
+        raise QueenrightError(f"--prometheus {error}") from None
+
+    async def get() -> Any:
+        client = StackClient(address)
+        try:
+            return await client.get("/api/v1/rules", {})
+        finally:
+            await client.aclose()
+
+    try:
+        return asyncio.run(get())
+    except StackError as error:
+        raise QueenrightError(f"{error}; name a running Prometheus with --prometheus.") from None
+
+
+def _describe(one: Difference) -> str:
+    rule = one.rule
+    labels = ", ".join(f"{name}={value}" for name, value in sorted(rule.labels.items()) if name != "source")
+    why = f": {_EXPLANATIONS[one.kind]}" if _EXPLANATIONS[one.kind] else ""
+    head = f"{_SIGNS[one.kind]} {rule.name}{f' {{{labels}}}' if labels else ''} in {rule.group}{why}"
+    lines = [f"    {change.part}\n      - {change.there}\n      + {change.wanted}" for change in one.changes]
+    return "\n".join([head, *lines])
+
+
+def _describe_copies(rules: Sequence[LoadedRule]) -> str:
+    """Describe exact duplicates in one sentence: they usually come from one file that is loaded twice."""
+    first = rules[0].name if len(rules) == 1 else f"{len(rules)} rules, {rules[0].name} first,"
+    where = ", ".join(dict.fromkeys(rule.file for rule in rules if rule.file))
+    again = f" (again in {where})" if where else ""
+    verb = "is" if len(rules) == 1 else "are"
+    return f"= {first} {verb} loaded twice{again}: remove one of the sources"
+
+
+def _summarize(found: Sequence[Difference], wanted: int) -> str:
+    if not found:
+        return f"No difference: all {wanted} rules match the settings."
+    counts = {kind: sum(one.kind == kind for one in found) for kind in _SIGNS}
+    summary = ", ".join(f"{count} {_COUNTED.get(kind, kind)}" for kind, count in counts.items() if count)
+    if counts["twice"] == len(found):
+        return f"{summary}; no other difference."
+    return f"{summary}; `queenright rules export` writes the rules that the settings give."
+
+
+def _row(one: Difference) -> dict[str, Any]:
+    rule = one.rule
+    return {
+        "kind": one.kind,
+        "rule": rule.name,
+        "group": rule.group,
+        "labels": dict(rule.labels),
+        "changes": [asdict(change) for change in one.changes],
+    }
+
+
+__all__ = ["LoadedRule", "RuleSelection", "check", "diff", "promtool_faults"]

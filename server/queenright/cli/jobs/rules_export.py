@@ -1,0 +1,167 @@
+"""`queenright rules export`: write the rules, and what goes with them, as files."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import typer
+
+from queenright.alerting.export import Extras
+from queenright.alerting.export.addresses import links_here
+from queenright.alerting.export.alertmanager import NO_DEADMAN, about_deadman
+from queenright.alerting.export.kubernetes import Place, kubernetes_files, prometheus_rule
+from queenright.alerting.export.mixin import archive, mixin_files
+from queenright.alerting.export.taken import texts_in
+from queenright.alerting.export.yaml_text import yaml_text
+from queenright.alerting.rules import render
+from queenright.cli.errors import UsageError
+from queenright.cli.jobs.dashboards import dashboards_or_defaults
+from queenright.cli.jobs.rules import RuleSelection, promtool_faults
+from queenright.grafana.files import provisioning_folder
+from queenright.instrumentation.errors import QueenrightError
+from queenright.server.ops.programs import find_program
+from queenright.server.settings import Settings
+
+_STDOUT: Final = "-"
+_DEFAULT_SERVICE_URL: Final = "http://queenright:8420"
+_HEADER: Final = "Written by `queenright rules export`."
+_LABEL: Final = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_./]{0,250})=([A-Za-z0-9]?[-A-Za-z0-9_.]{0,62})")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportTarget:
+    """The environment that an export is for."""
+
+    namespace: str = ""
+    labels: Sequence[str] = ()
+    deadman_url: str | None = None
+
+
+def export(selection: RuleSelection, format_: str, output: Path, target: ExportTarget) -> int:
+    """Write the rules; return the exit code. Writes nothing if promtool rejects them."""
+    place = Place(namespace=target.namespace, labels=_parse_labels(target.labels))
+    deadman = _deadman(target.deadman_url)
+    if format_ == "kubernetes" and str(output) == _STDOUT:
+        raise UsageError("--format kubernetes writes a folder, not standard output; name a folder with -o.")
+    settings = selection.settings()
+    _check_with_promtool(selection.files(settings))
+    is_full = format_ in ("kubernetes", "mixin")
+    for warning in links_here(
+        settings.alerting,
+        selection.links(settings),
+        service_url=(selection.service_url or _DEFAULT_SERVICE_URL) if is_full else None,
+        dashboards=is_full,
+    ):
+        _warn(warning)
+    if not is_full:
+        return _export_rules(selection, settings, format_, output, place)
+    if lines := about_deadman(deadman):
+        _warn(" ".join(lines))
+    return _export_full(selection, settings, format_, output, place, deadman)
+
+
+def _export_rules(
+    selection: RuleSelection, settings: Settings, format_: str, output: Path, place: Place
+) -> int:
+    """Write the rules: rule files, or one object for the Prometheus operator."""
+    groups = selection.groups(settings)
+    if format_ == "prometheus" and str(output) != _STDOUT:
+        return _report(output, _write(output, selection.files(settings)))
+    if format_ == "prometheus":
+        text = render(groups, (_HEADER,))
+    else:
+        text = yaml_text(prometheus_rule(groups, place), comments=[_HEADER])
+    if str(output) == _STDOUT:
+        typer.echo(text, nl=False)
+        return 0
+    return _report(output, [_write_file(output, text)])
+
+
+def _export_full(
+    selection: RuleSelection, settings: Settings, format_: str, output: Path, place: Place, deadman: str
+) -> int:
+    """Write rules, dashboards and Alertmanager configuration: a folder for Kustomize, or one archive."""
+    boards, note = dashboards_or_defaults(settings)
+    if note:
+        _warn(note)
+    extras = Extras(
+        dashboards=boards, dashboards_note=note, provisioning=texts_in(provisioning_folder(), "*.yml")
+    )
+    service = selection.service_url or _DEFAULT_SERVICE_URL
+    if format_ == "kubernetes":
+        files = kubernetes_files(
+            selection.groups(settings),
+            extras,
+            place,
+            selectors=selection.selectors(),
+            service_url=service,
+            deadman_url=deadman,
+        )
+        return _report(output, _write(output, files))
+    data = archive(mixin_files(selection.files(settings), extras, service_url=service, deadman_url=deadman))
+    if str(output) == _STDOUT:
+        sys.stdout.buffer.write(data)
+        return 0
+    return _report(output, [_write_file(output, data)])
+
+
+def _check_with_promtool(files: Mapping[str, str]) -> None:
+    promtool = find_program("promtool")
+    if promtool is not None and (faults := promtool_faults(promtool, files)):
+        raise QueenrightError("\n  ".join(["promtool rejects these rules; nothing was written:", *faults]))
+
+
+def _deadman(url: str | None) -> str:
+    """Return the URL of the dead man's switch, or the placeholder if there is none."""
+    if url is None:
+        return NO_DEADMAN
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and not re.search(r"\s", url)
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise UsageError(
+            "--deadman-url is not a URL; copy it from the check, such as https://hc-ping.com/5d2f…"
+        )
+    return url
+
+
+def _warn(message: str) -> None:
+    typer.echo(f"Warning: {message}", err=True)
+
+
+def _parse_labels(given: Sequence[str]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for label in (part for one in given for part in one.split(",")):
+        match = _LABEL.fullmatch(label.strip())
+        if match is None:
+            raise UsageError(
+                f"--labels {label!r} is not a Kubernetes label; write NAME=VALUE, such as release=prometheus."
+            )
+        labels[match[1]] = match[2]
+    return labels
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> list[Path]:
+    return [_write_file(folder / name, text) for name, text in files.items()]
+
+
+def _write_file(path: Path, content: str | bytes) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise QueenrightError(f"cannot write {path}: {error.strerror}; name another path with -o.") from error
+    return path
+
+
+def _report(output: Path, written: Sequence[Path]) -> int:
+    typer.echo(f"{len(written)} files in {output}" if written != [output] else f"{output}")
+    return 0

@@ -1,0 +1,133 @@
+"""`queenright up` and `queenright serve`: run the service until it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Coroutine
+from typing import Any
+
+import typer
+
+from queenright.cli.output.log_filter import RateLimitedHandler, RateLimiter
+from queenright.cli.output.up_screen import UpScreen
+from queenright.instrumentation.errors import QueenrightError
+from queenright.server.middleware.connections import raise_descriptor_limit
+from queenright.server.ops.programs import ProgramNotFoundError, find_program
+from queenright.server.ops.reload import reload
+from queenright.server.service import Service, shorten_switch_interval, tune_garbage_collector
+from queenright.server.settings import Settings
+from queenright.server.up import UpOptions, serving, up
+
+
+def run_up(settings: Settings, options: UpOptions) -> int:
+    """Run everything until Ctrl-C; return the exit code."""
+    screen = UpScreen()
+    _log_to_screen(screen)
+
+    async def run() -> None:
+        stop = _stop_event()
+        async with up(settings, options, say=screen.print_line) as running:
+            screen.print_addresses(running, options)
+            await _run_until(stop, screen.follow(running))
+            screen.print_line("Stopping ...")
+
+    _run(run())
+    screen.print_line("Stopped.")
+    return 0
+
+
+def run_serve(settings: Settings) -> int:
+    """Run the service until it is stopped; return the exit code."""
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        handlers=[RateLimitedHandler()],
+    )
+    for chatty in ("httpx", "alembic"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+    async def run() -> None:
+        stop = _stop_event()
+        async with serving(settings) as running:
+            reload_on_sighup(running.service)
+            typer.echo(f"Status page {running.url}, telemetry {running.otlp_url}")
+            await stop.wait()
+
+    _run(run())
+    return 0
+
+
+def check_up() -> int:
+    """Print where the programs for `up` are; return 1 if one is missing."""
+    missing = 0
+    for name in ("prometheus", "alertmanager"):
+        path = find_program(name)
+        missing += path is None
+        typer.echo(f"{name}: {path}" if path else str(ProgramNotFoundError(name)))
+    return 1 if missing else 0
+
+
+def _run(main: Coroutine[Any, Any, None]) -> None:
+    if sys.platform == "win32":
+        raise QueenrightError("Windows is not supported; run it in WSL or in a container.")
+    import uvloop
+
+    raise_descriptor_limit()
+    tune_garbage_collector()
+    shorten_switch_interval()
+    uvloop.run(main)
+
+
+def _stop_event() -> asyncio.Event:
+    """Return an event that SIGINT and SIGTERM set."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+def reload_on_sighup(service: Service) -> None:
+    """Reload the settings on SIGHUP. Errors in them are logged, and the old settings stay in force."""
+
+    async def reload_settings() -> None:
+        try:
+            await reload(service)
+        except QueenrightError as error:
+            logging.getLogger(__name__).error("settings not reloaded, the old ones stay in force: %s", error)
+
+    running: set[asyncio.Task[None]] = set()
+
+    def start() -> None:
+        task = asyncio.create_task(reload_settings())
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, start)
+
+
+async def _run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.create_task(work)
+    waiter = asyncio.create_task(stop.wait())
+    await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
+    for pending in (task, waiter):
+        pending.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await pending
+
+
+def _log_to_screen(screen: UpScreen) -> None:
+    """Print warnings through the screen, so that they do not break the live table."""
+
+    limiter = RateLimiter()
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if (limited := limiter.filter_record(record)) is not None:
+                screen.print_line(f"{limited.levelname.lower()}: {limited.getMessage()}")
+
+    logging.basicConfig(level=logging.WARNING, handlers=[Handler()])

@@ -1,0 +1,74 @@
+"""A Typer group that lists its commands from a table and imports each one when it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from itertools import groupby
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from queenright.cli.command_table import COMMANDS, CommandEntry
+
+
+class _LazyCommands(Mapping[str, Any]):
+    """Commands by name. Each is imported on first access."""
+
+    def __init__(self, table: Mapping[str, CommandEntry]) -> None:
+        self._table = table
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded:
+            self._loaded[name] = _load(self._table[name])
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._table
+
+
+class LazyGroup(TyperGroup):
+    """The commands of ``command_table``."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _LazyCommands(COMMANDS)  # type: ignore[assignment]
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the command names in the order of the table."""
+        return list(COMMANDS)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write one list per section."""
+        width = max(len(name) for name in COMMANDS)
+        for section, entries in groupby(COMMANDS.values(), key=lambda entry: entry.section):
+            with formatter.section(section):
+                formatter.write_dl([(e.name.ljust(width), e.help.rstrip(".")) for e in entries])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Complete a command name or an option of `queenright` itself, without importing a command."""
+        stubs: dict[str, Any] = {
+            name: TyperCommand(name, help=entry.help) for name, entry in COMMANDS.items()
+        }
+        group = TyperGroup(name=self.name, commands=stubs, params=self.params)
+        return group.shell_complete(typer.Context(group), incomplete)
+
+
+def _load(entry: CommandEntry) -> Any:
+    """Import a command and return it as a click command."""
+    target = getattr(import_module(entry.module), entry.attribute)
+    parent = typer.Typer(rich_markup_mode=None, add_completion=False)
+    epilog = f"Example: queenright {entry.example}"
+    if isinstance(target, typer.Typer):
+        parent.add_typer(target, name=entry.name, epilog=epilog)
+    else:
+        parent.command(entry.name, epilog=epilog)(target)
+    return typer.main.get_group(parent).commands[entry.name]

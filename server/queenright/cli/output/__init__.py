@@ -1,0 +1,1 @@
+"""Terminal output: text, tables, live screens, progress bars, and the log filter."""

@@ -1,0 +1,36 @@
+"""Printing what a service answered, as text or as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from queenright.cli.output.text import single_line
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+
+def json_values(model: BaseModel) -> dict[str, Any]:
+    """Return a model as JSON values, with the fields that the service sent."""
+    return model.model_dump(mode="json", exclude_unset=True)
+
+
+def print_result(model: BaseModel, text: str, *, as_json: bool) -> None:
+    """Print the result of an action."""
+    if as_json:
+        typer.echo(json.dumps(json_values(model), indent=2))
+    else:
+        typer.echo("\n".join(map(single_line, text.split("\n"))))
+
+
+def print_list(models: Sequence[BaseModel], lines: Iterable[str], empty: str, *, as_json: bool) -> None:
+    """Print a list, one line each; ``empty`` is the text for an empty list."""
+    if as_json:
+        typer.echo(json.dumps([json_values(model) for model in models], indent=2))
+        return
+    for line in list(lines) or [empty]:
+        typer.echo(single_line(line))

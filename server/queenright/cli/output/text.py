@@ -1,0 +1,47 @@
+"""Text for the terminal: control characters, columns, times."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+# Control characters, bidirectional overrides and surrogates: they could move the cursor or hide text.
+_CONTROL: Final = dict.fromkeys(
+    (*range(32), *range(127, 160), *range(0x2028, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000)),
+    " ",
+)
+_CONTROL_ON_LINES: Final = {
+    number: None for number in (*range(32), *range(127, 160)) if chr(number) not in "\n\t"
+}
+_LINE_END: Final = 100
+
+
+def single_line(text: str) -> str:
+    """Return text that can neither move the cursor nor break the line."""
+    return text.translate(_CONTROL).rstrip()
+
+
+def strip_control(text: str) -> str:
+    """Return text without control characters, except new lines and tabs."""
+    return text.translate(_CONTROL_ON_LINES)
+
+
+def fit(text: str, width: int) -> str:
+    """Return text padded, or truncated with an ellipsis, to ``width`` characters."""
+    return (text if len(text) <= width else f"{text[: width - 1]}…").ljust(width)
+
+
+def truncate_start(text: str, width: int) -> str:
+    """Return the last ``width`` characters of an id, behind an ellipsis: its end tells it from others."""
+    return text if len(text) <= width else f"…{text[len(text) - width + 1 :]}"
+
+
+def truncate(text: str) -> str:
+    """Return text on one line of at most 100 characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LINE_END else f"{line[: _LINE_END - 1]}…"
+
+
+def local_time(moment: float) -> str:
+    """Return seconds since the epoch as local date and time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))

@@ -1,0 +1,137 @@
+"""Commands that call a running service: the client, groups, and checks of arguments."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from queenright.cli.errors import UsageError
+from queenright.cli.options import LOCAL_URL, TokenFile, Url
+from queenright.cli.output.text import single_line
+
+if TYPE_CHECKING:
+    from queenright.client.synchronous.client import Queenright
+
+
+def connect(url: str, token_file: Path | None) -> Queenright:
+    """
+    Return a client of the service, to be used as a context manager.
+
+    Raises:
+        UsageError: ``url`` is not a URL, or the token cannot be read.
+    """
+    from queenright.client.errors import InvalidAddressError
+
+    _import_httpx_without_cli()
+    from queenright.client.synchronous.client import Queenright
+
+    try:
+        return Queenright(url, token_file=token_file)
+    except InvalidAddressError as error:
+        raise UsageError(str(error)) from error
+
+
+def _import_httpx_without_cli() -> None:
+    # httpx imports its own command line if that is installed, which takes as long as all other imports.
+    if "httpx" not in sys.modules:
+        sys.modules["httpx._main"] = None  # type: ignore[assignment]
+        import httpx  # noqa: F401
+
+        del sys.modules["httpx._main"]
+
+
+def with_service(command: Callable[..., None]) -> Callable[..., None]:
+    """
+    Turn ``command(service, ...)`` into a command with the options ``--url`` and ``--token-file``.
+
+    The client is open while the command runs.
+    """
+
+    @functools.wraps(command)
+    def run(*, url: str = LOCAL_URL, token_file: Path | None = None, **options: Any) -> None:
+        with connect(url, token_file) as service:
+            command(service, **options)
+
+    _, *parameters = inspect.signature(command).parameters.values()
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    _set_signature(
+        run,
+        command,
+        [
+            *(parameter.replace(kind=keyword) for parameter in parameters),
+            inspect.Parameter("url", keyword, default=LOCAL_URL, annotation=Url),
+            inspect.Parameter("token_file", keyword, default=None, annotation=TokenFile),
+        ],
+    )
+    return run
+
+
+def listing_group(list_command: Callable[..., None], *, description: str, example: str) -> typer.Typer:
+    """
+    Return a group whose `list` subcommand also runs when no subcommand is named.
+
+    Args:
+        list_command: Prints the list.
+        description: Help of the group.
+        example: Arguments of `list` in the example of its help.
+    """
+    group = typer.Typer(help=description)
+
+    def default(context: typer.Context, **options: Any) -> None:
+        if context.invoked_subcommand is None:
+            list_command(**options)
+        else:
+            _refuse_group_options(context)
+
+    parameters = inspect.signature(list_command).parameters.values()
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    _set_signature(default, list_command, [context, *parameters])
+    default.__doc__ = list_command.__doc__
+    group.callback(invoke_without_command=True)(default)
+    group.command("list", epilog=f"Example: queenright {example}")(list_command)
+    return group
+
+
+def _set_signature(
+    function: Callable[..., None], source: Callable[..., None], parameters: list[inspect.Parameter]
+) -> None:
+    """Give a function the parameters that Typer is to see, with the annotations of ``source`` evaluated."""
+    namespace = getattr(inspect.unwrap(source), "__globals__", {})
+    evaluated = [
+        parameter.replace(annotation=eval(parameter.annotation, namespace))
+        if isinstance(parameter.annotation, str)
+        else parameter
+        for parameter in parameters
+    ]
+    function.__signature__ = inspect.Signature(evaluated)  # type: ignore[attr-defined]
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in evaluated}
+    # Otherwise `inspect` and `typing` read the annotations of the wrapped function.
+    function.__dict__.pop("__wrapped__", None)
+
+
+def _refuse_group_options(context: typer.Context) -> None:
+    # An option before the subcommand, such as --url, would be ignored: the command would ask another service.
+    sources = (context.get_parameter_source(name) for name in context.params)
+    if any(source is not None and source.name == "COMMANDLINE" for source in sources):
+        raise typer.BadParameter(f"put options after `{context.invoked_subcommand}`")
+
+
+def require_text(text: str, what: str = "name") -> str:
+    """Return a text. Refuses an empty one, which is usually an unset variable in a script."""
+    if not text.strip():
+        raise typer.BadParameter(f"the {what} is empty")
+    return text
+
+
+def warn_about_limits(service: Queenright) -> bool:
+    """Print on stderr why the service acts less than usual; return whether the emergency stop is on."""
+    acting = service.service.status().acting
+    for brake in acting.brakes:
+        typer.echo(single_line(brake), err=True)
+    return acting.emergency_stop.on

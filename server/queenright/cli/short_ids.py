@@ -1,0 +1,121 @@
+"""Abbreviated ids on the command line: the beginning of an id, or the end of a session's id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from queenright.cli.service import require_text
+from queenright.instrumentation.errors import QueenrightError
+
+if TYPE_CHECKING:
+    from queenright.api.tickets import Ticket
+    from queenright.client.synchronous.client import Queenright
+
+NEWEST: Final = 1000
+"""How many of the newest rows an abbreviated id is looked up in."""
+
+_SHOWN: Final = 5
+_WHOLE: Final = 26
+"""Characters of the shortest ids that the service makes."""
+
+
+class UnresolvedIdError(QueenrightError):
+    """Raised for an abbreviated id that matches several rows, or for a ticket that does not exist."""
+
+
+def resolve_id(given: str, what: str, ids: Callable[[], Iterable[str]]) -> str:
+    """
+    Return the only id that begins with ``given``; without a match, ``given`` itself.
+
+    Args:
+        given: The id, or its beginning.
+        what: What it is an id of, in the plural, for error messages.
+        ids: Returns the ids that the service knows; called only for an abbreviated id.
+
+    Raises:
+        UnresolvedIdError: Several ids begin with ``given``.
+    """
+    given = require_text(given.strip(), "id")
+    if len(given) >= _WHOLE:
+        return given
+    matches = [one for one in ids() if one.startswith(given)]
+    if given in matches or not matches:
+        return given  # the service says whether there is such an id
+    return _only(matches, given, what, "begin")
+
+
+def resolve_session(service: Queenright, agent_id: str, given: str | None) -> str | None:
+    """
+    Return the session of a worker whose id is ``given``, or ends with it as `queenright list` shows it.
+
+    Raises:
+        UnresolvedIdError: Several sessions end with ``given``.
+    """
+    if given is None:
+        return None
+    sessions = [row.session_id for row in service.agents.list(agent_id=agent_id)]
+    return _by_end(sessions, given)
+
+
+def resolve_task(service: Queenright, given: str) -> str:
+    """Return a task id; ``…end``, as `queenright list` shows it, is a session's id or a task's."""
+    given = require_text(given, "task")
+    if not given.startswith("…"):
+        return given
+    rows = list(service.agents.list())
+    return _by_end([*(row.task_id for row in rows), *(row.session_id for row in rows)], given)
+
+
+def _by_end(ids: Iterable[str], given: str) -> str:
+    end = given.removeprefix("…")
+    matches = list(dict.fromkeys(one for one in ids if one.endswith(end))) if end.strip() else []
+    return given if given in matches or not matches else _only(matches, given, "sessions", "end")
+
+
+def _only(matches: list[str], given: str, what: str, how: str) -> str:
+    if len(matches) > 1:
+        raise UnresolvedIdError(
+            f"{len(matches)} {what} {how} with {given!r}: {_some(matches)}; give more of the id"
+        )
+    return matches[0]
+
+
+def _some(matches: list[str]) -> str:
+    more = f" and {len(matches) - _SHOWN} more" if len(matches) > _SHOWN else ""
+    return f"{', '.join(matches[:_SHOWN])}{more}"
+
+
+def find_ticket(service: Queenright, given: str) -> Ticket:
+    """
+    Return the ticket with this id, or the only one of the newest 1,000 whose id begins with it.
+
+    Raises:
+        BadParameter: ``given`` is empty.
+        UnresolvedIdError: No ticket matches, or several do; the message names the first matches.
+    """
+    from queenright.client.errors import RequestRefusedError
+
+    given = require_text(given.strip(), "ticket's id")
+    try:
+        return service.tickets.get(given)
+    except RequestRefusedError as refused:
+        if refused.status != 404:
+            raise
+    matches = [one for one in service.tickets.list(limit=NEWEST) if one.ticket_id.startswith(given)]
+    if not matches:
+        raise UnresolvedIdError(
+            f"there is no ticket {given[:80]!r}, and no ticket's id begins with it; "
+            "`queenright tickets --all` lists them"
+        )
+    if len(matches) > 1:
+        shown = [f"{one.ticket_id} ({one.worker_agent_id})" for one in matches]
+        raise UnresolvedIdError(
+            f"{len(matches)} tickets begin with {given!r}: {_some(shown)}; give more of the id"
+        )
+    return matches[0]
+
+
+def find_ticket_id(service: Queenright, given: str) -> str:
+    """Return the whole id of a ticket; see ``find_ticket``."""
+    return find_ticket(service, given).ticket_id

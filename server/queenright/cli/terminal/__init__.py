@@ -1,0 +1,1 @@
+"""Agents that run in this terminal: one run, or a shell session."""

@@ -1,0 +1,154 @@
+"""Slash commands of `queenright shell` and `queenright code`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from queenright.instrumentation.errors import QueenrightError
+from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.agents.lifecycle_tools import Lifecycle
+
+SLASH_COMMANDS: Final = {
+    "/graphs": "list the agents, with their activity",
+    "/graph": "ID: switch to this agent",
+    "/load": "PATH: load another agent from this folder",
+    "/unload": "ID: stop and remove a loaded agent",
+    "/sessions": "list the newest sessions of the current agent",
+    "/resume": "ID: resume the unfinished run of a session",
+    "/data": "list the files that agents wrote in the newest sessions; NAME: show the newest of that name",
+    "/new": "start the next run in a new session",
+    "/help": "show this list",
+    "/quit": "pause active runs and exit (also Ctrl-D, Ctrl-C)",
+}
+
+_SESSIONS_SHOWN: Final = 20
+_MAX_BYTES: Final = 20_000
+"""Bytes of a file that are shown, counted from its end."""
+
+
+class SlashCommands:
+    """
+    Commands that need no run: listing graphs and sessions, loading and unloading agents.
+
+    Args:
+        runtime: Runtime of the graphs.
+        lifecycle: Loads and unloads agents.
+        print_line: Prints a line.
+    """
+
+    def __init__(
+        self, runtime: AgentRuntime, lifecycle: Lifecycle, print_line: Callable[[str], None]
+    ) -> None:
+        self._runtime = runtime
+        self._tools = {tool.name: tool for tool in lifecycle.tools}
+        self._print = print_line
+
+    async def execute(self, name: str, argument: str) -> None:
+        """
+        Execute a command.
+
+        Raises:
+            QueenrightError: It failed.
+            ValueError: Its argument is missing.
+        """
+        match name:
+            case "/help":
+                for command, help_ in SLASH_COMMANDS.items():
+                    self._print(f"{command:<10} {help_}")
+            case "/graphs":
+                await self._graphs()
+            case "/graph":
+                self._runtime.active_graph_id = _require(argument, "/graph ID; /graphs lists them")
+            case "/load":
+                path = await asyncio.to_thread(_folder, _require(argument, "/load PATH; the agent's folder"))
+                self._print(await self._tool("load_agent", agent_path=path))
+            case "/unload":
+                graph = _require(argument, "/unload ID; /graphs lists them")
+                self._print(await self._tool("unload_agent", graph_id=graph))
+            case "/sessions":
+                await self._sessions()
+            case "/data":
+                await self._data(argument.strip())
+
+    async def _graphs(self) -> None:
+        for one in json.loads(await self._tool("list_agents")):
+            marker = "*" if one["graph_id"] == self._runtime.active_graph_id else " "
+            waiting = one.get("waits_for_user")
+            activity = f"{len(one['runs'])} running" if one["runs"] else "idle"
+            if waiting is not None:
+                activity = f"waiting for input: {waiting}"
+            self._print(f"{marker} {one['graph_id']:<24} {activity}")
+
+    async def _sessions(self) -> None:
+        store = self._runtime.session_store()
+        states = await self._runtime.disk.run(lambda: store.list_sessions(limit=_SESSIONS_SHOWN))
+        for state in states:
+            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(state.created_at))
+            self._print(f"{state.session_id}  {state.status.value:<10} {when}  {state.entry_point}")
+        if not states:
+            self._print("No sessions.")
+
+    async def _data(self, name: str) -> None:
+        """List the files that agents wrote, or show the newest with a name."""
+        files = await self._runtime.disk.run(lambda: _artifacts(self._runtime))
+        if not name:
+            for path, graph_id, shown in files:
+                when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(path.stat().st_mtime))
+                self._print(f"{shown:<32} {graph_id:<24} {when}")
+            if not files:
+                self._print("No files.")
+            return
+        found = next((path for path, _, shown in files if shown == name), None)
+        if found is None:
+            raise ValueError(f"there is no file {name!r}; /data lists the files")
+        text = await self._runtime.disk.run(lambda: _read_end(found))
+        for line in text.splitlines():
+            self._print(line)
+
+    async def _tool(self, name: str, **arguments: str) -> str:
+        context = {"runtime": self._runtime, "graph_id": ""}
+        result = await self._tools[name].call(json.dumps(arguments), context)
+        if result.failed:
+            raise QueenrightError(str(result.error))
+        return result.content
+
+
+def _artifacts(runtime: AgentRuntime) -> list[tuple[Path, str, str]]:
+    """Return the files of the newest sessions, newest first: path, graph, name. Blocks."""
+    found: list[tuple[float, Path, str, str]] = []
+    for graph_id in runtime.list_graphs():
+        for _, state in runtime.list_sessions(graph_id)[:_SESSIONS_SHOWN]:
+            folder = runtime.find_session(state.session_id, graph_id)[1].artifacts
+            for path in folder.rglob("*"):
+                if path.is_file() and not path.is_symlink():
+                    shown = path.relative_to(folder).as_posix()
+                    found.append((path.stat().st_mtime, path, graph_id, shown))
+    found.sort(key=lambda one: one[0], reverse=True)
+    return [one[1:] for one in found]
+
+
+def _read_end(path: Path) -> str:
+    """Return the end of a file as text. Blocks."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _MAX_BYTES))
+        return file.read().decode("utf-8", "replace")
+
+
+def format_output(value: Any) -> str:
+    """Return an output of a run as text."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _folder(typed: str) -> str:
+    return str(Path(typed).expanduser().resolve())
+
+
+def _require(argument: str, usage: str) -> str:
+    if not argument:
+        raise ValueError(f"the argument is missing: {usage}")
+    return argument

@@ -1,0 +1,107 @@
+"""Responses of the service, as JSON, as models, or as errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from queenright.client.errors import RequestRefusedError, UnreachableError
+from queenright.instrumentation.faults import fault_message
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def json_object(response: httpx.Response, *, accepted_status: int | None = None) -> dict[str, Any]:
+    """
+    Return the JSON object of a response; an empty one if it has no body.
+
+    Args:
+        response: The response, completely read.
+        accepted_status: An error status that is a valid response here.
+
+    Raises:
+        RequestRefusedError: The response is an error.
+        UnreachableError: It is not a JSON object, so the server is not Queenright.
+    """
+    if not response.is_success and response.status_code != accepted_status:
+        raise refusal_error(response)
+    if not response.content:
+        return {}
+    try:
+        content = response.json()
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise not_queenright_error(response, "the response is not a JSON object")
+    return content
+
+
+def refusal_error(response: httpx.Response) -> RequestRefusedError:
+    """Return the error for a response, with the service's own message if there is one."""
+    problem: dict[str, Any] = {}
+    if response.headers.get("content-type", "").partition(";")[0] == "application/problem+json":
+        try:
+            content = response.json()
+        except ValueError:
+            content = None
+        problem = content if isinstance(content, dict) else {}
+    url = response.request.url
+    message = str(problem.get("title") or f"{_origin(url)} answered {response.status_code} for {url.path}.")
+    return RequestRefusedError(message, status=response.status_code, problem=problem)
+
+
+def parse_model(model: type[M], content: Mapping[str, Any]) -> M:
+    """
+    Return a response as a model; unknown keys are ignored.
+
+    Raises:
+        UnreachableError: It does not fit the model: the service has another version, or is not Queenright.
+    """
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in fault["loc"]) or "the response"
+        raise UnreachableError(
+            f"The response is not a valid {model.__name__}: {where}: {fault_message(fault)}. "
+            "Check that service and client have the same version."
+        ) from None
+
+
+def not_queenright_error(response: httpx.Response, why: str) -> UnreachableError:
+    """Return the error for a server that is not Queenright."""
+    return UnreachableError(
+        f"{_origin(response.request.url)} is not Queenright: {why}. "
+        "Start one with `queenright up`, or name another with --url or QUEENRIGHT_URL."
+    )
+
+
+def unreachable_error(url: str, error: Exception) -> UnreachableError:
+    """Return the error for a request without a complete response."""
+    return UnreachableError(
+        f"Queenright does not respond at {url} ({type(error).__name__}). "
+        "Start one with `queenright up`, or name another with --url or QUEENRIGHT_URL."
+    )
+
+
+def query_params(**given: Any) -> dict[str, Any]:
+    """Return query parameters, without those that are None."""
+    return {name: _param(value) for name, value in given.items() if value is not None}
+
+
+def json_body(**given: Any) -> dict[str, Any]:
+    """Return a JSON body, without the keys that are None."""
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _param(value: Any) -> str | list[str]:
+    if isinstance(value, list | tuple):
+        return [str(one) for one in value]
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _origin(url: httpx.URL) -> str:
+    return f"{url.scheme}://{url.netloc.decode('ascii')}"

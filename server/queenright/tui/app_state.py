@@ -1,0 +1,71 @@
+"""State that all screens share: the service, the fleet, notices, the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from queenright.tui.fleet_state import FleetState
+from queenright.tui.gateway import ServiceGateway
+from queenright.tui.models import FleetEvent
+from queenright.tui.notices import NoticeList
+from queenright.tui.run_ownership import RunOwnership
+
+_STATUS_SECONDS: Final = 10.0
+"""Seconds that a status message is shown."""
+
+
+@dataclass(slots=True)
+class AppState:
+    """
+    State shared by all screens.
+
+    Attributes:
+        gateway: The service.
+        clock: Returns seconds since the epoch.
+        fleet: State of the fleet.
+        notices: Current notices.
+        outage: Why the service is unreachable; empty if it answers.
+        has_connected: Whether the service has answered once.
+        chatted_agents: Agents with an open or earlier talk.
+        run_ownership: Tells which agent a run belongs to.
+    """
+
+    gateway: ServiceGateway
+    clock: Callable[[], float]
+    fleet: FleetState = field(default_factory=FleetState)
+    notices: NoticeList = field(default_factory=NoticeList)
+    outage: str = ""
+    has_connected: bool = False
+    chatted_agents: set[str] = field(default_factory=set)
+    run_ownership: RunOwnership = field(init=False)
+    _status: tuple[str, str] = ("", "")
+    _until: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.run_ownership = RunOwnership(self.gateway.has_run)
+
+    def set_status(self, kind: str, text: str) -> None:
+        """Show a status message for a while; ``kind`` is a key of ``styles``."""
+        self._status, self._until = (kind, text), self.clock() + _STATUS_SECONDS
+
+    @property
+    def status(self) -> tuple[str, str]:
+        """Kind and text of the current status message."""
+        return self._status if self.clock() < self._until else ("", "")
+
+
+def add_notice_for(event: FleetEvent, notices: NoticeList) -> int | None:
+    """Add the notice for an event; return its number, None if the event needs none."""
+    if event.type != "queen_intervention_requested":
+        return None
+    data = event.data
+    untriaged = " (not triaged)" if data.get("untriaged") else ""
+    return notices.add(
+        str(data["severity"]),
+        f"{str(data['severity']).upper()} {event.agent_id or 'ticket'}{untriaged}",
+        str(data["analysis"]),
+        ticket_id=str(data["ticket_id"]),
+        agent_id=event.agent_id,
+    ).number

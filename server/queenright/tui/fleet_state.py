@@ -1,0 +1,177 @@
+"""State of the fleet, without widgets: lists from the API, updated by events."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from queenright.tui.event_lines import WORK_TYPES, EventLine, feed_line
+from queenright.tui.models import WORST_FIRST, Breaker, FleetEvent, LoadedAgent, Ticket, Worker
+
+BUCKET_SECONDS: Final = 5.0
+"""Seconds per bar of a worker's activity."""
+
+_MAX_BUCKETS: Final = 60
+_FEED_SIZE: Final = 500
+_MAX_KNOWN: Final = 5_000
+
+_EVENTS_BY_LIST: Final = {
+    "workers": frozenset({*WORK_TYPES, "health_state_changed", "agent_terminated"}),
+    "tickets": frozenset(
+        {
+            "worker_escalation_ticket",
+            "queen_intervention_requested",
+            "ticket_triaged",
+            "ticket_acknowledged",
+            "ticket_unacknowledged",
+            "ticket_reescalated",
+            "ticket_resolved",
+        }
+    ),
+    "breakers": frozenset({"circuit_breaker_state_changed"}),
+    "loaded": frozenset({"agent_operated"}),
+}
+LISTS: Final = frozenset(_EVENTS_BY_LIST)
+"""Names of the lists that are requested again after an event that changes them."""
+
+
+class FleetState:
+    """
+    The monitored fleet.
+
+    Attributes:
+        stale: The lists that must be requested again.
+        feed: The newest events, oldest first.
+    """
+
+    def __init__(self) -> None:
+        self.workers: list[Worker] = []
+        self.tickets: list[Ticket] = []
+        self.breakers: list[Breaker] = []
+        self.loaded: list[LoadedAgent] = []
+        self.feed: deque[EventLine] = deque(maxlen=_FEED_SIZE)
+        self.stale: set[str] = set(LISTS)
+        self._failed: set[tuple[str, str]] = set()
+        self._activity: dict[str, deque[tuple[int, int]]] = {}
+        self._known: dict[str, None] = {}
+
+    def set_workers(self, rows: Iterable[Worker]) -> None:
+        """Replace the workers, worst first."""
+        self.workers = list(rows)
+        self._sort()
+        names = {one.agent_id for one in self.workers}
+        self._activity = {name: counts for name, counts in self._activity.items() if name in names}
+
+    def set_tickets(self, rows: Iterable[Ticket]) -> None:
+        """Replace the tickets, most severe first."""
+        self.tickets = sorted(rows, key=lambda one: one.rank)
+        self._sort()
+
+    def set_breakers(self, rows: Iterable[Breaker]) -> None:
+        """Replace the circuit breakers, open ones first."""
+        self.breakers = sorted(rows, key=lambda one: one.rank)
+
+    def set_loaded(self, rows: Iterable[LoadedAgent]) -> None:
+        """Replace the loaded agents."""
+        self.loaded = list(rows)
+
+    def prepend_feed(self, lines: Iterable[EventLine], ids: Iterable[str]) -> None:
+        """Insert earlier events into the feed, oldest first, with their ids."""
+        new = {id_: line for line, id_ in zip(lines, ids, strict=True) if id_ not in self._known}
+        room = _FEED_SIZE - len(self.feed)
+        self.feed.extendleft(list(reversed(new.values()))[:room])
+        self._known |= dict.fromkeys(new)
+
+    def handle_event(self, event: FleetEvent) -> bool:
+        """Apply an event; return whether it is new. Duplicates change nothing."""
+        if event.id:
+            if event.id in self._known:
+                return False
+            self._known[event.id] = None
+            while len(self._known) > _MAX_KNOWN:
+                del self._known[next(iter(self._known))]
+        if (line := feed_line(event)) is not None:
+            self.feed.append(line)
+        if event.type in WORK_TYPES:
+            self._count_activity(event)
+        if event.type == "health_state_changed":
+            self._change_state(event)
+        self.stale |= {name for name, types in _EVENTS_BY_LIST.items() if event.type in types}
+        return True
+
+    def activity(self, agent_id: str, now: float, width: int) -> list[int]:
+        """Return the number of events of a worker in each of the last ``width`` buckets."""
+        counts = dict(self._activity.get(agent_id, ()))
+        last = int(now // BUCKET_SECONDS)
+        return [counts.get(number, 0) for number in range(last - width + 1, last + 1)]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of workers in each health state, worst first."""
+        states = [self.display_state(one) for one in self.workers]
+        return {state: states.count(state) for state in WORST_FIRST}
+
+    def display_state(self, worker: Worker) -> str:
+        """
+        Return the state to show: the health state, or the outcome of an ended session.
+
+        An ended session with an open ticket is shown as failing.
+        """
+        if not worker.ended:
+            return worker.state
+        return "failing" if (worker.agent_id, worker.session_id) in self._failed else worker.outcome
+
+    def _sort(self) -> None:
+        self._failed = {(one.agent_id, one.session_id) for one in self.tickets if one.is_open}
+        self.workers.sort(key=self._rank)
+
+    def _rank(self, worker: Worker) -> tuple[int, bool, str, float]:
+        """Return the sort key: worst state first, then active before ended sessions."""
+        state = self.display_state(worker)
+        rank = WORST_FIRST.index(state) if state in WORST_FIRST else len(WORST_FIRST)
+        return rank, worker.ended, worker.agent_id, -worker.state_since
+
+    @property
+    def open_tickets(self) -> list[Ticket]:
+        """The open tickets, most severe first."""
+        return [one for one in self.tickets if one.is_open]
+
+    def worker(self, key: str) -> Worker | None:
+        """Return the worker with a row key or a name; for a name, its newest session."""
+        for one in self.workers:
+            if key in (one.key, one.agent_id):
+                return one
+        return None
+
+    def ticket(self, ticket_id: str) -> Ticket | None:
+        """Return a ticket, or None."""
+        return next((one for one in self.tickets if one.ticket_id == ticket_id), None)
+
+    def worst_ticket_of(self, agent_id: str) -> Ticket | None:
+        """Return the worst open ticket of a worker, else its newest closed one."""
+        return next((one for one in self.tickets if one.agent_id == agent_id), None)
+
+    def breaker(self, name: str) -> Breaker | None:
+        """Return a circuit breaker, or None."""
+        return next((one for one in self.breakers if one.name == name), None)
+
+    def _count_activity(self, event: FleetEvent) -> None:
+        counts = self._activity.setdefault(event.agent_id, deque(maxlen=_MAX_BUCKETS))
+        number = int(event.time // BUCKET_SECONDS)
+        if counts and counts[-1][0] == number:
+            counts[-1] = (number, counts[-1][1] + 1)
+        elif not counts or counts[-1][0] < number:
+            counts.append((number, 1))
+
+    def _change_state(self, event: FleetEvent) -> None:
+        for index, one in enumerate(self.workers):
+            if (one.agent_id, one.session_id) == (event.agent_id, event.session_id):
+                self.workers[index] = replace(
+                    one,
+                    state=str(event.data["to"]),
+                    state_since=event.time,
+                    reason=str(event.data.get("reason") or ""),
+                )
+        self._sort()

@@ -1,0 +1,59 @@
+"""Formatting of times, numbers and text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Final
+
+# Control characters other than new line: they could move the cursor or control the terminal.
+_CONTROL: Final = {number: " " for number in (*range(32), *range(127, 160)) if chr(number) != "\n"}
+_BARS: Final = "▁▂▃▄▅▆▇█"
+_ZERO: Final = "·"
+
+
+def strip_control(text: object) -> str:
+    """Return text with control characters, except new lines, replaced by blanks."""
+    return str(text).translate(_CONTROL)
+
+
+def clip(text: object, width: int) -> str:
+    """Return text on one line of at most ``width`` characters."""
+    line = " ".join(strip_control(text).split())
+    return line if len(line) <= width else line[: max(width - 1, 0)].rstrip() + "…"
+
+
+def short_duration(seconds: float | None) -> str:
+    """Return a duration as ``4 s``, ``3 min`` or ``2 h``; a dash for None."""
+    if seconds is None:
+        return "-"
+    for size, name, limit in ((1, "s", 90), (60, "min", 5_400), (3_600, "h", 129_600)):
+        if seconds < limit:
+            return f"{max(seconds, 0) / size:.0f} {name}"
+    return f"{seconds / 86_400:.0f} d"
+
+
+def clock_time(moment: float) -> str:
+    """Return the UTC time of day."""
+    return f"{datetime.fromtimestamp(moment, UTC):%H:%M:%S}"
+
+
+def short_number(number: float) -> str:
+    """Return a number as ``950``, ``12.3k`` or ``4.5M``."""
+    for size, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= size:
+            return f"{number / size:.1f}{name}"
+    return f"{number:.0f}"
+
+
+def sparkline(numbers: Iterable[float], width: int) -> str:
+    """
+    Return the last ``width`` numbers as bars, scaled to the largest; zero is a dot.
+    """
+    shown = list(numbers)[-width:]
+    largest = max(shown, default=0)
+    bars = (
+        _BARS[min(len(_BARS) - 1, int((number / largest) * len(_BARS)))] if number > 0 else _ZERO
+        for number in shown
+    )
+    return "".join(bars).rjust(width, _ZERO)

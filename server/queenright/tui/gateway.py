@@ -1,0 +1,268 @@
+"""The only module of the interface that calls the client; returns the models that the screens show."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from queenright.client import AsyncQueenright
+from queenright.client.errors import RequestRefusedError
+from queenright.client.notices import Notice
+from queenright.tui.event_lines import FEED_TYPES, WORK_TYPES, EventLine
+from queenright.tui.models import (
+    Breaker,
+    ChatEntry,
+    FleetEvent,
+    Graph,
+    LoadedAgent,
+    Row,
+    Ticket,
+    Transcript,
+    Worker,
+)
+from queenright.tui.transcript import build_transcript
+
+_TICKETS: Final = 200
+_HISTORY: Final = 200
+_SESSIONS: Final = 20
+_MESSAGES: Final = 100
+_CONVERSATION_TYPES: Final = (
+    "client_output_delta",
+    "client_input_requested",
+    "execution_completed",
+    "execution_failed",
+    "execution_paused",
+)
+
+
+class ServiceGateway:
+    """
+    The service behind the interface.
+
+    Args:
+        client: Client of the service.
+        by: Name of the operator for the audit trail.
+    """
+
+    def __init__(self, client: AsyncQueenright, *, by: str) -> None:
+        self.by = by
+        self._client = client
+
+    @property
+    def url(self) -> str:
+        """URL of the service."""
+        return self._client.url
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    # -- lists ---------------------------------------------------------------------------------
+
+    async def workers(self) -> list[Worker]:
+        """Return all sessions of all workers."""
+        return [Worker.of(_row(one)) async for one in self._client.agents.list()]
+
+    async def tickets(self) -> list[Ticket]:
+        """Return the newest tickets, open and closed."""
+        return [Ticket.of(_row(one)) async for one in self._client.tickets.list(limit=_TICKETS)]
+
+    async def breakers(self) -> list[Breaker]:
+        """Return all circuit breakers."""
+        return [Breaker.of(_row(one)) async for one in self._client.breakers.list()]
+
+    async def feed(self) -> tuple[list[EventLine], list[str]]:
+        """Return the latest feed lines, oldest first, and the ids of their events."""
+        rows = _row(await self._client.service.status())["feed"][::-1]
+        return [EventLine(row["time"], row["kind"], row["text"]) for row in rows], [row["id"] for row in rows]
+
+    async def history(self, agent_id: str) -> list[Row]:
+        """Return the events of a worker in the last day, oldest first."""
+        found = [_row(one) async for one in self._client.agents.history(agent_id, limit=_HISTORY)]
+        return sorted(found, key=lambda row: row["seq"])
+
+    # -- events ---------------------------------------------------------------------------------
+
+    def fleet_events(
+        self, on_notice: Callable[[Notice], None], last_event_id: str | None
+    ) -> AsyncIterator[FleetEvent]:
+        """Yield events of the fleet; reconnects after breaks and reports them to ``on_notice``."""
+        return self._events((*FEED_TYPES, *WORK_TYPES), None, on_notice, last_event_id)
+
+    def worker_events(self, agent_id: str) -> AsyncIterator[FleetEvent]:
+        """Yield all events of one worker from now on."""
+        return self._events("all", agent_id)
+
+    def conversation_events(self, on_notice: Callable[[Notice], None]) -> AsyncIterator[FleetEvent]:
+        """Yield messages, input requests and run results of loaded agents."""
+        return self._events(_CONVERSATION_TYPES, None, on_notice)
+
+    async def _events(
+        self,
+        types: Sequence[str] | str,
+        agent_id: str | None,
+        on_notice: Callable[[Notice], None] = lambda notice: None,
+        last_event_id: str | None = None,
+    ) -> AsyncIterator[FleetEvent]:
+        stream = self._client.events.stream(
+            types=types, agent=agent_id, last_event_id=last_event_id, wait=True, on_notice=on_notice
+        )
+        async with aclosing(stream):
+            async for event in stream:
+                yield FleetEvent.of(_row(event))
+
+    # -- actions --------------------------------------------------------------------------------
+
+    async def nudge(self, worker: Worker, message: str) -> str:
+        """Nudge a worker, with the usual reminder if ``message`` is blank; return the outcome."""
+        found = await self._client.agents.nudge(
+            worker.agent_id, message.strip() or None, session_id=worker.session_id, by=self.by
+        )
+        return _outcome_text(_row(found))
+
+    async def terminate(self, worker: Worker, reason: str) -> str:
+        """Terminate this incarnation of a worker; return the outcome."""
+        found = await self._client.agents.terminate(
+            worker.agent_id,
+            reason,
+            session_id=worker.session_id,
+            incarnation_id=worker.incarnation_id or None,
+            by=self.by,
+        )
+        return _outcome_text(_row(found))
+
+    async def acknowledge(self, ticket_id: str) -> None:
+        """Acknowledge a ticket."""
+        await self._client.tickets.acknowledge(ticket_id, by=self.by)
+
+    async def reset_breaker(self, name: str) -> None:
+        """Close a circuit breaker."""
+        await self._client.breakers.reset(name, by=self.by)
+
+    # -- the queen ------------------------------------------------------------------------------
+
+    async def messages(self, ticket_id: str) -> list[ChatEntry]:
+        """Return the messages about a ticket, oldest first."""
+        return [_entry(_row(one)) for one in await self._client.tickets.messages(ticket_id)]
+
+    async def ask_queen(self, ticket_id: str, question: str) -> ChatEntry:
+        """Send the queen a question about a ticket; return her answer."""
+        return _entry(_row(await self._client.tickets.chat(ticket_id, question, by=self.by)))
+
+    # -- loaded agents ------------------------------------------------------------------------
+
+    async def load(self, path: str) -> str:
+        """Load an agent; return its name."""
+        return str(_row(await self._client.agents.load(path))["agent_id"])
+
+    async def unload(self, agent_id: str) -> None:
+        """Unload an agent; its runs are paused."""
+        await self._client.agents.unload(agent_id)
+
+    async def loaded(self) -> list[LoadedAgent]:
+        """Return the loaded agents."""
+        return [
+            LoadedAgent(agent_id=one.agent_id, active_graph=one.active_graph_id, graphs=tuple(one.graphs))
+            for one in await self._client.agents.loaded()
+        ]
+
+    async def has_run(self, agent_id: str, execution_id: str) -> bool:
+        """Return whether a loaded agent has a run with this id, in any of its graphs."""
+        try:
+            await self._client.agents.execution(agent_id, execution_id)
+        except RequestRefusedError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return False
+            raise
+        return True
+
+    async def transcript(self, agent_id: str, graph_id: str) -> Transcript:
+        """Return the stored transcript of a graph, and what it waits for."""
+        agents = self._client.agents
+        session = await self._session(agent_id, graph_id)
+        if session is None:
+            return Transcript()
+        rows = [
+            _row(one) async for one in agents.messages(agent_id, session, graph_id=graph_id, limit=_MESSAGES)
+        ]
+        nodes = [_row(one) async for one in agents.nodes(agent_id, graph_id)]
+        return build_transcript(rows, nodes, self.by)
+
+    async def graphs(self, agent_id: str) -> list[Graph]:
+        """Return the graphs of an agent, its own first."""
+        running: dict[str, int] = {}
+        async for entry in self._client.agents.entry_points(agent_id):
+            running[entry.graph_id] = running.get(entry.graph_id, 0) + entry.running
+        found = [
+            Graph(
+                graph_id=one.graph_id,
+                agent_id=one.agent_id,
+                active=one.active,
+                primary=one.primary,
+                running=running.get(one.graph_id, 0),
+                waiting=await self._waiting(agent_id, one.graph_id) if running.get(one.graph_id) else (),
+            )
+            async for one in self._client.agents.graphs(agent_id)
+            if not one.of_service  # not graphs of the service itself
+        ]
+        return sorted(found, key=lambda one: (not one.primary, one.graph_id))
+
+    async def _waiting(self, agent_id: str, graph_id: str) -> tuple[str, ...]:
+        nodes = self._client.agents.nodes(agent_id, graph_id)
+        return tuple([node.node_id async for node in nodes if node.waiting_for_user])
+
+    async def nodes(self, agent_id: str, graph_id: str) -> list[Row]:
+        """Return the nodes of a graph with their edges, in the graph's order."""
+        agents = self._client.agents
+        names = [one.node_id async for one in agents.nodes(agent_id, graph_id)]
+        return [_row(await agents.node(agent_id, graph_id, name)) for name in names]
+
+    async def session_memory(self, agent_id: str, graph_id: str) -> Row:
+        """Return the memory of a graph's active session, else of its newest."""
+        session_id = await self._session(agent_id, graph_id)
+        if session_id is None:
+            return {}
+        found = await self._client.agents.session(agent_id, session_id, graph_id=graph_id)
+        return _row(found)["memory"]  # type: ignore[no-any-return]
+
+    async def _session(self, agent_id: str, graph_id: str) -> str | None:
+        agents = self._client.agents
+        sessions = [one async for one in agents.sessions(agent_id, graph_id=graph_id, limit=_SESSIONS)]
+        active = next((one for one in sessions if one.status == "active"), None)
+        return (active or sessions[0]).session_id if sessions else None
+
+    async def set_active_graph(self, agent_id: str, graph_id: str) -> None:
+        """Set the graph of an agent that receives messages."""
+        await self._client.agents.set_active_graph(agent_id, graph_id)
+
+    async def add_graph(self, agent_id: str, path: str) -> str:
+        """Add a graph to an agent; return its id."""
+        return str(_row(await self._client.agents.add_graph(agent_id, path))["graph_id"])
+
+    async def remove_graph(self, agent_id: str, graph_id: str) -> None:
+        """Remove a graph from an agent."""
+        await self._client.agents.remove_graph(agent_id, graph_id)
+
+    async def send_message(self, agent_id: str, text: str) -> str:
+        """Send a message to an agent; return whether a node received it or a run was started."""
+        found = _row(await self._client.agents.chat(agent_id, text))
+        return f"delivered to {found['node_id']}" if found["status"] == "injected" else "started a run"
+
+
+def _row(model: BaseModel) -> dict[str, Any]:
+    return model.model_dump(mode="json")
+
+
+def _entry(row: Row) -> ChatEntry:
+    return ChatEntry(by=row["by"], text=row["text"], at=row["at"], is_own=row["role"] == "operator")
+
+
+def _outcome_text(row: Row) -> str:
+    texts = {"done": "done", "queued": "queued until the worker fetches it"}
+    outcome = str(row["outcome"])
+    detail = f": {row['detail']}" if row.get("detail") else ""
+    return texts.get(outcome, outcome.replace("_", " ") + detail)

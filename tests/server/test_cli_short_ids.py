@@ -1,0 +1,96 @@
+"""Abbreviated ids on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from queenright.cli.app import app
+from queenright.cli.extras import missing_extra
+from queenright.cli.short_ids import UnresolvedIdError, resolve_id, resolve_session, resolve_task
+
+WHOLE = "018f6f7e-0000-7000-8000-0000000000c1"
+
+
+@dataclass
+class Row:
+    session_id: str
+    task_id: str = ""
+
+
+@dataclass
+class Service:
+    """The part of a client that sessions are looked up with."""
+
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def agents(self) -> Service:
+        return self
+
+    def list(self, **_: object) -> list[Row]:
+        return self.rows
+
+
+def service(*rows: Row) -> Any:
+    return Service(list(rows))
+
+
+def test_beginning_of_an_id_names_the_only_match() -> None:
+    assert resolve_id("018f", "silences", lambda: [WHOLE, "4a0a2d0c"]) == WHOLE
+
+
+def test_whole_id_is_not_looked_up() -> None:
+    def ids() -> list[str]:
+        raise AssertionError("no request is needed")
+
+    assert resolve_id(WHOLE, "silences", ids) == WHOLE
+
+
+def test_id_without_a_match_is_left_to_the_service() -> None:
+    assert resolve_id("b3c5", "silences", lambda: [WHOLE]) == "b3c5"
+
+
+def test_ambiguous_beginning_lists_the_matches() -> None:
+    with pytest.raises(UnresolvedIdError, match=r"2 silences begin with '4a': 4a01, 4a02; give more"):
+        resolve_id("4a", "silences", lambda: ["4a01", "4a02", "b3"])
+
+
+@pytest.mark.parametrize("given", ["…n-7f3a", "7f3a", "session-7f3a"])
+def test_end_of_a_session_id_as_the_list_shows_it_names_the_session(given: str) -> None:
+    rows = service(Row("session-7f3a"), Row("session-9b21"))
+
+    assert resolve_session(rows, "researcher", given) == "session-7f3a"
+
+
+def test_ambiguous_end_of_a_session_id_lists_the_matches() -> None:
+    with pytest.raises(UnresolvedIdError, match="2 sessions end with '…1'"):
+        resolve_session(service(Row("a-1"), Row("b-1")), "researcher", "…1")
+
+
+def test_task_is_resolved_only_from_an_abbreviation() -> None:
+    rows = service(Row("session-7f3a", "session-7f3a"), Row("session-9b21", "nightly"))
+
+    assert resolve_task(rows, "7f3a") == "7f3a"
+    assert resolve_task(rows, "…7f3a") == "session-7f3a"
+
+
+def test_version_is_printed() -> None:
+    done = CliRunner().invoke(app, ["--version"])
+
+    assert (done.exit_code, done.output) == (0, f"queenright {version('queenright')}\n")
+
+
+@pytest.mark.parametrize(
+    ("module", "extra"), [("typer", "server"), ("textual.app", "tui"), ("litellm", "llm")]
+)
+def test_missing_package_names_the_extra_that_installs_it(module: str, extra: str) -> None:
+    assert f"pip install 'queenright[{extra}]'" in str(missing_extra(module))
+
+
+def test_missing_module_of_no_extra_is_an_error_of_its_own() -> None:
+    assert missing_extra("queenright.nowhere") is None
