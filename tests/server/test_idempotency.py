@@ -18,7 +18,7 @@ from queenright.health.store import Store
 from queenright.server.access.caller import KEY, Caller
 from queenright.server.access.roles import Role
 from queenright.server.middleware.idempotency import Idempotency
-from queenright.server.routes.problems import add_problems
+from queenright.server.routes.errors import add_exception_handlers
 
 
 class Counter:
@@ -33,7 +33,7 @@ class Counter:
 
     def app(self) -> FastAPI:
         app = FastAPI()
-        add_problems(app)
+        add_exception_handlers(app)
 
         @app.post("/api/things/{name}", status_code=201)
         async def make(name: str, body: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def settings(tmp_path: Path, peer: Peer) -> Settings:
 
 
 def shown(running: Running) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = status(running.service)["handed_over"]
+    found: list[dict[str, Any]] = [row.model_dump(mode="json") for row in status(running.service).handed_over]
     return found
 
 
@@ -178,4 +178,4 @@ async def test_rendering_asks_the_store_nothing(running: Running, monkeypatch: p
 def test_the_feed_says_whose_alert_it_was(kind: EventType, text: str) -> None:
     event = AgentEvent(type=kind, time=1.0, agent_id="researcher", data={"status": "firing", "error": "503"})
 
-    assert event_line(event)["text"] == text
+    assert event_line(event).text == text

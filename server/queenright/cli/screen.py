@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -11,6 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from queenright.api.status import FeedLine, Paged, Status
 from queenright.cli.service_command import cut_front, on_one_line
 from queenright.server.up import Running, UpOptions
 from queenright.server.views.view import status
@@ -78,10 +78,10 @@ class Screen:
         pages = 0
         while True:
             now = status(running.service)
-            for event in reversed(now["feed"]):
-                if event["id"] not in shown:
-                    shown.add(event["id"])
-                    self._line(f"{event['time']} {event['text']}")
+            for event in reversed(now.feed):
+                if event.id not in shown:
+                    shown.add(event.id)
+                    self._line(f"{event.time} {event.text}")
             if (recorder := running.service.recorder) is not None:
                 for page in recorder.after(pages):
                     self._line(f"{clock_time(page.time)} {page.channel} got {page.status}: {page.title}")
@@ -92,7 +92,7 @@ class Screen:
         self.console.print(text, markup=False, soft_wrap=True)
 
 
-def _render(now: dict[str, Any], height: int) -> Group:
+def _render(now: Status, height: int) -> Group:
     agents = Table(expand=True, box=None, header_style="bright_black")
     for column in ("State", "Agent", "Session", "Doing", "Steps", "Bad", "Why"):
         agents.add_column(
@@ -102,24 +102,24 @@ def _render(now: dict[str, Any], height: int) -> Group:
             overflow="ellipsis",
             max_width=28 if column == "Agent" else None,
         )
-    shown = now["agents"][: max(height // 2 - 4, 4)]
+    shown = now.agents[: max(height // 2 - 4, 4)]
     for row in shown:
-        doing = f"{row['activity']}: {row['question']}" if row["question"] else row["activity"]
-        why = "; ".join(f"{f['kind']} ({f['severity']})" for f in row["findings"])
+        doing = f"{row.activity}: {row.question}" if row.question else row.activity
+        why = "; ".join(f"{f.kind} ({f.severity})" for f in row.findings)
         agents.add_row(
-            Text(row["state"], style=_STYLE[row["state"]]),
-            Text(on_one_line(row["agent_id"])),
-            Text(cut_front(on_one_line(row["session_id"]), 16)),
+            Text(row.state, style=_STYLE[row.state]),
+            Text(on_one_line(row.agent_id)),
+            Text(cut_front(on_one_line(row.session_id), 16)),
             Text(on_one_line(doing)),
-            str(row["steps"]),
-            Text(str(row["bad_steps"]), style="dark_orange" if row["bad_steps"] >= 5 else ""),
+            str(row.steps),
+            Text(str(row.bad_steps), style="dark_orange" if row.bad_steps >= 5 else ""),
             why,
         )
-    if hidden := len(now["agents"]) - len(shown) + now["agents_left_out"]:
+    if hidden := len(now.agents) - len(shown) + now.agents_left_out:
         agents.add_row("", f"and {hidden} more", "", "", "", "", "")
     room = max(height - len(shown) - 13, 4)
-    told = [(page["time"], _page_line(page)) for page in now["paged"][:room]]
-    told += [(event["time"], _event_line(event)) for event in now["feed"][:room]]
+    told = [(page.time, _page_line(page)) for page in now.paged[:room]]
+    told += [(event.time, _event_line(event)) for event in now.feed[:room]]
     lines = [line for _, line in sorted(told, key=lambda each: each[0], reverse=True)[:room]]
     for line in lines:
         line.truncate(400, overflow="ellipsis")
@@ -131,14 +131,12 @@ def _render(now: dict[str, Any], height: int) -> Group:
     )
 
 
-def _event_line(event: dict[str, Any]) -> Text:
-    return Text.assemble(
-        (event["time"] + "  ", "bright_black"), (event["text"], _STYLE.get(event["kind"], ""))
-    )
+def _event_line(event: FeedLine) -> Text:
+    return Text.assemble((event.time + "  ", "bright_black"), (event.text, _STYLE.get(event.kind, "")))
 
 
-def _page_line(page: dict[str, Any]) -> Text:
-    style = "bold green" if page["status"] == "resolved" else "bold red"
+def _page_line(page: Paged) -> Text:
+    style = "bold green" if page.status == "resolved" else "bold red"
     return Text.assemble(
-        (page["time"] + "  ", "bright_black"), (f"{page['channel']} {page['status']}: ", style), page["title"]
+        (page.time + "  ", "bright_black"), (f"{page.channel} {page.status}: ", style), page.title
     )

@@ -11,7 +11,7 @@ import base64
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 
 from fastapi import HTTPException, Request, Response
@@ -22,6 +22,9 @@ from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 from queenright.server.access.caller import caller_of, who, who_from
 from queenright.server.routes.params import Body, By
+
+if TYPE_CHECKING:
+    from queenright.server.service import Service
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -88,17 +91,17 @@ class Done:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
     """
-    Something that a person does on a page of its own.
+    An action with a page of its own.
 
-    ``ask`` says what the page asks; it changes nothing, so that whoever previews a link does no harm. ``do``
-    is given what was filled in and who it was.
+    ``ask`` returns what the page asks. It changes nothing, so that a link preview does no harm.
+    ``do`` receives the form and the name of the operator.
     """
 
     path: str
-    ask: Callable[[Given], Awaitable[Question]]
-    do: Callable[[Given, str], Awaitable[Done]]
+    ask: Callable[[Service, Given], Awaitable[Question]]
+    do: Callable[[Service, Given, str], Awaitable[Done]]
     grave: bool = False
-    """The audit keeps of whoever does it the role and the address, too."""
+    """Whether the audit records the role and the address of the operator, too."""
 
 
 class IncompleteFormError(ValueError):

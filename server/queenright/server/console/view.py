@@ -102,7 +102,7 @@ def recoveries_values(service: Service, found: Sequence[Recovery]) -> dict[str, 
     now = service.clock()
     limits = service.settings.health_monitoring.recovery
     return {
-        "rows": [recovery_row(one, now) | {"by": one.by, "from": one.from_checkpoint or ""} for one in found],
+        "rows": [(recovery_row(one, now), one.by) for one in found],
         "per_task": limits.max_attempts_per_task,
         "per_hour": limits.max_attempts_per_hour,
     }

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, Final
 
-from fastapi import FastAPI, Header, HTTPException, Query, Request, Response
+from fastapi import APIRouter, Header, HTTPException, Query, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from queenright.health.audit_page import read_page
@@ -22,7 +22,8 @@ from queenright.runtime.events import EventType
 from queenright.server.access.addresses import loopback
 from queenright.server.access.caller import Caller, caller_of
 from queenright.server.middleware.connections import ABORT
-from queenright.server.routes.openapi import says
+from queenright.server.routes.dependencies import ServiceDep
+from queenright.server.routes.openapi import operation
 from queenright.server.routes.params import AgentId
 from queenright.server.service import Service
 from queenright.server.stream.feed import Feed
@@ -89,89 +90,6 @@ LastEventId = Annotated[
 ]
 
 
-def add_events_api(app: FastAPI, service: Service) -> None:
-    """Add the streams to ``app``."""
-
-    shares = Shares(service.settings.http.limits.streams)
-
-    async def stream(
-        request: Request,
-        types: Sequence[str] | None,
-        agent: str | None,
-        last: str | None,
-        after: str | None,
-    ) -> Response:
-        name = None if agent is None else clean_name(agent)
-        wanted = Wanted(wanted_types(types), name, None if name is None else service.agents.beside)
-        most = service.settings.http.limits.streams
-        if service.feed.readers >= most:
-            raise HTTPException(
-                503,
-                f"there are {most} event streams already; end one, or raise http.limits.streams",
-                headers={"Retry-After": "5"},
-            )
-        caller = caller_of(request)
-        if shares.full(caller):
-            raise HTTPException(
-                503,
-                f"you have {shares.each} event streams already, as many as one caller may; end one, or raise "
-                "http.limits.streams: a quarter of it is for one caller",
-                headers={"Retry-After": "5"},
-            )
-        # The header is the newer one: a browser that comes back repeats the address as it was.
-        last = last or after
-        place = await service.feed.find(last) if last else None
-        unknown = last if last and place is None else None
-        return EventStream(
-            service.feed, wanted, after=place, unknown=unknown, held=lambda: shares.held(caller)
-        )
-
-    @app.get(
-        "/api/events",
-        tags=["events"],
-        response_class=EventStream,
-        **says("stream_events", None, refused=_REFUSED, what=_WHAT, content=_CONTENT),
-    )
-    async def events(
-        request: Request,
-        types: Types = None,
-        agent: Annotated[str | None, Query(max_length=1000, description="Only this worker's.")] = None,
-        last_event_id: LastEventId = None,
-        after: After = None,
-    ) -> Response:
-        """
-        Events of all workers as server-sent events, in the order of the event log.
-
-        With `agent` those of one worker, also of one that has not been heard of yet.
-        With `Last-Event-ID` the stream goes on after that event, and misses nothing that is in the log.
-        """
-        return await stream(request, types, agent, last_event_id, after)
-
-    @app.get(
-        "/api/agents/{agent_id:agent}/events",
-        tags=["events"],
-        response_class=EventStream,
-        **says("stream_agent_events", None, refused=_REFUSED_OF_ONE, what=_WHAT, content=_CONTENT),
-    )
-    async def agent_events(
-        request: Request,
-        agent_id: AgentId,
-        types: Types = None,
-        last_event_id: LastEventId = None,
-        after: After = None,
-    ) -> Response:
-        """
-        Events of one worker as server-sent events; 404 for one that nothing has been heard of.
-
-        Of an agent that is loaded here those of all its graphs: who runs beside it has a name of its own.
-        With `Last-Event-ID` the stream goes on after that event, and misses nothing that is in the log.
-        """
-        wanted_types(types)  # what is wrong with the request is said first
-        if not await _is_known(service, agent_id):
-            raise AgentNotFoundError(agent_id)
-        return await stream(request, types, agent_id, last_event_id, after)
-
-
 async def _is_known(service: Service, agent_id: str) -> bool:
     """Return whether an agent is loaded, watched, or in the event log."""
     if agent_id in service.agents.slots or service.monitor.get(agent_id) is not None:
@@ -214,6 +132,7 @@ class Shares:
     """
 
     def __init__(self, most: int) -> None:
+        self.most = most
         self.each = max(1, most // 4)
         self._open: Counter[str] = Counter()
 
@@ -327,3 +246,83 @@ async def _send(reader: Reader, send: Send, piece: bytes) -> None:
     reader.sending()
     await send({"type": "http.response.body", "body": piece, "more_body": True})
     reader.sent()
+
+
+router = APIRouter(prefix="/api", tags=["events"])
+
+
+@router.get(
+    "/events",
+    response_class=EventStream,
+    **operation("stream_events", errors=_REFUSED, description=_WHAT, content=_CONTENT),
+)
+async def stream_events(
+    request: Request,
+    service: ServiceDep,
+    types: Types = None,
+    agent: Annotated[str | None, Query(max_length=1000, description="Only this worker's.")] = None,
+    last_event_id: LastEventId = None,
+    after: After = None,
+) -> EventStream:
+    """
+    Events of all workers as server-sent events, in the order of the event log.
+
+    With `agent` those of one worker, also of one that has not been heard of yet.
+    With `Last-Event-ID` the stream goes on after that event, and misses nothing that is in the log.
+    """
+    # The header is the newer one: a browser that reconnects repeats the URL as it was.
+    return await _open_stream(request, service, wanted_types(types), agent, last_event_id or after)
+
+
+@router.get(
+    "/agents/{agent_id:agent}/events",
+    response_class=EventStream,
+    **operation("stream_agent_events", errors=_REFUSED_OF_ONE, description=_WHAT, content=_CONTENT),
+)
+async def stream_agent_events(
+    request: Request,
+    service: ServiceDep,
+    agent_id: AgentId,
+    types: Types = None,
+    last_event_id: LastEventId = None,
+    after: After = None,
+) -> EventStream:
+    """
+    Events of one worker as server-sent events; 404 for one that nothing has been heard of.
+
+    Of an agent that is loaded here those of all its graphs: who runs beside it has a name of its own.
+    With `Last-Event-ID` the stream goes on after that event, and misses nothing that is in the log.
+    """
+    wanted = wanted_types(types)
+    if not await _is_known(service, agent_id):
+        raise AgentNotFoundError(agent_id)
+    return await _open_stream(request, service, wanted, agent_id, last_event_id or after)
+
+
+async def _open_stream(
+    request: Request,
+    service: Service,
+    types: frozenset[EventType] | None,
+    agent: str | None,
+    last: str | None,
+) -> EventStream:
+    name = None if agent is None else clean_name(agent)
+    wanted = Wanted(types, name, None if name is None else service.agents.beside)
+    shares: Shares = request.app.state.stream_shares
+    caller = caller_of(request)
+    if service.feed.readers >= shares.most:
+        raise HTTPException(
+            503,
+            f"there are {shares.most} event streams already; end one, or raise http.limits.streams",
+            headers={"Retry-After": "5"},
+        )
+    if shares.full(caller):
+        raise HTTPException(
+            503,
+            f"you have {shares.each} event streams already, as many as one caller may; end one, or raise "
+            "http.limits.streams: a quarter of it is for one caller",
+            headers={"Retry-After": "5"},
+        )
+    place = await service.feed.find(last) if last else None
+    unknown = last if last and place is None else None
+    return EventStream(service.feed, wanted, after=place, unknown=unknown, held=lambda: shares.held(caller))

@@ -24,7 +24,7 @@ Describe = Callable[[dict[str, Any]], None]
 
 _METHODS: Final = frozenset({"get", "put", "post", "delete", "patch"})
 
-REFUSED: Final[Mapping[int, str]] = {
+ERRORS: Final[Mapping[int, str]] = {
     400: "The request cannot be meant: a cursor of another list, a NUL character, a body that is none.",
     401: "A token is needed, or the one that came is wrong, revoked, or too old.",
     403: "The token's role may not do this, or another site's page asks.",
@@ -44,6 +44,8 @@ _HEADERS: Final = {
     401: ("WWW-Authenticate", "Always `Bearer`.", "string"),
     429: ("Retry-After", "Seconds until it is worth asking again.", "integer"),
 }
+_DEFAULT_DESCRIPTION: Final = "Successful Response"
+"""FastAPI's."""
 _OPEN: Final = ("/healthz",)
 """Routes that nobody needs a token for, and that look nothing up."""
 
@@ -72,51 +74,50 @@ the next. An error is `application/problem+json` and says what is wrong and the 
 """
 
 
-def says(
-    operation: str,
-    answer: Any,
+def operation(
+    operation_id: str,
+    model: Any = None,
     *,
     status: int = 200,
-    refused: Mapping[int, str] | tuple[int, ...] = (),
+    errors: Mapping[int, str] | tuple[int, ...] = (),
     links: Mapping[str, Mapping[str, Any]] | None = None,
-    what: str = "",
+    description: str = "",
     also: Mapping[int, tuple[Any, str]] | None = None,
     content: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """
-    Return what a route's decorator is told, so that the document says what is answered.
-
-    What the route returns is not looked at again when it is asked: the tests and the fuzzing hold the two
-    together.
+    Return the keyword arguments of a route's decorator that document the operation.
 
     Args:
-        operation: The operation's id, as the client's method in words: ``list_agents``.
-        answer: The model of the answer; None: it has no body.
+        operation_id: The operation's id and, with spaces, its summary: ``list_agents``.
+        model: The model of the response, for a route whose return annotation does not name it.
         status: The status of success.
-        refused: Which problems the route itself answers with; with words of its own, or those of ``REFUSED``.
-        links: What can be asked next, by name; see ``to``.
-        what: What the answer is, in words; without, the model's first line.
-        also: Other answers that are no problems, by status: model and words.
-        content: What an answer that is not JSON is, by media type.
+        errors: The problems that the route itself responds with, by status; the descriptions in ``ERRORS``
+            apply unless it brings its own.
+        links: Operations that take a value of this response, by name; see ``to``.
+        description: Describes the response; by default the first line of the model's docstring.
+        also: Other responses that are not problems, by status: model and description.
+        content: The content of a response that is not JSON, by media type.
     """
-    words = what or _first_line(getattr(answer, "__doc__", None)) or "Done."
-    success: dict[str, Any] = {"description": words}
-    if answer is not None:
-        success["model"] = answer
+    success: dict[str, Any] = {}
     if content is not None:
         success["content"] = dict(content)
     if links:
         success["links"] = {name: dict(link) for name, link in links.items()}
-    others = {code: {"model": model, "description": words} for code, (model, words) in (also or {}).items()}
-    given = refused if isinstance(refused, Mapping) else {code: REFUSED[code] for code in refused}
-    return {
-        "operation_id": operation,
-        "summary": operation.replace("_", " ").capitalize(),
+    descriptions = errors if isinstance(errors, Mapping) else {code: ERRORS[code] for code in errors}
+    found = {
+        "operation_id": operation_id,
+        "summary": operation_id.replace("_", " ").capitalize(),
         "status_code": status,
-        "response_model": None,
-        "response_description": words,
-        "responses": {status: success} | {code: _problem(code, why) for code, why in given.items()} | others,
+        "responses": {status: success}
+        | {code: _problem(code, words) for code, words in descriptions.items()}
+        | {code: {"model": other, "description": words} for code, (other, words) in (also or {}).items()},
     }
+    if model is not None:
+        found["response_model"] = model
+    if words := description or _first_line(getattr(model, "__doc__", None)):
+        found["response_description"] = words
+    return found
 
 
 def to(operation: str, **parameters: str) -> dict[str, Any]:
@@ -162,13 +163,13 @@ def describe(app: FastAPI, *more: Describe) -> None:
 
 
 def _complete(schema: dict[str, Any]) -> None:
-    """Add what is the same for all routes: problems, and what tags are about."""
+    """Add what all operations have in common: problems, tags, and the description of the response."""
     components = schema.setdefault("components", {}).setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):
         components.pop(unused, None)
     components.setdefault("Problem", Problem.model_json_schema(mode="serialization"))
     for model in _kinds_of(Wire):
-        # Those that FastAPI writes down have lost what is null.
+        # FastAPI drops the nulls of the examples.
         if model.__name__ in components:
             components[model.__name__]["examples"] = examples_of(model)
     used: set[str] = set()
@@ -178,10 +179,19 @@ def _complete(schema: dict[str, Any]) -> None:
                 used.update(operation.get("tags", ()))
                 if method == "get" and is_polled(path):
                     _tagged(operation)
+                _describe_success(operation, components)
                 _refusals(path, operation)
     schema["tags"] = [
         {"name": name, "description": TAGS.get(name, "")} for name in (*TAGS, *sorted(used - TAGS.keys()))
     ]
+
+
+def _describe_success(operation: dict[str, Any], components: Mapping[str, Any]) -> None:
+    """Describe a response without a description of its own by the first line of its model's."""
+    for response in operation.get("responses", {}).values():
+        if response["description"] == _DEFAULT_DESCRIPTION:
+            model = response["content"]["application/json"]["schema"].get("$ref", "").rpartition("/")[2]
+            response["description"] = _first_line(components[model].get("description")) or "Done."
 
 
 def _kinds_of(model: type[Wire]) -> Iterator[type[Wire]]:
@@ -217,7 +227,7 @@ def _refusals(path: str, operation: dict[str, Any]) -> None:
     if "application/json" in operation.get("requestBody", {}).get("content", {}):
         codes.append(415)
     for code in (*codes, *((422,) if asks else ())):
-        responses.setdefault(str(code), _problem(code, REFUSED[code]))
+        responses.setdefault(str(code), _problem(code, ERRORS[code]))
     operation["responses"] = dict(sorted(responses.items()))
 
 
