@@ -44,9 +44,7 @@ from queenright.server.routes.openapi import describe
 from queenright.server.service import Service
 
 _ROUTERS: Final[tuple[APIRouter, ...]] = (
-    probes.router,
     health.router,
-    service_routes.router,
     tickets.router,
     chat.router,
     events.router,
@@ -87,10 +85,12 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     app.add_middleware(HeadMiddleware)
     app.add_middleware(ShutdownMiddleware, stopping=service.stopping.is_set)
     add_exception_handlers(app)
+    app.include_router(probes.router)
+    app.include_router(service_routes.router)
+    # An agent's name may have slashes in it: among the paths below /api/agents the longer endings come first.
     add_loaded_agents_api(app, service)
     for router in _ROUTERS:
         app.include_router(router)
-    # The path of one agent matches any name, with slashes in it.
     add_agents_themselves_api(app, service)
     add_login(app, access)
     app.include_router(api_page.router)
