@@ -16,11 +16,11 @@ from queenright.server.routes.params import Body, By, Open, Text
 
 router = APIRouter(prefix="/api/approvals", tags=["interventions"])
 
-ApprovalId = Annotated[str, Path(description="Which request.")]
+ApprovalId = Annotated[str, Path(description="The request's id.")]
 
 
 class Word(Body):
-    """Who answers, and why."""
+    """The decision's author and reason."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"by": "ada", "reason": "it spends tokens"}]})
 
@@ -41,7 +41,7 @@ class Word(Body):
 async def list_approvals(
     approvals: ApprovalsDep, only_open: Open = False, limit: Limit = 100, cursor: Cursor = None
 ) -> api.ApprovalsPage:
-    """Requests to stop a worker, newest first; with ``open`` only those that are not over."""
+    """List requests to terminate a worker, newest first; with ``open`` only the pending ones."""
     before = place_of(cursor, "approvals", float, str)
     return await page(
         api.ApprovalsPage,
@@ -57,7 +57,7 @@ async def list_approvals(
 async def approve_termination(
     request: Request, approvals: ApprovalsDep, approval_id: ApprovalId, body: Word | None = None
 ) -> api.Approval:
-    """Stop the worker, as it was asked for; everything is looked at again first."""
+    """Terminate the worker as requested. Its state is checked again first."""
     given = body or Word()
     by = who_from(request, given.by)
     return api.Approval.of(await approvals.approve(approval_id, by=by, reason=given.reason))
@@ -67,7 +67,7 @@ async def approve_termination(
 async def deny_termination(
     request: Request, approvals: ApprovalsDep, approval_id: ApprovalId, body: Word | None = None
 ) -> api.Approval:
-    """Leave the worker alone."""
+    """Deny the request; the worker keeps running."""
     given = body or Word()
     by = who(request, given.by)
     return api.Approval.of(await approvals.deny(approval_id, by=by, reason=given.reason))

@@ -17,12 +17,12 @@ from queenright.server.routes.params import Body, By, Open
 router = APIRouter(prefix="/api/breakers", tags=["circuit breakers"])
 
 BreakerName = Annotated[
-    str, Path(description="The breaker's name; a slash may stand as it is.", examples=["provider:openai"])
+    str, Path(description="The breaker's name; a slash in it needs no escape.", examples=["provider:openai"])
 ]
 
 
 class Reset(Body):
-    """Who closes a breaker."""
+    """Who resets a breaker."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"by": "ada"}]})
 
@@ -42,7 +42,7 @@ class Reset(Body):
 async def list_breakers(
     health: HealthDep, only_open: Open = False, limit: Limit = 100, cursor: Cursor = None
 ) -> api.BreakersPage:
-    """Circuit breakers by name; only those that are not closed with ``open``."""
+    """List circuit breakers by name; with ``open`` only those that are not closed."""
     (after,) = place_of(cursor, "breakers", str) or ("",)
     return await page(
         api.BreakersPage,
@@ -59,7 +59,7 @@ async def list_breakers(
     **operation("get_breaker", errors=(404,), links={"reset": to("reset_breaker", name="path.name")}),
 )
 async def get_breaker(health: HealthDep, name: BreakerName) -> api.Breaker:
-    """One circuit breaker."""
+    """Return a circuit breaker."""
     return api.Breaker.of(await health.get_circuit_breaker_status(name))
 
 
@@ -67,6 +67,6 @@ async def get_breaker(health: HealthDep, name: BreakerName) -> api.Breaker:
 async def reset_breaker(
     request: Request, health: HealthDep, name: BreakerName, body: Reset | None = None
 ) -> api.Breaker:
-    """Close a circuit breaker by hand."""
+    """Close a circuit breaker manually."""
     await health.reset_circuit_breaker(name, by=who(request, (body or Reset()).by))
     return api.Breaker.of(await health.get_circuit_breaker_status(name))

@@ -11,7 +11,7 @@ from queenright.alerting.webhook import MAX_ALERTS, parse_webhook
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation, takes
 
-router = APIRouter(tags=["the way back"])
+router = APIRouter(tags=["callbacks"])
 
 _SYMPTOMS = {
     "type": "object",
@@ -48,8 +48,8 @@ _SYMPTOMS = {
         }
     ],
 }
-_SIGNED = {403: "It is not signed as it should be.", 404: "No secret is named in the settings."}
-_ANY = {"type": "object", "description": "Whatever else there is, is let pass."}
+_SIGNED = {403: "The signature is missing or invalid.", 404: "The settings have no signing secret."}
+_ANY = {"type": "object", "description": "Other fields are ignored."}
 _TOLD = _ANY | {
     "required": ["version", "receiver", "groupKey", "alerts"],
     "properties": {
@@ -84,7 +84,7 @@ _TOLD = _ANY | {
 _CLICK = {
     "type": "object",
     "required": ["payload"],
-    "properties": {"payload": {"type": "string", "description": "JSON, as Slack writes it."}},
+    "properties": {"payload": {"type": "string", "description": "JSON, as Slack sends it."}},
     "examples": [{"payload": '{"type": "block_actions", "actions": []}'}],
 }
 _INCIDENT = _ANY | {
@@ -97,10 +97,10 @@ _INCIDENT = _ANY | {
 @router.post(
     "/api/alertmanager/webhook",
     **operation("record_symptoms", status=202),
-    openapi_extra=takes(_SYMPTOMS, what="What Alertmanager posts to a webhook."),
+    openapi_extra=takes(_SYMPTOMS, what="Alertmanager's webhook payload."),
 )
 async def record_symptoms(request: Request, service: ServiceDep) -> api.SymptomsTaken:
-    """Symptom alerts from Prometheus: they wake the judge, they page nobody."""
+    """Receive symptom alerts from Alertmanager: they wake the judge and page nobody."""
     symptoms = parse_webhook(await request.body())
     for symptom in symptoms:
         if symptom.status == "firing":
@@ -108,19 +108,19 @@ async def record_symptoms(request: Request, service: ServiceDep) -> api.Symptoms
     return api.SymptomsTaken(symptoms=len(symptoms))
 
 
-@router.post("/api/deadman", **operation("record_watchdog", status=204, description="It is noted."))
+@router.post("/api/deadman", **operation("record_watchdog", status=204, description="The alert is recorded."))
 async def record_watchdog(service: ServiceDep) -> None:
-    """The Watchdog alert, back through Prometheus and Alertmanager: the whole chain works."""
+    """Receive the Watchdog alert through Prometheus and Alertmanager, which shows that the chain works."""
     service.deadman_at = service.clock()
 
 
 @router.post(
     TOLD_PATH,
     **operation("record_told", status=202),
-    openapi_extra=takes(_TOLD, what="What Alertmanager posts to a webhook."),
+    openapi_extra=takes(_TOLD, what="Alertmanager's webhook payload."),
 )
 async def record_told(request: Request, service: ServiceDep) -> api.ToldTaken:
-    """For Alertmanager: a receiver for people was told. Noted for each ticket."""
+    """Receive what Alertmanager sent to a receiver for people, and record it for each ticket."""
     noted = await service.callbacks.told(await request.body())
     if noted:
         service.told.look()
@@ -130,10 +130,12 @@ async def record_told(request: Request, service: ServiceDep) -> api.ToldTaken:
 @router.post(
     "/api/slack/actions",
     **operation("slack_action", errors=_SIGNED),
-    openapi_extra=takes(_CLICK, media="application/x-www-form-urlencoded", what="A click, from Slack."),
+    openapi_extra=takes(
+        _CLICK, media="application/x-www-form-urlencoded", what="An interaction payload of Slack."
+    ),
 )
 async def slack_action(request: Request, service: ServiceDep, tasks: BackgroundTasks) -> api.SlackReply:
-    """For Slack: somebody clicked on a button. Signed; answered in words, which Slack shows."""
+    """Receive a signed click on a button in Slack; Slack shows the reply."""
     reply, reply_url = await service.callbacks.slack(
         await request.body(),
         timestamp=_single_header(request, "x-slack-request-timestamp"),
@@ -147,10 +149,10 @@ async def slack_action(request: Request, service: ServiceDep, tasks: BackgroundT
 @router.post(
     "/api/pagerduty/webhook",
     **operation("pagerduty_webhook", status=202, errors=_SIGNED),
-    openapi_extra=takes(_INCIDENT, what="An event of PagerDuty's webhooks, version 3."),
+    openapi_extra=takes(_INCIDENT, what="A webhook event of PagerDuty, version 3."),
 )
 async def pagerduty_webhook(request: Request, service: ServiceDep) -> api.IncidentTaken:
-    """For PagerDuty: what became of an incident. Signed; says what was done about it."""
+    """Receive a signed change of a PagerDuty incident; return what was done."""
     signatures = _single_header(request, "x-pagerduty-signature")
     taken = await service.callbacks.pagerduty(await request.body(), signatures=signatures)
     return api.IncidentTaken.model_validate(taken)

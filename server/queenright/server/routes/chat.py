@@ -17,12 +17,14 @@ from queenright.server.routes.params import Body, By
 
 router = APIRouter(prefix="/api/tickets/{ticket_id}/chat", tags=["tickets"])
 
-After = Annotated[str | None, Query(max_length=200, description="The id of the last message that is known.")]
-TicketId = Annotated[str, Path(description="Which ticket.")]
+After = Annotated[
+    str | None, Query(max_length=200, description="The id of the last message that the client has.")
+]
+TicketId = Annotated[str, Path(description="The ticket's id.")]
 
 
 class Message(Body):
-    """What an operator asks."""
+    """An operator's message."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"message": "Why is it stuck?", "by": "ada"}]})
 
@@ -31,8 +33,8 @@ class Message(Body):
     act: Annotated[
         bool,
         Field(
-            description="It is an order, in whatever words: the queen may act on this ticket and its worker "
-            "as she reads it. Without, `nudge it: TEXT`, `stop it: REASON` and `acknowledge` are orders only."
+            description="Treat the message as an order: the queen may act on this ticket and its worker as "
+            "she reads it. Otherwise only `nudge it: TEXT`, `stop it: REASON` and `acknowledge` are orders."
         ),
     ] = False
 
@@ -48,7 +50,7 @@ class Message(Body):
 async def chat_about_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Message
 ) -> api.ChatMessage:
-    """Ask the queen about a ticket; answers when she has. If the caller gives up, her answer is kept."""
+    """Ask the queen about a ticket, and wait for her answer. It is stored even if the client disconnects."""
     by = who(request, body.by)
     return api.ChatMessage.of(await service.judging.chat.say(ticket_id, body.message, by=by, act=body.act))
 
@@ -57,6 +59,6 @@ async def chat_about_ticket(
 async def list_ticket_messages(
     service: ServiceDep, ticket_id: TicketId, after: After = None, limit: Limit = 100
 ) -> api.ChatMessages:
-    """What was said about a ticket, oldest first: the newest of it, or what came after a message."""
+    """List the messages about a ticket, oldest first: the newest ones, or those after a message."""
     found = await service.judging.chat.history(ticket_id, after=after, limit=limit)
     return api.ChatMessages(messages=[api.ChatMessage.of(one) for one in found])

@@ -28,7 +28,7 @@ _SECONDS = {"anyOf": [{"type": ["number", "null"], "exclusiveMinimum": 0, "maxim
 _NAME = {"type": ["string", "null"], "maxLength": 256}
 _HEARTBEAT: dict[str, Any] = {
     "type": "object",
-    "description": "A worker lives. What is empty is not known; `camelCase` is taken, too.",
+    "description": "A sign of life of a worker. Empty means unknown; `camelCase` is accepted, too.",
     "required": ["agent_id"],
     "properties": {
         "agent_id": {"type": "string", "minLength": 1, "maxLength": 256},
@@ -64,11 +64,11 @@ async def list_agents(
     response: Response,
     service: ServiceDep,
     agent_id: OfAgent = None,
-    state: Annotated[HealthState | None, Query(description="Only those in this state.")] = None,
+    state: Annotated[HealthState | None, Query(description="Only workers in this state.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> api.AgentsPage:
-    """The workers that are known, each of its sessions, by name, with state and vital signs."""
+    """List workers by name, a row for each session, with state and vital signs."""
     after = place_of(cursor, "agents", str, str)
     now = service.clock()
     loaded = [slot_row(slot) for slot in service.agents.slots.values()]
@@ -95,7 +95,7 @@ async def list_agents(
 async def list_agent_health(
     response: Response, service: ServiceDep, limit: Limit = 100, cursor: Cursor = None
 ) -> api.AgentHealthPage:
-    """Every worker's health, each of its sessions, by name: signals, metrics, circuit breakers."""
+    """List the health of workers by name, a row for each session: signals, metrics, circuit breakers."""
     health, now = service.health, service.clock()
     after = place_of(cursor, "agents", str, str)
     # A worker that is removed while the health of others is computed is still in this page.
@@ -125,7 +125,7 @@ async def list_agent_health(
 async def get_agent_health(
     response: Response, service: ServiceDep, agent_id: AgentId, session_id: OfSession = None
 ) -> api.AgentHealth:
-    """One worker's health: its state, the signals behind it, its metrics and its circuit breakers."""
+    """Return the health of a worker: its state with the signals behind it, metrics and circuit breakers."""
     worker = service.monitor.get(agent_id, session_id)
     if worker is None:
         raise AgentNotFoundError(agent_id, session_id)
@@ -138,15 +138,15 @@ async def get_agent_history(
     health: HealthDep,
     agent_id: AgentId,
     seconds: Annotated[
-        float, Query(gt=0, le=_LONGEST_HISTORY, allow_inf_nan=False, description="How far back.")
+        float, Query(gt=0, le=_LONGEST_HISTORY, allow_inf_nan=False, description="Length of the history.")
     ] = 86_400.0,
     limit: Limit = 1000,
     cursor: Cursor = None,
 ) -> api.HistoryPage:
     """
-    What happened to a worker in the last ``seconds``: states, interventions, recoveries, breakers.
+    List what happened to a worker in the last ``seconds``: states, interventions, recoveries, breakers.
 
-    Oldest first, and the newest of them; ``next`` leads to what came before these.
+    The page has the newest entries, oldest first; ``next`` leads to earlier ones.
     """
     (before,) = place_of(cursor, "history", int) or (None,)
     found = await health.get_health_history(agent_id, seconds, limit=limit + 1, before=before)
@@ -163,13 +163,13 @@ async def get_agent_history(
 
 @router.get(
     "/agents/{agent_id:agent}/heartbeat",
-    **operation("get_last_heartbeat", errors={404: "No heartbeat of it has come in."}),
+    **operation("get_last_heartbeat", errors={404: "No heartbeat of this worker has been received."}),
 )
 async def get_last_heartbeat(health: HealthDep, agent_id: AgentId) -> api.Heartbeat:
-    """The last heartbeat of a worker."""
+    """Return the last heartbeat of a worker."""
     found = await health.get_last_heartbeat(agent_id)
     if found is None:
-        raise HTTPException(404, f"no heartbeat of {agent_id!r} has come in")
+        raise HTTPException(404, f"no heartbeat of {agent_id!r} has been received")
     return api.Heartbeat.of(found)
 
 
@@ -186,7 +186,7 @@ async def get_last_heartbeat(health: HealthDep, agent_id: AgentId) -> api.Heartb
     openapi_extra=takes(_HEARTBEAT, what="One heartbeat."),
 )
 async def record_heartbeat(request: Request, health: HealthDep) -> api.HeartbeatTaken:
-    """One heartbeat; ``snake_case`` or ``camelCase``. Accepted once it is durable."""
+    """Record a heartbeat in ``snake_case`` or ``camelCase``. The response is sent once it is durable."""
     heartbeat = parse_heartbeat(await request.body())
     await health.record_heartbeat(heartbeat)
     return api.HeartbeatTaken(agent_id=heartbeat.agent_id)

@@ -24,13 +24,13 @@ _LARGEST: Final = 10_000
     **operation("list_incidents", links={"ticket": to("get_ticket", ticket_id="incidents/0/ticket_ids/0")}),
 )
 async def list_incidents(service: ServiceDep) -> api.Incidents:
-    """Incidents of the last seven days, newest first: tickets of several workers that share a cause."""
+    """List incidents of the last seven days, newest first: tickets of several workers that share a cause."""
     tickets = await service.tickets.history(_LARGEST, since=service.clock() - _SECONDS)
     return api.Incidents(incidents=[api.Incident.of(one) for one in incidents_of(tickets)])
 
 
 @router.get("/providers", tags=["health"], **operation("list_providers"))
 async def list_providers(service: ServiceDep) -> api.Providers:
-    """How each model provider does, by the fleet's own calls of the last ten minutes."""
+    """List model providers with their health, from the fleet's calls of the last ten minutes."""
     found = service.providers.providers(service.clock())
     return api.Providers(providers=[provider_row(one) for one in found])

@@ -55,28 +55,28 @@ class Answered(Body):
 async def pull_instructions(
     service: ServiceDep,
     agent_id: AgentId,
-    session_id: Annotated[str, Query(description="The session that asks.")],
-    incarnation_id: Annotated[str, Query(description="The life that asks.")],
+    session_id: Annotated[str, Query(description="The worker's session.")],
+    incarnation_id: Annotated[str, Query(description="The worker's incarnation.")],
     wait: Annotated[
-        float, Query(ge=0, le=60, description="Seconds to wait for one, if there is none.")
+        float, Query(ge=0, le=60, description="Seconds to wait if there is no instruction.")
     ] = 0.0,
 ) -> api.Instructions:
-    """What there is for a worker; a long poll of up to ``wait`` seconds. Asking makes it reachable."""
+    """Fetch a worker's instructions: a long poll of up to ``wait`` seconds. It makes the worker reachable."""
     found = await _pull_until_stopping(service, _target(agent_id, session_id, incarnation_id), wait)
     return api.Instructions(instructions=[api.Instruction.of(one) for one in found])
 
 
 @router.post(
     "/{instruction_id}/answer",
-    **operation("answer_instruction", status=204, errors=(404, 409), description="It is noted."),
+    **operation("answer_instruction", status=204, errors=(404, 409), description="The answer is recorded."),
 )
 async def answer_instruction(
     instructions: InstructionsDep,
     agent_id: AgentId,
-    instruction_id: Annotated[str, Path(description="Which instruction.")],
+    instruction_id: Annotated[str, Path(description="The instruction's id.")],
     body: Answered,
 ) -> None:
-    """What became of an instruction; the same answer twice is one."""
+    """Record a worker's answer to an instruction. Sending the same answer again has no effect."""
     target = _target(agent_id, body.session_id, body.incarnation_id)
     checkpoint = redact(body.checkpoint_id, 256) if body.checkpoint_id is not None else None
     await instructions.answer(

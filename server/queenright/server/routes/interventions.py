@@ -22,20 +22,20 @@ _LINKS = {"interventions": to("list_interventions", agent_id="path.agent_id")}
 
 
 class Nudge(Body):
-    """What a worker is told."""
+    """A message to a worker."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"message": "Write down what blocks you.", "by": "ada"}]}
     )
 
     message: Annotated[str | None, Field(max_length=4000, pattern=r"\S")] = None
-    """None: the reminder that it would get anyway."""
+    """None sends the default reminder."""
     session_id: str | None = None
     by: By = "operator"
 
 
 class Ask(Body):
-    """Why, and in which session; the newest without."""
+    """A reason, and a session: by default the newest one."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"reason": "it repeats one search", "by": "ada"}]}
@@ -44,7 +44,7 @@ class Ask(Body):
     reason: Reason
     session_id: str | None = None
     incarnation_id: str | None = None
-    """Which life of the worker, for a termination: a later one is not stopped."""
+    """The incarnation to terminate: a later one keeps running."""
     by: By = "operator"
 
 
@@ -64,7 +64,7 @@ class Decided(Body):
 
 
 class EmergencyStop(Body):
-    """Whether acting is to be frozen, and why."""
+    """Whether interventions are frozen, and why."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"on": True, "reason": "the provider is down", "by": "ada"}]}
@@ -82,7 +82,7 @@ class EmergencyStop(Body):
 async def nudge_agent(
     request: Request, health: HealthDep, agent_id: AgentId, body: Nudge | None = None
 ) -> api.NudgeResult:
-    """Put a message into a worker's context."""
+    """Send a message into a worker's context."""
     given = body or Nudge()
     return api.NudgeResult.of(
         await health.send_nudge(
@@ -103,7 +103,7 @@ async def nudge_agent(
 async def escalate_agent(
     request: Request, health: HealthDep, agent_id: AgentId, body: Ask
 ) -> api.EscalationResult:
-    """Ask the orchestrator what is to become of a worker."""
+    """Ask the orchestrator to decide about a worker."""
     return api.EscalationResult.of(
         await health.escalate_to_orchestrator(
             agent_id, body.reason, session_id=body.session_id, by=who(request, body.by)
@@ -118,7 +118,7 @@ async def escalate_agent(
 async def terminate_agent(
     request: Request, health: HealthDep, agent_id: AgentId, body: Ask
 ) -> api.TerminationResult:
-    """Stop a worker: its state is saved, what it holds is freed."""
+    """Terminate a worker: its state is saved and its resources are freed."""
     return api.TerminationResult.of(
         await health.terminate_agent(
             agent_id,
@@ -140,12 +140,12 @@ async def terminate_agent(
 async def list_interventions(
     health: HealthDep,
     agent_id: OfAgent = None,
-    kind: Annotated[ActionKind | None, Query(description="Only of this kind.")] = None,
-    outcome: Annotated[Outcome | None, Query(description="Only with this outcome.")] = None,
+    kind: Annotated[ActionKind | None, Query(description="Only interventions of this kind.")] = None,
+    outcome: Annotated[Outcome | None, Query(description="Only interventions with this outcome.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> api.InterventionsPage:
-    """What was done to workers, or would have been; newest first."""
+    """List interventions, dry runs included, newest first."""
     before = place_of(cursor, "interventions", float, str)
     return await page(
         api.InterventionsPage,
@@ -167,7 +167,7 @@ async def list_interventions(
 async def list_escalations(
     health: HealthDep, only_open: Open = False, limit: Limit = 100, cursor: Cursor = None
 ) -> api.EscalationsPage:
-    """Questions to the orchestrator, newest first; only those without an answer with ``open``."""
+    """List escalations to the orchestrator, newest first; with ``open`` only those without a decision."""
     before = place_of(cursor, "escalations", float, str)
     return await page(
         api.EscalationsPage,
@@ -186,10 +186,10 @@ async def list_escalations(
 async def decide_escalation(
     request: Request,
     health: HealthDep,
-    escalation_id: Annotated[str, Path(description="Which one.")],
+    escalation_id: Annotated[str, Path(description="The escalation's id.")],
     body: Decided,
 ) -> api.Escalation:
-    """Answer one: more time, a hand-off, or the end."""
+    """Decide an escalation: more time, a hand-off, or termination."""
     return api.Escalation.of(
         await health.decide_escalation(
             escalation_id,
@@ -203,12 +203,12 @@ async def decide_escalation(
 
 @router.get("/emergency-stop", **operation("get_emergency_stop"))
 async def get_emergency_stop(health: HealthDep) -> api.EmergencyStop:
-    """Whether acting is frozen, since when, by whom and why."""
+    """Return whether interventions are frozen, since when, by whom and why."""
     return api.EmergencyStop.of(health.emergency_stopped)
 
 
 @router.put("/emergency-stop", **operation("set_emergency_stop"))
 async def set_emergency_stop(request: Request, health: HealthDep, body: EmergencyStop) -> api.EmergencyStop:
-    """Freeze acting, or let it go on. Detecting, judging and paging go on either way."""
+    """Freeze or resume interventions. Detection, judging and paging continue either way."""
     by = who_from(request, body.by)
     return api.EmergencyStop.of(await health.emergency_stop(body.on, by=by, reason=body.reason))

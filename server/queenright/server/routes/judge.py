@@ -20,7 +20,7 @@ router = APIRouter(prefix="/api/judge", tags=["judge"])
 async def list_judge_checks(
     store: StoreDep, limit: Limit = 100, cursor: Cursor = None
 ) -> api.JudgeChecksPage:
-    """The judge's checks, newest first: what woke it, what came of it, what it cost."""
+    """List the judge's checks, newest first: trigger, result and cost."""
     (before,) = place_of(cursor, "checks", int) or (None,)
     return await page(
         api.JudgeChecksPage,

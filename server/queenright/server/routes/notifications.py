@@ -19,7 +19,7 @@ router = APIRouter(prefix="/api", tags=["tickets"])
 async def list_notifications(
     response: Response, service: ServiceDep, limit: Limit = 50, cursor: Cursor = None
 ) -> api.NotificationsPage:
-    """What was handed to Alertmanager and what was not yet, newest first; how the outbox is doing."""
+    """List notifications, newest first, with their delivery to each Alertmanager, and the outbox."""
     (before,) = place_of(cursor, "notifications", int) or (None,)
     now = service.clock()
     outbox = api.Outbox.model_validate(service.outbox.status())

@@ -22,8 +22,8 @@ from queenright.instrumentation.redaction import redact
 T = TypeVar("T")
 P = TypeVar("P", bound=Wire)
 
-Limit = Annotated[int, Query(ge=1, le=1000, description="Rows of a page, at most.")]
-Cursor = Annotated[str | None, Query(description="`next` of the page before.")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of rows.")]
+Cursor = Annotated[str | None, Query(description="`next` of the previous page.")]
 
 _PART: Final = 50
 """Rows that are made before other requests may run."""

@@ -30,7 +30,7 @@ def _printable(name: str) -> str:
 
 By = Annotated[
     str,
-    Field(min_length=1, max_length=100, description="Who asks; it is kept."),
+    Field(min_length=1, max_length=100, description="Name of the caller, for the audit trail."),
     AfterValidator(_printable),
 ]
 
@@ -55,16 +55,16 @@ class AgentName(Convertor[str]):
 
 register_url_convertor("agent", AgentName())
 
-Open = Annotated[bool, Query(alias="open", description="Only those that are not over.")]
+Open = Annotated[bool, Query(alias="open", description="Only open ones.")]
 AgentId = Annotated[
     str, Path(description="The worker's name; a slash in it is written `%2F`.", examples=["researcher"])
 ]
 OfAgent = Annotated[
     str | None,
-    Query(description="Only of the worker of this name.", examples=["researcher"]),
+    Query(description="Only of this worker.", examples=["researcher"]),
     AfterValidator(lambda name: None if name is None else clean_name(name)),
 ]
-OfSession = Annotated[str | None, Query(description="Which of its sessions; without, the newest.")]
+OfSession = Annotated[str | None, Query(description="The worker's session; by default the newest.")]
 
 
 class Body(BaseModel):

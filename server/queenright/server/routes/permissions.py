@@ -41,7 +41,7 @@ class PermissionWord(Body):
 async def list_permissions(
     permissions: PermissionsDep, agent_id: OfAgent = None, limit: Limit = 100, cursor: Cursor = None
 ) -> api.PermissionsPage:
-    """Permission requests that wait for an answer, newest first."""
+    """List permission requests without an answer, newest first."""
     before = place_of(cursor, "permissions", float, str)
     return await page(
         api.PermissionsPage,
@@ -62,10 +62,10 @@ async def list_permissions(
 async def answer_permission(
     request: Request,
     permissions: PermissionsDep,
-    request_id: Annotated[str, Path(description="Which request.")],
+    request_id: Annotated[str, Path(description="The request's id.")],
     body: PermissionWord,
 ) -> api.PermissionResult:
-    """Allow or deny what an agent asks; refused once its person was asked, or somebody has answered."""
+    """Allow or deny a request. Refused once it has expired or has an answer."""
     done = await permissions.answer(
         request_id, body.decision, by=who_from(request, body.by), reason=body.reason
     )

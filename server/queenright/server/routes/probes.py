@@ -25,13 +25,17 @@ _OK: Final[dict[str, Any]] = {"text/plain": {"schema": {"type": "string"}, "exam
     **operation("get_alive", description="`ok`", content=_OK),
 )
 async def get_alive() -> PlainTextResponse:
-    """The process lives."""
+    """Return `ok` while the process runs."""
     return PlainTextResponse("ok\n")
 
 
-@router.get("/readyz", tags=["service"], **operation("get_ready", also={503: (api.Ready, "It does not.")}))
+@router.get(
+    "/readyz",
+    tags=["service"],
+    **operation("get_ready", also={503: (api.Ready, "The service is not ready.")}),
+)
 async def get_ready(request: Request, response: Response, service: ServiceDep) -> api.Ready:
-    """Whether it does its work; if not, what is missing: the words of that for callers who may look."""
+    """Return whether the service is ready; if not, what is missing, for callers with a role."""
     missing = service.ready()
     if missing:
         response.status_code = 503
@@ -40,6 +44,6 @@ async def get_ready(request: Request, response: Response, service: ServiceDep) -
 
 @router.get("/metrics", include_in_schema=False)
 async def get_metrics(request: Request, service: ServiceDep) -> Response:
-    """Everything the service says of itself, in the format that the scraper asks for."""
+    """Return the metrics in the format that the scraper accepts."""
     content_type = content_type_for(request.headers.get("accept", ""))
     return Response(await service.metrics.render(content_type), headers={"Content-Type": content_type})

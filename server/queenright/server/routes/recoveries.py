@@ -19,7 +19,7 @@ router = APIRouter(prefix="/api/recoveries", tags=["recoveries"])
 
 
 class Recover(Body):
-    """What is to be brought back."""
+    """The task to recover."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"task_id": "report-7", "by": "ada"}]})
 
@@ -28,7 +28,7 @@ class Recover(Body):
     reviewed: bool = False
     from_start: Annotated[
         bool,
-        Field(description="Without a valid checkpoint it may begin again from its start, whatever it did."),
+        Field(description="Start over if there is no valid checkpoint, whatever the task has done."),
     ] = False
 
 
@@ -38,11 +38,11 @@ class Recover(Body):
 )
 async def list_recoveries(
     health: HealthDep,
-    state: Annotated[RecoveryState | None, Query(description="Only those in this state.")] = None,
+    state: Annotated[RecoveryState | None, Query(description="Only recoveries in this state.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> api.RecoveriesPage:
-    """Recoveries, newest first."""
+    """List recoveries, newest first."""
     before = place_of(cursor, "recoveries", float, str)
     return await page(
         api.RecoveriesPage,
@@ -56,9 +56,9 @@ async def list_recoveries(
 
 @router.get("/{task_id:path}", **operation("get_recovery", errors=(404,)))
 async def get_recovery(
-    health: HealthDep, task_id: Annotated[str, Path(description="Which task.", examples=["report-7"])]
+    health: HealthDep, task_id: Annotated[str, Path(description="The task's id.", examples=["report-7"])]
 ) -> api.RecoveryStatus:
-    """How bringing a task back stands: attempts, limits, what is under way."""
+    """Return the recovery of a task: attempts, limits, and the attempt in progress."""
     return api.RecoveryStatus.of(await health.get_recovery_status(task_id))
 
 
@@ -72,7 +72,7 @@ async def get_recovery(
     ),
 )
 async def initiate_recovery(request: Request, health: HealthDep, body: Recover) -> api.RecoveryResult:
-    """Bring a task back from its last valid checkpoint."""
+    """Recover a task from its last valid checkpoint."""
     return api.RecoveryResult.of(
         await health.initiate_recovery(
             body.task_id, by=who(request, body.by), reviewed=body.reviewed, from_start=body.from_start

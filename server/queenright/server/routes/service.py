@@ -25,7 +25,9 @@ router = APIRouter(tags=["service"])
 
 _VERSION: Final = version("queenright")
 
-Types = Annotated[list[EventType] | None, Query(alias="type", description="Only these types; repeatable.")]
+Types = Annotated[
+    list[EventType] | None, Query(alias="type", description="Only events of this type; repeatable.")
+]
 Moment = Annotated[
     float | None, Query(ge=-1e11, le=1e11, allow_inf_nan=False, description="Seconds since the epoch.")
 ]
@@ -33,13 +35,13 @@ Moment = Annotated[
 
 @router.get("/api/status", **operation("get_status"))
 async def get_status(response: Response, service: ServiceDep) -> api.Status:
-    """Everything the status page shows; of many workers the worst."""
+    """Return the content of the status page; of many workers the worst."""
     return set_etag(response, status(service))
 
 
 @router.get("/api/version", **operation("get_version"))
 async def get_version(service: ServiceDep) -> api.Version:
-    """Which version runs here, on which schema of the database, and since when."""
+    """Return the version of the service and of its database schema, and when it started."""
     return api.Version(
         version=_VERSION,
         schema_revision=SCHEMA_REVISION,
@@ -50,16 +52,16 @@ async def get_version(service: ServiceDep) -> api.Version:
 
 @router.get("/api/settings", **operation("get_settings"))
 async def get_settings(service: ServiceDep) -> api.SettingsInForce:
-    """All settings as they are in force, secrets masked: what `queenright config show` prints."""
+    """Return the settings in force, with secrets masked, as `queenright config show` does."""
     return api.SettingsInForce(settings=service.settings.model_dump(mode="json"), reloadable=list(RELOADABLE))
 
 
 @router.get("/api/telemetry", **operation("get_telemetry"))
 async def get_telemetry(service: ServiceDep) -> api.Telemetry:
     """
-    Who sends telemetry, what of it was not used and why, and what each sender has to set.
+    Return the senders of telemetry, the records that were not used and why, and what each sender should set.
 
-    Since the service started; the last 100 senders.
+    Counts since the service started; the last 100 senders.
     """
     return telemetry_view(service.intake, service.monitor, service.clock())
 
@@ -67,10 +69,10 @@ async def get_telemetry(service: ServiceDep) -> api.Telemetry:
 @router.post("/-/reload", **operation("reload_settings", errors=(409, 422)))
 async def reload_settings(service: ServiceDep) -> api.Reloaded:
     """
-    Read the settings file and the environment again, and apply what can be exchanged while running.
+    Read the settings file and the environment again, and apply what can change at runtime.
 
-    Thresholds, deadlines of tickets, retention and the links in messages are; the rest is named in
-    `needs_restart`. A file with a fault changes nothing. SIGHUP does the same to `queenright serve`.
+    Those are thresholds, ticket deadlines, retention and the links in messages; `needs_restart` lists the
+    others. An invalid file changes nothing. SIGHUP has the same effect on `queenright serve`.
     """
     return api.Reloaded.model_validate((await reload(service)).as_json())
 
@@ -86,9 +88,9 @@ async def list_audit(
     cursor: Cursor = None,
 ) -> api.AuditPage:
     """
-    The event log, newest first, each event with its number and its hash; what is archived comes last.
+    List the event log, newest first, each event with its number and hash; archived events come last.
 
-    `since` and `until` are in seconds since the epoch, by when an event was authored.
+    `since` and `until` are in seconds since the epoch and apply to the time of the event.
     """
     (before,) = place_of(cursor, "events", int) or (None,)
     return await page(

@@ -21,11 +21,11 @@ _LONGEST = 30 * 86_400
 
 
 class Silenced(Body):
-    """What is not to be heard of, for how long, and why."""
+    """The ticket to silence, for how long, and why."""
 
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [{"ticket_id": "018f6f7e-…", "seconds": 3600, "comment": "being mended", "by": "ada"}]
+            "examples": [{"ticket_id": "018f6f7e-…", "seconds": 3600, "comment": "being fixed", "by": "ada"}]
         }
     )
 
@@ -40,7 +40,7 @@ class Silenced(Body):
     **operation("list_silences", links={"expire": to("expire_silence", silence_id="silences/0/silence_id")}),
 )
 async def list_silences(service: ServiceDep) -> api.Silences:
-    """Silences that hold or will, the first to end first; and of which peers they are not known."""
+    """List active and pending silences by their end, and the peers whose silences are unknown."""
     watch = service.silences
     return api.Silences(
         silences=[_row(*one) for one in watch.silences()],
@@ -62,7 +62,7 @@ async def list_silences(service: ServiceDep) -> api.Silences:
     ),
 )
 async def add_silence(request: Request, service: ServiceDep, body: Silenced) -> api.SilenceMade:
-    """Let nobody hear of a ticket for a while, nor of its agent for the same cause."""
+    """Silence a ticket, and other tickets of its agent with the same cause."""
     silence_id, peer = await service.silences.add(
         body.ticket_id,
         by=redact(who(request, body.by), 100),
@@ -74,12 +74,12 @@ async def add_silence(request: Request, service: ServiceDep, body: Silenced) -> 
 
 @router.delete(
     "/{silence_id}",
-    **operation("expire_silence", status=204, errors=(404, 409, 502), description="It has ended."),
+    **operation("expire_silence", status=204, errors=(404, 409, 502), description="The silence has ended."),
 )
 async def expire_silence(
-    service: ServiceDep, silence_id: Annotated[str, Path(description="Which silence.")]
+    service: ServiceDep, silence_id: Annotated[str, Path(description="The silence's id.")]
 ) -> None:
-    """Let a silence end now."""
+    """End a silence now."""
     await service.silences.expire(silence_id)
 
 

@@ -24,7 +24,7 @@ from queenright.server.views.view import ticket_row
 
 router = APIRouter(prefix="/api", tags=["tickets"])
 
-TicketId = Annotated[str, Path(description="Which ticket.")]
+TicketId = Annotated[str, Path(description="The ticket's id.")]
 _LATEST = 253_402_300_799.0
 _NEXT = (
     "get_ticket",
@@ -44,13 +44,13 @@ def _by_ada(**more: Any) -> ConfigDict:
 
 
 class Acknowledged(Body):
-    """Who has it in hand."""
+    """Who acknowledges the ticket."""
 
     by: By = "operator"
 
 
 class Said(Acknowledged):
-    """Who has it in hand, or not any more, and by which command."""
+    """Who acknowledges the ticket, or returns it, and through which client."""
 
     model_config = _by_ada()
 
@@ -59,7 +59,7 @@ class Said(Acknowledged):
 
 
 class InHand(Said):
-    """Who has it in hand."""
+    """Who acknowledges the ticket, with a note."""
 
     model_config = _by_ada(note="looking at it")
 
@@ -67,7 +67,7 @@ class InHand(Said):
 
 
 class Dismissed(Acknowledged):
-    """Who says that it is nothing, and why."""
+    """Who dismisses the ticket, and why."""
 
     model_config = _by_ada(reason="it is slow, not stuck")
 
@@ -75,7 +75,7 @@ class Dismissed(Acknowledged):
 
 
 class Resolved(Acknowledged):
-    """Who has settled it, and how."""
+    """Who resolves the ticket, and how."""
 
     model_config = _by_ada(reason="the task was done by hand")
 
@@ -128,18 +128,23 @@ async def list_tickets(
     response: Response,
     service: ServiceDep,
     status: Annotated[
-        list[TicketStatus] | None, Query(description="Only those that stand so; may be given again.")
+        list[TicketStatus] | None, Query(description="Only tickets with this status; repeatable.")
     ] = None,
-    severity: Annotated[Severity | None, Query(description="Only of this severity.")] = None,
+    severity: Annotated[Severity | None, Query(description="Only tickets of this severity.")] = None,
     agent_id: OfAgent = None,
     since: Annotated[
         float | None,
-        Query(ge=0, le=_LATEST, allow_inf_nan=False, description="Opened then or later; epoch seconds."),
+        Query(
+            ge=0,
+            le=_LATEST,
+            allow_inf_nan=False,
+            description="Only tickets opened at or after this time, in epoch seconds.",
+        ),
     ] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> api.TicketsPage:
-    """Tickets, newest first, open or not."""
+    """List tickets, newest first, open or closed."""
     filters = {"statuses": status, "severity": severity, "agent_id": agent_id, "since": since}
     return set_etag(response, await _page(service, limit, cursor, **filters))
 
@@ -156,7 +161,7 @@ async def list_tickets(
 async def list_agent_escalations(
     response: Response, service: ServiceDep, agent_id: AgentId, limit: Limit = 100, cursor: Cursor = None
 ) -> api.TicketsPage:
-    """The escalation tickets of one worker, newest first, open or not."""
+    """List the tickets of a worker, newest first, open or closed."""
     return set_etag(response, await _page(service, limit, cursor, agent_id=agent_id))
 
 
@@ -166,7 +171,7 @@ async def list_agent_escalations(
 async def get_agent_escalation(
     response: Response, service: ServiceDep, agent_id: AgentId, ticket_id: TicketId
 ) -> api.Ticket:
-    """One ticket of a worker; 404 if it is of another one."""
+    """Return a ticket of a worker; 404 if it belongs to another worker."""
     ticket = await read_ticket(service, ticket_id)
     if ticket.worker_agent_id != agent_id:
         raise HTTPException(
@@ -177,7 +182,7 @@ async def get_agent_escalation(
 
 @router.get("/tickets/{ticket_id}", **operation("get_ticket", errors=(404,), links=_OF_PATH))
 async def get_ticket(response: Response, service: ServiceDep, ticket_id: TicketId) -> api.Ticket:
-    """One ticket."""
+    """Return a ticket."""
     return set_etag(response, await read_ticket(service, ticket_id))
 
 
@@ -188,7 +193,7 @@ async def get_ticket(response: Response, service: ServiceDep, ticket_id: TicketI
 async def acknowledge_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: InHand | None = None
 ) -> api.Ticket:
-    """Say that a person has it in hand: nobody is reminded of it any more."""
+    """Acknowledge a ticket: its reminders stop."""
     given = body or InHand()
     await service.tickets.acknowledge(
         ticket_id, by=who(request, given.by), via=Way(given.via), note=given.note
@@ -200,7 +205,7 @@ async def acknowledge_ticket(
 async def unacknowledge_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Said | None = None
 ) -> api.Ticket:
-    """Say that nobody has it in hand any more: reminders count anew."""
+    """Withdraw an acknowledgement: reminders start again."""
     given = body or Said()
     await service.tickets.unacknowledge(ticket_id, by=who(request, given.by), via=Way(given.via))
     return await read_ticket(service, ticket_id)
@@ -211,11 +216,11 @@ async def dismiss_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Dismissed
 ) -> api.Ticket:
     """
-    Say that it is nothing: nobody is told, and it opens again if it gets worse.
+    Dismiss a ticket: nobody is notified, and it reopens if it gets worse.
 
-    As for the queen: not of one that is high or critical and still holds, nor of one that an operator
-    was told of. One of a dead worker is resolved by it, however bad it was, but not work that was given
-    up, nor runs that failed in a row: of these somebody says how they were settled.
+    As for the queen, a ticket cannot be dismissed while it is high or critical and its condition holds, nor
+    after an operator was notified of it. The ticket of a dead worker is resolved instead, whatever its
+    severity. Recoveries that were given up and failed runs in a row need `resolve` with a reason.
     """
     ticket, by = await service.tickets.find(ticket_id), who(request, body.by)
     if ticket is not None and service.tickets.is_about_dead_worker(ticket):
@@ -227,7 +232,7 @@ async def dismiss_ticket(
 
 @router.get("/tickets/{ticket_id}/timeline", **operation("get_ticket_timeline", errors=(404,)))
 async def get_ticket_timeline(service: ServiceDep, ticket_id: TicketId) -> api.Timeline:
-    """The story of a ticket, oldest first: opened, triaged, told, acknowledged, what was done, closed."""
+    """Return the timeline of a ticket, oldest first: triage, notifications, interventions, and its end."""
     ticket = await find_ticket(service, ticket_id)
     return await service.store.read(lambda conn: timeline(conn, ticket))
 
@@ -236,6 +241,6 @@ async def get_ticket_timeline(service: ServiceDep, ticket_id: TicketId) -> api.T
 async def resolve_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Resolved
 ) -> api.Ticket:
-    """Close a ticket about a dead worker or a failed recovery: a person has settled it."""
+    """Close a ticket about a dead worker or a failed recovery that a person has settled."""
     await service.tickets.resolve(ticket_id, body.reason, by=who(request, body.by))
     return await read_ticket(service, ticket_id)
