@@ -224,7 +224,7 @@ async def test_the_page_shows_what_is_being_done(running: Running, page: Page) -
     await expect(page.get_by_text("orchestrator asked").first).to_be_visible()
     tripped = page.locator("article").filter(has_text="tool_execution:looper:search")
     await expect(tripped).to_contain_text("open")
-    await expect(tripped).to_contain_text("tried again in")
+    await expect(tripped).to_contain_text("half-open in")
 
 
 def test_a_line_of_the_feed_is_one_sentence_with_a_link_to_its_ticket() -> None:

@@ -141,7 +141,7 @@ async def test_without_a_peer_the_page_says_that_it_waits(tmp_path: Path) -> Non
         async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http:
             page = (await http.get("/")).text
 
-    assert "Waits: no Alertmanager is configured." in page
+    assert "Pending: no Alertmanager is configured." in page
 
 
 async def test_what_people_got_is_only_told_where_it_is_known(

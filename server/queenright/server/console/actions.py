@@ -1,4 +1,4 @@
-"""What a person does to workers and breakers on the console: nudge, ask, stop, bring back, reset."""
+"""Actions of the pages on workers and breakers: nudge, escalate, terminate, recover, reset."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ WHY = Field(
     name="reason",
     label="Why",
     kind="area",
-    hint="Kept in the audit trail, under your name.",
+    hint="Recorded in the audit trail with your name.",
     required=True,
 )
 
 
 def objection(service: Service, kind: ActionKind, worker: WorkerHealth) -> str:
-    """Return why something may not be done to a worker now, in words; empty if it may."""
+    """Return why an action on a worker is not possible now; empty if it is."""
     stopped = service.acting.stop_switch.reason
     if kind is ActionKind.RECOVER and is_lost(worker):
         return stopped or ""
@@ -50,7 +50,7 @@ def objection(service: Service, kind: ActionKind, worker: WorkerHealth) -> str:
     return ""
 
 
-# -- the worker in question -----------------------------------------------------------------------
+# -- the worker -----------------------------------------------------------------------
 
 
 def _worker(service: Service, given: Given) -> WorkerHealth:
@@ -87,11 +87,11 @@ def _question(
     refused = objection(service, kind, worker)
     return Question(
         title=title.format(agent=v.agent_id),
-        lead=f"It cannot be done now: {refused}." if refused else lead,
+        lead=f"Not possible now: {refused}." if refused else lead,
         back=agent_page(v.agent_id, given.get("session", "")),
         facts=_facts(service, worker),
         fields=fields,
-        # The life that was looked at: a later one is not meant.
+        # The incarnation on the page: a later one is not meant.
         hidden={"agent": v.agent_id, "session": v.session_id, "incarnation": v.incarnation_id},
         buttons=() if refused else (button,),
     )
@@ -106,15 +106,15 @@ async def _ask_nudge(service: Service, given: Given) -> Question:
         ActionKind.NUDGE,
         given,
         title="Nudge {agent}",
-        lead="Your message gets into its context, and it goes on with it.",
-        button=Button(label="Send the nudge"),
+        lead="Sends a message into the worker's context.",
+        button=Button(label="Send nudge"),
         fields=(
             Field(
                 name="message",
                 label="Message",
                 kind="area",
                 longest=4000,
-                hint="Left empty, it gets the usual reminder.",
+                hint="Leave empty to send the default reminder.",
             ),
         ),
     )
@@ -126,17 +126,17 @@ async def _nudge(service: Service, form: Given, by: str) -> Done:
         agent_of(form), given.message, session_id=given.session_id, by=given.by
     )
     words = {
-        Outcome.DONE: "The nudge is in its context.",
-        Outcome.QUEUED: "The nudge waits for it to be fetched.",
+        Outcome.DONE: "The nudge was delivered.",
+        Outcome.QUEUED: "The nudge is queued until the worker fetches it.",
     }
     return Done(
         place=agent_page(done.agent_id, done.session_id),
-        words=words.get(done.outcome) or _became(done.outcome, done.detail),
+        words=words.get(done.outcome) or _describe_outcome(done.outcome, done.detail),
         well=done.delivered,
     )
 
 
-# -- ask the orchestrator -------------------------------------------------------------------------
+# -- escalate -------------------------------------------------------------------------
 
 
 async def _ask_escalate(service: Service, given: Given) -> Question:
@@ -144,8 +144,8 @@ async def _ask_escalate(service: Service, given: Given) -> Question:
         service,
         ActionKind.ESCALATE,
         given,
-        title="Ask what is to become of {agent}",
-        lead="The orchestrator decides: more time, a hand-off, or the end.",
+        title="Escalate {agent}",
+        lead="The orchestrator decides: more time, a hand-off, or termination.",
         button=Button(label="Ask the orchestrator"),
         fields=(WHY,),
     )
@@ -159,7 +159,7 @@ async def _escalate(service: Service, form: Given, by: str) -> Done:
     asked = bool(done.escalation_id)
     return Done(
         place=agent_page(done.agent_id, done.session_id),
-        words="The orchestrator is asked." if asked else _became(done.outcome, ""),
+        words="The orchestrator was asked." if asked else _describe_outcome(done.outcome, ""),
         well=asked,
     )
 
@@ -172,10 +172,10 @@ async def _ask_terminate(service: Service, given: Given) -> Question:
         service,
         ActionKind.TERMINATE,
         given,
-        title="Stop {agent}?",
-        lead="It is told to stop; its state is saved if it can say it, and it is not brought back by "
-        "itself. This page answers when it has stopped, or has not in its time.",
-        button=Button(label="Stop it", danger=True),
+        title="Terminate {agent}?",
+        lead="The worker is told to stop. Its state is saved if possible; it is not recovered "
+        "automatically. This page responds when the worker has stopped, or its time is over.",
+        button=Button(label="Terminate", danger=True),
         fields=(WHY,),
     )
 
@@ -195,13 +195,13 @@ async def _terminate(service: Service, form: Given, by: str) -> Done:
         incarnation_id=given.incarnation_id,
         by=given.by,
     )
-    words = "It has stopped."
+    words = "The worker was terminated."
     if done.checkpoint_id:
-        words += f" Its state is in {done.checkpoint_id}."
+        words += f" Its state is in checkpoint {done.checkpoint_id}."
     if not done.terminated:
-        words = _became(done.outcome, done.detail)
+        words = _describe_outcome(done.outcome, done.detail)
         if done.outcome is Outcome.UNCONFIRMED:
-            words += " End its process yourself; then it can be brought back here."
+            words += " End its process yourself; then it can be recovered here."
     return Done(place=agent_page(done.agent_id, done.session_id), words=words, well=done.terminated)
 
 
@@ -220,31 +220,31 @@ async def _ask_recover(service: Service, given: Given) -> Question:
     whose = f"{worker.vitals.agent_id}'s task" if worker is not None else "this task"
     limit = Field(
         name="reviewed",
-        label="I have looked at why it fails",
+        label="I have reviewed why it fails",
         kind="check",
-        hint="Allows one attempt beyond the task's limit. Kept in the audit trail.",
+        hint="Allows one attempt beyond the task's limit. Recorded in the audit trail.",
     )
     over = Field(
         name="from_start",
-        label="Without a checkpoint, begin again from the start",
+        label="Without a checkpoint, start over",
         kind="check",
-        hint="What the task did outside is repeated. Kept in the audit trail.",
+        hint="Repeats the task's external effects. Recorded in the audit trail.",
     )
     return Question(
-        title=f"Bring {whose} back?",
-        lead=f"It cannot be done now: {refused}."
+        title=f"Recover {whose}?",
+        lead=f"Not possible now: {refused}."
         if refused
-        else "A worker is started that goes on from the task's last valid checkpoint.",
+        else "Starts a worker from the task's last valid checkpoint.",
         back="/recoveries",
-        facts=_stands(status, service.clock()),
+        facts=_recovery_facts(status, service.clock()),
         fields=(over,) if status.attempts_left else (limit, over),
         hidden={"task": status.task_id},
-        buttons=() if refused else (Button(label="Bring it back"),),
+        buttons=() if refused else (Button(label="Recover"),),
     )
 
 
 def _task(service: Service, given: Given) -> str:
-    """Return the task that is meant: as it is said, or the one of a worker."""
+    """Return the task of the form, or of its worker."""
     if task := given.get("task"):
         return task
     v = _worker(service, given).vitals
@@ -260,7 +260,7 @@ async def _recover(service: Service, form: Given, by: str) -> Done:
     )
     wait = max(0.0, (done.not_before or 0.0) - service.clock())
     when = f" in {ago(wait)}" if wait >= 1 else ""
-    words = f"Attempt {done.attempt} begins{when}." if done.accepted else f"Not done: {done.reason}"
+    words = f"Attempt {done.attempt} starts{when}." if done.accepted else f"Not done: {done.reason}"
     return Done(place="/recoveries", words=words, well=done.accepted)
 
 
@@ -270,17 +270,17 @@ async def _recover(service: Service, form: Given, by: str) -> Done:
 async def _ask_reset(service: Service, given: Given) -> Question:
     status = await service.health.get_circuit_breaker_status(given.get("name", ""))
     return Question(
-        title="Close this circuit breaker?",
-        lead="The next calls pass at once. If what it stands before still fails, it opens again.",
+        title="Reset this circuit breaker?",
+        lead="The next calls pass at once. The breaker opens again if they fail.",
         back=f"/breakers?name={part(status.name)}",
         facts=(
             ("Breaker", status.name),
             ("State", status.state.value.replace("_", " ")),
-            ("Failures", f"{status.failures} in a row; {status.threshold} open it"),
+            ("Failures", f"{status.failures} in a row; it opens at {status.threshold}"),
             ("Why", status.reason or "-"),
         ),
         hidden={"name": status.name},
-        buttons=(Button(label="Close it", danger=True),),
+        buttons=(Button(label="Reset", danger=True),),
     )
 
 
@@ -300,24 +300,24 @@ def _session(form: Given) -> str | None:
     return form.get("session") or None
 
 
-def _became(outcome: Outcome, detail: str) -> str:
-    """Return what became of something that was not simply done."""
+def _describe_outcome(outcome: Outcome, detail: str) -> str:
+    """Describe an outcome other than done."""
     if outcome is Outcome.DRY_RUN:
-        return "Dry run: it is written down, and nothing was done."
+        return "Dry run: recorded, not carried out."
     words = f"Not done ({outcome.value.replace('_', ' ')})"
     return f"{words}: {detail}" if detail else f"{words}."
 
 
-def _stands(status: RecoveryStatus, now: float) -> tuple[tuple[str, str], ...]:
-    """Return how bringing a task back stands, in words."""
+def _recovery_facts(status: RecoveryStatus, now: float) -> tuple[tuple[str, str], ...]:
+    """Return the recovery status of a task as labels and texts."""
     last = status.history[0] if status.history else None
     facts = [
         ("Task", status.task_id),
-        ("Attempts", f"{status.attempts} begun, {status.attempts_left} left"),
-        ("This hour", f"{status.left_this_hour} left, of all tasks of its agent"),
+        ("Attempts", f"{status.attempts} started, {status.attempts_left} left"),
+        ("This hour", f"{status.left_this_hour} left for all tasks of its agent"),
     ]
     if status.active is not None:
-        facts.append(("Under way", f"attempt {status.active.attempt}, {status.active.state.value}"))
+        facts.append(("In progress", f"attempt {status.active.attempt}, {status.active.state.value}"))
     if last is not None:
         facts.append(
             ("Last", f"{last.state.value} {ago(now - last.created_at)} ago: {last.outcome or last.reason}")

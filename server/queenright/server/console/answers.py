@@ -1,4 +1,4 @@
-"""What a person answers on the console: requests to stop a worker, questions to the orchestrator."""
+"""Answers of the pages to approvals, permission requests and escalations."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ from queenright.server.routes.permissions import PermissionWord
 from queenright.server.service import Service
 from queenright.server.views.words import ago, clock_time
 
-_WHY: Final = Field(name="reason", label="Why", kind="area", hint="Kept in the audit trail, under your name.")
+_WHY: Final = Field(
+    name="reason", label="Why", kind="area", hint="Recorded in the audit trail with your name."
+)
 _DECISIONS: Final = {
-    "more_time": Button(label="Give it more time", value="more_time"),
-    "hand_off": Button(label="Hand its work to another", value="hand_off"),
-    "terminate": Button(label="Stop it", value="terminate", danger=True),
+    "more_time": Button(label="Give more time", value="more_time"),
+    "hand_off": Button(label="Hand off to another worker", value="hand_off"),
+    "terminate": Button(label="Terminate", value="terminate", danger=True),
 }
 
 
-# -- requests to stop a worker --------------------------------------------------------------------
+# -- approvals --------------------------------------------------------------------
 
 
 async def _ask_approval(service: Service, given: Given) -> Question:
@@ -44,13 +46,13 @@ async def _ask_approval(service: Service, given: Given) -> Question:
         raise ApprovalNotFoundError(given["id"])
     now = service.clock()
     who = by_whom(one.asked_by, one.ordered_by)
-    lead = f"The {who} asks for it. If you approve, it is looked at again, and then told to stop."
+    lead = f"Requested by the {who}. If you approve, its state is checked again and it is told to stop."
     if not one.asks:
         by = f" by {one.decided_by}" if one.decided_by else ""
         why = f": {one.decision_reason}" if one.decision_reason else ""
-        lead = f"Nothing is asked any more. It is {one.status.value}{by}{why}."
+        lead = f"This request is closed: {one.status.value}{by}{why}."
     return Question(
-        title=f"May {one.agent_id} be stopped?",
+        title=f"Terminate {one.agent_id}?",
         lead=lead,
         back=f"/tickets/{one.ticket_id}",
         facts=(
@@ -60,8 +62,8 @@ async def _ask_approval(service: Service, given: Given) -> Question:
         ),
         fields=(_WHY,),
         buttons=(
-            Button(label="Approve: stop it", value="approve", danger=True),
-            Button(label="Deny: leave it alone", value="deny"),
+            Button(label="Approve and terminate", value="approve", danger=True),
+            Button(label="Deny", value="deny"),
         )
         if one.asks
         else (),
@@ -70,16 +72,16 @@ async def _ask_approval(service: Service, given: Given) -> Question:
 
 async def _approval(service: Service, form: Given, by: str) -> Done:
     approvals = service.approvals
-    said = checked(Word, by=by, reason=form.get("reason", ""))
+    given = checked(Word, by=by, reason=form.get("reason", ""))
     match form.get("answer"):
         case "approve":
-            one = await approvals.approve(form["id"], by=said.by, reason=said.reason)
-            words = f"Approved. {one.agent_id} is told to stop; its page says what became of it."
+            one = await approvals.approve(form["id"], by=given.by, reason=given.reason)
+            words = f"Approved. {one.agent_id} is told to stop; see its page for the result."
         case "deny":
-            one = await approvals.deny(form["id"], by=said.by, reason=said.reason)
-            words = f"Denied. {one.agent_id} is left alone."
+            one = await approvals.deny(form["id"], by=given.by, reason=given.reason)
+            words = f"Denied. {one.agent_id} keeps running."
         case _:
-            raise IncompleteFormError("Your answer: approve or deny.")
+            raise IncompleteFormError("Choose approve or deny.")
     return Done(place=agent_page(one.agent_id, one.session_id), words=words)
 
 
@@ -90,40 +92,40 @@ async def _ask_permission(service: Service, given: Given) -> Question:
     one, too_late = service.permissions.find(given["id"])
     now = service.clock()
     return Question(
-        title=f"May {one.agent_id} do this?",
-        lead=f"It cannot be answered now: {too_late}."
+        title=f"Allow {one.agent_id} to do this?",
+        lead=f"Not possible now: {too_late}."
         if too_late
-        else "It waits for your answer. Without one, the person at the terminal is asked.",
+        else "It waits for an answer. Without one, the user at its terminal is asked.",
         back=agent_page(one.agent_id, one.session_id),
         facts=(
             ("Worker", one.agent_id),
-            ("It asks", one.question),
+            ("Request", one.question),
             ("Until", f"{clock_time(one.expires_at)} UTC, {ago(max(0.0, one.expires_at - now))} left"),
         ),
         fields=() if too_late else (_WHY,),
         buttons=()
         if too_late
         else (
-            Button(label="Allow it", value="allow", danger=True),
-            Button(label="Deny it", value="deny"),
+            Button(label="Allow", value="allow", danger=True),
+            Button(label="Deny", value="deny"),
         ),
     )
 
 
 async def _permission(service: Service, form: Given, by: str) -> Done:
     if (decision := form.get("answer", "")) not in ANSWERS:
-        raise IncompleteFormError("Your answer: allow or deny.")
+        raise IncompleteFormError("Choose allow or deny.")
     given = checked(PermissionWord, decision=decision, by=by, reason=form.get("reason", ""))
     done = await service.permissions.answer(form["id"], given.decision, by=given.by, reason=given.reason)
-    words = "Allowed: it goes on." if decision == "allow" else "Denied: it is told so."
+    words = "Allowed." if decision == "allow" else "Denied."
     if done.outcome is not Outcome.DONE:
-        words = "Dry run: it is written down, and nothing was answered."
+        words = "Dry run: recorded, not answered."
     return Done(
         place=agent_page(done.agent_id, done.session_id), words=words, well=done.outcome is Outcome.DONE
     )
 
 
-# -- questions to the orchestrator ----------------------------------------------------------------
+# -- escalations ----------------------------------------------------------------
 
 
 async def _ask_escalation(service: Service, given: Given) -> Question:
@@ -131,12 +133,12 @@ async def _ask_escalation(service: Service, given: Given) -> Question:
     if pending is None:
         raise HTTPException(
             404,
-            "nobody waits for an answer to this question: it is answered, withdrawn, or there is none",
+            "this escalation is not open: it was decided or withdrawn, or does not exist",
         )
     now = service.clock()
     return Question(
-        title=f"What is to become of {pending.agent_id}?",
-        lead="It got no further after it was nudged.",
+        title=f"Decide about {pending.agent_id}",
+        lead="It made no progress after its nudges.",
         back=agent_page(pending.agent_id, pending.session_id),
         facts=(
             ("Worker", pending.agent_id),
@@ -150,9 +152,9 @@ async def _ask_escalation(service: Service, given: Given) -> Question:
             _WHY,
             Field(
                 name="minutes",
-                label="Minutes more",
+                label="Extra minutes",
                 kind="number",
-                hint="Only with more time; by the settings, if left empty.",
+                hint="Only for more time. Leave empty for the default.",
             ),
         ),
         buttons=tuple(_DECISIONS[option] for option in pending.options),
@@ -161,23 +163,23 @@ async def _ask_escalation(service: Service, given: Given) -> Question:
 
 async def _escalation(service: Service, form: Given, by: str) -> Done:
     if (decision := form.get("answer", "")) not in _DECISIONS:
-        raise IncompleteFormError("Your answer: more time, a hand-off, or the end.")
+        raise IncompleteFormError("Choose more time, a hand-off, or terminate.")
     minutes = form.get("minutes", "").strip()
     seconds: float | str | None = None
     if minutes and decision == "more_time":
         try:
             seconds = float(minutes) * 60
         except ValueError:
-            raise IncompleteFormError("Minutes more: please give a number, for example 30.") from None
-    said = checked(
+            raise IncompleteFormError("Extra minutes: enter a number, such as 30.") from None
+    given = checked(
         Decided, decision=decision, by=by, reason=form.get("reason", ""), more_time_seconds=seconds
     )
     done = await service.health.decide_escalation(
         form["id"],
-        said.decision,
-        by=said.by,
-        reason=said.reason,
-        more_time_seconds=said.more_time_seconds,
+        given.decision,
+        by=given.by,
+        reason=given.reason,
+        more_time_seconds=given.more_time_seconds,
     )
     words = f"Decided: {decision.replace('_', ' ')}."
     return Done(place=agent_page(done.agent_id, done.session_id), words=words)

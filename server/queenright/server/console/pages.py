@@ -1,5 +1,5 @@
 """
-The pages that people look at, and act from.
+The HTML pages.
 
 A page does what the API does, through the same functions. A GET changes nothing. Forms are posted from our
 own pages only; the gate enforces that.
@@ -45,7 +45,7 @@ from queenright.server.views.words import without_repeats
 router = APIRouter(include_in_schema=False)
 
 _REFRESH: Final = 0.5
-"""Seconds between two looks at whether the status page has changed."""
+"""Seconds between two renderings of the status page."""
 _RECOVERIES: Final = 50
 _markdown: Final = MarkdownIt("commonmark", {"html": False}).enable("table")
 
@@ -180,7 +180,7 @@ def _add_act(act: Act) -> None:
         form = {**await forms.read_form(request), **request.path_params}
         question = await act.ask(service, form)
         try:
-            by = forms.asked_by(request, form, grave=act.grave)
+            by = forms.sender_of(request, form, grave=act.grave)
             forms.complete(question, form)
             done = await act.do(service, form, by)
         except IncompleteFormError as error:
@@ -191,9 +191,9 @@ def _add_act(act: Act) -> None:
             fault = redact(problem.title, LONGEST_TEXT)
             return _ask(request, question, form, status=problem.status, fault=fault)
         response = RedirectResponse(done.place, 303)
-        forms.say_next(request, response, done)
+        forms.send_message(request, response, done)
         if not caller_of(request).name:
-            forms.keep_name(request, response, by)
+            forms.store_name(request, response, by)
         return response
 
     router.add_api_route(act.path, ask, methods=["GET"])
@@ -219,11 +219,11 @@ async def _ask_name(service: Service, given: Given) -> Question:
     )
 
 
-async def _keep_name(service: Service, form: Given, by: str) -> forms.Done:
-    return forms.Done(place="/", words=f"You are {by}.")
+async def _save_name(service: Service, form: Given, by: str) -> forms.Done:
+    return forms.Done(place="/", words=f"Your name is {by}.")
 
 
-for one in (*WORKER_ACTS, *TICKET_ACTS, *ANSWER_ACTS, Act(path="/you", ask=_ask_name, do=_keep_name)):
+for one in (*WORKER_ACTS, *TICKET_ACTS, *ANSWER_ACTS, Act(path="/you", ask=_ask_name, do=_save_name)):
     _add_act(one)
 
 

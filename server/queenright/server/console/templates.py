@@ -34,11 +34,11 @@ def render_fragment(template: str, **values: Any) -> str:
 
 def render(request: Request, template: str, *, status_code: int = 200, **values: Any) -> HTMLResponse:
     """Return a page, with the message that the form before it left."""
-    message = forms.said_before(request)
+    message = forms.previous_message(request)
     html = render_fragment(
         template,
         here=request.url.path,
-        you=forms.known_as(request),
+        you=forms.known_name(request),
         token=caller_of(request).name,
         said=message,
         status_code=status_code,
@@ -46,5 +46,5 @@ def render(request: Request, template: str, *, status_code: int = 200, **values:
     )
     response = HTMLResponse(html, status_code, headers=dict(_HEADERS))
     if message is not None:
-        forms.was_said(response)
+        forms.delete_message(response)
     return response
