@@ -11,7 +11,6 @@ from queenright.health.interventions.instructions import Instructions
 from queenright.health.interventions.permissions import Permissions
 from queenright.health.service import HealthMonitoringService
 from queenright.health.store import Store
-from queenright.health.ticket_service import TicketService
 from queenright.server.service import Service
 
 # Each is a coroutine: FastAPI runs any other dependency in a thread.
@@ -29,11 +28,6 @@ ServiceDep = Annotated[Service, Depends(get_service)]
 async def get_health(service: ServiceDep) -> HealthMonitoringService:
     """Return the health layer."""
     return service.health
-
-
-async def get_tickets(service: ServiceDep) -> TicketService:
-    """Return the tickets."""
-    return service.tickets
 
 
 async def get_store(service: ServiceDep) -> Store:
@@ -57,7 +51,6 @@ async def get_instructions(service: ServiceDep) -> Instructions:
 
 
 HealthDep = Annotated[HealthMonitoringService, Depends(get_health)]
-TicketsDep = Annotated[TicketService, Depends(get_tickets)]
 StoreDep = Annotated[Store, Depends(get_store)]
 ApprovalsDep = Annotated[Approvals, Depends(get_approvals)]
 PermissionsDep = Annotated[Permissions, Depends(get_permissions)]
