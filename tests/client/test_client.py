@@ -66,7 +66,9 @@ def seen(answer: Any) -> Any:
     if isinstance(answer, BaseModel):
         return seen(answer.model_dump(mode="json"))
     if isinstance(answer, dict):
-        return {name: seen(value) for name, value in answer.items() if not name.endswith(_MOVING)}
+        return {
+            name: seen(value) for name, value in answer.items() if name != "at" and not name.endswith(_MOVING)
+        }
     return [seen(one) for one in answer] if isinstance(answer, list | tuple) else answer
 
 

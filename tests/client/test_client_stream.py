@@ -115,7 +115,7 @@ async def test_a_stream_goes_on_behind_the_event_that_is_named(tmp_path: Path) -
 
 async def refusals(qr: AsyncQueenright, running: Running) -> None:
     """What cannot be meant is refused at once, however patient the stream is."""
-    with pytest.raises(RequestRefusedError, match="no type of event") as refused:
+    with pytest.raises(RequestRefusedError, match="not an event type") as refused:
         await anext(qr.events.stream(types=["nudge_snt"], wait=True))
     assert refused.value.status == 400
     with pytest.raises(InvalidAddressError):

@@ -98,7 +98,7 @@ async def test_events_of_a_type_that_is_none_are_misuse(running: Running) -> Non
     done = await queenright(running, "events", "--types", "zzz")
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert "'zzz' is no type of event" in done.stderr
+    assert "'zzz' is not an event type" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

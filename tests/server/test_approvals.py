@@ -111,15 +111,15 @@ async def test_what_is_asked_before_the_operator_is_told_is_in_what_he_is_told(r
 async def test_the_page_shows_what_waits_and_the_feed_what_was_said(running: Running) -> None:
     approval = await asked(running)
 
-    [row] = status(running.service)["acting"]["approvals"]
+    [row] = status(running.service).acting.approvals
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http:
         page = (await http.get("/")).text
         ticket = (await http.get(f"/tickets/{approval.ticket_id}")).text
 
-    assert row["approval_id"] == approval.approval_id
+    assert row.approval_id == approval.approval_id
     assert f"queenright approvals approve {approval.approval_id}" in page
     assert f"queenright approvals approve {approval.approval_id}" in ticket
-    assert any("may it be stopped?" in line["text"] for line in status(running.service)["feed"])
+    assert any("may it be stopped?" in line.text for line in status(running.service).feed)
 
 
 async def test_approved_over_http_it_stops_and_that_is_signed(

@@ -129,9 +129,7 @@ async def test_session_that_is_over_is_shown_with_its_outcome(
 
 def change(reason: str) -> str:
     data = {"from": "failing", "to": "healthy", "reason": reason}
-    return event_line(AgentEvent(type=EventType.HEALTH_STATE_CHANGED, time=NOW, agent_id="a", data=data))[
-        "text"
-    ]
+    return event_line(AgentEvent(type=EventType.HEALTH_STATE_CHANGED, time=NOW, agent_id="a", data=data)).text
 
 
 def test_a_change_of_health_is_one_sentence_that_agrees_with_itself() -> None:

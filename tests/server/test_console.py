@@ -111,7 +111,7 @@ async def test_a_worker_that_has_ended_is_offered_to_be_brought_back_only_if_it_
     failed = await browser.get("/agents/looper")
 
     assert "/act/recover" not in well.text
-    assert "It cannot be brought back: it is completed" in well.text
+    assert "it cannot be recovered: it is completed" in well.text
     assert "/act/recover?agent=looper" in failed.text
     assert "/act/nudge" not in failed.text
 
@@ -152,7 +152,7 @@ async def test_breakers_are_listed_found_by_name_and_reset(
     assert breaker.state.value == "open"
     done = await browser.post("/breakers/reset", data={"name": breaker.name, "by": "ada"})
 
-    assert "None is known yet" in none.text
+    assert "A breaker is created by the first call" in none.text
     for page in (every, one, part, question):
         assert "&lt;b&gt;x&lt;/b&gt;" in page.text
     assert "No circuit breaker has <b>&lt;i&gt;wasp</b>" in other.text
@@ -166,7 +166,7 @@ async def test_recoveries_are_listed_with_their_tasks(running: Running, browser:
     await running.service.health.initiate_recovery("looper-session", by="ada")
     page = await browser.get("/recoveries")
 
-    assert "Nothing had to be brought back yet" in none.text
+    assert "No recoveries yet" in none.text
     assert "looper-session" in page.text
     assert 'href="/agents/looper"' in page.text
 
@@ -228,8 +228,8 @@ async def test_a_name_is_asked_for_once_and_kept(running: Running, browser: http
     next_question = await browser.get("/act/nudge?agent=looper")
 
     assert nameless.status_code == 422
-    assert "say who you are" in refusal(nameless)
-    assert said(done).startswith("You have it in hand")
+    assert "this field is required" in refusal(nameless)
+    assert said(done).startswith("Acknowledged.")
     assert 'value="Zoë; &lt;b&gt;&amp;,="' in next_question.text
     [ticket] = running.service.tickets.open_tickets()
     assert ticket.acknowledged_by == "Zoë; <b>&,="
@@ -269,7 +269,7 @@ async def test_a_message_is_said_once_and_no_link_puts_words_into_our_pages(
     browser.cookies.set("queenright_said", "no message of ours")
     third = await browser.get("/?said=hello")
 
-    assert [said(page) for page in (first, second, third)] == ["You are ada.", "", ""]
+    assert [said(page) for page in (first, second, third)] == ["Your name is ada.", "", ""]
 
 
 async def test_a_name_that_the_api_refuses_is_refused(browser: httpx.AsyncClient) -> None:
@@ -291,7 +291,7 @@ async def test_a_nudge_waits_for_the_worker(running: Running, browser: httpx.Asy
         "/act/nudge", data={"agent": "looper", "message": "What blocks you?\r\nSay.", "by": "ada"}
     )
 
-    assert said(done) == "The nudge waits for it to be fetched."
+    assert said(done) == "The nudge is queued until the worker fetches it."
     assert heading(done).startswith("looper")
     [nudge] = await running.service.health.interventions(10, "looper")
     assert (nudge.by, nudge.message) == ("ada", "What blocks you?\nSay.")
@@ -319,11 +319,11 @@ async def test_a_worker_is_stopped_with_a_reason_and_only_in_the_life_that_was_l
     done = await browser.post("/act/terminate", data=form | {"reason": "It loops."})
     await stopping
 
-    assert (silent.status_code, refusal(silent)) == (422, "Why: please fill this in.")
+    assert (silent.status_code, refusal(silent)) == (422, "Why: this field is required.")
     assert other.status_code == 409
     assert "it was restarted meanwhile" in refusal(other)
     assert "It &lt;loops&gt;.</textarea>" in other.text
-    assert said(done) == "It has stopped. Its state is in cp-7."
+    assert said(done) == "The worker was terminated. Its state is in checkpoint cp-7."
 
 
 async def test_a_workers_page_tells_what_was_tried_and_by_whom(
@@ -355,7 +355,7 @@ async def test_a_silence_is_for_two_hours_unless_something_else_is_said(
 
     [hours] = re.findall(r'<input id="hours"[^>]*>', question.text)
     assert 'value="2"' in hours
-    assert "please fill this in" in refusal(wrong)
+    assert "this field is required" in refusal(wrong)
 
 
 async def test_nothing_is_offered_while_acting_is_frozen(
@@ -383,10 +383,10 @@ async def test_a_request_to_stop_is_answered_once(running: Running, browser: htt
     denied = await browser.post(path, data={"by": "ada", "answer": "deny", "reason": "it nearly has it"})
     late = await browser.post(path, data={"by": "bob", "answer": "approve"})
 
-    assert heading(question) == "May looper be stopped?"
+    assert heading(question) == "Terminate looper?"
     assert "It loops." in question.text
-    assert refusal(neither) == "Your answer: approve or deny."
-    assert said(denied) == "Denied. looper is left alone."
+    assert refusal(neither) == "Choose approve or deny."
+    assert said(denied) == "Denied. looper keeps running."
     assert late.status_code == 409
     assert "denied by ada: it nearly has it" in (await browser.get(path)).text
 
@@ -407,9 +407,9 @@ async def test_a_question_to_the_orchestrator_is_decided(
     over = await browser.post(path, data={"answer": "terminate"})
 
     assert path in fleet.text
-    assert heading(question) == "What is to become of looper?"
+    assert heading(question) == "Decide about looper"
     assert [page.status_code for page in (wrong, endless, over)] == [422, 422, 404]
-    assert "give a number" in refusal(wrong)
+    assert "enter a number" in refusal(wrong)
     assert said(done) == "Decided: more time."
     [decided] = await running.service.health.escalations()
     assert (decided.decided_by, decided.more_time_seconds) == ("ada", 1800.0)
@@ -435,9 +435,9 @@ async def test_what_is_in_hand_is_given_back(running: Running, browser: httpx.As
     page = await browser.get(path)
     back = await browser.post(f"{path}/unacknowledge", data={"by": "ada"})
 
-    assert "Nobody has it in hand." in nobodys.text
+    assert "The ticket is not acknowledged." in nobodys.text
     assert f"{path}/unacknowledge" in page.text
-    assert said(back).startswith("Nobody has it in hand any more")
+    assert said(back).startswith("The acknowledgement was withdrawn.")
     [ticket] = running.service.tickets.open_tickets()
     assert ticket.acknowledged_by == ""
 
@@ -455,11 +455,11 @@ async def test_without_an_alertmanager_nothing_is_silenced_and_the_page_says_so(
     none = await browser.get(f"{path}/unsilence")
 
     assert "acknowledge it instead" in question.text
-    assert "give a number" in refusal(wrong)
+    assert "enter a number" in refusal(wrong)
     assert (short.status_code, nobody.status_code) == (422, 409)
     assert "alertmanager_urls" in refusal(nobody)
     assert "I look at it</textarea>" in nobody.text
-    assert "No silence holds for it." in none.text
+    assert "The ticket is not silenced." in none.text
 
 
 async def test_an_acknowledged_ticket_says_who_has_it(running: Running, browser: httpx.AsyncClient) -> None:
@@ -468,9 +468,9 @@ async def test_an_acknowledged_ticket_says_who_has_it(running: Running, browser:
     page, question = await browser.get(path), await browser.get(f"{path}/acknowledge")
     again = await browser.post(f"{path}/acknowledge", data={"by": "bob"})
 
-    assert "<bdi>ada</bdi></b> has it in hand" in page.text
+    assert "<bdi>ada</bdi></b> acknowledged the ticket" in page.text
     assert f"{path}/acknowledge" not in page.text
-    assert "ada has it in hand already." in question.text
+    assert "Already acknowledged by ada." in question.text
     assert again.status_code == 409
     [ticket] = running.service.tickets.open_tickets()
     assert (ticket.acknowledged_by, ticket.acknowledged_via) == ("ada", "page")
@@ -481,7 +481,7 @@ async def test_a_lost_task_is_asked_to_be_brought_back(running: Running, browser
     question = await browser.get("/act/recover?agent=looper")
     done = await browser.post("/act/recover", data={"task": "looper-session", "by": "ada", "reviewed": "yes"})
 
-    assert heading(question) == "Bring looper's task back?"
+    assert heading(question) == "Recover looper's task?"
     assert heading(done) == "Recoveries"
     assert said(done)
     assert "by <bdi>ada</bdi>" in done.text

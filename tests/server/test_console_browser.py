@@ -60,7 +60,7 @@ async def test_everything_is_done_without_javascript_and_with_the_keyboard(
     # From the fleet to the ticket, and take it on.
     await page.goto(running.url)
     await page.keyboard.press("Tab")
-    await expect(page.get_by_role("link", name="To the content")).to_be_focused()
+    await expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
     await page.locator(f'a[href="/tickets/{approval.ticket_id}"]').first.press("Enter")
     await page.get_by_role("link", name="Acknowledge").press("Enter")
     name = page.get_by_label("Your name")

@@ -179,12 +179,12 @@ async def test_timeline_of_a_joined_ticket_names_the_one_whose_alert_it_joined(
     """B123: nobody was told of it anew, and its timeline says so."""
     joined = [await live(service, clock, number) for number in range(4)][-1]
 
-    entries, _ = await service.store.read(lambda conn: timeline(conn, joined))
+    story = await service.store.read(lambda conn: timeline(conn, joined))
 
     assert joined.incident_id
-    [entry] = [one for one in entries if one["what"] == "incident_joined"]
-    assert entry["text"] == f"It joined the alert of ticket {joined.incident_id}; no notification was sent."
-    assert entry["at"] == joined.triaged_at
+    [entry] = [one for one in story.timeline if one.what == "incident_joined"]
+    assert entry.text == f"It joined the alert of ticket {joined.incident_id}; no notification was sent."
+    assert entry.at == joined.triaged_at
 
 
 async def test_ticket_that_was_handed_back_stays_so(service: Service, clock: Clock) -> None:

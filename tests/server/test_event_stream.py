@@ -91,7 +91,7 @@ async def test_unknown_type_is_rejected_with_suggestions(running: Running) -> No
             assert answer.status_code == 400
             assert answer.headers["content-type"] == "application/problem+json"
             title = answer.json()["title"]
-            assert "'nudge_snt' is no type of event. Did you mean nudge_sent?" in title
+            assert "'nudge_snt' is not an event type. Did you mean nudge_sent?" in title
             assert "worker_escalation_ticket" in title
         assert (await http.get("/api/events?types=")).status_code == 400
 
@@ -228,4 +228,4 @@ async def test_streams_end_when_the_service_stops(tmp_path: Path) -> None:
         follower = Follower(f"{running.url}/api/events")
         await follower.__aenter__()
     await follower.until(lambda: follower.ended, "the stream ends as a whole answer")
-    assert follower.blocks[-1].comment == "the service stops"
+    assert follower.blocks[-1].comment == "the service is stopping"

@@ -66,7 +66,7 @@ async def test_a_name_that_is_not_ours_is_told_nothing(http: httpx.AsyncClient, 
     response = await http.get(path, headers={"Host": "evil.example:8420"})
 
     assert response.status_code == 403
-    assert "is not called 'evil.example:8420'" in response.json()["title"]
+    assert "does not accept the host 'evil.example:8420'" in response.json()["title"]
     assert "alerting.console_url" in response.json()["title"]
 
 
@@ -152,7 +152,7 @@ async def test_telemetry_by_another_sites_name_or_from_its_page_is_refused(
             running.otlp_url + path, content="{}", headers=OTLP | {"Host": "evil.example:4318"}
         )
         assert named.status_code == 403
-        assert "is not called 'evil.example:4318'" in named.json()["message"]
+        assert "does not accept the host 'evil.example:4318'" in named.json()["message"]
         assert "otlp.host" in named.json()["message"]
     paged = await http.post(
         f"{running.otlp_url}/v1/traces", content="{}", headers=OTLP | {"Origin": "http://evil.example"}

@@ -18,7 +18,7 @@ from queenright.health.store import Store
 from queenright.server.access.caller import KEY, Caller
 from queenright.server.access.roles import Role
 from queenright.server.middleware.idempotency import Idempotency
-from queenright.server.routes.problems import add_problems
+from queenright.server.routes.errors import add_exception_handlers
 
 
 class Counter:
@@ -33,7 +33,7 @@ class Counter:
 
     def app(self) -> FastAPI:
         app = FastAPI()
-        add_problems(app)
+        add_exception_handlers(app)
 
         @app.post("/api/things/{name}", status_code=201)
         async def make(name: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -138,7 +138,7 @@ async def test_a_key_that_was_used_for_another_request_is_refused(
     refused = await service.post(**other)
 
     assert refused.status_code == 422
-    assert "each request needs a key of its own" in refused.json()["title"]
+    assert "use a new key for each request" in refused.json()["title"]
     assert service.counter.done == ["bee"]
 
 
@@ -160,7 +160,7 @@ async def test_while_the_first_is_being_done_a_second_is_told_to_wait(service: S
     third = (await first, await service.post())[1]
 
     assert (second.status_code, second.headers["retry-after"]) == (409, "1")
-    assert "still being done" in second.json()["title"]
+    assert "still running" in second.json()["title"]
     assert third.headers["idempotent-replayed"] == "true"
     assert service.counter.done == ["bee"]
 
@@ -221,7 +221,7 @@ async def test_of_what_a_kill_cut_off_nobody_says_that_it_was_done_or_not(
         other = await service.post(key="k2")
 
     assert again.status_code == 409
-    assert "Look whether it was; if not, ask with another key" in again.json()["title"]
+    assert "Check; if it has not, send it with another key" in again.json()["title"]
     assert other.status_code == 201
 
 

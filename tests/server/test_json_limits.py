@@ -52,7 +52,7 @@ def test_texts_are_found_wherever_the_body_is_divided(value: object, part: int) 
     body = json.dumps(value).encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_limits, "_PART", part)
-        outside, texts = json_limits._without_texts(body, LIMIT)
+        outside, texts = json_limits._strip_strings(body, LIMIT)
     assert (bytes(outside), texts) == TEXT.subn(b'"', body)
 
 

@@ -2,6 +2,8 @@
 
 import httpx
 
+from queenright.api import JudgeCheck
+from queenright.api.wire import example_of
 from queenright.judge.judge import JUDGE_GRAPH
 from queenright.judge.queen import QUEEN_GRAPH
 from queenright.runtime.events import AgentEvent, EventType
@@ -38,14 +40,15 @@ async def test_judge_and_queen_may_look_at_traces_and_without_an_address_at_no_m
 
 async def test_checks_are_read_in_pages(running: Running, http: httpx.AsyncClient) -> None:
     for number in range(5):
+        data = example_of(JudgeCheck) | {"woken_by": [str(number)]}
         await running.service.bus.publish(
-            AgentEvent(type=EventType.JUDGE_CHECKED, time=float(number), data={"woken_by": str(number)})
+            AgentEvent(type=EventType.JUDGE_CHECKED, time=float(number), data=data)
         )
     found: list[str] = []
     cursor: str | None = ""
     while cursor is not None:
         answer = (await http.get(f"/api/judge/checks?limit=2{cursor}")).json()
-        found += [check["woken_by"] for check in answer["checks"]]
+        found += [check["woken_by"][0] for check in answer["checks"]]
         cursor = f"&cursor={answer['next']}" if answer["next"] else None
     refused = await http.get("/api/judge/checks?cursor=x")
 

@@ -47,7 +47,7 @@ def settings(tmp_path: Path, peer: Peer) -> Settings:
 
 
 def shown(running: Running) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = status(running.service)["handed_over"]
+    found: list[dict[str, Any]] = [row.model_dump(mode="json") for row in status(running.service).handed_over]
     return found
 
 
@@ -141,7 +141,7 @@ async def test_without_a_peer_the_page_says_that_it_waits(tmp_path: Path) -> Non
         async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http:
             page = (await http.get("/")).text
 
-    assert "Waits: no Alertmanager is configured." in page
+    assert "Pending: no Alertmanager is configured." in page
 
 
 async def test_what_people_got_is_only_told_where_it_is_known(
@@ -178,4 +178,4 @@ async def test_rendering_asks_the_store_nothing(running: Running, monkeypatch: p
 def test_the_feed_says_whose_alert_it_was(kind: EventType, text: str) -> None:
     event = AgentEvent(type=kind, time=1.0, agent_id="researcher", data={"status": "firing", "error": "503"})
 
-    assert event_line(event)["text"] == text
+    assert event_line(event).text == text

@@ -28,7 +28,7 @@ from queenright.health.recovery.attempt import RecoveryState
 from queenright.health.tickets import TicketStatus, Way
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.server.routes.api_page import pieces
-from queenright.server.routes.openapi import REFUSED, TAGS
+from queenright.server.routes.openapi import ERRORS, TAGS
 from queenright.server.up import Running, serving
 from tests.server.conftest import demo_settings, looping
 from tests.waiting import until
@@ -147,7 +147,7 @@ async def test_every_refusal_is_a_problem(document: dict[str, Any]) -> None:
                 assert answer["description"], f"{name} {status}"
     assert {429: "Retry-After", 401: "WWW-Authenticate"}[429] in str(document["paths"]["/api/status"])
     assert set(TAGS) >= {tag["name"] for tag in document["tags"]}
-    assert all(REFUSED.values())
+    assert all(ERRORS.values())
 
 
 async def test_every_operation_has_an_id_of_its_own_and_links_lead_to_some(document: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from queenright.server.routes.problems import add_problems
+from queenright.server.routes.errors import add_exception_handlers
 from tests.isolation import ROOT
 
 RAISING = sorted(
@@ -64,7 +64,7 @@ async def test_of_a_long_value_the_beginning_is_said_and_of_a_text_its_length(
 
 async def test_a_fault_of_the_service_itself_is_a_problem_too() -> None:
     app = FastAPI()
-    add_problems(app)
+    add_exception_handlers(app)
 
     @app.get("/fault")
     async def fault() -> None:
@@ -86,7 +86,7 @@ async def test_a_body_that_is_no_json_is_called_so(http: httpx.AsyncClient) -> N
     )
 
     assert response.status_code == 422
-    assert response.json()["title"] == "the body is no JSON: at character 0, Expecting value"
+    assert response.json()["title"] == "the body is not valid JSON: at character 0, Expecting value"
 
 
 async def test_a_body_that_is_not_said_to_be_json_is_told_how_to_be_sent(http: httpx.AsyncClient) -> None:
@@ -120,3 +120,17 @@ async def test_whoever_asks_for_the_head_of_a_page_gets_what_a_get_would_have(
         assert head.headers["content-type"] == whole.headers["content-type"]
     stream = await http.head("/api/events")
     assert (stream.status_code, stream.headers["allow"]) == (405, "GET")
+
+
+async def test_unknown_page_is_a_page_for_a_browser_and_a_problem_for_a_program(
+    http: httpx.AsyncClient,
+) -> None:
+    browser = {"Accept": "text/html,application/xhtml+xml"}
+    for path in ("/nowhere", "/tickets/none", "/agents/nobody", "/runbooks/None", "/static/none.css"):
+        page, problem = await http.get(path, headers=browser), await http.get(path)
+        assert (page.status_code, problem.status_code) == (404, 404)
+        assert page.headers["content-type"] == "text/html; charset=utf-8"
+        assert "Page not found" in page.text
+        assert problem.headers["content-type"] == "application/problem+json"
+    api = await http.get("/api/nothing", headers=browser)
+    assert api.headers["content-type"] == "application/problem+json"

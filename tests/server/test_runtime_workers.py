@@ -190,8 +190,8 @@ async def handed_over(service: Service, agent: str) -> EscalationTicket:
 
     def taken() -> bool:
         return any(
-            row["agent"] == agent and any(peer["delivered_at"] for peer in row["peers"])
-            for row in status(service)["handed_over"]
+            row.agent_id == agent and any(peer.delivered_at for peer in row.peers)
+            for row in status(service).handed_over
         )
 
     await until(taken, f"the ticket about {agent} is handed over")
@@ -215,7 +215,7 @@ async def test_a_worker_that_goes_in_circles_is_found_ticketed_and_told_once_as_
     await service.ingest(same)
     theirs = await handed_over(service, "theirs")
 
-    told = [row["agent"] for row in status(service)["handed_over"]]
+    told = [row.agent_id for row in status(service).handed_over]
     assert sorted(told) == ["ours", "theirs"]
     assert len(await service.tickets.history()) == 2
     assert (ours.kind, ours.severity) == (theirs.kind, theirs.severity) == ("doom_loop", "high")

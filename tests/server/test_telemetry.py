@@ -335,7 +335,7 @@ async def test_page_and_command_show_it(running: Running, http: httpx.AsyncClien
 
     assert (empty.returncode, lost.returncode, found.returncode) == (1, 1, 0)
     assert "Nothing has arrived" in empty.stdout
-    assert "Nothing has arrived yet" in before.text
+    assert "Nothing received yet" in before.text
     assert "0 of 1 records used" in lost.stdout
     assert "unknown</span>" in page.text
     assert "&lt;script&gt;" in page.text

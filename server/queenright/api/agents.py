@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
@@ -18,7 +18,7 @@ from queenright.api.terms import (
     State,
     Waiting,
 )
-from queenright.api.wire import NOW, Wire, example_of, shown
+from queenright.api.wire import NOW, Age, RelativeToNow, Wire, example_of, shown
 
 NEXT: Final = "The cursor of the next page; null on the last one."
 
@@ -92,7 +92,7 @@ class AgentRow(Wire):
     node_id: str = Field(description="The node of its graph where it is; empty: not known.")
     state: State
     state_since: float
-    state_for: str = Field(description="The same in words.")
+    state_for: Age = Field(description="The same in words.")
     reason: str = Field(description="Why it is in this state; empty if it is well.")
     ended: bool
     outcome: SessionOutcome = Field(description="How it ended; empty while it goes on.")
@@ -115,8 +115,8 @@ class AgentRow(Wire):
     verdicts: list[str] = Field(description="Of the last steps, at most twelve; oldest first.")
     last_activity: float
     last_progress: float | None
-    active_ago: str = Field(description="When it was last active, in words.")
-    progress_ago: str = Field(description="When it last got further, in words; a dash: never.")
+    active_ago: Age = Field(description="When it was last active, in words.")
+    progress_ago: Age = Field(description="When it last got further, in words; a dash: never.")
     findings: list[Finding]
     shadow_findings: list[Finding] = Field(description="What detectors on trial say.")
 
@@ -146,7 +146,9 @@ class HealthMetrics(Wire):
         }
     )
 
-    uptime_seconds: float = Field(description="Since this incarnation began; until its end if it has ended.")
+    uptime_seconds: Annotated[float, RelativeToNow()] = Field(
+        description="Since this incarnation began; until its end if it has ended."
+    )
     token_count: int
     error_count: int
     tool_call_count: int

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from queenright.api.terms import AlertStatus
 from queenright.api.tickets import Told
-from queenright.api.wire import NOW, Wire, example_of, shown
+from queenright.api.wire import NOW, Age, ClockTime, Deprecated, Wire, example_of, shown
 
 
 class Handover(Wire):
@@ -38,6 +38,7 @@ class Notification(Wire):
         {
             "id": 7,
             "ticket_id": "018f6f7e-0000-7000-8000-0000000000c1",
+            "agent_id": "researcher",
             "agent": "researcher",
             "cause": "doom_loop",
             "severity": "critical",
@@ -56,7 +57,8 @@ class Notification(Wire):
 
     id: int
     ticket_id: str
-    agent: str
+    agent_id: str = Field(default="", description="The worker's name.")
+    agent: Deprecated[str] = Field(description="The same as `agent_id`.")
     cause: str
     severity: str = Field(description="The word that people see and alerts are routed by.")
     ticket_severity: str = Field(description="The ticket's severity when this alert was first sent.")
@@ -69,8 +71,8 @@ class Notification(Wire):
     )
     peers: list[Handover]
     told: list[Told]
-    time: str = Field(description="`written_at` as a time of day, UTC.")
-    age: str
+    time: ClockTime = Field(description="`written_at` as a time of day, UTC.")
+    age: Age
 
 
 class OutboxPeer(Wire):

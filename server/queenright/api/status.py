@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from queenright.api.agents import AgentRow
@@ -9,7 +11,7 @@ from queenright.api.alerts import Notification, Outbox
 from queenright.api.shared import Incident, Provider
 from queenright.api.terms import BreakerState, Decision, LadderLevel, RecoveryState
 from queenright.api.tickets import Ticket
-from queenright.api.wire import NOW, Wire, example_of, shown
+from queenright.api.wire import NOW, Age, ClockTime, RelativeToNow, Wire, example_of, shown
 
 
 class Ready(Wire):
@@ -24,12 +26,13 @@ class Ready(Wire):
 class StopShown(Wire):
     """How the emergency stop stands."""
 
-    model_config = shown({"on": False, "by": "", "reason": "", "since": ""})
+    model_config = shown({"on": False, "by": "", "reason": "", "changed_at": None, "since": ""})
 
     on: bool
     by: str
     reason: str
-    since: str = Field(description="A time of day, UTC; empty: it was never set.")
+    changed_at: float | None = Field(default=None, description="When it was last set; null: never.")
+    since: ClockTime = Field(description="A time of day, UTC; empty: it was never set.")
 
 
 class Storm(Wire):
@@ -49,7 +52,9 @@ class Budget(Wire):
 
     most: int = Field(description="In a minute.")
     used: int
-    free_at: float = Field(description="When the next may be done, in seconds since the epoch.")
+    free_at: Annotated[float, RelativeToNow()] = Field(
+        description="When the next may be done, in seconds since the epoch."
+    )
 
 
 class LadderShown(Wire):
@@ -61,7 +66,9 @@ class LadderShown(Wire):
             "session_id": "session-1",
             "level": "nudged",
             "what": "nudge 1 sent",
+            "trouble_since": NOW - 120,
             "trouble_for": "2 min",
+            "acted_at": NOW - 60,
             "acted_ago": "60 s",
             "until": NOW + 240,
             "next": "nudge",
@@ -74,12 +81,14 @@ class LadderShown(Wire):
     session_id: str
     level: LadderLevel
     what: str
-    trouble_for: str
-    acted_ago: str
+    trouble_since: float = Field(default=0.0, description="Seconds since the epoch.")
+    trouble_for: Age
+    acted_at: float | None = Field(default=None, description="When something was last done.")
+    acted_ago: Age
     until: float | None
     next: str = Field(description="What is done next; empty: nothing.")
     next_at: float | None
-    when: str
+    when: Age
 
 
 class EscalationShown(Wire):
@@ -101,7 +110,7 @@ class EscalationShown(Wire):
     reason: str
     options: list[Decision]
     deadline: float
-    when: str
+    when: Age
 
 
 class ApprovalShown(Wire):
@@ -125,7 +134,7 @@ class ApprovalShown(Wire):
     reason: str
     by: str
     expires_at: float
-    when: str
+    when: Age
 
 
 class BreakerShown(Wire):
@@ -151,7 +160,7 @@ class BreakerShown(Wire):
     threshold: int
     reason: str
     half_open_at: float | None
-    half_open_in: str
+    half_open_in: Age
 
 
 class RecoveryShown(Wire):
@@ -168,6 +177,8 @@ class RecoveryShown(Wire):
             "attempt": 1,
             "from_start": False,
             "reason": "it was terminated",
+            "created_at": NOW - 60,
+            "not_before": NOW - 55,
             "when": "60 s ago",
         }
     )
@@ -181,7 +192,9 @@ class RecoveryShown(Wire):
     attempt: int
     from_start: bool
     reason: str
-    when: str
+    created_at: float = Field(default=0.0, description="Seconds since the epoch.")
+    not_before: float = Field(default=0.0, description="When a recovery that waits begins.")
+    when: Age
 
 
 class Acting(Wire):
@@ -231,6 +244,7 @@ class FeedLine(Wire):
 
     model_config = shown(
         {
+            "at": NOW - 120,
             "time": "09:58:00",
             "kind": "stuck",
             "text": "researcher: healthy → stuck. search was called 12 times",
@@ -239,7 +253,8 @@ class FeedLine(Wire):
         }
     )
 
-    time: str = Field(description="Time of day, UTC.")
+    at: float = Field(default=0.0, description="Seconds since the epoch.")
+    time: ClockTime = Field(description="Time of day, UTC.")
     kind: str = Field(description="What colour it is shown in.")
     text: str
     id: str = Field(description="The event's id.")
@@ -251,6 +266,7 @@ class Paged(Wire):
 
     model_config = shown(
         {
+            "at": NOW - 108,
             "time": "09:58:12",
             "channel": "pagerduty",
             "status": "firing",
@@ -259,7 +275,8 @@ class Paged(Wire):
         }
     )
 
-    time: str
+    at: float = Field(default=0.0, description="Seconds since the epoch.")
+    time: ClockTime
     channel: str
     status: str
     title: str
@@ -271,6 +288,8 @@ class Status(Wire):
 
     model_config = shown(
         {
+            "at": NOW,
+            "started_at": NOW - 10_800,
             "now": "10:00:00",
             "up_for": "3 h",
             "counts": {"failing": 0, "stuck": 1, "degraded": 0, "healthy": 11, "terminated": 0},
@@ -292,8 +311,12 @@ class Status(Wire):
         }
     )
 
-    now: str = Field(description="Time of day, UTC.")
-    up_for: str
+    at: Annotated[float, RelativeToNow()] = Field(
+        default=0.0, description="The time of the response, in seconds since the epoch."
+    )
+    started_at: float = Field(default=0.0, description="When the service started.")
+    now: Age = Field(description="Time of day, UTC.")
+    up_for: Age
     counts: dict[str, int] = Field(description="Workers that have not ended, by state, the worst first.")
     agents: list[AgentRow] = Field(
         description="Those that have not ended, and those that did with an open ticket or a recovery under "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from queenright.api.wire import NOW, Wire, example_of, shown
+from queenright.api.wire import NOW, Age, Wire, example_of, shown
 
 
 class MissingPart(Wire):
@@ -53,7 +53,7 @@ class TelemetrySource(Wire):
     libraries: list[str] = Field(description="Some of its instrumentation scopes.")
     first_seen: float = Field(description="Seconds since the epoch.")
     last_seen: float = Field(description="Seconds since the epoch.")
-    when: str
+    when: Age
     records: int = Field(description="Spans, log records, metrics and hook calls.")
     used: int = Field(description="Something was made of so many.")
     rejected: int = Field(description="So many cannot be used.")
@@ -108,7 +108,7 @@ class RefusedRequests(Wire):
     count: int
     reason: str = Field(description="Of the last one.")
     last_seen: float = Field(description="Seconds since the epoch.")
-    when: str
+    when: Age
 
 
 class Telemetry(Wire):

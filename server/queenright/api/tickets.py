@@ -13,7 +13,7 @@ from queenright.api.terms import (
     Triage,
     Way,
 )
-from queenright.api.wire import NOW, Wire, example_of, shown
+from queenright.api.wire import NOW, Age, Deprecated, Wire, example_of, shown
 
 
 class Told(Wire):
@@ -45,6 +45,8 @@ class Ticket(Wire):
 
     model_config = shown(
         {
+            "agent_id": "researcher",
+            "session_id": "session-1",
             "worker_agent_id": "researcher",
             "worker_session_id": "session-1",
             "worker_node_id": "search",
@@ -116,8 +118,10 @@ class Ticket(Wire):
     )
 
     ticket_id: str
-    worker_agent_id: str
-    worker_session_id: str
+    agent_id: str = Field(default="", description="The worker's name.")
+    session_id: str = Field(default="", description="The worker's session.")
+    worker_agent_id: Deprecated[str] = Field(description="The same as `agent_id`.")
+    worker_session_id: Deprecated[str] = Field(description="The same as `session_id`.")
     worker_node_id: str
     worker_graph_id: str
     incarnation_id: str
@@ -189,7 +193,7 @@ class Ticket(Wire):
         description="What it shares with others: a storm's id, or its cause (provider:anthropic)."
     )
 
-    age: str = Field(description="Since it was opened, in words.")
+    age: Age = Field(description="Since it was opened, in words.")
     silenced: Silenced | None = Field(description="Null: somebody hears of it, or it is not known.")
     told: list[Told] = Field(description="A row for each receiver, and one for the end; the latest first.")
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import cache
+from typing import Annotated, Any, Final, Self, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -47,11 +48,51 @@ class Wire(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
     @classmethod
+    def of(cls, value: object) -> Self:
+        """Return the model of an object that has attributes of these names."""
+        return cls.model_validate(value, from_attributes=True)
+
+    @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Return the schema of the model: no other keys than these."""
         schema = handler(core)
         handler.resolve_ref_schema(schema)["additionalProperties"] = False
         return schema
+
+
+class RelativeToNow:
+    """Marks a field whose value changes with the clock alone."""
+
+
+T = TypeVar("T")
+
+Deprecated = Annotated[T, Field(json_schema_extra={"deprecated": True})]
+"""A field that clients should stop reading; its description, or a field next to it, names the replacement."""
+Age = Annotated[str, RelativeToNow(), Field(json_schema_extra={"deprecated": True})]
+"""A time span in words. Deprecated: a client renders the time that is next to it."""
+ClockTime = Annotated[str, Field(json_schema_extra={"deprecated": True})]
+"""A time of day in words. Deprecated: a client renders the time that is next to it."""
+
+
+@cache
+def relative_fields(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the fields of a model that are relative to now, nested as pydantic's ``exclude``."""
+    found: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        if any(isinstance(mark, RelativeToNow) for mark in field.metadata):
+            found[name] = True
+        elif nested := _nested_fields(field.annotation):
+            found[name] = nested
+    return found
+
+
+def _nested_fields(annotation: Any) -> dict[str, Any]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return relative_fields(annotation)
+    for argument in get_args(annotation):
+        if nested := _nested_fields(argument):
+            return {"__all__": nested} if get_origin(annotation) is list else nested
+    return {}
 
 
 def shown(*examples: dict[str, Any]) -> ConfigDict:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
+from fastapi.routing import iter_route_contexts
+from starlette.routing import Mount
 
 from queenright.server.access.openapi import add_access
 from queenright.server.access.rights import ACCESS_RULES, required_level
@@ -27,16 +28,6 @@ OPEN = {
 }
 
 
-def flat(routes: Iterable[Any]) -> Iterator[Any]:
-    """Yield the routes, and those of the routers among them."""
-    for route in routes:
-        inner = getattr(route, "original_router", None)
-        if inner is None:
-            yield route
-        else:
-            yield from flat(inner.routes)
-
-
 @pytest.fixture(scope="module")
 def routes(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
     """Every method and path of the app."""
@@ -44,12 +35,11 @@ def routes(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
     async def look() -> list[tuple[str, str]]:
         async with serving(demo_settings(tmp_path_factory.mktemp("storage"))) as running:
             app = create_app(running.service, bound="127.0.0.1")
-            found = list(flat(app.routes))
             return [
-                (method, re.sub(r":\w+\}", "}", route.path))
-                for route in found
+                (method, re.sub(r":\w+\}", "}", route.path or ""))
+                for route in iter_route_contexts(app.routes)
                 for method in sorted((route.methods or set()) - {"HEAD"})
-            ]
+            ] + [("GET", f"{route.path}/{{name}}") for route in app.routes if isinstance(route, Mount)]
 
     return asyncio.run(look())
 

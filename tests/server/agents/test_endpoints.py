@@ -378,7 +378,7 @@ async def test_get_api_agents__id__sessions(home: House) -> None:
 async def test_a_word_that_is_asked_for_is_one_of_those_there_are(home: House, path: str) -> None:
     refused = await home.ask("GET", f"/api/agents/guide/{path}", status=422)
 
-    assert "it is one of" in refused["title"]
+    assert "it must be one of" in refused["title"]
 
 
 async def test_get_api_agents__id__sessions__sid(home: House) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from queenright.api.status import FeedLine, Paged, Status
 from queenright.cli.output.text import single_line, truncate_start
 from queenright.server.up import Running, UpOptions
 from queenright.server.views.view import status
@@ -77,10 +78,10 @@ class UpScreen:
         pages = 0
         while True:
             now = status(running.service)
-            for event in reversed(now["feed"]):
-                if event["id"] not in shown:
-                    shown.add(event["id"])
-                    self._print_plain(f"{event['time']} {event['text']}")
+            for event in reversed(now.feed):
+                if event.id not in shown:
+                    shown.add(event.id)
+                    self._print_plain(f"{event.time} {event.text}")
             if (recorder := running.service.recorder) is not None:
                 for page in recorder.after(pages):
                     self._print_plain(f"{clock_time(page.time)} {page.channel} {page.status}: {page.title}")
@@ -91,7 +92,7 @@ class UpScreen:
         self.console.print(text, markup=False, soft_wrap=True)
 
 
-def _render(now: dict[str, Any], height: int) -> Group:
+def _render(now: Status, height: int) -> Group:
     agents = Table(expand=True, box=None, header_style="bright_black")
     for column in _COLUMNS:
         agents.add_column(
@@ -101,24 +102,24 @@ def _render(now: dict[str, Any], height: int) -> Group:
             overflow="ellipsis",
             max_width=28 if column == "Agent" else None,
         )
-    shown = now["agents"][: max(height // 2 - 4, 4)]
+    shown = now.agents[: max(height // 2 - 4, 4)]
     for row in shown:
-        activity = f"{row['activity']}: {row['question']}" if row["question"] else row["activity"]
-        findings = "; ".join(f"{f['kind']} ({f['severity']})" for f in row["findings"])
+        activity = f"{row.activity}: {row.question}" if row.question else row.activity
+        findings = "; ".join(f"{f.kind} ({f.severity})" for f in row.findings)
         agents.add_row(
-            Text(row["state"], style=_STYLES[row["state"]]),
-            Text(single_line(row["agent_id"])),
-            Text(truncate_start(single_line(row["session_id"]), 16)),
+            Text(row.state, style=_STYLES[row.state]),
+            Text(single_line(row.agent_id)),
+            Text(truncate_start(single_line(row.session_id), 16)),
             Text(single_line(activity)),
-            str(row["steps"]),
-            Text(str(row["bad_steps"]), style="dark_orange" if row["bad_steps"] >= _MANY_BAD_STEPS else ""),
+            str(row.steps),
+            Text(str(row.bad_steps), style="dark_orange" if row.bad_steps >= _MANY_BAD_STEPS else ""),
             findings,
         )
-    if hidden := len(now["agents"]) - len(shown) + now["agents_left_out"]:
+    if hidden := len(now.agents) - len(shown) + now.agents_left_out:
         agents.add_row("", f"and {hidden} more", "", "", "", "", "")
     room = max(height - len(shown) - 13, 4)
-    entries = [(page["time"], _page_line(page)) for page in now["paged"][:room]]
-    entries += [(event["time"], _event_line(event)) for event in now["feed"][:room]]
+    entries = [(page.time, _page_line(page)) for page in now.paged[:room]]
+    entries += [(event.time, _event_line(event)) for event in now.feed[:room]]
     lines = [line for _, line in sorted(entries, key=lambda entry: entry[0], reverse=True)[:room]]
     for line in lines:
         line.truncate(400, overflow="ellipsis")
@@ -130,14 +131,12 @@ def _render(now: dict[str, Any], height: int) -> Group:
     )
 
 
-def _event_line(event: dict[str, Any]) -> Text:
-    return Text.assemble(
-        (event["time"] + "  ", "bright_black"), (event["text"], _STYLES.get(event["kind"], ""))
-    )
+def _event_line(event: FeedLine) -> Text:
+    return Text.assemble((event.time + "  ", "bright_black"), (event.text, _STYLES.get(event.kind, "")))
 
 
-def _page_line(page: dict[str, Any]) -> Text:
-    style = "bold green" if page["status"] == "resolved" else "bold red"
+def _page_line(page: Paged) -> Text:
+    style = "bold green" if page.status == "resolved" else "bold red"
     return Text.assemble(
-        (page["time"] + "  ", "bright_black"), (f"{page['channel']} {page['status']}: ", style), page["title"]
+        (page.time + "  ", "bright_black"), (f"{page.channel} {page.status}: ", style), page.title
     )

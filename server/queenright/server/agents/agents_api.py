@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response
-from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from queenright.api import loaded as api
@@ -21,8 +20,9 @@ from queenright.server.agents.operator_log import log_operator_action
 from queenright.server.agents.requests import TAG, OfGraph, add_refusals, graph_of, on_disk
 from queenright.server.agents.rows import entry_row, slot_row, stats_row, streams_of, totals_of
 from queenright.server.agents.sessions_api import session_routes
-from queenright.server.routes.openapi import says, to
-from queenright.server.routes.pagination import Cursor, Limit, as_json, page, place_of
+from queenright.server.middleware.etags import set_etag
+from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, Body, By
 from queenright.server.service import Service
 from queenright.server.views.view import agent_row
@@ -79,33 +79,34 @@ def _routes(service: Service) -> APIRouter:
 
     @router.get(
         "/api/discover",
-        **says(
+        **operation(
             "discover_agents",
             api.DiscoveredPage,
             links={"load": to("load_agent")},
         ),
     )
-    async def discovered(limit: Limit = 100, cursor: Cursor = None) -> Response:
+    async def discovered(limit: Limit = 100, cursor: Cursor = None) -> api.DiscoveredPage:
         """The agents that can be loaded: what lies below `agents.roots`. None of their code is run."""
         (after,) = place_of(cursor, "agents", str) or ("",)
         there = frozenset(slot.path for slot in agents.slots.values())
         found = await asyncio.to_thread(discover, agents.roots, there)
         return await page(
+            api.DiscoveredPage,
             "agents",
             [one for one in found if one.path > after][: limit + 1],
             limit,
-            row=as_json,
+            row=lambda one: one,
             place=lambda one: (one.path,),
             roots=[str(root) for root in agents.roots.folders],
         )
 
     @router.post(
         "/api/agents",
-        **says(
+        **operation(
             "load_agent",
             api.AgentSlot,
             status=201,
-            refused={
+            errors={
                 409: "An agent of this name is loaded already.",
                 422: "There is no such agent below the roots, or it cannot work; every reason is named.",
                 503: "Its code does not come to an end, or the service stops.",
@@ -128,7 +129,7 @@ def _routes(service: Service) -> APIRouter:
 
     @router.get(
         "/api/agents/{agent_id:agent}/stats",
-        **says("get_agent_stats", api.AgentStats, refused=(404,)),
+        **operation("get_agent_stats", api.AgentStats, errors=(404,)),
     )
     async def stats(agent_id: AgentId) -> api.AgentStats:
         """How a loaded agent is getting on: runs, and what they took."""
@@ -140,16 +141,16 @@ def _routes(service: Service) -> APIRouter:
 
     @router.get(
         "/api/agents/{agent_id:agent}/entry-points",
-        **says(
+        **operation(
             "list_entry_points",
             api.EntryPointPage,
-            refused=(404,),
+            errors=(404,),
             links={"trigger": to("trigger_agent", agent_id="path.agent_id")},
         ),
     )
     async def entry_points(
         agent_id: AgentId, graph_id: OfGraph = None, limit: Limit = 100, cursor: Cursor = None
-    ) -> Response:
+    ) -> api.EntryPointPage:
         """What starts a loaded agent: calls, timers and events; of all its graphs, or of one."""
         slot = agents.get(agent_id)
         if graph_id is not None:
@@ -159,10 +160,11 @@ def _routes(service: Service) -> APIRouter:
         rows.sort(key=lambda one: (one.graph_id, one.entry_point_id))
         found = [one for one in rows if (one.graph_id, one.entry_point_id) > after]
         return await page(
+            api.EntryPointPage,
             "entry_points",
             found,
             limit,
-            row=as_json,
+            row=lambda one: one,
             place=lambda one: (one.graph_id, one.entry_point_id),
         )
 
@@ -174,17 +176,17 @@ def _themselves(service: Service) -> APIRouter:
 
     @router.get(
         "/api/agents/{agent_id:agent}",
-        **says(
+        **operation(
             "get_agent",
             api.AgentOne,
-            refused=(404,),
+            errors=(404,),
             links={
                 name: to(name, agent_id="path.agent_id")
                 for name in ("get_agent_health", "get_agent_stats", "list_graphs")
             },
         ),
     )
-    async def agent(agent_id: AgentId) -> JSONResponse:
+    async def agent(response: Response, agent_id: AgentId) -> api.AgentOne:
         """One agent: what it is, if it is loaded here, and how it is, in each of its sessions."""
         now = service.clock()
         sessions = [agent_row(one, now) for one in service.workers() if one.vitals.agent_id == agent_id]
@@ -195,12 +197,12 @@ def _themselves(service: Service) -> APIRouter:
                 f"no worker {redact(agent_id, 200)!r} has been heard of, and no agent of this name is loaded "
                 "here; `queenright list` shows who is known, `queenright agents discover` who can be loaded",
             )
-        loaded: dict[str, Any] | None = None if slot is None else as_json(slot_row(slot))
-        return JSONResponse({"agent_id": agent_id, "loaded": loaded, "sessions": sessions})
+        loaded = None if slot is None else slot_row(slot)
+        return set_etag(response, api.AgentOne(agent_id=agent_id, loaded=loaded, sessions=sessions))
 
     @router.delete(
         "/api/agents/{agent_id:agent}",
-        **says("unload_agent", None, status=204, refused=(404,), what="It is unloaded."),
+        **operation("unload_agent", None, status=204, errors=(404,), description="It is unloaded."),
     )
     async def unload(
         agent_id: AgentId, request: Request, by: Annotated[By, Query(description="Who asks.")] = "operator"

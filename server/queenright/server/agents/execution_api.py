@@ -31,7 +31,7 @@ from queenright.server.agents.requests import (
     storage_fault,
 )
 from queenright.server.agents.rows import execution_row
-from queenright.server.routes.openapi import says, to
+from queenright.server.routes.openapi import operation, to
 from queenright.server.routes.pagination import NO_TEXT
 from queenright.server.routes.params import AgentId, Body
 from queenright.server.service import Service
@@ -156,7 +156,7 @@ def _starting(router: APIRouter, service: Service) -> None:
 
     @router.post(
         "/api/agents/{agent_id:agent}/trigger",
-        **says("trigger_agent", api.Started, status=202, refused=(404, 409), links=_LINKS),
+        **operation("trigger_agent", api.Started, status=202, errors=(404, 409), links=_LINKS),
     )
     async def trigger(request: Request, agent_id: AgentId, body: Trigger | None = None) -> api.Started:
         """
@@ -177,7 +177,7 @@ def _starting(router: APIRouter, service: Service) -> None:
 
     @router.post(
         "/api/agents/{agent_id:agent}/resume",
-        **says("resume_agent", api.Started, status=202, refused=(404, 409), links=_LINKS),
+        **operation("resume_agent", api.Started, status=202, errors=(404, 409), links=_LINKS),
     )
     async def resume(request: Request, agent_id: AgentId, body: Resume) -> api.Started:
         """
@@ -192,7 +192,7 @@ def _starting(router: APIRouter, service: Service) -> None:
 
     @router.post(
         "/api/agents/{agent_id:agent}/replay",
-        **says("replay_agent", api.Started, status=202, refused=(404, 409), links=_LINKS),
+        **operation("replay_agent", api.Started, status=202, errors=(404, 409), links=_LINKS),
     )
     async def replay(request: Request, agent_id: AgentId, body: Replay) -> api.Started:
         """Begin a new run, in a new session, where another was at a checkpoint; that one stays as it is."""
@@ -208,7 +208,7 @@ def _starting(router: APIRouter, service: Service) -> None:
 
     @router.post(
         "/api/agents/{agent_id:agent}/stop",
-        **says("stop_agent", api.Stopped, refused=(404, 409)),
+        **operation("stop_agent", api.Stopped, errors=(404, 409)),
     )
     async def stop(request: Request, agent_id: AgentId, body: Stop | None = None) -> api.Stopped:
         """Pause runs; they have stopped when this answers, and can be resumed."""
@@ -247,11 +247,11 @@ def _talking(router: APIRouter, service: Service) -> None:
 
     @router.post(
         "/api/agents/{agent_id:agent}/chat",
-        **says(
+        **operation(
             "chat_with_agent",
             api.Injected | api.Started,
-            refused=(404, 409),
-            what="A node that waited was given the message, or a run was started with it.",
+            errors=(404, 409),
+            description="A node that waited was given the message, or a run was started with it.",
             content={
                 "application/json": {
                     "examples": {
@@ -284,7 +284,7 @@ def _talking(router: APIRouter, service: Service) -> None:
 
     @router.post(
         "/api/agents/{agent_id:agent}/inject",
-        **says("inject_input", api.Injected, refused=(404, 409)),
+        **operation("inject_input", api.Injected, errors=(404, 409)),
     )
     async def inject(request: Request, agent_id: AgentId, body: Inject) -> api.Injected:
         """Give one node of a run what its user says; it is durable when this answers."""
@@ -308,7 +308,7 @@ def _looking(router: APIRouter, service: Service) -> None:
 
     @router.get(
         "/api/agents/{agent_id:agent}/executions/{execution_id}",
-        **says("get_execution", api.ExecutionRow, refused=(404,)),
+        **operation("get_execution", api.ExecutionRow, errors=(404,)),
     )
     async def execution(agent_id: AgentId, execution_id: ExecutionId) -> api.ExecutionRow:
         """A run of a loaded agent: as it stands, or how it ended. The last 1000 are remembered."""
@@ -316,7 +316,7 @@ def _looking(router: APIRouter, service: Service) -> None:
 
     @router.get(
         "/api/agents/{agent_id:agent}/goal-progress",
-        **says("get_goal_progress", api.GoalState, refused=(404,)),
+        **operation("get_goal_progress", api.GoalState, errors=(404,)),
     )
     async def goal_progress(agent_id: AgentId, graph_id: OfGraph = None) -> api.GoalState:
         """What a graph is to achieve, and how far its newest run has come; without one, the active graph."""

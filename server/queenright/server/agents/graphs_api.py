@@ -19,8 +19,8 @@ from queenright.server.agents.manager import AgentSlot
 from queenright.server.agents.operator_log import log_operator_action
 from queenright.server.agents.requests import GraphId, NodeId, goal_of, graph_of, node_of, on_disk, seen_in
 from queenright.server.agents.rows import graph_row, node_detail, node_row, streams_of
-from queenright.server.routes.openapi import says, to
-from queenright.server.routes.pagination import Cursor, Limit, as_json, page, place_of
+from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, Body, By
 from queenright.server.service import Service
 
@@ -72,7 +72,7 @@ def _nodes(router: APIRouter, service: Service) -> None:
 
     @router.get(
         "/api/agents/{agent_id:agent}/graphs/{graph_id}/nodes/{node_id}/criteria",
-        **says("get_node_criteria", api.NodeCriteria, refused=(404, 409)),
+        **operation("get_node_criteria", api.NodeCriteria, errors=(404, 409)),
     )
     async def criteria(agent_id: AgentId, graph_id: GraphId, node_id: NodeId) -> api.NodeCriteria:
         """What a node must do to end, who judges that, and how it was judged lately."""
@@ -83,7 +83,7 @@ def _nodes(router: APIRouter, service: Service) -> None:
 
     @router.get(
         "/api/agents/{agent_id:agent}/graphs/{graph_id}/nodes/{node_id}",
-        **says("get_node", api.NodeDetail, refused=(404,)),
+        **operation("get_node", api.NodeDetail, errors=(404,)),
     )
     async def node(agent_id: AgentId, graph_id: GraphId, node_id: NodeId) -> api.NodeDetail:
         """One node: what it is told, what it may use, where it goes on."""
@@ -93,10 +93,10 @@ def _nodes(router: APIRouter, service: Service) -> None:
 
     @router.get(
         "/api/agents/{agent_id:agent}/graphs/{graph_id}/nodes",
-        **says(
+        **operation(
             "list_nodes",
             api.NodePage,
-            refused=(404,),
+            errors=(404,),
             links={
                 name: to(name, agent_id="path.agent_id", graph_id="path.graph_id", node_id="nodes/0/node_id")
                 for name in ("get_node", "get_node_criteria", "list_node_logs")
@@ -105,7 +105,7 @@ def _nodes(router: APIRouter, service: Service) -> None:
     )
     async def nodes(
         agent_id: AgentId, graph_id: GraphId, limit: Limit = 100, cursor: Cursor = None
-    ) -> Response:
+    ) -> api.NodePage:
         """The nodes of a graph, in its order."""
         slot = seen_in(service, agents.get(agent_id), graph_id)
         graph = graph_of(slot, graph_id)
@@ -113,10 +113,11 @@ def _nodes(router: APIRouter, service: Service) -> None:
         (after,) = place_of(cursor, "nodes", int) or (0,)
         found = list(enumerate(graph.nodes, start=1))[max(after, 0) :]
         return await page(
+            api.NodePage,
             "nodes",
             found,
             limit,
-            row=lambda one: as_json(node_row(slot, graph, one[1])),
+            row=lambda one: node_row(slot, graph, one[1]),
             place=lambda one: (one[0],),
         )
 
@@ -126,21 +127,22 @@ def _graphs(router: APIRouter, service: Service) -> None:
 
     @router.get(
         "/api/agents/{agent_id:agent}/graphs",
-        **says(
+        **operation(
             "list_graphs",
             api.GraphPage,
-            refused=(404,),
+            errors=(404,),
             links={
                 name: to(name, agent_id="path.agent_id", graph_id="graphs/0/graph_id")
                 for name in ("list_nodes", "list_graph_sessions")
             },
         ),
     )
-    async def graphs(agent_id: AgentId, limit: Limit = 100, cursor: Cursor = None) -> Response:
+    async def graphs(agent_id: AgentId, limit: Limit = 100, cursor: Cursor = None) -> api.GraphPage:
         """The graphs of a loaded agent, by id: its own, those beside it, and judge and queen."""
         slot = agents.get(agent_id)
         (after,) = place_of(cursor, "graphs", str) or ("",)
         return await page(
+            api.GraphPage,
             "graphs",
             [
                 one
@@ -148,18 +150,18 @@ def _graphs(router: APIRouter, service: Service) -> None:
                 if one > after
             ],
             limit,
-            row=lambda one: as_json(graph_row(seen_in(service, slot, one), one)),
+            row=lambda one: graph_row(seen_in(service, slot, one), one),
             place=lambda one: (one,),
             active_graph_id=slot.runtime.active_graph_id,
         )
 
     @router.post(
         "/api/agents/{agent_id:agent}/graphs",
-        **says(
+        **operation(
             "add_graph",
             api.GraphRow,
             status=201,
-            refused={
+            errors={
                 404: "The agent is not loaded here.",
                 409: "It has a graph of this id already.",
                 422: "There is no such agent below the roots, or it cannot work; every reason is named.",
@@ -183,12 +185,12 @@ def _graphs(router: APIRouter, service: Service) -> None:
 
     @router.delete(
         "/api/agents/{agent_id:agent}/graphs/{graph_id}",
-        **says(
+        **operation(
             "remove_graph",
             None,
             status=204,
-            refused={404: "There is none of this id.", 409: "It is the agent's own graph, which stays."},
-            what="It is unloaded.",
+            errors={404: "There is none of this id.", 409: "It is the agent's own graph, which stays."},
+            description="It is unloaded.",
         ),
     )
     async def remove(request: Request, agent_id: AgentId, graph_id: GraphId) -> Response:
@@ -200,7 +202,7 @@ def _graphs(router: APIRouter, service: Service) -> None:
 
     @router.get(
         "/api/agents/{agent_id:agent}/active-graph",
-        **says("get_active_graph", api.ActiveGraph, refused=(404,)),
+        **operation("get_active_graph", api.ActiveGraph, errors=(404,)),
     )
     async def active(agent_id: AgentId) -> api.ActiveGraph:
         """The graph that receives what a user says."""
@@ -208,7 +210,7 @@ def _graphs(router: APIRouter, service: Service) -> None:
 
     @router.put(
         "/api/agents/{agent_id:agent}/active-graph",
-        **says("set_active_graph", api.ActiveGraph, refused=(404,)),
+        **operation("set_active_graph", api.ActiveGraph, errors=(404,)),
     )
     async def switch(request: Request, agent_id: AgentId, body: Switch) -> api.ActiveGraph:
         """Let what a user says go to another graph."""

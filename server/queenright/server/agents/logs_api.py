@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query
 
 from queenright.api import loaded as api
 from queenright.runtime.storage.files import lines_before
@@ -22,7 +22,7 @@ from queenright.server.agents.requests import (
     seen_in,
     state_of,
 )
-from queenright.server.routes.openapi import says
+from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, one_of
 from queenright.server.service import Service
@@ -48,7 +48,7 @@ def log_routes(service: Service) -> APIRouter:
 
     @router.get(
         "/api/agents/{agent_id:agent}/graphs/{graph_id}/nodes/{node_id}/logs",
-        **says("list_node_logs", api.LogPage, refused=(404, 409)),
+        **operation("list_node_logs", api.LogPage, errors=(404, 409)),
     )
     async def node_logs(
         agent_id: AgentId,
@@ -58,7 +58,7 @@ def log_routes(service: Service) -> APIRouter:
         session_id: OfSession = None,
         limit: Limit = 100,
         cursor: Cursor = None,
-    ) -> Response:
+    ) -> api.LogPage:
         """What a node did in a session, newest first: each stay in it, or each step of its model."""
         slot = seen_in(service, agents.get(agent_id), graph_id)
         node = node_of(graph_of(slot, graph_id), node_id)
@@ -66,7 +66,7 @@ def log_routes(service: Service) -> APIRouter:
 
     @router.get(
         "/api/agents/{agent_id:agent}/logs",
-        **says("list_agent_logs", api.LogPage, refused=(404, 409)),
+        **operation("list_agent_logs", api.LogPage, errors=(404, 409)),
     )
     async def logs(
         agent_id: AgentId,
@@ -75,7 +75,7 @@ def log_routes(service: Service) -> APIRouter:
         graph_id: OfGraph = None,
         limit: Limit = 100,
         cursor: Cursor = None,
-    ) -> Response:
+    ) -> api.LogPage:
         """What a loaded agent did, newest first: its runs, or what happened inside of a session."""
         slot = agents.get(agent_id)
         graph = graph_of(slot, graph_id or slot.graph_id)
@@ -92,7 +92,7 @@ async def _logs(
     node_id: str | None,
     limit: int,
     cursor: str | None,
-) -> Response:
+) -> api.LogPage:
     # A file of lines only grows: the byte that a line begins at stays its place.
     place = place_of(cursor, "rows", str, str, int)
     before = None
@@ -114,6 +114,7 @@ async def _logs(
 
     session, found = await on_disk(slot.runtime, read)
     return await page(
+        api.LogPage,
         "rows",
         found,
         limit,

@@ -30,8 +30,8 @@ from queenright.server.agents.requests import (
     state_of,
     storage_fault,
 )
-from queenright.server.routes.openapi import says, to
-from queenright.server.routes.pagination import Cursor, Limit, as_json, page, place_of
+from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, one_of
 from queenright.server.service import Service
 
@@ -61,7 +61,7 @@ def _inside(router: APIRouter, service: Service) -> None:
 
     @router.post(
         "/api/agents/{agent_id:agent}/sessions/{session_id}/checkpoints/{checkpoint_id}/restore",
-        **says("restore_checkpoint", api.Started, status=202, refused=(404, 409)),
+        **operation("restore_checkpoint", api.Started, status=202, errors=(404, 409)),
     )
     async def restore(
         request: Request,
@@ -82,10 +82,10 @@ def _inside(router: APIRouter, service: Service) -> None:
 
     @router.get(
         "/api/agents/{agent_id:agent}/sessions/{session_id}/checkpoints",
-        **says(
+        **operation(
             "list_checkpoints",
             api.CheckpointPage,
-            refused=(404,),
+            errors=(404,),
             links={
                 "restore": to(
                     "restore_checkpoint",
@@ -102,7 +102,7 @@ def _inside(router: APIRouter, service: Service) -> None:
         graph_id: OwnGraph = None,
         limit: Limit = 100,
         cursor: Cursor = None,
-    ) -> Response:
+    ) -> api.CheckpointPage:
         """Where a session can go on from, newest first; what cannot be believed is there with its reason."""
         slot = agents.get(agent_id)
         graph = graph_of(slot, graph_id or slot.graph_id)
@@ -111,16 +111,17 @@ def _inside(router: APIRouter, service: Service) -> None:
         if before is not None:
             found = [one for one in found if _order(one.checkpoint_id) < _order(before[0])]
         return await page(
+            api.CheckpointPage,
             "checkpoints",
             found,
             limit,
-            row=lambda one: as_json(_checkpoint(one)),
+            row=lambda one: _checkpoint(one),
             place=lambda one: (one.checkpoint_id,),
         )
 
     @router.get(
         "/api/agents/{agent_id:agent}/sessions/{session_id}/messages",
-        **says("list_session_messages", api.MessagePage, refused=(404,)),
+        **operation("list_session_messages", api.MessagePage, errors=(404,)),
     )
     async def messages(
         agent_id: AgentId,
@@ -129,7 +130,7 @@ def _inside(router: APIRouter, service: Service) -> None:
         conversation: Annotated[str | None, Query(description="Only of this node's.")] = None,
         limit: Limit = 100,
         cursor: Cursor = None,
-    ) -> Response:
+    ) -> api.MessagePage:
         """What was said in a session, oldest first: the newest of it; `next` leads to what was before."""
         slot = agents.get(agent_id)
         graph = graph_of(slot, graph_id or slot.graph_id)
@@ -139,10 +140,11 @@ def _inside(router: APIRouter, service: Service) -> None:
         if before is not None:
             found = [one for one in found if _place(one) < (float(before[0]), before[1], before[2])]
         return await page(
+            api.MessagePage,
             "messages",
             found,
             limit,
-            row=lambda one: as_json(_message(*one)),
+            row=lambda one: _message(*one),
             place=_place,
             backwards=True,
         )
@@ -153,7 +155,7 @@ def _of_graphs(router: APIRouter, service: Service) -> None:
 
     @router.get(
         "/api/agents/{agent_id:agent}/graphs/{graph_id}/sessions/{session_id}",
-        **says("get_graph_session", api.SessionDetail, refused=(404, 409)),
+        **operation("get_graph_session", api.SessionDetail, errors=(404, 409)),
     )
     async def graph_session(agent_id: AgentId, graph_id: GraphId, session_id: SessionId) -> api.SessionDetail:
         """One session of a graph: how its runs stand, and its memory."""
@@ -162,7 +164,7 @@ def _of_graphs(router: APIRouter, service: Service) -> None:
 
     @router.get(
         "/api/agents/{agent_id:agent}/graphs/{graph_id}/sessions",
-        **says("list_graph_sessions", api.SessionPage, refused=(404,)),
+        **operation("list_graph_sessions", api.SessionPage, errors=(404,)),
     )
     async def graph_sessions(
         agent_id: AgentId,
@@ -170,7 +172,7 @@ def _of_graphs(router: APIRouter, service: Service) -> None:
         status: OfStatus = None,
         limit: Limit = 100,
         cursor: Cursor = None,
-    ) -> Response:
+    ) -> api.SessionPage:
         """The sessions of a graph, newest first."""
         slot = seen_in(service, agents.get(agent_id), graph_id)
         return await _listed(slot, graph_of(slot, graph_id).id, status, limit, cursor)
@@ -181,10 +183,10 @@ def _sessions(router: APIRouter, service: Service) -> None:
 
     @router.get(
         "/api/agents/{agent_id:agent}/sessions/{session_id}",
-        **says(
+        **operation(
             "get_session",
             api.SessionDetail,
-            refused=(404, 409),
+            errors=(404, 409),
             links={
                 name: to(name, agent_id="path.agent_id", session_id="path.session_id")
                 for name in ("list_checkpoints", "list_session_messages", "delete_session")
@@ -200,15 +202,15 @@ def _sessions(router: APIRouter, service: Service) -> None:
 
     @router.delete(
         "/api/agents/{agent_id:agent}/sessions/{session_id}",
-        **says(
+        **operation(
             "delete_session",
             None,
             status=204,
-            refused={
+            errors={
                 404: "There is none of this id.",
                 409: "A run is going on in it, or waits for its turn in it; stop that first.",
             },
-            what="It is gone.",
+            description="It is gone.",
         ),
     )
     async def delete(
@@ -228,11 +230,11 @@ def _sessions(router: APIRouter, service: Service) -> None:
 
     @router.get(
         "/api/agents/{agent_id:agent}/sessions",
-        **says("list_sessions", api.SessionPage, refused=(404,), links=_ONE),
+        **operation("list_sessions", api.SessionPage, errors=(404,), links=_ONE),
     )
     async def sessions(
         agent_id: AgentId, status: OfStatus = None, limit: Limit = 100, cursor: Cursor = None
-    ) -> Response:
+    ) -> api.SessionPage:
         """The sessions of a loaded agent's own graph, newest first."""
         slot = agents.get(agent_id)
         return await _listed(slot, slot.graph_id, status, limit, cursor)
@@ -243,7 +245,7 @@ def _sessions(router: APIRouter, service: Service) -> None:
 
 async def _listed(
     slot: AgentSlot, graph_id: str, status: str | None, limit: int, cursor: str | None
-) -> Response:
+) -> api.SessionPage:
     before = place_of(cursor, "sessions", float, str)
     wanted = None if status is None else SessionStatus(status)
 
@@ -260,10 +262,11 @@ async def _listed(
 
     found, left, unreadable = await on_disk(slot.runtime, read)
     return await page(
+        api.SessionPage,
         "sessions",
         found,
         limit,
-        row=lambda one: as_json(api.SessionRow(**_row(one, one.session_id in left))),
+        row=lambda one: api.SessionRow(**_row(one, one.session_id in left)),
         place=lambda one: (one.created_at, one.session_id),
         unreadable=unreadable,
     )

@@ -1,307 +1,249 @@
 """
-The console: the pages that people look at, and act from.
+The HTML pages.
 
-What a page does goes through the same functions as the API. A page changes nothing when it is looked at; its
-forms are posted from our own pages only, which the gate sees to.
+A page does what the API does, through the same functions. A GET changes nothing. Forms are posted from our
+own pages only; the gate enforces that.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterable, Mapping, Sequence
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
-from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
-from fastapi.routing import APIRoute
-from jinja2 import Environment, FileSystemLoader, select_autoescape
+from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.sse import EventSourceResponse, ServerSentEvent
 from markdown_it import MarkdownIt
+from starlette.staticfiles import StaticFiles
 
+from queenright import api
 from queenright.alerting.alert import annotations_for
 from queenright.alerting.files import runbook
 from queenright.health import event_log
-from queenright.instrumentation.money import format_spend
+from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
 from queenright.server.access.caller import caller_of
 from queenright.server.console import forms
-from queenright.server.console.actions import worker_acts
-from queenright.server.console.answers import answers
+from queenright.server.console.actions import WORKER_ACTS
+from queenright.server.console.answers import ANSWER_ACTS
 from queenright.server.console.forms import Act, Given, IncompleteFormError, Question
-from queenright.server.console.tickets import (
-    can_be_acknowledged,
-    can_be_silenced,
-    ticket_acts,
-)
+from queenright.server.console.templates import PAGES, render, render_fragment
+from queenright.server.console.tickets import TICKET_ACTS, can_be_acknowledged, can_be_silenced
 from queenright.server.console.view import agent_values, breakers_values, recoveries_values
+from queenright.server.routes.dependencies import ServiceDep
+from queenright.server.routes.errors import problem_of
 from queenright.server.routes.pagination import cursor_at, place_of
-from queenright.server.routes.tickets import found_ticket
+from queenright.server.routes.problems import LONGEST_TEXT
+from queenright.server.routes.tickets import find_ticket, read_ticket
 from queenright.server.service import Service
-from queenright.server.views.telemetry import telemetry_values
+from queenright.server.views.telemetry import telemetry_view
 from queenright.server.views.view import event_line, status
-from queenright.server.views.words import moment, without_repeats
+from queenright.server.views.words import without_repeats
 
-_PAGES: Final = Path(__file__).parents[1] / "pages"
-_STATIC: Final = {
-    "queenright.css": "text/css",
-    "live.js": "text/javascript",
-    "forms.js": "text/javascript",
-}
-_PAGE_REFRESH: Final = 0.5
+router = APIRouter(include_in_schema=False)
+
+_REFRESH: Final = 0.5
+"""Seconds between two renderings of the status page."""
 _RECOVERIES: Final = 50
-_HEADERS: Final = {
-    # No script but our own, whatever a worker is called; no form to anywhere else; in nobody's frame.
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
-    "img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-    "Cache-Control": "no-store",
-}
+_markdown: Final = MarkdownIt("commonmark", {"html": False}).enable("table")
 
 
-def add_console(app: FastAPI, service: Service) -> None:
-    """Give the app its pages."""
-    console = _Console(service)
-    router = APIRouter(route_class=console.route_class, include_in_schema=False)
-    console.add_pages(router)
-    for act in (*worker_acts(service), *ticket_acts(service), *answers(service), console.you):
-        console.add_act(router, act)
-    # Last, as a worker may be called anything.
-    router.add_api_route("/agents/{agent_id:agent}", console.agent)
+def add_pages(app: FastAPI, service: Service) -> None:
+    """Add the pages, and the files that they load, to an app."""
+    app.state.status_fragment = StatusFragment(service)
     app.include_router(router)
+    app.mount("/static", StaticFiles(directory=PAGES / "static"))
 
 
-class _Console:
+class StatusFragment:
+    """
+    The content of the status page as HTML, rendered once for everybody who has the page open.
+
+    Args:
+        service: The service.
+    """
+
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._templates = Environment(
-            loader=FileSystemLoader(_PAGES), autoescape=select_autoescape(default=True)
-        )
-        self._templates.globals |= {"agent_page": forms.agent_page, "spent": format_spend}
-        self._templates.filters |= {"part": forms.part, "moment": moment}
-        self._markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
-        self._shown = (0.0, "")
-        self.you = Act(path="/you", ask=self._ask_you, do=self._keep_you)
+        self._html = ""
+        self._rendered_at = 0.0
 
-    def add_pages(self, router: APIRouter) -> None:
-        for path, page in (
-            ("/", self.home),
-            ("/live", self.live),
-            ("/breakers", self.breakers),
-            ("/recoveries", self.recoveries),
-            ("/telemetry", self.telemetry),
-            ("/tickets/{ticket_id}", self.ticket),
-            ("/runbooks/{name}", self.runbook),
-            ("/static/{name}", self.static),
-        ):
-            router.add_api_route(path, page)
-
-    # -- pages ------------------------------------------------------------------------------------
-
-    async def home(self, request: Request) -> Response:
-        return self._page(request, "status.html", status=status(self._service))
-
-    async def live(self) -> Response:
-        """The status page's content, again whenever it changes, as server-sent events."""
-        service = self._service
-
-        async def fragments() -> AsyncIterator[str]:
-            before = ""
-            while not service.stopping.is_set():
-                html = self._live_now()
-                if html != before:
-                    before = html
-                    yield f"data: {json.dumps(html)}\n\n"
-                try:
-                    await asyncio.wait_for(service.stopping.wait(), _PAGE_REFRESH)
-                except TimeoutError:
-                    continue
-
-        return StreamingResponse(
-            fragments(), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
-        )
-
-    def _live_now(self) -> str:
-        """Return the status page's content, made once for all who look at the same time."""
+    def render(self) -> str:
+        """Return the current content."""
         now = asyncio.get_running_loop().time()
-        made, html = self._shown
-        if not html or now - made >= _PAGE_REFRESH / 2:
-            html = self._templates.get_template("live.html").render(status=status(self._service))
-            self._shown = now, html
-        return html
+        if not self._html or now - self._rendered_at >= _REFRESH / 2:
+            self._html = render_fragment("live.html", status=status(self._service))
+            self._rendered_at = now
+        return self._html
 
-    async def agent(self, request: Request, agent_id: str = "", session: str | None = None) -> Response:
-        name = agent_id or forms.agent_of(request.query_params)
-        return self._page(request, "agent.html", **await agent_values(self._service, name, session or None))
 
-    async def breakers(self, request: Request, name: str = "") -> Response:
-        return self._page(request, "breakers.html", **breakers_values(self._service, name.strip()))
+@router.get("/")
+async def get_home(request: Request, service: ServiceDep) -> HTMLResponse:
+    """Return the status page."""
+    return render(request, "status.html", status=status(service))
 
-    async def recoveries(self, request: Request, cursor: str | None = None) -> Response:
-        before = place_of(cursor, "recoveries", float, str)
-        found = await self._service.health.recoveries(_RECOVERIES + 1, before=before)
-        shown = found[:_RECOVERIES]
-        older = (
-            cursor_at("recoveries", shown[-1].created_at, shown[-1].recovery_id)
-            if len(found) > _RECOVERIES
-            else ""
+
+@router.get("/live", response_class=EventSourceResponse)
+async def stream_status(request: Request, service: ServiceDep) -> AsyncIterable[ServerSentEvent]:
+    """Send the content of the status page whenever it changes."""
+    fragment: StatusFragment = request.app.state.status_fragment
+    sent = ""
+    while not service.stopping.is_set():
+        html = fragment.render()
+        if html != sent:
+            sent = html
+            yield ServerSentEvent(data=html)
+        try:
+            await asyncio.wait_for(service.stopping.wait(), _REFRESH)
+        except TimeoutError:
+            continue
+
+
+@router.get("/breakers")
+async def get_breakers(request: Request, service: ServiceDep, name: str = "") -> HTMLResponse:
+    """Return the page of circuit breakers, all or those with a text in their name."""
+    return render(request, "breakers.html", **breakers_values(service, name.strip()))
+
+
+@router.get("/recoveries")
+async def get_recoveries(request: Request, service: ServiceDep, cursor: str | None = None) -> HTMLResponse:
+    """Return the page of recoveries."""
+    before = place_of(cursor, "recoveries", float, str)
+    found = await service.health.recoveries(_RECOVERIES + 1, before=before)
+    shown = found[:_RECOVERIES]
+    older = (
+        cursor_at("recoveries", shown[-1].created_at, shown[-1].recovery_id)
+        if len(found) > _RECOVERIES
+        else None
+    )
+    return render(request, "recoveries.html", older=older, **recoveries_values(service, shown))
+
+
+@router.get("/telemetry")
+async def get_telemetry(request: Request, service: ServiceDep) -> HTMLResponse:
+    """Return the page of incoming telemetry."""
+    telemetry = telemetry_view(service.intake, service.monitor, service.clock())
+    return render(request, "telemetry.html", otlp_port=service.settings.otlp.port, **vars(telemetry))
+
+
+@router.get("/tickets/{ticket_id}")
+async def get_ticket(request: Request, service: ServiceDep, ticket_id: str) -> HTMLResponse:
+    """Return the page of a ticket."""
+    row = await read_ticket(service, ticket_id)
+    ticket = await find_ticket(service, ticket_id)
+    events = await service.store.read(
+        lambda connection: event_log.read_events(
+            connection, types=ALERT_CLASS, agent_id=ticket.worker_agent_id, limit=10_000
         )
-        return self._page(request, "recoveries.html", older=older, **recoveries_values(self._service, shown))
+    )
+    shown, parts = parts_of(row)
+    return render(
+        request,
+        "ticket.html",
+        ticket=row,
+        parts=parts,
+        may_acknowledge=can_be_acknowledged(ticket),
+        may_resolve=service.tickets.can_be_resolved(ticket),
+        silences_unknown=service.silences.unknown,
+        may_silence=can_be_silenced(ticket),
+        known_agent=service.monitor.get(ticket.worker_agent_id) is not None,
+        links=annotations_for(ticket, service.settings.alerting),
+        asked=[one for one in service.approvals.pending() if one.ticket_id == ticket_id],
+        events=[_line(event, shown) for _, event in events if _is_about(event.data, ticket_id)],
+    )
 
-    async def telemetry(self, request: Request) -> Response:
-        service = self._service
-        values = telemetry_values(service.intake, service.monitor, service.clock())
-        return self._page(request, "telemetry.html", otlp_port=service.settings.otlp.port, **values)
 
-    async def ticket(self, request: Request, ticket_id: str) -> Response:
-        service = self._service
-        row = await found_ticket(service, ticket_id)
-        ticket = await service.tickets.find(ticket_id)
-        assert ticket is not None  # it was there just now, and tickets stay
-        events = await service.store.read(
-            lambda connection: event_log.read_events(
-                connection, types=ALERT_CLASS, agent_id=ticket.worker_agent_id, limit=10_000
-            )
-        )
-        shown, parts = parts_of(row)
-        return self._page(
-            request,
-            "ticket.html",
-            ticket=row,
-            parts=parts,
-            may_acknowledge=can_be_acknowledged(ticket),
-            may_resolve=service.tickets.can_be_resolved(ticket),
-            silences_unknown=service.silences.unknown,
-            may_silence=can_be_silenced(ticket),
-            known_agent=service.monitor.get(ticket.worker_agent_id) is not None,
-            links=annotations_for(ticket, service.settings.alerting),
-            asked=[one for one in service.approvals.pending() if one.ticket_id == ticket_id],
-            events=[_line(event, shown) for _, event in events if _concerns(event.data, ticket_id)],
-        )
+@router.get("/runbooks/{name}")
+async def get_runbook(request: Request, name: str) -> HTMLResponse:
+    """Return the page of a runbook."""
+    text = runbook(name) if re.fullmatch(r"[A-Za-z]{1,80}", name) else None
+    if text is None:
+        raise HTTPException(404, f"there is no runbook {name!r}")
+    # A runbook links to another one as a file; here that is a page.
+    body = _markdown.render(re.sub(r"\]\((\w+)\.md\)", r"](\1)", text))
+    return render(request, "runbook.html", name=name, body=body)
 
-    async def runbook(self, request: Request, name: str) -> Response:
-        text = runbook(name) if re.fullmatch(r"[A-Za-z]{1,80}", name) else None
-        if text is None:
-            raise HTTPException(404, f"there is no runbook {name!r}")
-        # A runbook names another one as the file beside it; here it is the page beside this one.
-        body = self._markdown.render(re.sub(r"\]\((\w+)\.md\)", r"](\1)", text))
-        return self._page(request, "runbook.html", name=name, body=body)
 
-    async def static(self, name: str) -> Response:
-        if name not in _STATIC:
-            raise HTTPException(404, f"there is no file {name!r}")
-        return Response((_PAGES / name).read_text("utf-8"), media_type=_STATIC[name])
+# -- actions --------------------------------------------------------------------------------------
 
-    def _page(self, request: Request, template: str, *, code: int = 200, **values: Any) -> HTMLResponse:
-        said = forms.said_before(request)
-        text = self._templates.get_template(template).render(
-            here=request.url.path,
-            you=forms.known_as(request),
-            token=caller_of(request).name,
-            said=said,
-            **values,
-        )
-        response = HTMLResponse(text, code, headers=dict(_HEADERS))
-        if said is not None:
-            forms.was_said(response)
+
+def _add_act(act: Act) -> None:
+    """Add the page of an action, and the route that its form is posted to."""
+
+    async def ask(request: Request, service: ServiceDep) -> Response:
+        given = {**request.query_params, **request.path_params}
+        return _ask(request, await act.ask(service, given), given)
+
+    async def do(request: Request, service: ServiceDep) -> Response:
+        form = {**await forms.read_form(request), **request.path_params}
+        question = await act.ask(service, form)
+        try:
+            by = forms.sender_of(request, form, grave=act.grave)
+            forms.complete(question, form)
+            done = await act.do(service, form, by)
+        except IncompleteFormError as error:
+            return _ask(request, question, form, status=422, fault=str(error))
+        except Exception as error:
+            if (problem := problem_of(request, error)) is None:
+                raise
+            fault = redact(problem.title, LONGEST_TEXT)
+            return _ask(request, question, form, status=problem.status, fault=fault)
+        response = RedirectResponse(done.place, 303)
+        forms.send_message(request, response, done)
+        if not caller_of(request).name:
+            forms.store_name(request, response, by)
         return response
 
-    # -- questions --------------------------------------------------------------------------------
-
-    def add_act(self, router: APIRouter, act: Act) -> None:
-        """Give an act its page, and what is posted from it."""
-
-        async def ask(request: Request) -> Response:
-            given = {**request.query_params, **request.path_params}
-            return self._ask(request, await act.ask(given), given)
-
-        async def do(request: Request) -> Response:
-            form = {**await forms.read_form(request), **request.path_params}
-            question = await act.ask(form)
-            try:
-                by = forms.asked_by(request, form, grave=act.grave)
-                forms.complete(question, form)
-                done = await act.do(form, by)
-            except Exception as error:
-                if (refused := await _refusal(request, error)) is None:
-                    raise
-                code, fault = refused
-                return self._ask(request, question, form, code=code, fault=fault)
-            response = RedirectResponse(done.place, 303)
-            forms.say_next(request, response, done)
-            if not caller_of(request).name:
-                forms.keep_name(request, response, by)
-            return response
-
-        router.add_api_route(act.path, ask, methods=["GET"])
-        router.add_api_route(act.path, do, methods=["POST"])
-
-    def _ask(
-        self, request: Request, question: Question, given: Given, *, code: int = 200, fault: str = ""
-    ) -> Response:
-        # A link from elsewhere brings no cookie along: the name may well be kept, and the form sends it.
-        away = request.headers.get("sec-fetch-site") == "cross-site"
-        return self._page(
-            request, "ask.html", code=code, question=question, given=given, fault=fault, away=away
-        )
-
-    async def _ask_you(self, given: Given) -> Question:
-        return Question(
-            title="Your name",
-            lead="Your name is kept with what you do, and by this browser, so that you are asked once.",
-            back="/",
-            buttons=(forms.Button(label="Keep it"),),
-        )
-
-    async def _keep_you(self, form: Given, by: str) -> forms.Done:
-        return forms.Done(place="/", words=f"You are {by}.")
-
-    # -- what goes wrong --------------------------------------------------------------------------
-
-    @property
-    def route_class(self) -> type[APIRoute]:
-        """Routes whose errors are pages, for whoever reads pages; programs get what the API says."""
-        page = self._page
-
-        class Page(APIRoute):
-            def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
-                handle = super().get_route_handler()
-
-                async def answer(request: Request) -> Response:
-                    try:
-                        return await handle(request)
-                    except Exception as error:
-                        if "text/html" not in request.headers.get("accept", ""):
-                            raise
-                        if (refused := await _refusal(request, error)) is None:
-                            raise
-                        code, fault = refused
-                        return page(request, "error.html", code=code, fault=fault)
-
-                return answer
-
-        return Page
+    router.add_api_route(act.path, ask, methods=["GET"])
+    router.add_api_route(act.path, do, methods=["POST"])
 
 
-async def _refusal(request: Request, error: Exception) -> tuple[int, str] | None:
-    """Return status and words that the API has for an error; None if it has none."""
-    if isinstance(error, IncompleteFormError):
-        return 422, str(error)
-    handlers: Mapping[Any, Any] = request.app.exception_handlers
-    for kind in type(error).__mro__:
-        if kind in handlers:
-            response = await handlers[kind](request, error)
-            return response.status_code, str(json.loads(response.body)["title"])
-    return None
+def _ask(
+    request: Request, question: Question, given: Given, *, status: int = 200, fault: str = ""
+) -> HTMLResponse:
+    # A link from another site sends no cookie: the name may be stored, and the form will send it.
+    away = request.headers.get("sec-fetch-site") == "cross-site"
+    return render(
+        request, "ask.html", status_code=status, question=question, given=given, fault=fault, away=away
+    )
 
 
-def parts_of(ticket: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the texts of a ticket's page, and those below its first one with their labels: each once."""
-    found = [("Cause", ticket["cause"]), ("Reason", ticket["judge_reasoning"])]
-    if not ticket["closed_at"]:
-        found.append(("Suggested", ticket["suggested_action"]))
-    found.append(("Evidence", ticket["evidence_snippet"]))
-    shown, parts = [str(ticket["analysis"] or "")], []
+async def _ask_name(service: Service, given: Given) -> Question:
+    return Question(
+        title="Your name",
+        lead="Your name is recorded with what you do. This browser remembers it.",
+        back="/",
+        buttons=(forms.Button(label="Save"),),
+    )
+
+
+async def _save_name(service: Service, form: Given, by: str) -> forms.Done:
+    return forms.Done(place="/", words=f"Your name is {by}.")
+
+
+for one in (*WORKER_ACTS, *TICKET_ACTS, *ANSWER_ACTS, Act(path="/you", ask=_ask_name, do=_save_name)):
+    _add_act(one)
+
+
+# Last, as a worker may have any name.
+@router.get("/agents/{agent_id:agent}")
+async def get_agent(
+    request: Request, service: ServiceDep, agent_id: str = "", session: str | None = None
+) -> HTMLResponse:
+    """Return the page of a worker."""
+    name = agent_id or forms.agent_of(request.query_params)
+    return render(request, "agent.html", **await agent_values(service, name, session or None))
+
+
+def parts_of(ticket: api.Ticket) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the texts of a ticket's page, and all but the first with their labels; no sentence twice."""
+    found = [("Cause", ticket.cause), ("Reason", ticket.judge_reasoning)]
+    if not ticket.closed_at:
+        found.append(("Suggested", ticket.suggested_action))
+    found.append(("Evidence", ticket.evidence_snippet))
+    shown, parts = [str(ticket.analysis or "")], []
     for label, text in found:
         if left := without_repeats(str(text or ""), shown):
             shown.append(left)
@@ -309,14 +251,14 @@ def parts_of(ticket: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str]
     return shown, parts
 
 
-def _line(event: AgentEvent, shown: Sequence[str]) -> dict[str, str]:
-    """Return a line of a ticket's timeline, without what the page says above it."""
+def _line(event: AgentEvent, shown: Sequence[str]) -> api.FeedLine:
+    """Return a line of a ticket's timeline, without the texts that the page shows above it."""
     line = event_line(event)
     if event.type is EventType.QUEEN_INTERVENTION_REQUESTED:
-        left = without_repeats(str(event.data["analysis"]), shown)
-        line["text"] = f"queen → operator: {left or 'a person is needed'}"
+        rest = without_repeats(str(event.data["analysis"]), shown)
+        return line.model_copy(update={"text": f"queen → operator: {rest or 'a person is needed'}"})
     return line
 
 
-def _concerns(data: Mapping[str, Any], ticket_id: str) -> bool:
+def _is_about(data: Mapping[str, Any], ticket_id: str) -> bool:
     return ticket_id in (data.get("ticket_id"), data.get("ticket", {}).get("ticket_id"))

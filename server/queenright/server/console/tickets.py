@@ -1,4 +1,4 @@
-"""What a person says about a ticket on the console: it is in hand, or not any more, settled, to be silent."""
+"""Actions of the pages on a ticket: acknowledge, unacknowledge, resolve, silence."""
 
 from __future__ import annotations
 
@@ -23,175 +23,176 @@ from queenright.server.service import Service
 from queenright.server.views.words import ago, clock_time
 
 _HOW: Final = Field(
-    name="reason", label="How it was settled", kind="area", hint="Kept with the ticket.", required=True
+    name="reason", label="Resolution", kind="area", hint="Stored with the ticket.", required=True
 )
-_HOURS: Final = Field(name="hours", label="For how many hours", kind="number", required=True, preset="2")
+_HOURS: Final = Field(name="hours", label="Hours", kind="number", required=True, preset="2")
 _COMMENT: Final = Field(
-    name="comment", label="Why", kind="area", hint="Alertmanager shows it beside the silence.", required=True
+    name="comment", label="Why", kind="area", hint="Shown in Alertmanager with the silence.", required=True
 )
-
-
-def ticket_acts(service: Service) -> list[Act]:
-    """Return what can be said about a ticket, each with its page."""
-    tickets = _Tickets(service)
-    return [
-        Act(path="/tickets/{id}/acknowledge", ask=tickets.ask_acknowledge, do=tickets.acknowledge),
-        Act(path="/tickets/{id}/unacknowledge", ask=tickets.ask_unacknowledge, do=tickets.unacknowledge),
-        Act(path="/tickets/{id}/resolve", ask=tickets.ask_resolve, do=tickets.resolve),
-        Act(path="/tickets/{id}/silence", ask=tickets.ask_silence, do=tickets.silence),
-        Act(path="/tickets/{id}/unsilence", ask=tickets.ask_unsilence, do=tickets.unsilence),
-    ]
 
 
 def can_be_silenced(ticket: EscalationTicket) -> bool:
-    """Return whether there is, or may be, something about a ticket that people hear of."""
+    """Return whether a ticket has sent notifications that a silence would mute."""
     return ticket.live and ticket.notified_severity is not None
 
 
 def can_be_acknowledged(ticket: EscalationTicket) -> bool:
-    """Return whether a ticket still waits for somebody to say that it is in hand."""
+    """Return whether a ticket waits for an acknowledgement."""
     return ticket.live and ticket.status in (TicketStatus.OPEN, TicketStatus.INTERVENING)
 
 
 def _way(given: Given) -> Way:
-    """Return by what way a ticket is acknowledged here: on its page, or by the link in a message."""
+    """Return whether the form came from the ticket's page or from the link in a message."""
     return Way.PAGE if given.get("via") == Way.PAGE else Way.LINK
 
 
-class _Tickets:
-    def __init__(self, service: Service) -> None:
-        self._service = service
+async def _find(service: Service, given: Given) -> EscalationTicket:
+    ticket = await service.tickets.find(given["id"])
+    if ticket is None:
+        raise TicketNotFoundError(given["id"])
+    return ticket
 
-    async def _find(self, given: Given) -> EscalationTicket:
-        ticket = await self._service.tickets.find(given["id"])
-        if ticket is None:
-            raise TicketNotFoundError(given["id"])
-        return ticket
 
-    def _facts(self, ticket: EscalationTicket) -> tuple[tuple[str, str], ...]:
-        now = self._service.clock()
-        return (
-            ("Worker", ticket.worker_agent_id),
-            ("Ticket", f"{ticket.severity.value}, {ticket.kind.value.replace('_', ' ')}"),
-            ("What", ticket.analysis or ticket.cause),
-            ("Since", f"{clock_time(ticket.first_seen)} UTC, {ago(now - ticket.first_seen)} ago"),
-        )
+def _facts(service: Service, ticket: EscalationTicket) -> tuple[tuple[str, str], ...]:
+    now = service.clock()
+    return (
+        ("Worker", ticket.worker_agent_id),
+        ("Ticket", f"{ticket.severity.value}, {ticket.kind.value.replace('_', ' ')}"),
+        ("What", ticket.analysis or ticket.cause),
+        ("Since", f"{clock_time(ticket.first_seen)} UTC, {ago(now - ticket.first_seen)} ago"),
+    )
 
-    async def ask_acknowledge(self, given: Given) -> Question:
-        ticket = await self._find(given)
-        lead = "You say that you have it in hand: nobody is reminded of it any more."
-        if ticket.status is TicketStatus.ACKNOWLEDGED:
-            lead = f"{ticket.acknowledged_by} has it in hand already."
-        elif not can_be_acknowledged(ticket):
-            lead = f"There is nothing to acknowledge: the ticket is {ticket.status.value.replace('_', ' ')}."
-        return Question(
-            title="Acknowledge this ticket?",
-            lead=lead,
-            back=f"/tickets/{ticket.ticket_id}",
-            facts=self._facts(ticket),
-            hidden={"via": _way(given).value},
-            buttons=(Button(label="Acknowledge"),) if can_be_acknowledged(ticket) else (),
-        )
 
-    async def acknowledge(self, form: Given, by: str) -> Done:
-        ticket = await self._service.tickets.acknowledge(form["id"], by=by, via=_way(form))
-        return Done(
-            place=f"/tickets/{ticket.ticket_id}",
-            words="You have it in hand. Nobody is reminded of it any more.",
-        )
+async def _ask_acknowledge(service: Service, given: Given) -> Question:
+    ticket = await _find(service, given)
+    lead = "Says that you are working on it. Reminders stop."
+    if ticket.status is TicketStatus.ACKNOWLEDGED:
+        lead = f"Already acknowledged by {ticket.acknowledged_by}."
+    elif not can_be_acknowledged(ticket):
+        lead = f"There is nothing to acknowledge: the ticket is {ticket.status.value.replace('_', ' ')}."
+    return Question(
+        title="Acknowledge this ticket?",
+        lead=lead,
+        back=f"/tickets/{ticket.ticket_id}",
+        facts=_facts(service, ticket),
+        hidden={"via": _way(given).value},
+        buttons=(Button(label="Acknowledge"),) if can_be_acknowledged(ticket) else (),
+    )
 
-    async def ask_resolve(self, given: Given) -> Question:
-        ticket = await self._find(given)
-        may = self._service.tickets.can_be_resolved(ticket)
-        return Question(
-            title="Resolve this ticket?",
-            lead="Its worker is gone, or its work could not be brought back. You say how that was settled."
-            if may
-            else "It closes by itself, when its worker recovers or ends."
-            if ticket.live
-            else f"It is closed: {ticket.status.value.replace('_', ' ')}.",
-            back=f"/tickets/{ticket.ticket_id}",
-            facts=self._facts(ticket),
-            fields=(_HOW,),
-            buttons=(Button(label="Resolve"),) if may else (),
-        )
 
-    async def resolve(self, form: Given, by: str) -> Done:
-        said = checked(Resolved, by=by, reason=form.get("reason", ""))
-        ticket = await self._service.tickets.resolve(form["id"], said.reason, by=said.by)
-        return Done(place=f"/tickets/{ticket.ticket_id}", words="The ticket is resolved.")
+async def _acknowledge(service: Service, form: Given, by: str) -> Done:
+    ticket = await service.tickets.acknowledge(form["id"], by=by, via=_way(form))
+    return Done(
+        place=f"/tickets/{ticket.ticket_id}",
+        words="Acknowledged. Reminders stop.",
+    )
 
-    async def ask_unacknowledge(self, given: Given) -> Question:
-        ticket = await self._find(given)
-        has = ticket.live and ticket.status is TicketStatus.ACKNOWLEDGED
-        who = ticket.acknowledged_by
-        return Question(
-            title="Give this ticket back?",
-            lead=f"{who} has it in hand. After this nobody has, and reminders count anew."
-            if has
-            else "Nobody has it in hand.",
-            back=f"/tickets/{ticket.ticket_id}",
-            facts=self._facts(ticket),
-            buttons=(Button(label="Give it back"),) if has else (),
-        )
 
-    async def unacknowledge(self, form: Given, by: str) -> Done:
-        ticket = await self._service.tickets.unacknowledge(form["id"], by=by, via=Way.PAGE)
-        return Done(
-            place=f"/tickets/{ticket.ticket_id}",
-            words="Nobody has it in hand any more. Reminders count anew.",
-        )
+async def _ask_resolve(service: Service, given: Given) -> Question:
+    ticket = await _find(service, given)
+    may = service.tickets.can_be_resolved(ticket)
+    return Question(
+        title="Resolve this ticket?",
+        lead="Its worker is gone, or its work could not be recovered. Describe the resolution."
+        if may
+        else "It resolves automatically when its worker recovers or ends."
+        if ticket.live
+        else f"It is closed: {ticket.status.value.replace('_', ' ')}.",
+        back=f"/tickets/{ticket.ticket_id}",
+        facts=_facts(service, ticket),
+        fields=(_HOW,),
+        buttons=(Button(label="Resolve"),) if may else (),
+    )
 
-    # -- silences -----------------------------------------------------------------------------------
 
-    async def ask_silence(self, given: Given) -> Question:
-        ticket = await self._find(given)
-        may = can_be_silenced(ticket)
-        return Question(
-            title="Silence this ticket?",
-            lead="Nobody hears of it for a while, however bad it gets, nor of its worker for this cause. "
-            "To say that you are on it, acknowledge it instead."
-            if may
-            else "There is nothing to silence: nobody is told of it.",
-            back=f"/tickets/{ticket.ticket_id}",
-            facts=self._facts(ticket),
-            fields=(_HOURS, _COMMENT),
-            buttons=(Button(label="Silence it"),) if may else (),
-        )
+async def _resolve(service: Service, form: Given, by: str) -> Done:
+    request = checked(Resolved, by=by, reason=form.get("reason", ""))
+    ticket = await service.tickets.resolve(form["id"], request.reason, by=request.by)
+    return Done(place=f"/tickets/{ticket.ticket_id}", words="The ticket is resolved.")
 
-    async def silence(self, form: Given, by: str) -> Done:
-        try:
-            seconds = float(form.get("hours", "")) * 3600
-        except ValueError:
-            raise IncompleteFormError("For how many hours: please give a number, for example 2.") from None
-        said = checked(
-            Silenced, ticket_id=form["id"], seconds=seconds, comment=form.get("comment", ""), by=by
-        )
-        _, peer = await self._service.silences.add(
-            said.ticket_id,
-            by=redact(said.by, 100),
-            comment=f"{redact(said.comment, 1000)} (ticket {said.ticket_id})",
-            seconds=said.seconds,
-        )
-        return Done(
-            place=f"/tickets/{part(said.ticket_id)}",
-            words=f"It is silenced at {peer} for {ago(said.seconds)}.",
-        )
 
-    async def ask_unsilence(self, given: Given) -> Question:
-        ticket = await self._find(given)
-        found = self._service.silences.of_ticket(ticket.ticket_id)
-        return Question(
-            title="End the silence?",
-            lead=f"{found.by or 'Somebody'} made it: {found.comment}"
-            if found
-            else "No silence holds for it.",
-            back=f"/tickets/{ticket.ticket_id}",
-            facts=self._facts(ticket),
-            hidden={"silence": found.silence_id} if found else {},
-            buttons=(Button(label="End it"),) if found else (),
-        )
+async def _ask_unacknowledge(service: Service, given: Given) -> Question:
+    ticket = await _find(service, given)
+    has = ticket.live and ticket.status is TicketStatus.ACKNOWLEDGED
+    who = ticket.acknowledged_by
+    return Question(
+        title="Withdraw this acknowledgement?",
+        lead=f"Acknowledged by {who}. Reminders start again." if has else "The ticket is not acknowledged.",
+        back=f"/tickets/{ticket.ticket_id}",
+        facts=_facts(service, ticket),
+        buttons=(Button(label="Unacknowledge"),) if has else (),
+    )
 
-    async def unsilence(self, form: Given, by: str) -> Done:
-        peer = await self._service.silences.expire(form.get("silence", ""))
-        return Done(place=f"/tickets/{part(form['id'])}", words=f"The silence has ended at {peer}.")
+
+async def _unacknowledge(service: Service, form: Given, by: str) -> Done:
+    ticket = await service.tickets.unacknowledge(form["id"], by=by, via=Way.PAGE)
+    return Done(
+        place=f"/tickets/{ticket.ticket_id}",
+        words="The acknowledgement was withdrawn. Reminders start again.",
+    )
+
+
+# -- silences -------------------------------------------------------------------------------------
+
+
+async def _ask_silence(service: Service, given: Given) -> Question:
+    ticket = await _find(service, given)
+    may = can_be_silenced(ticket)
+    return Question(
+        title="Silence this ticket?",
+        lead="No notifications are sent for a while, whatever its severity, nor for other tickets of its "
+        "worker with this cause. If you are working on it, acknowledge it instead."
+        if may
+        else "There is nothing to silence: it sends no notifications.",
+        back=f"/tickets/{ticket.ticket_id}",
+        facts=_facts(service, ticket),
+        fields=(_HOURS, _COMMENT),
+        buttons=(Button(label="Silence"),) if may else (),
+    )
+
+
+async def _silence(service: Service, form: Given, by: str) -> Done:
+    try:
+        seconds = float(form.get("hours", "")) * 3600
+    except ValueError:
+        raise IncompleteFormError("Hours: enter a number, such as 2.") from None
+    request = checked(Silenced, ticket_id=form["id"], seconds=seconds, comment=form.get("comment", ""), by=by)
+    _, peer = await service.silences.add(
+        request.ticket_id,
+        by=redact(request.by, 100),
+        comment=f"{redact(request.comment, 1000)} (ticket {request.ticket_id})",
+        seconds=request.seconds,
+    )
+    return Done(
+        place=f"/tickets/{part(request.ticket_id)}",
+        words=f"Silenced at {peer} for {ago(request.seconds)}.",
+    )
+
+
+async def _ask_unsilence(service: Service, given: Given) -> Question:
+    ticket = await _find(service, given)
+    found = service.silences.of_ticket(ticket.ticket_id)
+    return Question(
+        title="End the silence?",
+        lead=f"Created by {found.by or 'an unknown user'}: {found.comment}"
+        if found
+        else "The ticket is not silenced.",
+        back=f"/tickets/{ticket.ticket_id}",
+        facts=_facts(service, ticket),
+        hidden={"silence": found.silence_id} if found else {},
+        buttons=(Button(label="End silence"),) if found else (),
+    )
+
+
+async def _unsilence(service: Service, form: Given, by: str) -> Done:
+    peer = await service.silences.expire(form.get("silence", ""))
+    return Done(place=f"/tickets/{part(form['id'])}", words=f"The silence has ended at {peer}.")
+
+
+TICKET_ACTS: Final = (
+    Act(path="/tickets/{id}/acknowledge", ask=_ask_acknowledge, do=_acknowledge),
+    Act(path="/tickets/{id}/unacknowledge", ask=_ask_unacknowledge, do=_unacknowledge),
+    Act(path="/tickets/{id}/resolve", ask=_ask_resolve, do=_resolve),
+    Act(path="/tickets/{id}/silence", ask=_ask_silence, do=_silence),
+    Act(path="/tickets/{id}/unsilence", ask=_ask_unsilence, do=_unsilence),
+)

@@ -1,4 +1,4 @@
-"""What the console's pages show of one worker, of breakers and of recoveries, as plain values."""
+"""Values of the pages of a worker, of breakers and of recoveries."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from queenright.server.views.words import ago, clock_time
 
 _A_DAY: Final = 86_400.0
 _HISTORY: Final = 40
-_LOOKED_AT: Final = 3 * _HISTORY
-"""Entries of a history; of what was done there are two, one of which is shown."""
+_HISTORY_READ: Final = 3 * _HISTORY
+"""Entries to read: an intervention has two, one of which is shown."""
 _SESSIONS: Final = 20
 BREAKERS: Final = 300
-"""Circuit breakers on a page; a fleet has thousands, and nearly all are closed."""
+"""Circuit breakers on a page; a fleet has thousands, most of them closed."""
 
 _ACTS: Final = {
     ActionKind.NUDGE: ("Nudge", "be nudged"),
-    ActionKind.ESCALATE: ("Ask the orchestrator", "be asked about"),
-    ActionKind.TERMINATE: ("Stop", "be stopped"),
-    ActionKind.RECOVER: ("Bring back", "be brought back"),
+    ActionKind.ESCALATE: ("Escalate", "be escalated"),
+    ActionKind.TERMINATE: ("Terminate", "be terminated"),
+    ActionKind.RECOVER: ("Recover", "be recovered"),
 }
 
 
 async def agent_values(service: Service, agent_id: str, session_id: str | None) -> dict[str, Any]:
     """
-    Return what a worker's page shows.
+    Return the values of a worker's page.
 
     Raises:
-        AgentNotFoundError: No such worker is known.
+        AgentNotFoundError: The worker is unknown.
         StoreError: Its history cannot be read.
     """
     health = await service.health.get_agent_health(agent_id, session_id)
     worker = service.monitor.get(agent_id, health.session_id)
-    assert worker is not None  # it was there just now, and nobody had the loop since
+    assert worker is not None  # nothing was awaited since it was found
     now = service.clock()
     row = agent_row(worker, now)
     sessions = sorted(service.monitor.of_agent(agent_id), key=lambda w: w.vitals.last_event, reverse=True)
@@ -53,7 +53,7 @@ async def agent_values(service: Service, agent_id: str, session_id: str | None) 
     breakers = sorted(health.circuit_breakers, key=lambda b: (b.state.value == "closed", b.name))
     recoveries = [one for one in service.recoveries.latest if one.agent_id == agent_id]
     acts = _acts(service, worker)
-    history = await service.health.get_health_history(agent_id, _A_DAY, limit=_LOOKED_AT)
+    history = await service.health.get_health_history(agent_id, _A_DAY, limit=_HISTORY_READ)
     events = [_event(one, agent_id) for one in reversed(history)]
     return {
         "agent": row,
@@ -77,7 +77,7 @@ async def agent_values(service: Service, agent_id: str, session_id: str | None) 
 
 
 def breakers_values(service: Service, name: str) -> dict[str, Any]:
-    """Return what the breakers' page shows: all, or those with ``name`` in theirs."""
+    """Return the values of the breakers' page: all, or those with ``name`` in their name."""
     known: Sequence[BreakerStatus] = service.breakers.all()
     wanted = [one for one in known if one.name == name] or [
         one for one in known if name.casefold() in one.name.casefold()
@@ -98,18 +98,18 @@ def _troubled(one: BreakerStatus) -> bool:
 
 
 def recoveries_values(service: Service, found: Sequence[Recovery]) -> dict[str, Any]:
-    """Return what the recoveries' page shows."""
+    """Return the values of the recoveries' page."""
     now = service.clock()
     limits = service.settings.health_monitoring.recovery
     return {
-        "rows": [recovery_row(one, now) | {"by": one.by, "from": one.from_checkpoint or ""} for one in found],
+        "rows": [(recovery_row(one, now), one.by) for one in found],
         "per_task": limits.max_attempts_per_task,
         "per_hour": limits.max_attempts_per_hour,
     }
 
 
 def _acts(service: Service, worker: WorkerHealth) -> list[Mapping[str, Any]]:
-    """Return what can be done to a worker: where, and why not, if it cannot now."""
+    """Return the actions on a worker with their links, and why one is not possible now."""
     v = worker.vitals
     who = f"agent={part(v.agent_id)}&session={part(v.session_id)}"
     kinds = [ActionKind.RECOVER] if v.ended else [ActionKind.NUDGE, ActionKind.ESCALATE, ActionKind.TERMINATE]
@@ -156,7 +156,7 @@ def _ago(moment: float | None, now: float) -> str:
 
 
 def _dashboard(template: str, agent_id: str, session_id: str) -> str:
-    """Return the address of a worker's dashboard; empty if it needs more than a worker."""
+    """Return the URL of a worker's dashboard; empty if the template needs a ticket or a trace."""
     if "{ticket_id}" in template or "{trace_id}" in template:
         return ""
     return template.format(agent=quote(agent_id, safe=""), session_id=quote(session_id, safe=""))

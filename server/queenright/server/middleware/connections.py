@@ -1,8 +1,8 @@
 """
-The connections of one port: how many there may be, how long a client may hold one and ask nothing, and how
-large the head of a request may be.
+Limits of the connections of one port: their number, their idle time, and the size of a request's head.
 
-Descriptors are the process's: what clients hold, the store, the judge and the outbox cannot open.
+File descriptors are shared by the process: those that clients hold are not available to the store, the judge
+and the outbox.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ from queenright.server.access.addresses import network_of
 _log = logging.getLogger(__name__)
 
 ABORT: Final = "queenright.abort"
-"""In a request's ``extensions``: a function that breaks off its connection, with what is still to be sent."""
+"""Key in a scope's ``extensions``: a function that aborts the connection and drops what is not yet sent."""
 
 HEADERS_SECONDS: Final = 10.0
 BODY_SECONDS: Final = 35.0
-"""The OTLP receiver gives a body 30 s, and answers; this is for whoever waits for one without a limit."""
+"""Longer than the 30 s of the OTLP receiver, which responds by itself."""
 ANSWER_SECONDS: Final = 30.0
-"""How long a client may take to receive the end of an answer, and to ask again or let go."""
+"""How long a client may take to receive the end of a response and to send another request."""
 
 HEAD_BYTES: Final = 64 * 1_024
-"""What the URL and the headers of a request may have; the same of trailers, and of what precedes a chunk."""
+"""Limit of the URL and the headers of a request; also of trailers, and of the head of a chunk."""
 URL_BYTES: Final = 16 * 1_024
 MOST_HEADERS: Final = 200
 PIPELINED: Final = 16
-"""How many requests may wait on one connection for the answer to an earlier one."""
+"""Pipelined requests of one connection that may wait for an earlier response."""
 DROPPED_BYTES: Final = 1_048_576
-"""So much is read of what follows a refused request, so that its client reads the answers before it."""
+"""Bytes that are read after a refused request, so that its client receives the earlier responses."""
 SLICE_BYTES: Final = 16 * 1_024
-"""The parser gets so much at a time: a limit is passed by no more, whatever the size of a read."""
+"""Bytes that the parser gets at once, so that a limit is exceeded by no more than this."""
 _REFUSALS: Final = {
     400: "Invalid HTTP request received.",
     414: f"The URL is longer than {URL_BYTES} bytes. Send a shorter one.",
-    431: f"More than {MOST_HEADERS} headers, or {HEAD_BYTES} bytes of URL and headers. Send fewer or less.",
+    431: f"More than {MOST_HEADERS} headers, or {HEAD_BYTES} bytes of URL and headers. Send less.",
 }
 
 SHARE: Final = 4
-"""A port may have one in so many descriptors; half of them all stay for the service itself."""
+"""A port may use one in this many descriptors; half of all remain for the service itself."""
 MOST: Final = 10_000
 _SWEEP_SECONDS: Final = 1.0
 _LOG_SECONDS: Final = 60.0
 
 
 def raise_descriptor_limit() -> None:
-    """Let this process open as many files and connections as it is allowed to. Once a process."""
+    """Raise the soft limit of open files to the hard limit. Call once per process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # macOS says "no limit" and then refuses it.
+    # macOS reports no limit and then refuses that value.
     wanted = 65_536 if hard == resource.RLIM_INFINITY else hard
     if soft != resource.RLIM_INFINITY and soft < wanted:
         try:
@@ -70,7 +70,7 @@ def raise_descriptor_limit() -> None:
 
 
 def connection_limit() -> int:
-    """Return how many connections one port may have."""
+    """Return the maximum number of connections of one port."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST if soft == resource.RLIM_INFINITY else max(16, min(MOST, soft // SHARE))
 
@@ -79,13 +79,13 @@ class Connections:
     """
     The connections of one port.
 
-    A connection waits while its client has not sent a whole request: it is idle, or its headers or its body
-    have not arrived. When a connection comes and the port has all that it may have, the network that holds
-    the most gives up the one that has waited longest; if none of that network waits, the new one is refused.
+    A connection waits while its client has not sent a complete request. When the port is full and a new
+    connection arrives, the longest-waiting connection of the network that holds the most is aborted; if none
+    of that network waits, the new connection is refused.
 
     Args:
-        limit: How many there may be at one time.
-        clock: Seconds that only rise.
+        limit: The maximum number of connections.
+        clock: Monotonic seconds.
     """
 
     def __init__(self, limit: int, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -102,7 +102,7 @@ class Connections:
         return sum(self._open.values())
 
     def opened(self, connection: GuardedProtocol) -> bool:
-        """Take a new connection in; False if there is no room for it."""
+        """Add a new connection; return False if there is no room for it."""
         has_room = len(self) < self._limit or self._make_room()
         if has_room:
             network = connection.network
@@ -111,7 +111,7 @@ class Connections:
         return has_room
 
     def closed(self, connection: GuardedProtocol) -> None:
-        """Forget a connection that was taken in."""
+        """Remove a connection that was added."""
         self.serve(connection)
         network = connection.network
         self._open[network] -= 1
@@ -119,7 +119,7 @@ class Connections:
             del self._open[network]
 
     def wait(self, connection: GuardedProtocol, seconds: float) -> None:
-        """Note that a connection waits for its client from now on, at most so long."""
+        """Note that a connection waits for its client, at most this long."""
         self._due[connection] = self._clock() + seconds
         self._waiting.setdefault(connection.network, {}).setdefault(connection)
 
@@ -128,7 +128,7 @@ class Connections:
         return connection in self._due
 
     def serve(self, connection: GuardedProtocol) -> None:
-        """Note that a connection waits for its client no more."""
+        """Note that a connection no longer waits for its client."""
         self._due.pop(connection, None)
         waiting = self._waiting.get(connection.network)
         if waiting is not None:
@@ -137,13 +137,13 @@ class Connections:
                 del self._waiting[connection.network]
 
     def sweep(self) -> None:
-        """Break off what has waited too long."""
+        """Abort the connections that have waited too long."""
         now = self._clock()
         for connection, due in list(self._due.items()):
             if due > now:
                 continue
             if connection.flow.read_paused and not connection.transport.is_closing():
-                # It is not the client that is slow: nothing is read from it just now.
+                # The client is not slow: reading from it is paused.
                 self._due[connection] = now + HEADERS_SECONDS
             else:
                 self.expired += 1
@@ -151,7 +151,7 @@ class Connections:
 
     @contextmanager
     def sweeping(self) -> Iterator[None]:
-        """Sweep every second, for as long as the block lasts."""
+        """Sweep every second within the block."""
 
         async def sweep() -> None:
             while True:
@@ -172,7 +172,7 @@ class Connections:
         if now - self._logged >= _LOG_SECONDS:
             self._logged = now
             _log.warning(
-                "a port has its %d connections, most from %s, and takes others for those that wait",
+                "a port has reached %d connections, most from %s; idle ones are aborted for new ones",
                 len(self),
                 network,
             )
@@ -183,19 +183,18 @@ class Connections:
 
 
 class _LimitError(Exception):
-    """Raised in the parser's callbacks, to make it stop at once."""
+    """Raised in the parser's callbacks to stop it at once."""
 
 
 class GuardedProtocol(HttpToolsProtocol):
     """
-    uvicorn's HTTP, with limits.
+    uvicorn's HTTP protocol with limits on the time and the size of requests, and on pipelining.
 
-    What a client sends has to arrive in time, heads of requests and pipelines have a largest size, and an app
-    can break its connection off.
+    An app can abort its connection through ``ABORT``.
     """
 
     network: str = ""
-    _taken = False
+    _is_added = False
     _is_refused = False
     _status = 400
     _head_bytes = 0
@@ -207,22 +206,22 @@ class GuardedProtocol(HttpToolsProtocol):
         self._all = connections
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request, if there is room."""
+        """Wait for a request, if there is room."""
         super().connection_made(transport)
         self.network = network_of(self.client[0]) if self.client else ""
-        self._taken = self._all.opened(self)
-        if not self._taken:
+        self._is_added = self._all.opened(self)
+        if not self._is_added:
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give the place back."""
-        self._give_back()
+        """Free the place of the connection."""
+        self._free_place()
         super().connection_lost(exc)
         self._previous = None
-        self.pipeline.clear()  # they refer to this connection, and would wait for the garbage collector
+        self.pipeline.clear()  # breaks reference cycles with this connection
 
     def data_received(self, data: bytes) -> None:
-        """Read on; whatever is not the whole of a request's headers is waited for."""
+        """Parse what has arrived; wait for the rest of an incomplete head."""
         for start in range(0, len(data), SLICE_BYTES):
             if self.transport.is_closing():
                 return
@@ -235,14 +234,14 @@ class GuardedProtocol(HttpToolsProtocol):
             if self._head_bytes > HEAD_BYTES and not self._is_refused:
                 self._status = 431
                 self.send_400_response("")
-        if self._taken and self._is_idle() and not self._all.waits(self):
+        if self._is_added and self._is_idle() and not self._all.waits(self):
             self._all.wait(self, HEADERS_SECONDS)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what the client sends, and close the connection once earlier requests are answered."""
         self._is_refused = True
         if self.pipeline and self.cycle.more_body:
-            # It waits for its turn, and the rest of its body will not come.
+            # It waits for its turn, and the rest of its body will not arrive.
             self.pipeline.popleft()
             self.cycle = cast("RequestResponseCycle", self._previous)
         if not self._is_idle() and not self.cycle.more_body:
@@ -258,53 +257,53 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Log nothing: the request is answered as any other, and everybody can ask for an upgrade."""
+        """Log nothing: anyone can request an upgrade, and the request is served as any other."""
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the URL."""
+        """Add a part of the URL."""
         super().on_url(url)
         if len(self.url) > URL_BYTES:
             self._status = 414
             raise _LimitError
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, or a trailer."""
+        """Add a header or a trailer."""
         if len(self.headers) >= MOST_HEADERS:
             self._status = 431
             raise _LimitError
         super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body, whose size is the app's to limit."""
+        """Add a part of the body, whose size the app limits."""
         self._head_bytes = 0
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
-        """Begin the request, which does not run before this returns."""
+        """Start the request; the app runs after this returns."""
         if len(self.pipeline) >= PIPELINED:
             raise _LimitError
         self._head_bytes = 0
         self._previous = self.cycle
         super().on_headers_complete()
-        if self._taken:
+        if self._is_added:
             self._all.wait(self, BODY_SECONDS)
         cast("dict[str, Any]", self.scope).setdefault("extensions", {})[ABORT] = self.transport.abort
 
     def on_message_complete(self) -> None:
-        """Wait no more: the request is there."""
+        """Stop waiting: the request is complete."""
         self._head_bytes = 0
         self._all.serve(self)
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, or for the client to take the end of this one."""
+        """Wait for the next request, or for the client to receive the end of this response."""
         super().on_response_complete()
-        if self._taken and self._is_idle():
+        if self._is_added and self._is_idle():
             self._all.wait(self, ANSWER_SECONDS)
 
     def abort(self) -> None:
-        """Break the connection off, and give its place to another at once."""
-        self._give_back()
+        """Abort the connection and free its place at once."""
+        self._free_place()
         self.transport.abort()
 
     def _drop(self, size: int) -> None:
@@ -315,7 +314,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def _is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
-    def _give_back(self) -> None:
-        if self._taken:
-            self._taken = False
+    def _free_place(self) -> None:
+        if self._is_added:
+            self._is_added = False
             self._all.closed(self)

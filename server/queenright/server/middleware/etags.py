@@ -1,18 +1,23 @@
 """
-``ETag`` on what is polled: who has it already is answered 304, without the whole of it.
+``ETag`` on responses that clients poll: a client that has the current one gets 304 without a body.
 
-What says how long ago something was changes with the clock alone; what is left is what a tag stands for,
-and it is weak therefore. Everything else counts: a tag cannot be behind what it stands for.
+The tag of a response is a hash of its body. A response that says how long ago something was would have a new
+tag every second: its route calls ``set_etag``, which leaves those fields out, so that the tag is a weak one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from typing import Final
+from typing import Final, TypeVar
 
+from fastapi import Response
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from queenright.api.wire import Wire, relative_fields
+
+M = TypeVar("M", bound=Wire)
 
 _POLLED: Final = re.compile(
     r"/api/(?:status|version|settings|emergency-stop"
@@ -21,83 +26,75 @@ _POLLED: Final = re.compile(
 )
 _UNTAGGED: Final = re.compile(r"/(?:events|instructions)$")
 """Streams, and what is fetched once."""
-_OF_THE_CLOCK: Final = re.compile(
-    rb'"(?:age|now|up_for|state_for|active_ago|progress_ago|trouble_for|acted_ago|half_open_in|when)":"[^"]*"'
-    rb'|"(?:free_at|uptime_seconds)":[-0-9.e+]+'
-)
-"""In JSON, a quote within a text has a backslash before it: this finds nothing that somebody said."""
 _TAG: Final = re.compile(r'(?:W/)?("[^"]*")')
 
 
-class Etags:
-    """ASGI middleware: tags answers to GET, and answers 304 to who has one of that tag."""
+def set_etag(response: Response, model: M) -> M:
+    """Set the ``ETag`` of a response from its model without the fields that are relative to now."""
+    response.headers["ETag"] = etag_of(model.model_dump_json(exclude=relative_fields(type(model))).encode())
+    return model
+
+
+def etag_of(body: bytes) -> str:
+    """Return the tag of a body."""
+    return f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+
+
+class ETagMiddleware:
+    """
+    ASGI middleware that tags responses to GET, and responds with 304 to a client that has the current one.
+
+    Args:
+        app: The app behind it.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Tag an answer that is polled, and pass on any other."""
+        """Tag the response of a path that is polled; pass on any other."""
         if scope["type"] != "http" or scope["method"] != "GET" or not is_polled(scope["path"]):
             await self._app(scope, receive, send)
             return
-        has = Headers(scope=scope).get("if-none-match", "")
+        known = Headers(scope=scope).get("if-none-match", "")
         start: Message | None = None
 
-        async def tagging(message: Message) -> None:
+        async def send_tagged(message: Message) -> None:
             nonlocal start
-            if message["type"] == "http.response.start":
-                start = message
-                if not _taggable(message):
-                    start = None
-                    await send(message)
+            if message["type"] == "http.response.start" and _is_taggable(message):
+                start = message  # until the body shows whether it comes in one part
                 return
-            if start is None:
-                await send(message)
-                return
-            begun, start = start, None
-            if message.get("more_body", False):  # it comes in parts: its tag would come too late
-                await send(begun)
-            else:
-                body = message.get("body", b"")
-                message = {**message, "body": _tagged(begun, body, has)}
-                await send(begun)
+            if start is not None:
+                if not message.get("more_body", False):
+                    message = {**message, "body": _tag(start, message.get("body", b""), known)}
+                await send(start)
+                start = None
             await send(message)
 
-        await self._app(scope, receive, tagging)
+        await self._app(scope, receive, send_tagged)
 
 
 def is_polled(path: str) -> bool:
-    """Return whether answers to GETs of a path have a tag."""
+    """Return whether responses to GET requests of a path have a tag."""
     return _POLLED.fullmatch(path) is not None and _UNTAGGED.search(path) is None
 
 
-def tag_of(body: bytes) -> str:
-    """Return the tag of an answer in JSON."""
-    return weak_tag(_OF_THE_CLOCK.sub(b"", body))
+def matches(known: str, tag: str) -> bool:
+    """Return whether a tag is among those of an ``If-None-Match``, weak or not."""
+    return known.strip() == "*" or tag.removeprefix("W/") in _TAG.findall(known)
 
 
-def weak_tag(*parts: bytes) -> str:
-    """Return the tag of an answer whose parts are these, without what is of the clock."""
-    return f'W/"{hashlib.blake2b(bytes(1).join(parts), digest_size=12).hexdigest()}"'
-
-
-def matches(has: str, tag: str) -> bool:
-    """Return whether one of the tags of an ``If-None-Match`` is this one, weak or not."""
-    return has.strip() == "*" or tag.removeprefix("W/") in _TAG.findall(has)
-
-
-def _taggable(start: Message) -> bool:
+def _is_taggable(start: Message) -> bool:
     headers = Headers(raw=start["headers"])
     return start["status"] == 200 and headers.get("content-type", "").startswith("application/json")
 
 
-def _tagged(start: Message, body: bytes, has: str) -> bytes:
-    """Tag what an answer begins with; return what is sent of its body."""
+def _tag(start: Message, body: bytes, known: str) -> bytes:
+    """Tag the start of a response; return the body to send."""
     headers = MutableHeaders(scope=start)
-    tag = headers.get("ETag") or tag_of(body)
-    headers["ETag"] = tag
+    tag = headers.setdefault("ETag", etag_of(body))
     headers.setdefault("Cache-Control", "private, no-cache")
-    if not matches(has, tag):
+    if not matches(known, tag):
         return body
     start["status"] = 304
     for name in ("content-length", "content-type"):

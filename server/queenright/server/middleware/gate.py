@@ -1,9 +1,9 @@
 """
-The gate before the API: who may ask, by what name, and how much may be said.
+Checks of every request before authentication: its origin, its host, and its size.
 
-A browser asks on behalf of whatever page it shows. So other sites' pages may change nothing (``Origin``); and
-while we listen on loopback only, nobody may call us by a name of another site, which its owner can let point
-here to read along (DNS rebinding; ``Host``).
+A browser sends requests on behalf of any page that it shows. A page of another site must not change anything
+(``Origin``). While the service listens on loopback only, a request for another host name is refused, as its
+owner could point that name here and read the responses (DNS rebinding; ``Host``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from queenright.server.routes.problems import problem
 
 MAX_BODY: Final = 1 << 20
 MAX_VALUES: Final = 30_000
-"""Values of JSON in a body: its opening brackets, commas and colons. To parse them takes up to 30 ms."""
+"""Opening brackets, commas and colons of JSON in a body. Parsing that many takes up to 30 ms."""
 _CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/?#@\\]+)(?::\d*)?")
@@ -33,11 +33,11 @@ _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/?#@\\]+)(?::\d*)?")
 
 def names_of(*places: str, bound: str) -> frozenset[str] | None:
     """
-    Return by which names, besides those of loopback, a service may be called; None if any will do.
+    Return the host names, besides those of loopback, that the service accepts; None if it accepts any.
 
     Args:
-        places: Names, addresses, or URLs that the settings call this service by.
-        bound: The address it listens on. On any but loopback there may be names that no setting knows.
+        places: Names, addresses, or URLs of this service in the settings.
+        bound: The address it listens on. Other addresses than loopback may have names that no setting lists.
     """
     if not is_loopback(bound):
         return None
@@ -47,11 +47,11 @@ def names_of(*places: str, bound: str) -> frozenset[str] | None:
 
 class Gate:
     """
-    ASGI middleware that refuses before anything is done.
+    ASGI middleware that checks the origin, the host and the size of a request, and adds security headers.
 
     Args:
-        app: What is behind it.
-        names: By what it may be called besides loopback's names; None: by any.
+        app: The app behind it.
+        names: The host names to accept besides those of loopback; None accepts any.
         limit: The longest body, in bytes, with or without a ``Content-Length``.
     """
 
@@ -61,37 +61,37 @@ class Gate:
         self._limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or pass it on."""
+        """Refuse a request, or pass it on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
 
-        async def sending(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 set_security_headers(MutableHeaders(scope=message))
             await send(message)
 
         headers = Headers(scope=scope)
-        refused = (
+        refusal = (
             misnamed(headers.getlist("host"), self._names)
             or foreign(scope["method"], headers)
             or self._too_long(headers)
             or nul_in(scope["path"], scope["query_string"])
         )
-        if refused is not None:
-            await problem(*refused)(scope, receive, sending)
+        if refusal is not None:
+            await problem(*refusal)(scope, receive, send_with_headers)
         else:
-            await self._app(scope, _Counted(receive, self._limit), sending)
+            await self._app(scope, _LimitedBody(receive, self._limit), send_with_headers)
 
     def _too_long(self, headers: Headers) -> tuple[int, str] | None:
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self._limit:
-            return 413, f"the body has {length} bytes; {self._limit} are allowed"
+            return 413, f"the body has {length} bytes; at most {self._limit} are allowed"
         return None
 
 
-class _Counted:
-    """Receives a body that does not say how long it is, and no more of it, or in it, than is allowed."""
+class _LimitedBody:
+    """Receives a body; raises ``HTTPException`` if it is too long or holds too many values."""
 
     def __init__(self, receive: Receive, limit: int) -> None:
         self._receive = receive
@@ -105,8 +105,8 @@ class _Counted:
             part = message.get("body", b"")
             self._left -= len(part)
             if self._left < 0:
-                # Whoever reads the body passes this on, and no other exception.
-                raise HTTPException(413, f"the body is longer than {self._limit} bytes, which are allowed")
+                # FastAPI passes on this exception from reading a body, and no other.
+                raise HTTPException(413, f"the body is longer than {self._limit} bytes; send less at once")
             self._parts.append(part)
             if not message.get("more_body", False):
                 _check(b"".join(self._parts))
@@ -115,7 +115,7 @@ class _Counted:
 
 
 def _check(body: bytes) -> None:
-    """Refuse a body that would take long to parse, whatever it says that it is."""
+    """Raise ``HTTPException`` for a body that would take long to parse, whatever its Content-Type."""
     try:
         check_json_size(body, MAX_VALUES)
     except JsonSizeError as error:
@@ -128,12 +128,12 @@ def misnamed(
     hosts: Iterable[str], names: frozenset[str] | None, *, setting: str = "alerting.console_url"
 ) -> tuple[int, str] | None:
     """
-    Return the refusal of a request that calls us by a name which is not ours; ports do not matter.
+    Return the refusal of a request for a host name that is not ours; ports are ignored.
 
     Args:
-        hosts: What its ``Host`` headers say.
-        names: By what we may be called besides loopback's names; None: by any.
-        setting: Where to say that a name is ours.
+        hosts: Its ``Host`` headers.
+        names: The host names to accept besides those of loopback; None accepts any.
+        setting: The setting that adds a name.
     """
     if names is None:
         return None
@@ -142,31 +142,31 @@ def misnamed(
         called = found[1].strip("[]").rstrip(".").lower() if found else ""
         if not (is_loopback(called) or called in names):
             return 403, (
-                f"this service listens on this machine alone, and is not called {redact(host, 100)!r}; "
-                f"use 127.0.0.1 or localhost, or say in {setting} by which name it is reached"
+                f"this service listens on loopback only and does not accept the host {redact(host, 100)!r}; "
+                f"use 127.0.0.1 or localhost, or set {setting} to the name that it is reached by"
             )
     return None
 
 
 def nul_in(path: str, query: bytes) -> tuple[int, str] | None:
     """
-    Return the refusal of a request with a NUL in its address: PostgreSQL cannot be asked for such a name.
+    Return the refusal of a request with a NUL in its URL: PostgreSQL does not accept such a name.
 
     Args:
         path: Decoded, as ASGI gives it.
-        query: As it came.
+        query: Undecoded.
     """
     for where, found in (("path", "\0" in path), ("query", b"%00" in query or b"\0" in query)):
         if found:
-            return 400, f"there is a NUL character (%00) in the {where}, and in no name there is one"
+            return 400, f"the {where} contains a NUL character (%00); NUL characters are not allowed in names"
     return None
 
 
 def foreign(method: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
     """
-    Return the refusal of a request that would change something and comes from another site's page.
+    Return the refusal of a request that would change something and comes from a page of another site.
 
-    A browser says where the page is from in ``Origin``; programs say nothing, and are let pass.
+    A browser sends the origin of the page in ``Origin``; programs send none and are let through.
     """
     origin = headers.get("origin")
     if method not in _CHANGING or origin is None:
@@ -176,7 +176,7 @@ def foreign(method: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
         return None
     return 403, (
         f"a page of {redact(origin, 100)} may not change anything here; "
-        f"behind a proxy, let it pass on the Host header (it is {redact(host, 100)!r})"
+        f"behind a proxy, make it forward the Host header (now {redact(host, 100)!r})"
     )
 
 

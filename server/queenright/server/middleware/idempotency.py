@@ -1,9 +1,9 @@
 """
-``Idempotency-Key``: an action that is asked for again, because its answer was lost, is not done again.
+``Idempotency-Key``: a request that is retried because its response was lost is executed once.
 
-The key is claimed in the store before anything is done, and the answer is kept there before it is sent: over
-a restart, too, the second asking gets the first one's answer. Of a request that a kill cut off in between,
-nobody can say whether it was done; whoever asks again is told so.
+The key is claimed in the store before the request is executed, and the response is stored before it is sent,
+so that a retry gets the first response after a restart, too. If the service is killed in between, the first
+request may have taken effect or not; the response to a retry says so.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from queenright.server.routes.problems import problem
 
 HEADER: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotent-Replayed"
-LONGEST: Final = 255
+MAX_LENGTH: Final = 255
 CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
-_KEY: Final = re.compile(rf"[\x21-\x7e]{{1,{LONGEST}}}")
-_UNKEPT: Final = frozenset({"content-length", "date", "server", "set-cookie"})
+_KEY: Final = re.compile(rf"[\x21-\x7e]{{1,{MAX_LENGTH}}}")
+_HEADERS_NOT_STORED: Final = frozenset({"content-length", "date", "server", "set-cookie"})
 _log = logging.getLogger(__name__)
 
 _Key = tuple[str, str]
@@ -42,8 +42,8 @@ class Idempotency:
     ASGI middleware before the routes under ``/api/``.
 
     Args:
-        app: What is behind it.
-        store: Where keys and answers are kept.
+        app: The app behind it.
+        store: Stores keys and responses.
         clock: Seconds since the epoch.
     """
 
@@ -51,124 +51,124 @@ class Idempotency:
         self._app = app
         self._store = store
         self._clock = clock
-        self._under_way: set[_Key] = set()
+        self._running: set[_Key] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Do a request with a key once, and pass on any other."""
+        """Execute a request with a key once; pass on any other."""
         if (
             scope["type"] != "http"
             or scope["method"] not in CHANGING
             or not scope["path"].startswith("/api/")
-            or not (said := Headers(scope=scope).getlist(HEADER))
+            or not (keys := Headers(scope=scope).getlist(HEADER))
         ):
             await self._app(scope, receive, send)
             return
-        if len(said) > 1 or not _KEY.fullmatch(said[0]):
-            refusal = f"{HEADER} must be given once, as 1 to {LONGEST} visible ASCII characters"
+        if len(keys) > 1 or not _KEY.fullmatch(keys[0]):
+            refusal = f"{HEADER} must be sent once, as 1 to {MAX_LENGTH} visible ASCII characters"
             await problem(400, refusal)(scope, receive, send)
             return
         try:
-            body = await _whole(receive)
+            body = await _read_body(receive)
         except HTTPException as error:
             await problem(error.status_code, str(error.detail))(scope, receive, send)
             return
-        except _GoneError:
+        except _ClientGoneError:
             return
-        await self._once((caller_of(HTTPConnection(scope)).key, said[0]), body, scope, receive, send)
+        await self._execute_once((caller_of(HTTPConnection(scope)).key, keys[0]), body, scope, receive, send)
 
-    async def _once(self, key: _Key, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        asked, now = _hash(scope, body), self._clock()
-        under_way = key in self._under_way
-        self._under_way.add(key)
+    async def _execute_once(self, key: _Key, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        digest, now = _hash(scope, body), self._clock()
+        is_running = key in self._running
+        self._running.add(key)
         try:
-            taken = await self._store.transact(lambda conn: claim(conn, *key, asked, now))
-            if taken is not None:
-                await self._again(taken, asked, under_way, scope, receive, send)
+            earlier = await self._store.transact(lambda conn: claim(conn, *key, digest, now))
+            if earlier is not None:
+                await self._respond_again(earlier, digest, is_running, scope, receive, send)
             else:
-                await self._do(key, scope, _again(body, receive), send)
+                await self._execute(key, scope, _replay_body(body, receive), send)
         except StoreError as error:
             await problem(503, f"nothing was done: {error}")(scope, receive, send)
         finally:
-            if not under_way:
-                self._under_way.discard(key)
+            if not is_running:
+                self._running.discard(key)
 
-    async def _again(
-        self, taken: Claim, asked: str, under_way: bool, scope: Scope, receive: Receive, send: Send
+    async def _respond_again(
+        self, earlier: Claim, digest: str, is_running: bool, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Answer a request whose key was used before."""
-        if taken.request != asked:
-            refusal = f"this {HEADER} was used for another request; each request needs a key of its own"
+        """Respond to a request whose key was used before."""
+        if earlier.request != digest:
+            refusal = f"this {HEADER} was used for another request; use a new key for each request"
             await problem(422, refusal)(scope, receive, send)
-        elif taken.answer is not None:
-            await _replay(taken.answer, send)
-        elif under_way:
-            response = problem(409, f"the request with this {HEADER} is still being done; ask again shortly")
+        elif earlier.answer is not None:
+            await _replay(earlier.answer, send)
+        elif is_running:
+            response = problem(409, f"the request with this {HEADER} is still running; retry shortly")
             response.headers["Retry-After"] = "1"
             await response(scope, receive, send)
         else:
             refusal = (
-                f"the first request with this {HEADER} was cut off by a stop of the service: it may be "
-                "done or not. Look whether it was; if not, ask with another key"
+                f"the service stopped during the first request with this {HEADER}, which may have taken "
+                "effect or not. Check; if it has not, send it with another key"
             )
             await problem(409, refusal)(scope, receive, send)
 
-    async def _do(self, key: _Key, scope: Scope, receive: Receive, send: Send) -> None:
-        """Do it, keep what it is answered, and only then answer."""
-        answer = _Held(send)
+    async def _execute(self, key: _Key, scope: Scope, receive: Receive, send: Send) -> None:
+        """Execute a request, store the response, and only then send it."""
+        held = _HeldResponse(send)
         try:
-            await self._app(scope, receive, answer)
+            await self._app(scope, receive, held)
         except Exception:
-            await self._let_go(key)
+            await self._release(key)
             raise
-        found = answer.answer
-        if found is None or found.status >= 500 or found.status == 429:
-            await self._let_go(key)
+        answer = held.answer
+        if answer is None or answer.status >= 500 or answer.status == 429:
+            await self._release(key)
         else:
             try:
-                await self._store.transact(lambda conn: keep(conn, *key, found))
+                await self._store.transact(lambda conn: keep(conn, *key, answer))
             except StoreError as error:
-                # It has been done, and that is what the caller must hear.
-                _log.error("the answer to a request with an %s could not be kept: %s", HEADER, error)
-        await answer.release()
+                # The request has taken effect, so that its response is sent all the same.
+                _log.error("the response to a request with an %s cannot be stored: %s", HEADER, error)
+        await held.release()
 
-    async def _let_go(self, key: _Key) -> None:
+    async def _release(self, key: _Key) -> None:
         try:
             await self._store.transact(lambda conn: release(conn, *key))
         except StoreError as error:
-            _log.error("an %s could not be let go of: %s", HEADER, error)
+            _log.error("an %s cannot be released: %s", HEADER, error)
 
 
-class _GoneError(Exception):
-    """Whoever asked has hung up before all was said."""
+class _ClientGoneError(Exception):
+    """Raised when the client disconnects before its body is complete."""
 
 
-async def _whole(receive: Receive) -> bytes:
+async def _read_body(receive: Receive) -> bytes:
     parts = []
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise _GoneError
+            raise _ClientGoneError
         parts.append(message.get("body", b""))
         if not message.get("more_body", False):
             return b"".join(parts)
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    """Return what gives a body that has been read, and after it what comes."""
-    said = False
+def _replay_body(body: bytes, receive: Receive) -> Receive:
+    """Return a callable that receives a body that was read already, and then what follows it."""
+    is_replayed = False
 
-    async def given() -> Message:
-        nonlocal said
-        if said:
+    async def receive_again() -> Message:
+        nonlocal is_replayed
+        if is_replayed:
             return await receive()
-        said = True
+        is_replayed = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return given
+    return receive_again
 
 
-class _Held:
-    """Takes an answer and holds it back; one that is a stream of events it passes on as it comes."""
+class _HeldResponse:
+    """Holds a response back; a stream of events is passed on as it comes."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -186,14 +186,14 @@ class _Held:
 
     @property
     def answer(self) -> Answer | None:
-        """What was answered; None if it was a stream, or nothing."""
+        """The response; None if it was a stream, or there was none."""
         if not self._messages:
             return None
         start, *rest = self._messages
         headers = Headers(raw=start["headers"]).items()
         return Answer(
             start["status"],
-            tuple((name, value) for name, value in headers if name not in _UNKEPT),
+            tuple((name, value) for name, value in headers if name not in _HEADERS_NOT_STORED),
             b"".join(message.get("body", b"") for message in rest),
         )
 
@@ -216,7 +216,7 @@ async def _replay(answer: Answer, send: Send) -> None:
 
 def _hash(scope: Scope, body: bytes) -> str:
     kind = Headers(scope=scope).get("content-type", "")
-    said = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in (
         scope["method"].encode(),
         scope["path"].encode(),
@@ -224,20 +224,20 @@ def _hash(scope: Scope, body: bytes) -> str:
         kind.encode(),
         body,
     ):
-        said.update(len(part).to_bytes(8, "big") + part)
-    return said.hexdigest()
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()
 
 
 def describe(schema: MutableMapping[str, Any]) -> None:
-    """Add the header, and what is answered because of it, to the operations of an OpenAPI document."""
+    """Add the header and its responses to the operations of an OpenAPI document."""
     header = {
         "name": HEADER,
         "in": "header",
         "required": False,
-        "schema": {"type": "string", "minLength": 1, "maxLength": LONGEST, "pattern": "^[\\x21-\\x7e]+$"},
+        "schema": {"type": "string", "minLength": 1, "maxLength": MAX_LENGTH, "pattern": "^[\\x21-\\x7e]+$"},
         "description": (
-            f"A name for this request, such as a UUID. Asked again with the same name within "
-            f"{KEPT_SECONDS / 3600:.0f} hours, it is not done again, and its first answer comes again, with "
+            f"A key for this request, such as a UUID. A request with the same key within "
+            f"{KEPT_SECONDS / 3600:.0f} hours is not executed again; its first response is repeated with "
             f"`{REPLAYED}: true`."
         ),
     }
@@ -251,8 +251,8 @@ def describe(schema: MutableMapping[str, Any]) -> None:
             if not any(one.get("name") == HEADER for one in parameters):
                 parameters.append(header)
             for status, why in (
-                ("400", f"The {HEADER} is none, or the request is refused."),
-                ("409", f"The request with this {HEADER} is still being done, or was cut off."),
+                ("400", f"The {HEADER} is malformed, or the request is refused."),
+                ("409", f"The request with this {HEADER} is still running, or was interrupted."),
                 ("422", f"The {HEADER} was used for another request, or the request is not valid."),
                 ("503", "Nothing was done: the store cannot be written to."),
             ):

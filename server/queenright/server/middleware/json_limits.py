@@ -1,4 +1,4 @@
-"""What JSON may hold: checked before it is parsed, as the parser holds the interpreter until it is done."""
+"""Limits of JSON, checked before it is parsed: the parser blocks the interpreter until it is done."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from queenright.instrumentation.errors import QueenrightError
 
 MAX_DEPTH: Final = 64
 MAX_DIGITS: Final = 400
-"""Digits of a number: the work of reading one grows with their square."""
+"""Digits of a number: the time to parse one grows with their square."""
 
 _OPENING: Final = frozenset(b"[{")
 _PART: Final = 256 * 1_024
-"""Bytes that are looked through at once: the interpreter is held meanwhile."""
+"""Bytes that one call scans, which blocks the interpreter."""
 _LONG_NUMBER: Final = re.compile(rb"(?<![0-9])[0-9]{%d}" % (MAX_DIGITS + 1))
 _SURROGATE: Final = re.compile(
     rb"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
@@ -31,16 +31,16 @@ class JsonFormatError(QueenrightError):
 
 def check_json_size(body: bytes | bytearray, max_values: int) -> None:
     """
-    Refuse JSON that would take long to parse. The work is bounded; texts cost next to nothing.
+    Refuse JSON that would take long to parse. The check takes bounded time; strings cost next to nothing.
 
     Args:
-        body: What is going to be parsed. It need not be JSON.
-        max_values: How many opening brackets, commas and colons it may have outside of texts.
+        body: The body to parse. It need not be JSON.
+        max_values: How many opening brackets, commas and colons it may have outside of strings.
 
     Raises:
         JsonSizeError: It has more.
         JsonFormatError: It is nested more than `MAX_DEPTH` deep, has a number of more than `MAX_DIGITS`
-            digits, or a NUL, as in UTF-16 and UTF-32, where texts end elsewhere.
+            digits, or contains a NUL byte, as UTF-16 and UTF-32 do.
     """
     if b"\0" in body:
         raise JsonFormatError(
@@ -53,11 +53,11 @@ def check_json_size(body: bytes | bytearray, max_values: int) -> None:
         and not _has_long_number(body)
     ):
         return
-    # Texts have such signs, too: now without them. JSON has at most one text more than it has signs.
-    rest, texts = _without_texts(body, max_values + 2)
+    # Strings contain such characters, too. JSON has at most one string more than it has separators.
+    rest, strings = _strip_strings(body, max_values + 2)
     opened = rest.count(b"[") + rest.count(b"{")
     closed = rest.count(b"]") + rest.count(b"}")
-    if max(opened + rest.count(b",") + rest.count(b":"), closed, texts - 1) > max_values:
+    if max(opened + rest.count(b",") + rest.count(b":"), closed, strings - 1) > max_values:
         raise JsonSizeError(f"the body holds more than {max_values} values")
     depth = 0
     for sign in rest.translate(None, _NO_BRACKETS):
@@ -68,14 +68,14 @@ def check_json_size(body: bytes | bytearray, max_values: int) -> None:
         raise JsonFormatError(f"the body has a number of more than {MAX_DIGITS} digits")
 
 
-def _without_texts(body: bytes | bytearray, most: int) -> tuple[bytearray, int]:
-    """Return what is outside of the texts, with a quote for each of them, and how many there are."""
+def _strip_strings(body: bytes | bytearray, most: int) -> tuple[bytearray, int]:
+    """Return a body with each string replaced by a quote, and how many strings it has."""
     outside = bytearray()
     start = quotes = 0
     while start < len(body) and quotes <= 2 * most:
         part = body[start : start + _PART]
         if (len(part) - len(part.rstrip(b"\\"))) % 2:
-            # A backslash and what it escapes stay together.
+            # Do not split an escape sequence.
             part = body[start : start + _PART + 1]
         start += len(part)
         pieces = part.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
@@ -93,8 +93,8 @@ def _has_long_number(text: bytes | bytearray) -> bool:
 
 def without_lone_surrogates(body: bytes | bytearray) -> bytes:
     """
-    Return JSON in which half a character is the replacement character.
+    Replace lone surrogates in JSON by the replacement character.
 
-    Programs in JavaScript send such halves where they cut a text in the middle of an emoji; UTF-8 has none.
+    JavaScript programs send them where they cut a string in the middle of an emoji; UTF-8 cannot encode them.
     """
     return _SURROGATE.sub(lambda found: found[1] or rb"\ufffd", body)

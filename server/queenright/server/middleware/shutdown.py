@@ -1,4 +1,4 @@
-"""What a request is answered that the end of the service cuts short."""
+"""Responses to requests that the shutdown of the service cancels."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from queenright.server.routes.problems import problem
 
 class ShutdownMiddleware:
     """
-    ASGI middleware: while the service stops, a request that is cancelled is answered 503, and no fault.
+    ASGI middleware that responds with 503 to a request that is cancelled while the service stops.
 
     Args:
-        app: What is behind it.
-        stopping: Whether the service stops.
+        app: The app behind it.
+        stopping: Returns whether the service is stopping.
     """
 
     def __init__(self, app: ASGIApp, *, stopping: Callable[[], bool]) -> None:
@@ -26,19 +26,19 @@ class ShutdownMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on."""
-        begun = False
+        has_started = False
 
-        async def sending(message: Message) -> None:
-            nonlocal begun
-            begun = True
+        async def send_and_note(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
             await send(message)
 
         try:
-            await self._app(scope, receive, sending)
+            await self._app(scope, receive, send_and_note)
         except asyncio.CancelledError:
             if scope["type"] != "http" or not self._stopping():
                 raise
-            if not begun:
-                said = problem(503, "the service is stopping; ask again when it is back")
-                set_security_headers(said.headers)
-                await said(scope, receive, send)
+            if not has_started:
+                response = problem(503, "the service is stopping; retry when it is back")
+                set_security_headers(response.headers)
+                await response(scope, receive, send)

@@ -1,53 +1,32 @@
 """
-The page about the API, from its OpenAPI document: what there is, and what role it takes.
+The page ``/docs``: the operations of the OpenAPI document and the role that each needs.
 
-Of our own making, without a script: what a page of another maker's scripts may do here, whoever is logged in
-may do, and those would come from somebody else's server.
+It has no script, so that no third-party code runs with the rights of whoever is signed in.
 """
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any, Final
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
-from jinja2 import Environment, FileSystemLoader, select_autoescape
 
-from queenright.server.access.caller import caller_of
-from queenright.server.console import forms
+from queenright.server.console.templates import render
 
-_PAGES: Final = Path(__file__).parents[1] / "pages"
+router = APIRouter(include_in_schema=False)
+
 _METHODS: Final = ("get", "post", "put", "delete")
-_HEADERS: Final = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'",
-    "Cache-Control": "no-store",
-}
 
 
-def add_api_page(app: FastAPI) -> None:
-    """Give the app the page ``/docs``."""
-    router = APIRouter(include_in_schema=False)
-    templates = Environment(loader=FileSystemLoader(_PAGES), autoescape=select_autoescape(default=True))
-
-    @router.get("/docs")
-    async def docs(request: Request) -> HTMLResponse:
-        text = templates.get_template("api.html").render(
-            here="/docs",
-            you=forms.known_as(request),
-            token=caller_of(request).name,
-            said=None,
-            groups=groups(app.openapi()),
-        )
-        return HTMLResponse(text, headers=_HEADERS)
-
-    app.include_router(router)
+@router.get("/docs")
+async def get_docs(request: Request) -> HTMLResponse:
+    """Return the page."""
+    return render(request, "api.html", groups=groups(request.app.openapi()))
 
 
 def groups(document: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return the operations of a document by their tag, as the page shows them."""
+    """Return the rows of the page by tag."""
     found: dict[str, list[dict[str, Any]]] = {}
     for path, operations in document.get("paths", {}).items():
         for method in _METHODS:
@@ -71,6 +50,6 @@ def groups(document: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
 
 
 def pieces(text: str) -> list[tuple[str, bool]]:
-    """Return a text in pieces, and whether each is code: what is between backticks, one or two."""
+    """Split a text into pieces, each with whether it is code (between one or two backticks)."""
     found = re.split(r"``?([^`]+)``?", text)
     return [(piece, bool(place % 2)) for place, piece in enumerate(found) if piece]

@@ -1,25 +1,26 @@
-"""Approvals over HTTP: what the queen asks for, and a person's word on it."""
+"""Approvals: the queen's requests to terminate a worker, and the operator's decision."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, FastAPI, Path, Request, Response
+from fastapi import APIRouter, Path, Request
 from pydantic import ConfigDict
 
 from queenright import api
-from queenright.health.interventions.approvals import ApprovalClosedError, ApprovalNotFoundError
 from queenright.server.access.caller import who, who_from
-from queenright.server.routes.openapi import says, to
-from queenright.server.routes.pagination import Cursor, Limit, as_json, page, place_of
-from queenright.server.routes.params import Body, By, Open, Text, answering
-from queenright.server.service import Service
+from queenright.server.routes.dependencies import ApprovalsDep
+from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.pagination import Cursor, Limit, page, place_of
+from queenright.server.routes.params import Body, By, Open, Text
 
-Id = Annotated[str, Path(description="Which request.")]
+router = APIRouter(prefix="/api/approvals", tags=["interventions"])
+
+ApprovalId = Annotated[str, Path(description="The request's id.")]
 
 
 class Word(Body):
-    """Who answers, and why."""
+    """The decision's author and reason."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"by": "ada", "reason": "it spends tokens"}]})
 
@@ -27,47 +28,46 @@ class Word(Body):
     reason: Text = ""
 
 
-def add_approvals_api(app: FastAPI, service: Service) -> None:
-    """Give the app the routes of approvals, and the status codes of what they refuse."""
-    app.add_exception_handler(ApprovalNotFoundError, answering(404))
-    app.add_exception_handler(ApprovalClosedError, answering(409))
-    router, approvals = APIRouter(), service.approvals
-
-    @router.get(
-        "/api/approvals",
-        **says(
-            "list_approvals",
-            api.ApprovalsPage,
-            links={
-                "approve": to("approve_termination", approval_id="approvals/0/approval_id"),
-                "deny": to("deny_termination", approval_id="approvals/0/approval_id"),
-            },
-        ),
+@router.get(
+    "",
+    **operation(
+        "list_approvals",
+        links={
+            "approve": to("approve_termination", approval_id="approvals/0/approval_id"),
+            "deny": to("deny_termination", approval_id="approvals/0/approval_id"),
+        },
+    ),
+)
+async def list_approvals(
+    approvals: ApprovalsDep, only_open: Open = False, limit: Limit = 100, cursor: Cursor = None
+) -> api.ApprovalsPage:
+    """List requests to terminate a worker, newest first; with ``open`` only the pending ones."""
+    before = place_of(cursor, "approvals", float, str)
+    return await page(
+        api.ApprovalsPage,
+        "approvals",
+        await approvals.history(limit=limit + 1, only_open=only_open, before=before),
+        limit,
+        row=api.Approval.of,
+        place=lambda one: (one.created_at, one.approval_id),
     )
-    async def history(only_open: Open = False, limit: Limit = 100, cursor: Cursor = None) -> Response:
-        """Requests to stop a worker, newest first; with ``open`` only those that are not over."""
-        before = place_of(cursor, "approvals", float, str)
-        found = await approvals.history(limit=limit + 1, only_open=only_open, before=before)
-        return await page(
-            "approvals", found, limit, row=as_json, place=lambda one: (one.created_at, one.approval_id)
-        )
 
-    @router.post(
-        "/api/approvals/{approval_id}/approve",
-        **says("approve_termination", api.Approval, status=202, refused=(404, 409)),
-    )
-    async def approve(request: Request, approval_id: Id, body: Word | None = None) -> Any:
-        """Stop the worker, as it was asked for; everything is looked at again first."""
-        given = body or Word()
-        return await approvals.approve(approval_id, by=who_from(request, given.by), reason=given.reason)
 
-    @router.post(
-        "/api/approvals/{approval_id}/deny",
-        **says("deny_termination", api.Approval, status=202, refused=(404, 409)),
-    )
-    async def deny(request: Request, approval_id: Id, body: Word | None = None) -> Any:
-        """Leave the worker alone."""
-        given = body or Word()
-        return await approvals.deny(approval_id, by=who(request, given.by), reason=given.reason)
+@router.post("/{approval_id}/approve", **operation("approve_termination", status=202, errors=(404, 409)))
+async def approve_termination(
+    request: Request, approvals: ApprovalsDep, approval_id: ApprovalId, body: Word | None = None
+) -> api.Approval:
+    """Terminate the worker as requested. Its state is checked again first."""
+    given = body or Word()
+    by = who_from(request, given.by)
+    return api.Approval.of(await approvals.approve(approval_id, by=by, reason=given.reason))
 
-    app.include_router(router, tags=["interventions"])
+
+@router.post("/{approval_id}/deny", **operation("deny_termination", status=202, errors=(404, 409)))
+async def deny_termination(
+    request: Request, approvals: ApprovalsDep, approval_id: ApprovalId, body: Word | None = None
+) -> api.Approval:
+    """Deny the request; the worker keeps running."""
+    given = body or Word()
+    by = who(request, given.by)
+    return api.Approval.of(await approvals.deny(approval_id, by=by, reason=given.reason))

@@ -1,24 +1,55 @@
-"""The way back over HTTP: Slack's clicks, PagerDuty's webhooks, and what Alertmanager says it told people."""
+"""Callbacks of Alertmanager, Slack and PagerDuty."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from fastapi import APIRouter, BackgroundTasks, FastAPI, HTTPException, Request
+from fastapi import APIRouter, BackgroundTasks, HTTPException, Request
 
 from queenright import api
-from queenright.alerting.callbacks.pagerduty import InvalidEventError
-from queenright.alerting.callbacks.signatures import InvalidSignatureError
-from queenright.alerting.callbacks.slack import InvalidInteractionError, post_reply
+from queenright.alerting.callbacks.slack import post_reply
 from queenright.alerting.config import TOLD_PATH
-from queenright.alerting.webhook import InvalidWebhookError
-from queenright.server.routes.openapi import says, takes
-from queenright.server.routes.params import answering
-from queenright.server.service import Service
-from queenright.server.webhooks.callbacks import CallbackNotConfiguredError
+from queenright.alerting.webhook import MAX_ALERTS, parse_webhook
+from queenright.server.routes.dependencies import ServiceDep
+from queenright.server.routes.openapi import operation, takes
 
-_SIGNED = {403: "It is not signed as it should be.", 404: "No secret is named in the settings."}
-_ANY = {"type": "object", "description": "Whatever else there is, is let pass."}
+router = APIRouter(tags=["callbacks"])
+
+_SYMPTOMS = {
+    "type": "object",
+    "required": ["version", "alerts"],
+    "properties": {
+        "version": {"const": "4"},
+        "alerts": {
+            "type": "array",
+            "maxItems": MAX_ALERTS,
+            "items": {
+                "type": "object",
+                "required": ["status", "labels"],
+                "properties": {
+                    "status": {"enum": ["firing", "resolved"]},
+                    "labels": {
+                        "type": "object",
+                        "required": ["alertname"],
+                        "properties": {
+                            "alertname": {"type": "string", "minLength": 1, "maxLength": 200},
+                            "agent": {"type": "string", "maxLength": 200},
+                        },
+                    },
+                },
+            },
+        },
+    },
+    "examples": [
+        {
+            "version": "4",
+            "status": "firing",
+            "alerts": [
+                {"status": "firing", "labels": {"alertname": "QueenrightStall", "agent": "researcher"}}
+            ],
+        }
+    ],
+}
+_SIGNED = {403: "The signature is missing or invalid.", 404: "The settings have no signing secret."}
+_ANY = {"type": "object", "description": "Other fields are ignored."}
 _TOLD = _ANY | {
     "required": ["version", "receiver", "groupKey", "alerts"],
     "properties": {
@@ -53,7 +84,7 @@ _TOLD = _ANY | {
 _CLICK = {
     "type": "object",
     "required": ["payload"],
-    "properties": {"payload": {"type": "string", "description": "JSON, as Slack writes it."}},
+    "properties": {"payload": {"type": "string", "description": "JSON, as Slack sends it."}},
     "examples": [{"payload": '{"type": "block_actions", "actions": []}'}],
 }
 _INCIDENT = _ANY | {
@@ -63,66 +94,72 @@ _INCIDENT = _ANY | {
 }
 
 
-def add_callbacks_api(app: FastAPI, service: Service) -> None:
-    """Give the app the routes of what comes back, and the status codes of what they refuse."""
-    for kind, status in (
-        (CallbackNotConfiguredError, 404),
-        (InvalidSignatureError, 403),
-        (InvalidInteractionError, 400),
-        (InvalidEventError, 400),
-        (InvalidWebhookError, 400),
-    ):
-        app.add_exception_handler(kind, answering(status))
-    app.include_router(_routes(service), tags=["the way back"])
+@router.post(
+    "/api/alertmanager/webhook",
+    **operation("record_symptoms", status=202),
+    openapi_extra=takes(_SYMPTOMS, what="Alertmanager's webhook payload."),
+)
+async def record_symptoms(request: Request, service: ServiceDep) -> api.SymptomsTaken:
+    """Receive symptom alerts from Alertmanager: they wake the judge and page nobody."""
+    symptoms = parse_webhook(await request.body())
+    for symptom in symptoms:
+        if symptom.status == "firing":
+            service.judging.wake(symptom.agent or None, reason=symptom.alertname)
+    return api.SymptomsTaken(symptoms=len(symptoms))
 
 
-def _routes(service: Service) -> APIRouter:
-    router, callbacks = APIRouter(), service.callbacks
+@router.post("/api/deadman", **operation("record_watchdog", status=204, description="The alert is recorded."))
+async def record_watchdog(service: ServiceDep) -> None:
+    """Receive the Watchdog alert through Prometheus and Alertmanager, which shows that the chain works."""
+    service.deadman_at = service.clock()
 
-    @router.post(
-        TOLD_PATH,
-        **says("record_told", api.ToldTaken, status=202),
-        openapi_extra=takes(_TOLD, what="What Alertmanager posts to a webhook."),
+
+@router.post(
+    TOLD_PATH,
+    **operation("record_told", status=202),
+    openapi_extra=takes(_TOLD, what="Alertmanager's webhook payload."),
+)
+async def record_told(request: Request, service: ServiceDep) -> api.ToldTaken:
+    """Receive what Alertmanager sent to a receiver for people, and record it for each ticket."""
+    noted = await service.callbacks.record_notification(await request.body())
+    if noted:
+        service.told.look()
+    return api.ToldTaken(noted=noted)
+
+
+@router.post(
+    "/api/slack/actions",
+    **operation("slack_action", errors=_SIGNED),
+    openapi_extra=takes(
+        _CLICK, media="application/x-www-form-urlencoded", what="An interaction payload of Slack."
+    ),
+)
+async def slack_action(request: Request, service: ServiceDep, tasks: BackgroundTasks) -> api.SlackReply:
+    """Receive a signed click on a button in Slack; Slack shows the reply."""
+    reply, reply_url = await service.callbacks.slack(
+        await request.body(),
+        timestamp=_single_header(request, "x-slack-request-timestamp"),
+        signature=_single_header(request, "x-slack-signature"),
     )
-    async def told(request: Request) -> dict[str, int]:
-        """For Alertmanager: a receiver for people was told. Noted for each ticket."""
-        noted = await callbacks.record_notification(await request.body())
-        if noted:
-            service.told.look()
-        return {"noted": noted}
-
-    @router.post(
-        "/api/slack/actions",
-        **says("slack_action", api.SlackReply, refused=_SIGNED),
-        openapi_extra=takes(_CLICK, media="application/x-www-form-urlencoded", what="A click, from Slack."),
-    )
-    async def slack(request: Request, later: BackgroundTasks) -> dict[str, Any]:
-        """For Slack: somebody clicked on a button. Signed; answered in words, which Slack shows."""
-        said, also_to = await callbacks.slack(
-            await request.body(),
-            timestamp=_one(request, "x-slack-request-timestamp"),
-            signature=_one(request, "x-slack-signature"),
-        )
-        if also_to:
-            later.add_task(post_reply, also_to, said)
-        return said
-
-    @router.post(
-        "/api/pagerduty/webhook",
-        **says("pagerduty_webhook", api.IncidentTaken, status=202, refused=_SIGNED),
-        openapi_extra=takes(_INCIDENT, what="An event of PagerDuty's webhooks, version 3."),
-    )
-    async def pagerduty(request: Request) -> dict[str, Any]:
-        """For PagerDuty: what became of an incident. Signed; says what was done about it."""
-        return await callbacks.pagerduty(
-            await request.body(), signatures=_one(request, "x-pagerduty-signature")
-        )
-
-    return router
+    if reply_url:
+        tasks.add_task(post_reply, reply_url, reply)
+    return api.SlackReply.model_validate(reply)
 
 
-def _one(request: Request, name: str) -> str:
-    """Return a header; which of two is meant, only a forger knows."""
+@router.post(
+    "/api/pagerduty/webhook",
+    **operation("pagerduty_webhook", status=202, errors=_SIGNED),
+    openapi_extra=takes(_INCIDENT, what="A webhook event of PagerDuty, version 3."),
+)
+async def pagerduty_webhook(request: Request, service: ServiceDep) -> api.IncidentTaken:
+    """Receive a signed change of a PagerDuty incident; return what was done."""
+    signatures = _single_header(request, "x-pagerduty-signature")
+    taken = await service.callbacks.pagerduty(await request.body(), signatures=signatures)
+    return api.IncidentTaken.model_validate(taken)
+
+
+def _single_header(request: Request, name: str) -> str:
+    """Return a header; a signed request that has it twice is forged."""
     values = request.headers.getlist(name)
     if len(values) > 1:
         raise HTTPException(400, f"the header {name} comes {len(values)} times; send it once")

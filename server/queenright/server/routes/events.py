@@ -1,4 +1,4 @@
-"""The event stream over HTTP: server-sent events that go on where they were (``Last-Event-ID``)."""
+"""Server-sent events, which a client resumes with ``Last-Event-ID``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, Final
 
-from fastapi import FastAPI, Header, HTTPException, Query, Request, Response
+from fastapi import APIRouter, Header, HTTPException, Query, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from queenright.health.audit_page import read_page
@@ -22,7 +22,8 @@ from queenright.runtime.events import EventType
 from queenright.server.access.addresses import is_loopback
 from queenright.server.access.caller import Caller, caller_of
 from queenright.server.middleware.connections import ABORT
-from queenright.server.routes.openapi import says
+from queenright.server.routes.dependencies import ServiceDep
+from queenright.server.routes.openapi import operation
 from queenright.server.routes.params import AgentId
 from queenright.server.service import Service
 from queenright.server.stream.feed import Feed
@@ -48,11 +49,11 @@ DEFAULT_TYPES: Final = frozenset(
         EventType.QUEEN_INTERVENTION_REQUESTED,
     }
 )
-"""What is streamed where nothing is said: what an agent does, and what becomes of it."""
+"""Types of events that a stream has by default."""
 
 _ALL: Final = frozenset({"all", "*"})
 _RETRY: Final = 2000
-"""Milliseconds after which a browser comes back."""
+"""Milliseconds after which a browser reconnects."""
 
 _EXAMPLE: Final = (
     "retry: 2000\n"
@@ -66,165 +67,85 @@ _EXAMPLE: Final = (
     "\n"
 )
 _REFUSED: Final = {
-    400: "An unknown type is asked for; the words name what is near.",
-    503: "There are too many streams already.",
+    400: "An unknown event type; `title` names similar ones.",
+    503: "Too many streams are open.",
 }
-_REFUSED_OF_ONE: Final = {**_REFUSED, 404: "Nothing has been heard of this worker."}
+_REFUSED_OF_ONE: Final = {**_REFUSED, 404: "The worker is unknown."}
 _CONTENT: Final[dict[str, Any]] = {"text/event-stream": {"schema": {"type": "string"}, "example": _EXAMPLE}}
-_WHAT: Final = "Events as they happen, until either side ends it."
+_WHAT: Final = "Events as they happen, until either side closes the connection."
 
 Types = Annotated[
     list[str] | None,
     Query(
-        description="Which types, with commas between them; `all` for every type there is.",
+        description="Comma-separated types; `all` for every type.",
         examples=["worker_escalation_ticket,queen_intervention_requested"],
     ),
 ]
 After = Annotated[
     str | None,
-    Query(max_length=256, description="As the header `Last-Event-ID`, for whoever cannot send that."),
+    Query(
+        max_length=256, description="The same as `Last-Event-ID`, for clients that cannot send the header."
+    ),
 ]
 LastEventId = Annotated[
-    str | None, Header(max_length=256, description="The id of the last event that was received.")
+    str | None, Header(max_length=256, description="The id of the last event that the client received.")
 ]
-
-
-def add_events_api(app: FastAPI, service: Service) -> None:
-    """Add the streams to ``app``."""
-
-    shares = Shares(service.settings.http.limits.streams)
-
-    async def stream(
-        request: Request,
-        types: Sequence[str] | None,
-        agent: str | None,
-        last: str | None,
-        after: str | None,
-    ) -> Response:
-        name = None if agent is None else clean_name(agent)
-        wanted = EventFilter(wanted_types(types), name, None if name is None else service.agents.beside)
-        most = service.settings.http.limits.streams
-        if service.feed.readers >= most:
-            raise HTTPException(
-                503,
-                f"there are {most} event streams already; end one, or raise http.limits.streams",
-                headers={"Retry-After": "5"},
-            )
-        caller = caller_of(request)
-        if shares.full(caller):
-            raise HTTPException(
-                503,
-                f"you have {shares.each} event streams already, as many as one caller may; end one, or raise "
-                "http.limits.streams: a quarter of it is for one caller",
-                headers={"Retry-After": "5"},
-            )
-        # The header is the newer one: a browser that comes back repeats the address as it was.
-        last = last or after
-        place = await service.feed.find_place_of(last) if last else None
-        unknown = last if last and place is None else None
-        return EventStream(
-            service.feed, wanted, after=place, unknown=unknown, held=lambda: shares.held(caller)
-        )
-
-    @app.get(
-        "/api/events",
-        tags=["events"],
-        response_class=EventStream,
-        **says("stream_events", None, refused=_REFUSED, what=_WHAT, content=_CONTENT),
-    )
-    async def events(
-        request: Request,
-        types: Types = None,
-        agent: Annotated[str | None, Query(max_length=1000, description="Only this worker's.")] = None,
-        last_event_id: LastEventId = None,
-        after: After = None,
-    ) -> Response:
-        """
-        Events of all workers as server-sent events, in the order of the event log.
-
-        With `agent` those of one worker, also of one that has not been heard of yet.
-        With `Last-Event-ID` the stream goes on after that event, and misses nothing that is in the log.
-        """
-        return await stream(request, types, agent, last_event_id, after)
-
-    @app.get(
-        "/api/agents/{agent_id:agent}/events",
-        tags=["events"],
-        response_class=EventStream,
-        **says("stream_agent_events", None, refused=_REFUSED_OF_ONE, what=_WHAT, content=_CONTENT),
-    )
-    async def agent_events(
-        request: Request,
-        agent_id: AgentId,
-        types: Types = None,
-        last_event_id: LastEventId = None,
-        after: After = None,
-    ) -> Response:
-        """
-        Events of one worker as server-sent events; 404 for one that nothing has been heard of.
-
-        Of an agent that is loaded here those of all its graphs: who runs beside it has a name of its own.
-        With `Last-Event-ID` the stream goes on after that event, and misses nothing that is in the log.
-        """
-        wanted_types(types)  # what is wrong with the request is said first
-        if not await _is_known(service, agent_id):
-            raise AgentNotFoundError(agent_id)
-        return await stream(request, types, agent_id, last_event_id, after)
 
 
 async def _is_known(service: Service, agent_id: str) -> bool:
-    """Return whether an agent is loaded, watched, or in the event log."""
+    """Return whether an agent is loaded, monitored, or in the event log."""
     if agent_id in service.agents.slots or service.monitor.get(agent_id) is not None:
         return True
     return bool(await service.store.read(lambda conn: read_page(conn, agent_id=agent_id, limit=1)))
 
 
-def wanted_types(said: Sequence[str] | None) -> frozenset[EventType] | None:
+def wanted_types(names: Sequence[str] | None) -> frozenset[EventType] | None:
     """
-    Return the types that somebody asks for; None is all.
+    Return the event types of a request; None is all.
 
     Args:
-        said: Names with commas between them, any number of times; None is the default.
+        names: Comma-separated names; None returns the default types.
 
     Raises:
-        HTTPException: 400 for a name that is no type; says which, what is near, and what there is.
+        HTTPException: 400 for an unknown type, with similar ones.
     """
-    if said is None:
+    if names is None:
         return DEFAULT_TYPES
-    names = [name.strip() for part in said for name in part.split(",")]
+    types = [name.strip() for part in names for name in part.split(",")]
     known = sorted(EventType)
-    for name in names:
+    for name in types:
         if name not in known and name not in _ALL:
             near = get_close_matches(name.lower(), known, 3)
             hint = f"Did you mean {' or '.join(near)}? " if near else ""
             raise HTTPException(
                 400,
-                f"types: {redact(name, 80)!r} is no type of event. {hint}"
-                f"There are: {', '.join(known)}; or `all`. Leave it out for the usual ones.",
+                f"types: {redact(name, 80)!r} is not an event type. {hint}"
+                f"Use: {', '.join(known)}; or `all`. Omit it for the default types.",
             )
-    return None if _ALL.intersection(names) else frozenset(EventType(name) for name in names)
+    return None if _ALL.intersection(types) else frozenset(EventType(name) for name in types)
 
 
 class Shares:
     """
-    How many streams each caller has: a quarter of all at most, so that one leaves some to the others.
+    Counts the streams of each caller, who may have a quarter of all.
 
     Args:
-        most: How many there may be of all callers.
+        most: The maximum number of streams of all callers.
     """
 
     def __init__(self, most: int) -> None:
+        self.most = most
         self.each = max(1, most // 4)
         self._open: Counter[str] = Counter()
 
     def full(self, caller: Caller) -> bool:
-        """Return whether a caller has its share. Who needs no token on this machine has all of it."""
+        """Return whether a caller has its share. A caller on loopback without a token has no share."""
         local = not caller.token_id and is_loopback(caller.address)
         return not local and self._open[caller.key] >= self.each
 
     @contextlib.contextmanager
     def held(self, caller: Caller) -> Iterator[None]:
-        """Count one more while it is open."""
+        """Count a stream within the block."""
         self._open[caller.key] += 1
         try:
             yield
@@ -236,14 +157,14 @@ class Shares:
 
 class EventStream(Response):
     """
-    Passes on what a reader of the feed reads, no faster than it is taken.
+    A stream of events of the feed, sent no faster than the client receives.
 
     Args:
-        feed: What to read.
-        wanted: Which events.
-        after: The place to go on after; None: from now on.
-        unknown: The id of an event to go on after that is not in the log.
-        held: Makes what is entered while it is open.
+        feed: The feed.
+        wanted: The events to send.
+        after: The place to resume after; None starts now.
+        unknown: The id to resume after, if the log does not have it.
+        held: Returns a context manager that is entered while the stream is open.
     """
 
     media_type = "text/event-stream"
@@ -266,14 +187,14 @@ class EventStream(Response):
         self._held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stream until the client goes, takes nothing for too long, or the service stops."""
+        """Stream until the client disconnects or stops receiving, or the service stops."""
         with self._held():
             await self._stream(scope, receive, send)
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         after = self._after or self._feed.head
         reader = self._feed.open(self._wanted, after=after)
-        gone = asyncio.create_task(_until_gone(receive, reader))
+        disconnect = asyncio.create_task(_wait_for_disconnect(receive, reader))
         try:
             async with asyncio.timeout(None) as limit:
                 reader.on_disconnect = lambda: limit.reschedule(asyncio.get_running_loop().time())
@@ -284,42 +205,42 @@ class EventStream(Response):
                 }
                 await send(head)
                 await _send(reader, send, self._first(after))
-                await _pass_on(reader, send)
+                await _send_events(reader, send)
         except TimeoutError:
             abort = scope.get("extensions", {}).get(ABORT)
             if abort is not None:
-                # Else what it does not take would be kept for it for as long as it likes.
+                # Otherwise the unsent data would stay in memory.
                 abort()
-                await gone
+                await disconnect
         finally:
-            gone.cancel()
+            disconnect.cancel()
             reader.close()
 
     def _first(self, after: Place) -> bytes:
-        """Say when to come back, and from where on: also for who is gone before the first event."""
+        """Return the retry time and the id to resume after, should no event follow."""
         first = f"retry: {_RETRY}\n".encode()
         if self._unknown is None:
             return first + id_line(after.event_id) + b"\n"
         reason = (
-            f"event {redact(self._unknown, 100)!r} is not in the log, so what came after it cannot be said; "
-            "read the lists anew, this stream goes on from now"
+            f"event {redact(self._unknown, 100)!r} is not in the log, so the events after it are unknown; "
+            "read the lists again, this stream starts now"
         )
         return first + b"\n" + id_line(after.event_id) + reset_block(reason)
 
 
-async def _until_gone(receive: Receive, reader: Reader) -> None:
+async def _wait_for_disconnect(receive: Receive, reader: Reader) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     reader.end()
 
 
-async def _pass_on(reader: Reader, send: Send) -> None:
-    end = b": the service stops\n\n"
+async def _send_events(reader: Reader, send: Send) -> None:
+    end = b": the service is stopping\n\n"
     try:
         while (piece := await reader.read()) is not None:
             await _send(reader, send, piece)
     except StoreError:
-        end = b": the event log cannot be read just now\n\n"
+        end = b": the event log cannot be read\n\n"
     await send({"type": "http.response.body", "body": end, "more_body": False})
 
 
@@ -327,3 +248,83 @@ async def _send(reader: Reader, send: Send, piece: bytes) -> None:
     reader.mark_sending()
     await send({"type": "http.response.body", "body": piece, "more_body": True})
     reader.mark_sent()
+
+
+router = APIRouter(prefix="/api", tags=["events"])
+
+
+@router.get(
+    "/events",
+    response_class=EventStream,
+    **operation("stream_events", errors=_REFUSED, description=_WHAT, content=_CONTENT),
+)
+async def stream_events(
+    request: Request,
+    service: ServiceDep,
+    types: Types = None,
+    agent: Annotated[str | None, Query(max_length=1000, description="Only events of this worker.")] = None,
+    last_event_id: LastEventId = None,
+    after: After = None,
+) -> EventStream:
+    """
+    Stream events of all workers as server-sent events, in the order of the event log.
+
+    With `agent`, those of one worker, which may be unknown yet.
+    With `Last-Event-ID`, the stream resumes after that event and misses nothing that is in the log.
+    """
+    # The header is the newer one: a browser that reconnects repeats the URL as it was.
+    return await _open_stream(request, service, wanted_types(types), agent, last_event_id or after)
+
+
+@router.get(
+    "/agents/{agent_id:agent}/events",
+    response_class=EventStream,
+    **operation("stream_agent_events", errors=_REFUSED_OF_ONE, description=_WHAT, content=_CONTENT),
+)
+async def stream_agent_events(
+    request: Request,
+    service: ServiceDep,
+    agent_id: AgentId,
+    types: Types = None,
+    last_event_id: LastEventId = None,
+    after: After = None,
+) -> EventStream:
+    """
+    Stream events of one worker as server-sent events; 404 for an unknown worker.
+
+    For a loaded agent, those of all its graphs, whose workers have names of their own.
+    With `Last-Event-ID`, the stream resumes after that event and misses nothing that is in the log.
+    """
+    wanted = wanted_types(types)
+    if not await _is_known(service, agent_id):
+        raise AgentNotFoundError(agent_id)
+    return await _open_stream(request, service, wanted, agent_id, last_event_id or after)
+
+
+async def _open_stream(
+    request: Request,
+    service: Service,
+    types: frozenset[EventType] | None,
+    agent: str | None,
+    last: str | None,
+) -> EventStream:
+    name = None if agent is None else clean_name(agent)
+    wanted = EventFilter(types, name, None if name is None else service.agents.beside)
+    shares: Shares = request.app.state.stream_shares
+    caller = caller_of(request)
+    if service.feed.readers >= shares.most:
+        raise HTTPException(
+            503,
+            f"there are {shares.most} event streams already; end one, or raise http.limits.streams",
+            headers={"Retry-After": "5"},
+        )
+    if shares.full(caller):
+        raise HTTPException(
+            503,
+            f"you have {shares.each} event streams already, as many as one caller may; end one, or raise "
+            "http.limits.streams: a quarter of it is for one caller",
+            headers={"Retry-After": "5"},
+        )
+    place = await service.feed.find_place_of(last) if last else None
+    unknown = last if last and place is None else None
+    return EventStream(service.feed, wanted, after=place, unknown=unknown, held=lambda: shares.held(caller))

@@ -1,43 +1,36 @@
-"""What several workers share, over HTTP: incidents, and how their model providers do."""
+"""Incidents, and the health of model providers."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from fastapi import APIRouter
 
 from queenright import api
 from queenright.health.incidents import incidents_of
-from queenright.server.routes.openapi import says, to
-from queenright.server.service import Service
-from queenright.server.views.view import incident_row, provider_row
+from queenright.server.routes.dependencies import ServiceDep
+from queenright.server.routes.openapi import operation, to
+from queenright.server.views.view import provider_row
 
-_DAYS: Final = 7 * 86_400.0
-_TICKETS: Final = 10_000
+router = APIRouter(prefix="/api")
+
+_SECONDS: Final = 7 * 86_400.0
+_LARGEST: Final = 10_000
 
 
-def shared_router(service: Service) -> APIRouter:
-    """Return the routes of incidents and of model providers."""
-    router = APIRouter()
+@router.get(
+    "/incidents",
+    tags=["tickets"],
+    **operation("list_incidents", links={"ticket": to("get_ticket", ticket_id="incidents/0/ticket_ids/0")}),
+)
+async def list_incidents(service: ServiceDep) -> api.Incidents:
+    """List incidents of the last seven days, newest first: tickets of several workers that share a cause."""
+    tickets = await service.tickets.history(_LARGEST, since=service.clock() - _SECONDS)
+    return api.Incidents(incidents=[api.Incident.of(one) for one in incidents_of(tickets)])
 
-    @router.get(
-        "/api/incidents",
-        tags=["tickets"],
-        **says(
-            "list_incidents",
-            api.Incidents,
-            links={"ticket": to("get_ticket", ticket_id="incidents/0/ticket_ids/0")},
-        ),
-    )
-    async def incidents() -> Any:
-        """Incidents of the last seven days, newest first: tickets of several workers that share a cause."""
-        since = service.clock() - _DAYS
-        tickets = await service.tickets.history(_TICKETS, since=since)
-        return {"incidents": [incident_row(one) for one in incidents_of(tickets)]}
 
-    @router.get("/api/providers", tags=["health"], **says("list_providers", api.Providers))
-    async def providers() -> Any:
-        """How each model provider does, by the fleet's own calls of the last ten minutes."""
-        return {"providers": [provider_row(one) for one in service.providers.providers(service.clock())]}
-
-    return router
+@router.get("/providers", tags=["health"], **operation("list_providers"))
+async def list_providers(service: ServiceDep) -> api.Providers:
+    """List model providers with their health, from the fleet's calls of the last ten minutes."""
+    found = service.providers.providers(service.clock())
+    return api.Providers(providers=[provider_row(one) for one in found])

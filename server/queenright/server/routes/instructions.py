@@ -1,22 +1,25 @@
-"""A worker's letterbox over HTTP: it asks what there is for it, and answers."""
+"""Instructions: a worker in another process fetches and answers what it is told."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, HTTPException, Path, Query, Response
+from fastapi import APIRouter, HTTPException, Path, Query
 from pydantic import ConfigDict, Field
 
 from queenright import api
-from queenright.health.interventions.instructions import Instruction, Instructions
+from queenright.health.interventions.instructions import Instruction
 from queenright.health.interventions.target import Target
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
-from queenright.server.routes.openapi import says, to
+from queenright.server.routes.dependencies import InstructionsDep, ServiceDep
+from queenright.server.routes.openapi import operation, to
 from queenright.server.routes.params import AgentId, Body, Text
 from queenright.server.service import Service
+
+router = APIRouter(prefix="/api/agents/{agent_id:agent}/instructions", tags=["workers"])
 
 
 class Answered(Body):
@@ -35,73 +38,63 @@ class Answered(Body):
     checkpoint_id: Annotated[str | None, Field(max_length=256)] = None
 
 
-def instructions_router(service: Service) -> APIRouter:
-    """Return the routes that workers ask."""
-    router, mailbox = APIRouter(), service.instructions
+@router.get(
+    "",
+    **operation(
+        "pull_instructions",
+        errors={404: "The path names no worker."},
+        links={
+            "answer": to(
+                "answer_instruction",
+                agent_id="path.agent_id",
+                instruction_id="instructions/0/instruction_id",
+            )
+        },
+    ),
+)
+async def pull_instructions(
+    service: ServiceDep,
+    agent_id: AgentId,
+    session_id: Annotated[str, Query(description="The worker's session.")],
+    incarnation_id: Annotated[str, Query(description="The worker's incarnation.")],
+    wait: Annotated[
+        float, Query(ge=0, le=60, description="Seconds to wait if there is no instruction.")
+    ] = 0.0,
+) -> api.Instructions:
+    """Fetch a worker's instructions: a long poll of up to ``wait`` seconds. It makes the worker reachable."""
+    found = await _pull_until_stopping(service, _target(agent_id, session_id, incarnation_id), wait)
+    return api.Instructions(instructions=[api.Instruction.of(one) for one in found])
 
-    @router.get(
-        "/api/agents/{agent_id:agent}/instructions",
-        **says(
-            "pull_instructions",
-            api.Instructions,
-            refused={404: "The path names no worker."},
-            links={
-                "answer": to(
-                    "answer_instruction",
-                    agent_id="path.agent_id",
-                    instruction_id="instructions/0/instruction_id",
-                )
-            },
-        ),
+
+@router.post(
+    "/{instruction_id}/answer",
+    **operation("answer_instruction", status=204, errors=(404, 409), description="The answer is recorded."),
+)
+async def answer_instruction(
+    instructions: InstructionsDep,
+    agent_id: AgentId,
+    instruction_id: Annotated[str, Path(description="The instruction's id.")],
+    body: Answered,
+) -> None:
+    """Record a worker's answer to an instruction. Sending the same answer again has no effect."""
+    target = _target(agent_id, body.session_id, body.incarnation_id)
+    checkpoint = redact(body.checkpoint_id, 256) if body.checkpoint_id is not None else None
+    await instructions.answer(
+        target, instruction_id, body.outcome, detail=body.detail, checkpoint_id=checkpoint
     )
-    async def pull(
-        agent_id: AgentId,
-        session_id: Annotated[str, Query(description="The session that asks.")],
-        incarnation_id: Annotated[str, Query(description="The life that asks.")],
-        wait: Annotated[
-            float, Query(ge=0, le=60, description="Seconds to wait for one, if there is none.")
-        ] = 0.0,
-    ) -> dict[str, Any]:
-        """What there is for a worker; a long poll of up to ``wait`` seconds. Asking makes it reachable."""
-        target = _asker(agent_id, session_id, incarnation_id)
-        found = await _until_stopping(service, mailbox, target, wait)
-        fields = {"instruction_id", "kind", "message", "expires_at"}
-        return {"instructions": [one.model_dump(mode="json", include=fields) for one in found]}
-
-    @router.post(
-        "/api/agents/{agent_id:agent}/instructions/{instruction_id}/answer",
-        **says("answer_instruction", None, status=204, refused=(404, 409), what="It is noted."),
-    )
-    async def answer(
-        agent_id: AgentId,
-        instruction_id: Annotated[str, Path(description="Which instruction.")],
-        body: Answered,
-    ) -> Response:
-        """What became of an instruction; the same answer twice is one."""
-        target = _asker(agent_id, body.session_id, body.incarnation_id)
-        checkpoint = redact(body.checkpoint_id, 256) if body.checkpoint_id is not None else None
-        await mailbox.answer(
-            target, instruction_id, body.outcome, detail=body.detail, checkpoint_id=checkpoint
-        )
-        return Response(status_code=204)
-
-    return router
 
 
-def _asker(agent_id: str, session_id: str, incarnation_id: str) -> Target:
-    """Return who asks, by the names that the service has from its telemetry."""
+def _target(agent_id: str, session_id: str, incarnation_id: str) -> Target:
     if not agent_id:
-        raise HTTPException(404, "the path names no worker: give its name after /api/agents/")
+        raise HTTPException(404, "the path names no worker; give its name after /api/agents/")
     return Target(
         agent_id=agent_id, session_id=clean_name(session_id), incarnation_id=clean_name(incarnation_id)
     )
 
 
-async def _until_stopping(
-    service: Service, mailbox: Instructions, target: Target, wait: float
-) -> Sequence[Instruction]:
-    """Pull; but a service that stops waits for no worker."""
-    pulling = asyncio.ensure_future(mailbox.pull(target, wait))
+async def _pull_until_stopping(service: Service, target: Target, wait: float) -> Sequence[Instruction]:
+    """Wait for instructions, but no longer than until the service stops."""
+    pulling = asyncio.ensure_future(service.instructions.pull(target, wait))
     stopping = asyncio.ensure_future(service.stopping.wait())
     try:
         await asyncio.wait((pulling, stopping), return_when=asyncio.FIRST_COMPLETED)

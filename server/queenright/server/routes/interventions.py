@@ -1,37 +1,41 @@
-"""What is done to workers, over HTTP: nudges, escalations, terminations and the emergency stop."""
+"""Interventions: nudges, escalations, terminations and the emergency stop."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import ConfigDict, Field
 
 from queenright import api
 from queenright.health.interventions.record import Decision, Outcome
 from queenright.health.interventions.target import ActionKind
 from queenright.server.access.caller import who, who_from
-from queenright.server.routes.openapi import says, to
-from queenright.server.routes.pagination import Cursor, Limit, as_json, page, place_of
+from queenright.server.routes.dependencies import HealthDep
+from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, Body, By, OfAgent, Open, Reason, Text
-from queenright.server.service import Service
+
+router = APIRouter(prefix="/api", tags=["interventions"])
+
+_LINKS = {"interventions": to("list_interventions", agent_id="path.agent_id")}
 
 
 class Nudge(Body):
-    """What a worker is told."""
+    """A message to a worker."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"message": "Write down what blocks you.", "by": "ada"}]}
     )
 
     message: Annotated[str | None, Field(max_length=4000, pattern=r"\S")] = None
-    """None: the reminder that it would get anyway."""
+    """None sends the default reminder."""
     session_id: str | None = None
     by: By = "operator"
 
 
 class Ask(Body):
-    """Why, and in which session; the newest without."""
+    """A reason, and a session: by default the newest one."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"reason": "it repeats one search", "by": "ada"}]}
@@ -40,7 +44,7 @@ class Ask(Body):
     reason: Reason
     session_id: str | None = None
     incarnation_id: str | None = None
-    """Which life of the worker, for a termination: a later one is not stopped."""
+    """The incarnation to terminate: a later one keeps running."""
     by: By = "operator"
 
 
@@ -60,7 +64,7 @@ class Decided(Body):
 
 
 class EmergencyStop(Body):
-    """Whether acting is to be frozen, and why."""
+    """Whether interventions are frozen, and why."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"on": True, "reason": "the provider is down", "by": "ada"}]}
@@ -71,119 +75,140 @@ class EmergencyStop(Body):
     by: By = "operator"
 
 
-def interventions_router(service: Service) -> APIRouter:
-    """Return the routes of interventions."""
-    router, health = APIRouter(), service.health
-
-    done = {"interventions": to("list_interventions", agent_id="path.agent_id")}
-
-    @router.post(
-        "/api/agents/{agent_id:agent}/nudge",
-        **says("nudge_agent", api.NudgeResult, status=202, refused=(404, 409), links=done),
-    )
-    async def nudge(request: Request, agent_id: AgentId, body: Nudge | None = None) -> Any:
-        """Put a message into a worker's context."""
-        given = body or Nudge()
-        return await health.send_nudge(
+@router.post(
+    "/agents/{agent_id:agent}/nudge",
+    **operation("nudge_agent", status=202, errors=(404, 409), links=_LINKS),
+)
+async def nudge_agent(
+    request: Request, health: HealthDep, agent_id: AgentId, body: Nudge | None = None
+) -> api.NudgeResult:
+    """Send a message into a worker's context."""
+    given = body or Nudge()
+    return api.NudgeResult.of(
+        await health.send_nudge(
             agent_id, given.message, session_id=given.session_id, by=who(request, given.by)
         )
-
-    @router.post(
-        "/api/agents/{agent_id:agent}/escalate",
-        **says(
-            "escalate_agent",
-            api.EscalationResult,
-            status=202,
-            refused=(404, 409),
-            links=done | {"decision": to("decide_escalation", escalation_id="escalation_id")},
-        ),
     )
-    async def escalate(request: Request, agent_id: AgentId, body: Ask) -> Any:
-        """Ask the orchestrator what is to become of a worker."""
-        return await health.escalate_to_orchestrator(
+
+
+@router.post(
+    "/agents/{agent_id:agent}/escalate",
+    **operation(
+        "escalate_agent",
+        status=202,
+        errors=(404, 409),
+        links=_LINKS | {"decision": to("decide_escalation", escalation_id="escalation_id")},
+    ),
+)
+async def escalate_agent(
+    request: Request, health: HealthDep, agent_id: AgentId, body: Ask
+) -> api.EscalationResult:
+    """Ask the orchestrator to decide about a worker."""
+    return api.EscalationResult.of(
+        await health.escalate_to_orchestrator(
             agent_id, body.reason, session_id=body.session_id, by=who(request, body.by)
         )
-
-    @router.post(
-        "/api/agents/{agent_id:agent}/terminate",
-        **says("terminate_agent", api.TerminationResult, status=202, refused=(404, 409), links=done),
     )
-    async def terminate(request: Request, agent_id: AgentId, body: Ask) -> Any:
-        """Stop a worker: its state is saved, what it holds is freed."""
-        return await health.terminate_agent(
+
+
+@router.post(
+    "/agents/{agent_id:agent}/terminate",
+    **operation("terminate_agent", status=202, errors=(404, 409), links=_LINKS),
+)
+async def terminate_agent(
+    request: Request, health: HealthDep, agent_id: AgentId, body: Ask
+) -> api.TerminationResult:
+    """Terminate a worker: its state is saved and its resources are freed."""
+    return api.TerminationResult.of(
+        await health.terminate_agent(
             agent_id,
             body.reason,
             session_id=body.session_id,
             incarnation_id=body.incarnation_id,
             by=who_from(request, body.by),
         )
-
-    @router.get(
-        "/api/interventions",
-        **says(
-            "list_interventions",
-            api.InterventionsPage,
-            links={"agent": to("get_agent_health", agent_id="interventions/0/agent_id")},
-        ),
     )
-    async def interventions(
-        agent_id: OfAgent = None,
-        kind: Annotated[ActionKind | None, Query(description="Only of this kind.")] = None,
-        outcome: Annotated[Outcome | None, Query(description="Only with this outcome.")] = None,
-        limit: Limit = 100,
-        cursor: Cursor = None,
-    ) -> Response:
-        """What was done to workers, or would have been; newest first."""
-        before = place_of(cursor, "interventions", float, str)
-        found = await health.interventions(limit + 1, agent_id, kind=kind, outcome=outcome, before=before)
-        return await page(
-            "interventions",
-            found,
-            limit,
-            row=as_json,
-            place=lambda one: (one.created_at, one.intervention_id),
-        )
 
-    @router.get(
-        "/api/escalations",
-        **says(
-            "list_escalations",
-            api.EscalationsPage,
-            links={"decision": to("decide_escalation", escalation_id="escalations/0/escalation_id")},
-        ),
-    )
-    async def escalations(only_open: Open = False, limit: Limit = 100, cursor: Cursor = None) -> Response:
-        """Questions to the orchestrator, newest first; only those without an answer with ``open``."""
-        before = place_of(cursor, "escalations", float, str)
-        found = await health.escalations(open_only=only_open, limit=limit + 1, before=before)
-        return await page(
-            "escalations", found, limit, row=as_json, place=lambda one: (one.created_at, one.escalation_id)
-        )
 
-    @router.post(
-        "/api/escalations/{escalation_id}/decision",
-        **says("decide_escalation", api.Escalation, status=202, refused=(404, 409)),
+@router.get(
+    "/interventions",
+    **operation(
+        "list_interventions",
+        links={"agent": to("get_agent_health", agent_id="interventions/0/agent_id")},
+    ),
+)
+async def list_interventions(
+    health: HealthDep,
+    agent_id: OfAgent = None,
+    kind: Annotated[ActionKind | None, Query(description="Only interventions of this kind.")] = None,
+    outcome: Annotated[Outcome | None, Query(description="Only interventions with this outcome.")] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> api.InterventionsPage:
+    """List interventions, dry runs included, newest first."""
+    before = place_of(cursor, "interventions", float, str)
+    return await page(
+        api.InterventionsPage,
+        "interventions",
+        await health.interventions(limit + 1, agent_id, kind=kind, outcome=outcome, before=before),
+        limit,
+        row=api.Intervention.of,
+        place=lambda one: (one.created_at, one.intervention_id),
     )
-    async def decide(
-        request: Request, escalation_id: Annotated[str, Path(description="Which one.")], body: Decided
-    ) -> Any:
-        """Answer one: more time, a hand-off, or the end."""
-        return await health.decide_escalation(
+
+
+@router.get(
+    "/escalations",
+    **operation(
+        "list_escalations",
+        links={"decision": to("decide_escalation", escalation_id="escalations/0/escalation_id")},
+    ),
+)
+async def list_escalations(
+    health: HealthDep, only_open: Open = False, limit: Limit = 100, cursor: Cursor = None
+) -> api.EscalationsPage:
+    """List escalations to the orchestrator, newest first; with ``open`` only those without a decision."""
+    before = place_of(cursor, "escalations", float, str)
+    return await page(
+        api.EscalationsPage,
+        "escalations",
+        await health.escalations(open_only=only_open, limit=limit + 1, before=before),
+        limit,
+        row=api.Escalation.of,
+        place=lambda one: (one.created_at, one.escalation_id),
+    )
+
+
+@router.post(
+    "/escalations/{escalation_id}/decision",
+    **operation("decide_escalation", status=202, errors=(404, 409)),
+)
+async def decide_escalation(
+    request: Request,
+    health: HealthDep,
+    escalation_id: Annotated[str, Path(description="The escalation's id.")],
+    body: Decided,
+) -> api.Escalation:
+    """Decide an escalation: more time, a hand-off, or termination."""
+    return api.Escalation.of(
+        await health.decide_escalation(
             escalation_id,
             body.decision,
             by=who_from(request, body.by),
             reason=body.reason,
             more_time_seconds=body.more_time_seconds,
         )
+    )
 
-    @router.get("/api/emergency-stop", **says("get_emergency_stop", api.EmergencyStop))
-    async def emergency_stop() -> Any:
-        """Whether acting is frozen, since when, by whom and why."""
-        return health.emergency_stopped
 
-    @router.put("/api/emergency-stop", **says("set_emergency_stop", api.EmergencyStop))
-    async def set_emergency_stop(request: Request, body: EmergencyStop) -> Any:
-        """Freeze acting, or let it go on. Detecting, judging and paging go on either way."""
-        return await health.emergency_stop(body.on, by=who_from(request, body.by), reason=body.reason)
+@router.get("/emergency-stop", **operation("get_emergency_stop"))
+async def get_emergency_stop(health: HealthDep) -> api.EmergencyStop:
+    """Return whether interventions are frozen, since when, by whom and why."""
+    return api.EmergencyStop.of(health.emergency_stopped)
 
-    return router
+
+@router.put("/emergency-stop", **operation("set_emergency_stop"))
+async def set_emergency_stop(request: Request, health: HealthDep, body: EmergencyStop) -> api.EmergencyStop:
+    """Freeze or resume interventions. Detection, judging and paging continue either way."""
+    by = who_from(request, body.by)
+    return api.EmergencyStop.of(await health.emergency_stop(body.on, by=by, reason=body.reason))

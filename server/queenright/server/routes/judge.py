@@ -1,39 +1,40 @@
-"""What the judge did, over HTTP: one line for every check it made."""
+"""The judge's checks."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
-from fastapi import APIRouter, FastAPI, Response
+from fastapi import APIRouter
 
 from queenright import api
 from queenright.health.event_log import read_latest
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.routes.openapi import says
+from queenright.server.routes.dependencies import StoreDep
+from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.service import Service
+
+router = APIRouter(prefix="/api/judge", tags=["judge"])
 
 
-def add_judge_api(app: FastAPI, service: Service) -> None:
-    """Give the app the routes of the judge."""
-    router = APIRouter()
-
-    @router.get("/api/judge/checks", **says("list_judge_checks", api.JudgeChecksPage))
-    async def checks(limit: Limit = 100, cursor: Cursor = None) -> Response:
-        """The judge's checks, newest first: what woke it, what came of it, what it cost."""
-        (before,) = place_of(cursor, "checks", int) or (None,)
-        found = await service.store.read(
+@router.get("/checks", **operation("list_judge_checks"))
+async def list_judge_checks(
+    store: StoreDep, limit: Limit = 100, cursor: Cursor = None
+) -> api.JudgeChecksPage:
+    """List the judge's checks, newest first: trigger, result and cost."""
+    (before,) = place_of(cursor, "checks", int) or (None,)
+    return await page(
+        api.JudgeChecksPage,
+        "checks",
+        await store.read(
             lambda conn: read_latest(conn, EventType.JUDGE_CHECKED, before=before, limit=limit + 1)
-        )
-        return await page(
-            "checks", found, limit, row=lambda one: check_row(one[1]), place=lambda one: (one[0],)
-        )
+        ),
+        limit,
+        row=lambda one: check_row(one[1]),
+        place=lambda one: (one[0],),
+    )
 
-    app.include_router(router, tags=["judge"])
 
-
-def check_row(event: AgentEvent) -> dict[str, Any]:
-    """Return a check as it is shown."""
-    at = datetime.fromtimestamp(event.time, UTC).isoformat(timespec="seconds")
-    return {"checked_at": at, **event.data}
+def check_row(event: AgentEvent) -> api.JudgeCheck:
+    """Return the check that an event records."""
+    checked_at = datetime.fromtimestamp(event.time, UTC).isoformat(timespec="seconds")
+    return api.JudgeCheck.model_validate({**event.data, "checked_at": checked_at})

@@ -1,9 +1,8 @@
 """
-The OpenAPI document: what every route says of itself, and what is the same for all of them.
+The OpenAPI document.
 
-A route gives ``**says(...)`` to its decorator: by what name it is called, what it answers, and what it may
-refuse. What the layers before the routes may answer (the gate, who may do what, the body's checks) is put in
-here, once, for all.
+A route documents itself through ``**operation(...)`` in its decorator. The responses that all operations have
+(of the gate, of authentication, of the checks of the body) are added here.
 """
 
 from __future__ import annotations
@@ -20,103 +19,104 @@ from queenright.api.wire import Wire, examples_of
 from queenright.server.middleware.etags import is_polled
 
 Describe = Callable[[dict[str, Any]], None]
-"""Adds something to the OpenAPI document, in place."""
+"""Changes the OpenAPI document in place."""
 
 _METHODS: Final = frozenset({"get", "put", "post", "delete", "patch"})
 
-REFUSED: Final[Mapping[int, str]] = {
-    400: "The request cannot be meant: a cursor of another list, a NUL character, a body that is none.",
-    401: "A token is needed, or the one that came is wrong, revoked, or too old.",
-    403: "The token's role may not do this, or another site's page asks.",
-    404: "There is none of this name or id.",
-    409: "Refused as things stand; the words say why, and the way out.",
-    413: "The body is longer than is allowed.",
-    415: "The body is not said to be JSON: send `Content-Type: application/json`.",
-    422: "A value is not allowed; it is named with what is.",
-    429: "Too many requests; `Retry-After` says when to ask again.",
-    502: "Others, such as Alertmanager, did not answer.",
+ERRORS: Final[Mapping[int, str]] = {
+    400: "The request is malformed, such as a cursor of another list or a NUL character.",
+    401: "The token is missing, wrong, revoked or expired.",
+    403: "The role of the token does not allow this, or the request comes from a page of another site.",
+    404: "There is nothing with this name or id.",
+    409: "Not possible in the current state; `title` says why, and what to do.",
+    413: "The body is too long.",
+    415: "The body is not JSON; send `Content-Type: application/json`.",
+    422: "A value is not allowed; `title` names it and what is allowed.",
+    429: "Too many requests; retry after `Retry-After` seconds.",
+    502: "An upstream, such as Alertmanager, did not respond.",
     503: "Nothing was done: the store cannot be written or read, or the service is stopping.",
 }
-"""By status, when a route answers with a problem."""
+"""Descriptions of problem responses by status."""
 
 _ANYWHERE: Final = (400, 401, 403, 413, 429, 503)
 _HEADERS: Final = {
     401: ("WWW-Authenticate", "Always `Bearer`.", "string"),
-    429: ("Retry-After", "Seconds until it is worth asking again.", "integer"),
+    429: ("Retry-After", "Seconds until a retry is worthwhile.", "integer"),
 }
+_DEFAULT_DESCRIPTION: Final = "Successful Response"
+"""FastAPI's."""
 _OPEN: Final = ("/healthz",)
-"""Routes that nobody needs a token for, and that look nothing up."""
+"""Paths without authentication and without access to the store."""
 
 TAGS: Final[Mapping[str, str]] = {
-    "health": "How workers are: states, signals with their evidence, history, heartbeats.",
-    "interventions": "What is done to workers, and what a person is asked before it is done.",
-    "workers": "For workers in other processes: they fetch what they are told.",
-    "circuit breakers": "What stands before calls that fail.",
-    "recoveries": "Bringing tasks back.",
-    "tickets": "Escalation tickets: what people hear of, and what they say about it.",
-    "judge": "What the judge did.",
-    "silences": "Of which tickets nobody hears for a while.",
-    "the way back": "For Alertmanager, Slack and PagerDuty: what they and people say to us.",
-    "loaded agents": "Agents that run inside the service: loading, running, talking with them.",
-    "events": "What happens, as it happens.",
-    "service": "The service itself: its state, its settings, its log.",
+    "health": "Health of workers: states, signals with evidence, history, heartbeats.",
+    "interventions": "Nudges, escalations, terminations, and requests for approval.",
+    "workers": "Instructions that workers in other processes fetch.",
+    "circuit breakers": "Circuit breakers of tools and model providers.",
+    "recoveries": "Recoveries of tasks.",
+    "tickets": "Escalation tickets, incidents and notifications.",
+    "judge": "Checks of the judge.",
+    "silences": "Silences of tickets in Alertmanager.",
+    "callbacks": "Callbacks of Alertmanager, Slack and PagerDuty.",
+    "loaded agents": "Agents that run inside the service: loading, running, chat.",
+    "events": "Streams of events.",
+    "service": "Status, settings and event log of the service.",
 }
-"""Every tag, in the order of the document, and what it is about."""
+"""Descriptions of the tags, in the order of the document."""
 
 _ABOUT: Final = """\
-Watches agents, tells people when one is in trouble, and does something about it.
+Monitors the health of AI agents, notifies operators, and intervenes.
 
 Bodies are JSON in `snake_case`, times are seconds since the epoch unless a field says otherwise, and a name
-with a slash in it is written `team%2Fresearcher`. Lists come in pages: `next` of one page is `?cursor=` of
-the next. An error is `application/problem+json` and says what is wrong and the way out.
+with a slash in it is written `team%2Fresearcher`. Lists are paginated: send `next` of a page as `?cursor=`.
+An error is `application/problem+json` and states what is wrong and what to do.
 """
 
 
-def says(
-    operation: str,
-    answer: Any,
+def operation(
+    operation_id: str,
+    model: Any = None,
     *,
     status: int = 200,
-    refused: Mapping[int, str] | tuple[int, ...] = (),
+    errors: Mapping[int, str] | tuple[int, ...] = (),
     links: Mapping[str, Mapping[str, Any]] | None = None,
-    what: str = "",
+    description: str = "",
     also: Mapping[int, tuple[Any, str]] | None = None,
     content: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """
-    Return what a route's decorator is told, so that the document says what is answered.
-
-    What the route returns is not looked at again when it is asked: the tests and the fuzzing hold the two
-    together.
+    Return the keyword arguments of a route's decorator that document the operation.
 
     Args:
-        operation: The operation's id, as the client's method in words: ``list_agents``.
-        answer: The model of the answer; None: it has no body.
+        operation_id: The operation's id and, with spaces, its summary: ``list_agents``.
+        model: The model of the response, for a route whose return annotation does not name it.
         status: The status of success.
-        refused: Which problems the route itself answers with; with words of its own, or those of ``REFUSED``.
-        links: What can be asked next, by name; see ``to``.
-        what: What the answer is, in words; without, the model's first line.
-        also: Other answers that are no problems, by status: model and words.
-        content: What an answer that is not JSON is, by media type.
+        errors: The problems that the route itself responds with, by status; the descriptions in ``ERRORS``
+            apply unless it brings its own.
+        links: Operations that take a value of this response, by name; see ``to``.
+        description: Describes the response; by default the first line of the model's docstring.
+        also: Other responses that are not problems, by status: model and description.
+        content: The content of a response that is not JSON, by media type.
     """
-    words = what or _first_line(getattr(answer, "__doc__", None)) or "Done."
-    success: dict[str, Any] = {"description": words}
-    if answer is not None:
-        success["model"] = answer
+    success: dict[str, Any] = {}
     if content is not None:
         success["content"] = dict(content)
     if links:
         success["links"] = {name: dict(link) for name, link in links.items()}
-    others = {code: {"model": model, "description": words} for code, (model, words) in (also or {}).items()}
-    given = refused if isinstance(refused, Mapping) else {code: REFUSED[code] for code in refused}
-    return {
-        "operation_id": operation,
-        "summary": operation.replace("_", " ").capitalize(),
+    descriptions = errors if isinstance(errors, Mapping) else {code: ERRORS[code] for code in errors}
+    found = {
+        "operation_id": operation_id,
+        "summary": operation_id.replace("_", " ").capitalize(),
         "status_code": status,
-        "response_model": None,
-        "response_description": words,
-        "responses": {status: success} | {code: _problem(code, why) for code, why in given.items()} | others,
+        "responses": {status: success}
+        | {code: _problem(code, words) for code, words in descriptions.items()}
+        | {code: {"model": other, "description": words} for code, (other, words) in (also or {}).items()},
     }
+    if model is not None:
+        found["response_model"] = model
+    if words := description or _first_line(getattr(model, "__doc__", None)):
+        found["response_description"] = words
+    return found
 
 
 def to(operation: str, **parameters: str) -> dict[str, Any]:
@@ -124,24 +124,24 @@ def to(operation: str, **parameters: str) -> dict[str, Any]:
     Return a link to another operation.
 
     Args:
-        operation: Its id.
-        parameters: From where in the answer each is taken, as ``tickets/0/ticket_id``; ``path.agent_id`` and
-            ``query.seconds`` are those of the request, ``body.task_id`` is in its body.
+        operation: The id of the operation.
+        parameters: Where each parameter comes from: ``tickets/0/ticket_id`` in the response,
+            ``path.agent_id``, ``query.seconds`` or ``body.task_id`` in the request.
     """
     return {
         "operationId": operation,
-        "parameters": {name: _from(where) for name, where in parameters.items()},
+        "parameters": {name: _runtime_expression(where) for name, where in parameters.items()},
     }
 
 
 def takes(schema: Mapping[str, Any], *, media: str = "application/json", what: str) -> dict[str, Any]:
-    """Return ``openapi_extra`` of a route that reads its body itself; ``schema`` has an example."""
+    """Return ``openapi_extra`` of a route that parses its body itself; ``schema`` has an example."""
     content = {media: {"schema": dict(schema)}}
     return {"requestBody": {"required": True, "description": what, "content": content}}
 
 
 def describe(app: FastAPI, *more: Describe) -> None:
-    """Let the app's OpenAPI document be complete; ``more`` is called in order, last."""
+    """Complete the app's OpenAPI document; the functions in ``more`` are called last, in order."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -162,13 +162,13 @@ def describe(app: FastAPI, *more: Describe) -> None:
 
 
 def _complete(schema: dict[str, Any]) -> None:
-    """Add what is the same for all routes: problems, and what tags are about."""
+    """Add what all operations have in common: problems, tags, and the description of the response."""
     components = schema.setdefault("components", {}).setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):
         components.pop(unused, None)
     components.setdefault("Problem", Problem.model_json_schema(mode="serialization"))
-    for model in _kinds_of(Wire):
-        # Those that FastAPI writes down have lost what is null.
+    for model in _subclasses_of(Wire):
+        # FastAPI drops the nulls of the examples.
         if model.__name__ in components:
             components[model.__name__]["examples"] = examples_of(model)
     used: set[str] = set()
@@ -177,51 +177,60 @@ def _complete(schema: dict[str, Any]) -> None:
             if method in _METHODS:
                 used.update(operation.get("tags", ()))
                 if method == "get" and is_polled(path):
-                    _tagged(operation)
-                _refusals(path, operation)
+                    _describe_etag(operation)
+                _describe_success(operation, components)
+                _describe_problems(path, operation)
     schema["tags"] = [
         {"name": name, "description": TAGS.get(name, "")} for name in (*TAGS, *sorted(used - TAGS.keys()))
     ]
 
 
-def _kinds_of(model: type[Wire]) -> Iterator[type[Wire]]:
+def _describe_success(operation: dict[str, Any], components: Mapping[str, Any]) -> None:
+    """Describe a response without a description of its own by the first line of its model's."""
+    for response in operation.get("responses", {}).values():
+        if response["description"] == _DEFAULT_DESCRIPTION:
+            model = response["content"]["application/json"]["schema"].get("$ref", "").rpartition("/")[2]
+            response["description"] = _first_line(components[model].get("description")) or "Done."
+
+
+def _subclasses_of(model: type[Wire]) -> Iterator[type[Wire]]:
     for kind in model.__subclasses__():
         yield kind
-        yield from _kinds_of(kind)
+        yield from _subclasses_of(kind)
 
 
-def _tagged(operation: dict[str, Any]) -> None:
-    """Say of what is polled that who has it already is not answered it again."""
+def _describe_etag(operation: dict[str, Any]) -> None:
+    """Document ``If-None-Match``, ``ETag`` and 304 of an operation that clients poll."""
     operation.setdefault("parameters", []).append(
         {
             "name": "If-None-Match",
             "in": "header",
             "required": False,
-            "description": "The `ETag` of the answer that you have.",
+            "description": "The `ETag` of the response that the client has.",
             "schema": {"type": "string"},
             "examples": {"a tag": {"value": 'W/"5f2c9a0d8e7b4c1a3f6e9d2b"'}},
         }
     )
-    tag = {"ETag": {"description": "What this answer is known by.", "schema": {"type": "string"}}}
+    tag = {"ETag": {"description": "The version of this response.", "schema": {"type": "string"}}}
     responses = operation.setdefault("responses", {})
-    responses["304"] = {"description": "It is as you have it.", "headers": dict(tag)}
+    responses["304"] = {"description": "Not modified.", "headers": dict(tag)}
     responses["200"].setdefault("headers", {}).update(tag)
 
 
-def _refusals(path: str, operation: dict[str, Any]) -> None:
+def _describe_problems(path: str, operation: dict[str, Any]) -> None:
     responses = operation.setdefault("responses", {})
     asks = "parameters" in operation or "requestBody" in operation
-    if _is_fastapis(responses.get("422")):
+    if _is_default_validation_response(responses.get("422")):
         del responses["422"]
     codes = [code for code in _ANYWHERE if path not in _OPEN or code not in (401, 503)]
     if "application/json" in operation.get("requestBody", {}).get("content", {}):
         codes.append(415)
     for code in (*codes, *((422,) if asks else ())):
-        responses.setdefault(str(code), _problem(code, REFUSED[code]))
+        responses.setdefault(str(code), _problem(code, ERRORS[code]))
     operation["responses"] = dict(sorted(responses.items()))
 
 
-def _is_fastapis(response: Any) -> bool:
+def _is_default_validation_response(response: Any) -> bool:
     return response is not None and "application/json" in response.get("content", {})
 
 
@@ -234,7 +243,7 @@ def _problem(status: int, why: str) -> dict[str, Any]:
     return found
 
 
-def _from(where: str) -> str:
+def _runtime_expression(where: str) -> str:
     if where.startswith(("path.", "query.")):
         return f"$request.{where}"
     if where.startswith("body."):

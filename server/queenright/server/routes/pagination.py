@@ -1,7 +1,7 @@
 """
-Lists over HTTP in pages: ``limit`` and ``cursor`` go in, ``next`` comes out.
+Cursor pagination: a list takes ``limit`` and ``cursor``, and returns ``next``.
 
-A cursor says where a page ended, not how many rows came before: what comes in meanwhile moves nothing.
+A cursor names the row where a page ended, not an offset, so that new rows do not shift the pages.
 """
 
 from __future__ import annotations
@@ -10,142 +10,108 @@ import asyncio
 import base64
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, TypeVar
 
-import orjson
-from fastapi import Query, Response
-from pydantic import BaseModel
+from fastapi import Query
 
+from queenright.api.wire import Wire
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
-from queenright.server.middleware.etags import weak_tag
 
 T = TypeVar("T")
+P = TypeVar("P", bound=Wire)
 
-Limit = Annotated[int, Query(ge=1, le=1000, description="Rows of a page, at most.")]
-Cursor = Annotated[str | None, Query(description="`next` of the page before.")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of rows.")]
+Cursor = Annotated[str | None, Query(description="`next` of the previous page.")]
 
 _PART: Final = 50
-"""Rows that are written before others have the loop."""
+"""Rows that are made before other requests may run."""
 _LARGEST: Final = 2**63 - 1
 NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
-"""Finds what PostgreSQL keeps in no text, or no database."""
+"""Finds characters that PostgreSQL, or any database, cannot store in a text."""
 
 
 class InvalidCursorError(QueenrightError):
-    """Raised for a cursor that is none, or of another list; says the way out."""
+    """Raised for a cursor that is malformed, or of another list."""
 
     def __init__(self, cursor: str, what: str) -> None:
         super().__init__(
-            f"the cursor {redact(cursor, 80)!r} is none of the list of {what}: "
-            "give what was in `next` of its last page, as it was, or no cursor to begin at its beginning"
+            f"the cursor {redact(cursor, 80)!r} is not a cursor of the list of {what}; "
+            "send `next` of its previous page unchanged, or no cursor for the first page"
         )
 
 
 def cursor_at(what: str, *place: float | int | str) -> str:
-    """Return a cursor of the list of ``what``, at a place that ``place_of`` gives back."""
-    said = json.dumps([what, *place], ensure_ascii=False, separators=(",", ":"))
-    return base64.urlsafe_b64encode(said.encode()).rstrip(b"=").decode()
+    """Return the cursor of a place in the list of ``what``; ``place_of`` returns the place."""
+    parts = json.dumps([what, *place], ensure_ascii=False, separators=(",", ":"))
+    return base64.urlsafe_b64encode(parts.encode()).rstrip(b"=").decode()
 
 
 def place_of(cursor: str | None, what: str, *kinds: type[Any]) -> tuple[Any, ...] | None:
     """
-    Return the place that a cursor says; None without one.
+    Return the place that a cursor names; None without a cursor.
 
     Args:
-        cursor: What came in.
-        what: Which list it is for.
-        kinds: What a place in this list is made of: float, int and str.
+        cursor: The cursor of the request.
+        what: The name of the list.
+        kinds: The types of the parts of a place: float, int and str.
 
     Raises:
-        InvalidCursorError: It is none of this list.
+        InvalidCursorError: It is not a cursor of this list.
     """
     if cursor is None:
         return None
     try:
         padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
-        said = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+        parts = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
     except (ValueError, RecursionError):
         raise InvalidCursorError(cursor, what) from None
-    if not isinstance(said, list) or len(said) != len(kinds) + 1 or said[0] != what:
+    if not isinstance(parts, list) or len(parts) != len(kinds) + 1 or parts[0] != what:
         raise InvalidCursorError(cursor, what)
-    if not all(_is_a(kind, value) for kind, value in zip(kinds, said[1:], strict=True)):
+    if not all(_is_a(kind, value) for kind, value in zip(kinds, parts[1:], strict=True)):
         raise InvalidCursorError(cursor, what)
-    return tuple(said[1:])
+    return tuple(parts[1:])
 
 
 def _is_a(kind: type[Any], value: Any) -> bool:
-    # What no database takes was in no cursor of ours.
+    # No cursor of ours contains a value that a database cannot store.
     if kind is str:
         return isinstance(value, str) and not NO_TEXT.search(value)
     if isinstance(value, bool) or not isinstance(value, int | kind):
         return False
-    return bool(abs(value) <= _LARGEST)  # nor is NaN
+    return bool(abs(value) <= _LARGEST)  # False for NaN, too
 
 
 async def page(
+    model: type[P],
     what: str,
     found: Sequence[T],
     limit: int,
     *,
-    row: Callable[[T], dict[str, Any]],
+    row: Callable[[T], Any],
     place: Callable[[T], tuple[float | int | str, ...]],
     backwards: bool = False,
-    of_the_clock: Collection[str] = (),
     **more: Any,
-) -> Response:
+) -> P:
     """
-    Return one page as JSON: ``{what: [...], "next": cursor or null}``.
+    Return one page of a list. A long page lets other requests run in between.
 
     Args:
-        what: The name of the list.
-        found: One more than are shown, if there are so many.
-        limit: How many are shown.
-        row: What is shown of one, as JSON values.
-        place: Where one stands in the list.
-        backwards: Whether what came first in the list is shown last in the page.
-        of_the_clock: What of a row changes with the clock alone, if all of that is known and at its top: the
-            page's tag is made from the rest then, which is faster than to look for it afterwards.
-        more: What else is in the answer.
+        model: The model of the page.
+        what: The name of the list in the model, and in its cursors.
+        found: The values of the page, and one more if there is a next page.
+        limit: How many rows a page has.
+        row: Makes the row of a value.
+        place: Returns the place of a value in the list.
+        backwards: Whether the page shows the list's first value last.
+        more: Other fields of the model.
     """
     shown = found[:limit]
-    follows = cursor_at(what, *place(shown[-1])) if len(found) > limit else None
-    ordered = reversed(shown) if backwards else shown
-    rows, tagged = await _written((row(one) for one in ordered), of_the_clock)
-    head = b"".join(b"%b:%b," % (_json(name), _json(value)) for name, value in more.items())
-    body = b'{%b%b:[%b],"next":%b}' % (head, _json(what), rows, _json(follows))
-    headers = {"ETag": weak_tag(head, tagged, _json(follows))} if of_the_clock else None
-    return Response(body, headers=headers, media_type="application/json")
-
-
-def json_answer(value: Any, *, status: int = 200) -> Response:
-    """Return an answer in JSON: of plain values, as fast as it goes."""
-    return Response(_json(value), status, media_type="application/json")
-
-
-def as_json(one: BaseModel) -> dict[str, Any]:
-    """Return a model as JSON values."""
-    return one.model_dump(mode="json")
-
-
-async def _written(rows: Iterable[dict[str, Any]], of_the_clock: Collection[str]) -> tuple[bytes, bytes]:
-    """Return rows as JSON, and again without what is of the clock; a long list does not keep the loop."""
-    parts, tagged = [], []
-    for number, one in enumerate(rows, start=1):
-        if of_the_clock:
-            words = {name: one.pop(name) for name in of_the_clock}
-            tagged.append(_json(one))
-            parts.append(b"%b,%b" % (tagged[-1][:-1], _json(words)[1:]))
-        else:
-            parts.append(_json(one))
+    rows = []
+    for number, one in enumerate(shown, start=1):
+        rows.append(row(one))
         if number % _PART == 0:
             await asyncio.sleep(0)
-    return b",".join(parts), b",".join(tagged)
-
-
-def _json(value: Any) -> bytes:
-    try:
-        return orjson.dumps(value)
-    except TypeError:  # it takes no number of more than 64 bits
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    following = cursor_at(what, *place(shown[-1])) if len(found) > limit else None
+    return model(**{what: rows[::-1] if backwards else rows, "next": following}, **more)

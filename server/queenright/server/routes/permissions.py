@@ -1,22 +1,22 @@
-"""Permission requests over HTTP: what coding agents ask, and a person's answer."""
+"""Permission requests: what coding agents ask, and the operator's answer."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, FastAPI, Path, Request, Response
+from fastapi import APIRouter, Path, Request
 from pydantic import ConfigDict
 
 from queenright import api
 from queenright.health.interventions.permission_request import Answered
-from queenright.health.interventions.permissions import PermissionNotFoundError
 from queenright.health.interventions.record import Outcome
 from queenright.server.access.caller import who_from
-from queenright.server.routes.openapi import says, to
+from queenright.server.routes.dependencies import PermissionsDep
+from queenright.server.routes.openapi import operation, to
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.routes.params import Body, By, OfAgent, Text, answering
-from queenright.server.service import Service
+from queenright.server.routes.params import Body, By, OfAgent, Text
+
+router = APIRouter(prefix="/api/permissions", tags=["interventions"])
 
 
 class PermissionWord(Body):
@@ -31,47 +31,51 @@ class PermissionWord(Body):
     reason: Text = ""
 
 
-def add_permissions_api(app: FastAPI, service: Service) -> None:
-    """Give the app the routes of permission requests, and the status code of what they refuse."""
-    app.add_exception_handler(PermissionNotFoundError, answering(404))
-    router, permissions = APIRouter(), service.permissions
-
-    @router.get(
-        "/api/permissions",
-        **says(
-            "list_permissions",
-            api.PermissionsPage,
-            links={"answer": to("answer_permission", request_id="permissions/0/request_id")},
-        ),
-    )
-    async def waiting(agent_id: OfAgent = None, limit: Limit = 100, cursor: Cursor = None) -> Response:
-        """Permission requests that wait for an answer, newest first."""
-        before = place_of(cursor, "permissions", float, str)
-        found = [
+@router.get(
+    "",
+    **operation(
+        "list_permissions",
+        links={"answer": to("answer_permission", request_id="permissions/0/request_id")},
+    ),
+)
+async def list_permissions(
+    permissions: PermissionsDep, agent_id: OfAgent = None, limit: Limit = 100, cursor: Cursor = None
+) -> api.PermissionsPage:
+    """List permission requests without an answer, newest first."""
+    before = place_of(cursor, "permissions", float, str)
+    return await page(
+        api.PermissionsPage,
+        "permissions",
+        [
             one
             for one in permissions.open_requests()
             if agent_id in (None, one.agent_id)
             and (before is None or (-one.asked_at, one.request_id) > (-before[0], before[1]))
-        ]
-        return await page(
-            "permissions", found, limit, row=asdict, place=lambda one: (one.asked_at, one.request_id)
-        )
-
-    @router.post(
-        "/api/permissions/{request_id}/answer",
-        **says("answer_permission", api.PermissionResult, status=202, refused=(404, 409)),
+        ],
+        limit,
+        row=api.PermissionRequest.of,
+        place=lambda one: (one.asked_at, one.request_id),
     )
-    async def answer(
-        request: Request,
-        request_id: Annotated[str, Path(description="Which request.")],
-        body: PermissionWord,
-    ) -> Any:
-        """Allow or deny what an agent asks; refused once its person was asked, or somebody has answered."""
-        done = await permissions.answer(
-            request_id, body.decision, by=who_from(request, body.by), reason=body.reason
-        )
-        fields = {"agent_id", "session_id", "incarnation_id", "intervention_id", "message", "detail"}
-        delivered = done.outcome is Outcome.DONE
-        return done.model_dump(include=fields) | {"outcome": done.outcome, "delivered": delivered}
 
-    app.include_router(router, tags=["interventions"])
+
+@router.post("/{request_id}/answer", **operation("answer_permission", status=202, errors=(404, 409)))
+async def answer_permission(
+    request: Request,
+    permissions: PermissionsDep,
+    request_id: Annotated[str, Path(description="The request's id.")],
+    body: PermissionWord,
+) -> api.PermissionResult:
+    """Allow or deny a request. Refused once it has expired or has an answer."""
+    done = await permissions.answer(
+        request_id, body.decision, by=who_from(request, body.by), reason=body.reason
+    )
+    return api.PermissionResult(
+        agent_id=done.agent_id,
+        session_id=done.session_id,
+        incarnation_id=done.incarnation_id,
+        intervention_id=done.intervention_id,
+        delivered=done.outcome is Outcome.DONE,
+        outcome=done.outcome,
+        message=done.message,
+        detail=done.detail,
+    )

@@ -1,92 +1,102 @@
-"""The service itself over HTTP: its version, its settings and reading them again, its event log."""
+"""The service itself: its status, version, settings, telemetry and event log."""
 
 from __future__ import annotations
 
 import platform
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated, Final
 
-from fastapi import APIRouter, FastAPI, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 
-from queenright.api.operations import AuditPage, Reloaded, SettingsInForce, Version
-from queenright.api.telemetry import Telemetry
-from queenright.health.audit_page import LoggedEvent, read_page
+from queenright import api
+from queenright.health.audit_page import read_page
 from queenright.health.tables import SCHEMA_REVISION
 from queenright.runtime.events import EventType
-from queenright.server.ops.reload import RELOADABLE, NoSettingsFileError, reload
-from queenright.server.routes.openapi import says
+from queenright.server.middleware.etags import set_etag
+from queenright.server.ops.reload import RELOADABLE, reload
+from queenright.server.routes.dependencies import ServiceDep, StoreDep
+from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
-from queenright.server.routes.params import OfAgent, answering
-from queenright.server.service import Service
-from queenright.server.settings import InvalidSettingsError
-from queenright.server.views.telemetry import telemetry_values
+from queenright.server.routes.params import OfAgent
+from queenright.server.views.telemetry import telemetry_view
+from queenright.server.views.view import status
 
-Types = Annotated[list[EventType] | None, Query(alias="type", description="Only these types; repeatable.")]
+router = APIRouter(tags=["service"])
+
+_VERSION: Final = version("queenright")
+
+Types = Annotated[
+    list[EventType] | None, Query(alias="type", description="Only events of this type; repeatable.")
+]
 Moment = Annotated[
     float | None, Query(ge=-1e11, le=1e11, allow_inf_nan=False, description="Seconds since the epoch.")
 ]
 
 
-def add_service_api(app: FastAPI, service: Service) -> None:
-    """Give the app the routes of the service itself."""
-    app.add_exception_handler(InvalidSettingsError, answering(422))
-    app.add_exception_handler(NoSettingsFileError, answering(409))
-    app.include_router(_routes(service), tags=["service"])
+@router.get("/api/status", **operation("get_status"))
+async def get_status(response: Response, service: ServiceDep) -> api.Status:
+    """Return the content of the status page; of many workers the worst."""
+    return set_etag(response, status(service))
 
 
-def _routes(service: Service) -> APIRouter:
-    router = APIRouter()
+@router.get("/api/version", **operation("get_version"))
+async def get_version(service: ServiceDep) -> api.Version:
+    """Return the version of the service and of its database schema, and when it started."""
+    return api.Version(
+        version=_VERSION,
+        schema_revision=SCHEMA_REVISION,
+        python=platform.python_version(),
+        started_at=service.started_at,
+    )
 
-    @router.get("/api/version", **says("get_version", Version))
-    async def get_version() -> dict[str, Any]:
-        """Which version runs here, on which schema of the database, and since when."""
-        return {
-            "version": version("queenright"),
-            "schema_revision": SCHEMA_REVISION,
-            "python": platform.python_version(),
-            "started_at": service.started_at,
-        }
 
-    @router.get("/api/settings", **says("get_settings", SettingsInForce))
-    async def get_settings() -> dict[str, Any]:
-        """All settings as they are in force, secrets masked: what `queenright config show` prints."""
-        return {"settings": service.settings.model_dump(mode="json"), "reloadable": list(RELOADABLE)}
+@router.get("/api/settings", **operation("get_settings"))
+async def get_settings(service: ServiceDep) -> api.SettingsInForce:
+    """Return the settings in force, with secrets masked, as `queenright config show` does."""
+    return api.SettingsInForce(settings=service.settings.model_dump(mode="json"), reloadable=list(RELOADABLE))
 
-    @router.get("/api/telemetry", **says("get_telemetry", Telemetry))
-    async def get_telemetry() -> dict[str, Any]:
-        """
-        Who sends telemetry, what of it was not used and why, and what each sender has to set.
 
-        Since the service started; the last 100 senders.
-        """
-        return telemetry_values(service.intake, service.monitor, service.clock())
+@router.get("/api/telemetry", **operation("get_telemetry"))
+async def get_telemetry(service: ServiceDep) -> api.Telemetry:
+    """
+    Return the senders of telemetry, the records that were not used and why, and what each sender should set.
 
-    @router.post("/-/reload", **says("reload_settings", Reloaded, refused=(409, 422)))
-    async def reload_settings(request: Request) -> dict[str, Any]:
-        """
-        Read the settings file and the environment again, and apply what can be exchanged while running.
+    Counts since the service started; the last 100 senders.
+    """
+    return telemetry_view(service.intake, service.monitor, service.clock())
 
-        Thresholds, deadlines of tickets, retention and the links in messages are; the rest is named in
-        `needs_restart`. A file with a fault changes nothing. SIGHUP does the same to `queenright serve`.
-        """
-        return (await reload(service)).as_json()
 
-    @router.get("/api/audit", **says("list_audit", AuditPage))
-    async def list_audit(
-        types: Types = None,
-        agent_id: OfAgent = None,
-        since: Moment = None,
-        until: Moment = None,
-        limit: Limit = 100,
-        cursor: Cursor = None,
-    ) -> Response:
-        """
-        The event log, newest first, each event with its number and its hash; what is archived comes last.
+@router.post("/-/reload", **operation("reload_settings", errors=(409, 422)))
+async def reload_settings(service: ServiceDep) -> api.Reloaded:
+    """
+    Read the settings file and the environment again, and apply what can change at runtime.
 
-        `since` and `until` are in seconds since the epoch, by when an event was authored.
-        """
-        (before,) = place_of(cursor, "events", int) or (None,)
-        found = await service.store.read(
+    Those are thresholds, ticket deadlines, retention and the links in messages; `needs_restart` lists the
+    others. An invalid file changes nothing. SIGHUP has the same effect on `queenright serve`.
+    """
+    return api.Reloaded.model_validate((await reload(service)).as_json())
+
+
+@router.get("/api/audit", **operation("list_audit"))
+async def list_audit(
+    store: StoreDep,
+    types: Types = None,
+    agent_id: OfAgent = None,
+    since: Moment = None,
+    until: Moment = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> api.AuditPage:
+    """
+    List the event log, newest first, each event with its number and hash; archived events come last.
+
+    `since` and `until` are in seconds since the epoch and apply to the time of the event.
+    """
+    (before,) = place_of(cursor, "events", int) or (None,)
+    return await page(
+        api.AuditPage,
+        "events",
+        await store.read(
             lambda conn: read_page(
                 conn,
                 before=before,
@@ -96,11 +106,10 @@ def _routes(service: Service) -> APIRouter:
                 until=until,
                 limit=limit + 1,
             )
-        )
-        return await page("events", found, limit, row=_row, place=lambda one: (one.seq,))
-
-    return router
-
-
-def _row(one: LoggedEvent) -> dict[str, Any]:
-    return {"seq": one.seq, "hash": one.hash.hex(), "archived": one.archived} | one.event
+        ),
+        limit,
+        row=lambda one: api.AuditedEvent.model_validate(
+            one.event | {"seq": one.seq, "hash": one.hash.hex(), "archived": one.archived}
+        ),
+        place=lambda one: (one.seq,),
+    )

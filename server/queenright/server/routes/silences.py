@@ -1,33 +1,31 @@
-"""Silences over HTTP: which hold at the Alertmanagers, and of which tickets nobody hears because of them."""
+"""Silences at the Alertmanagers, and the tickets that they mute."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, FastAPI, Path, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi import APIRouter, Path, Request
 from pydantic import ConfigDict, Field
 
 from queenright import api
-from queenright.alerting.alertmanager import AlertmanagerError, AlertsRejectedError, SilenceNotFoundError
-from queenright.alerting.silence_watch import NoPeerError, NothingToSilenceError
 from queenright.alerting.silences import Silence
 from queenright.instrumentation.redaction import redact
 from queenright.server.access.caller import who
-from queenright.server.routes.openapi import says, to
-from queenright.server.routes.params import Body, By, Reason, answering
-from queenright.server.routes.problems import problem
-from queenright.server.service import Service
+from queenright.server.routes.dependencies import ServiceDep
+from queenright.server.routes.openapi import operation, to
+from queenright.server.routes.params import Body, By, Reason
+
+router = APIRouter(prefix="/api/silences", tags=["silences"])
 
 _LONGEST = 30 * 86_400
 
 
 class Silenced(Body):
-    """What is not to be heard of, for how long, and why."""
+    """The ticket to silence, for how long, and why."""
 
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [{"ticket_id": "018f6f7e-…", "seconds": 3600, "comment": "being mended", "by": "ada"}]
+            "examples": [{"ticket_id": "018f6f7e-…", "seconds": 3600, "comment": "being fixed", "by": "ada"}]
         }
     )
 
@@ -37,85 +35,63 @@ class Silenced(Body):
     by: By = "operator"
 
 
-def add_silences_api(app: FastAPI, service: Service) -> None:
-    """Give the app the routes of silences, and the status codes of what they refuse."""
-    app.add_exception_handler(NothingToSilenceError, answering(409))
-    app.add_exception_handler(NoPeerError, answering(409))
-    app.add_exception_handler(AlertmanagerError, _not_done)
-    app.include_router(_routes(service), tags=["silences"])
-
-
-def silence_row(silence: Silence, peers: list[str], tickets: list[str]) -> dict[str, Any]:
-    """Return one silence as JSON values; times in seconds since the epoch."""
-    return {
-        "silence_id": silence.id,
-        "by": silence.by,
-        "comment": silence.comment,
-        "state": silence.state,
-        "starts_at": silence.starts_at,
-        "ends_at": silence.ends_at,
-        "matchers": list(silence.matchers),
-        "peers": sorted(peers),
-        "tickets": sorted(tickets),
-    }
-
-
-def _routes(service: Service) -> APIRouter:
-    router, watch = APIRouter(), service.silences
-
-    @router.get(
-        "/api/silences",
-        **says(
-            "list_silences",
-            api.Silences,
-            links={"expire": to("expire_silence", silence_id="silences/0/silence_id")},
-        ),
+@router.get(
+    "",
+    **operation("list_silences", links={"expire": to("expire_silence", silence_id="silences/0/silence_id")}),
+)
+async def list_silences(service: ServiceDep) -> api.Silences:
+    """List active and pending silences by their end, and the peers whose silences are unknown."""
+    watch = service.silences
+    return api.Silences(
+        silences=[_row(*one) for one in watch.silences()],
+        unknown=watch.unknown,
+        peers=[
+            api.SilencePeer(peer=view.peer, read_at=view.read_at, error=view.error or None)
+            for view in watch.views()
+        ],
     )
-    async def silences() -> dict[str, Any]:
-        """Silences that hold or will, the first to end first; and of which peers they are not known."""
-        return {
-            "silences": [silence_row(*one) for one in watch.silences()],
-            "unknown": watch.unknown,
-            "peers": [
-                {"peer": view.peer, "read_at": view.read_at, "error": view.error or None}
-                for view in watch.views()
-            ],
-        }
 
-    @router.post(
-        "/api/silences",
-        **says(
-            "add_silence",
-            api.SilenceMade,
-            status=201,
-            refused=(404, 409, 502),
-            links={"expire": to("expire_silence", silence_id="silence_id")},
-        ),
+
+@router.post(
+    "",
+    **operation(
+        "add_silence",
+        status=201,
+        errors=(404, 409, 502),
+        links={"expire": to("expire_silence", silence_id="silence_id")},
+    ),
+)
+async def add_silence(request: Request, service: ServiceDep, body: Silenced) -> api.SilenceMade:
+    """Silence a ticket, and other tickets of its agent with the same cause."""
+    silence_id, peer = await service.silences.add(
+        body.ticket_id,
+        by=redact(who(request, body.by), 100),
+        comment=f"{redact(body.comment, 1000)} (ticket {body.ticket_id})",
+        seconds=body.seconds,
     )
-    async def add(request: Request, body: Silenced) -> dict[str, str]:
-        """Let nobody hear of a ticket for a while, nor of its agent for the same cause."""
-        made, peer = await watch.add(
-            body.ticket_id,
-            by=redact(who(request, body.by), 100),
-            comment=f"{redact(body.comment, 1000)} (ticket {body.ticket_id})",
-            seconds=body.seconds,
-        )
-        return {"silence_id": made, "peer": peer}
+    return api.SilenceMade(silence_id=silence_id, peer=peer)
 
-    @router.delete(
-        "/api/silences/{silence_id}",
-        **says("expire_silence", None, status=204, refused=(404, 409, 502), what="It has ended."),
+
+@router.delete(
+    "/{silence_id}",
+    **operation("expire_silence", status=204, errors=(404, 409, 502), description="The silence has ended."),
+)
+async def expire_silence(
+    service: ServiceDep, silence_id: Annotated[str, Path(description="The silence's id.")]
+) -> None:
+    """End a silence now."""
+    await service.silences.expire(silence_id)
+
+
+def _row(silence: Silence, peers: list[str], tickets: list[str]) -> api.Silence:
+    return api.Silence(
+        silence_id=silence.id,
+        by=silence.by,
+        comment=silence.comment,
+        state=silence.state,
+        starts_at=silence.starts_at,
+        ends_at=silence.ends_at,
+        matchers=list(silence.matchers),
+        peers=sorted(peers),
+        tickets=sorted(tickets),
     )
-    async def expire(silence_id: Annotated[str, Path(description="Which silence.")]) -> Response:
-        """Let a silence end now."""
-        await watch.expire(silence_id)
-        return Response(status_code=204)
-
-    return router
-
-
-async def _not_done(request: Request, error: Exception) -> JSONResponse:
-    if isinstance(error, SilenceNotFoundError):
-        return problem(404, "no Alertmanager knows this silence; take its id from the list of silences")
-    # Alertmanager's word on what was asked, or that nobody could be asked.
-    return problem(409 if isinstance(error, AlertsRejectedError) else 502, str(error))

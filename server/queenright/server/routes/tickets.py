@@ -1,38 +1,30 @@
-"""Tickets over HTTP: what there is, and what a person says about one."""
+"""Tickets, and what an operator does with one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, FastAPI, HTTPException, Path, Query, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 from pydantic import ConfigDict, Field
 
 from queenright import api
 from queenright.alerting.notification_ledger import told_of
-from queenright.api.operations import Timeline
 from queenright.health.findings import Severity
-from queenright.health.tickets import (
-    EscalationTicket,
-    TicketClosedError,
-    TicketError,
-    TicketNotFoundError,
-    TicketRejectedError,
-    TicketStatus,
-    TicketStatusError,
-    Way,
-)
+from queenright.health.tickets import EscalationTicket, TicketStatus, Way
 from queenright.server.access.caller import who
-from queenright.server.routes.openapi import says, to
+from queenright.server.middleware.etags import set_etag
+from queenright.server.routes.dependencies import ServiceDep
+from queenright.server.routes.openapi import operation, to
 from queenright.server.routes.pagination import Cursor, Limit, page, place_of
 from queenright.server.routes.params import AgentId, Body, By, OfAgent, Reason
-from queenright.server.routes.problems import problem
 from queenright.server.service import Service
 from queenright.server.views.ticket_timeline import timeline
 from queenright.server.views.view import ticket_row
 
-TicketId = Annotated[str, Path(description="Which ticket.")]
+router = APIRouter(prefix="/api", tags=["tickets"])
+
+TicketId = Annotated[str, Path(description="The ticket's id.")]
 _LATEST = 253_402_300_799.0
 _NEXT = (
     "get_ticket",
@@ -46,35 +38,28 @@ _NEXT = (
 _OF_FIRST = {name: to(name, ticket_id="tickets/0/ticket_id") for name in _NEXT}
 _OF_PATH = {name: to(name, ticket_id="path.ticket_id") for name in _NEXT if name != "get_ticket"}
 
-_STATUS: dict[type[TicketError], int] = {
-    TicketNotFoundError: 404,
-    TicketClosedError: 409,
-    TicketStatusError: 409,
-    TicketRejectedError: 422,
-}
-
 
 def _by_ada(**more: Any) -> ConfigDict:
     return ConfigDict(json_schema_extra={"examples": [{"by": "ada", **more}]})
 
 
 class Acknowledged(Body):
-    """Who has it in hand."""
+    """Who acknowledges the ticket."""
 
     by: By = "operator"
 
 
 class Said(Acknowledged):
-    """Who has it in hand, or not any more, and by which command."""
+    """Who acknowledges the ticket, or returns it, and through which client."""
 
     model_config = _by_ada()
 
-    # That somebody said it in Slack or PagerDuty, only a signature shows.
+    # Slack and PagerDuty are not accepted here: their requests are signed and have routes of their own.
     via: Literal["api", "cli"] = "api"
 
 
 class InHand(Said):
-    """Who has it in hand."""
+    """Who acknowledges the ticket, with a note."""
 
     model_config = _by_ada(note="looking at it")
 
@@ -82,7 +67,7 @@ class InHand(Said):
 
 
 class Dismissed(Acknowledged):
-    """Who says that it is nothing, and why."""
+    """Who dismisses the ticket, and why."""
 
     model_config = _by_ada(reason="it is slow, not stuck")
 
@@ -90,31 +75,28 @@ class Dismissed(Acknowledged):
 
 
 class Resolved(Acknowledged):
-    """Who has settled it, and how."""
+    """Who resolves the ticket, and how."""
 
     model_config = _by_ada(reason="the task was done by hand")
 
     reason: Reason
 
 
-def add_ticket_api(app: FastAPI, service: Service) -> None:
-    """Give the app the routes of tickets, and the status codes of what they refuse."""
-    for kind in _STATUS:
-        app.add_exception_handler(kind, _refused)
-    app.include_router(_routes(service), tags=["tickets"])
-
-
-async def found_ticket(service: Service, ticket_id: str) -> dict[str, Any]:
-    """Return a ticket as it is shown; raises ``HTTPException`` if there is none."""
+async def find_ticket(service: Service, ticket_id: str) -> EscalationTicket:
+    """Return a ticket; raises ``HTTPException`` 404 if there is none."""
     ticket = await service.tickets.find(ticket_id)
     if ticket is None:
         raise HTTPException(404, f"there is no ticket {ticket_id!r}")
-    [row] = await _rows(service, [ticket])
+    return ticket
+
+
+async def read_ticket(service: Service, ticket_id: str) -> api.Ticket:
+    """Return a ticket as the API shows it; raises ``HTTPException`` 404 if there is none."""
+    [row] = await _rows(service, [await find_ticket(service, ticket_id)])
     return row
 
 
-async def _rows(service: Service, tickets: Sequence[EscalationTicket]) -> list[dict[str, Any]]:
-    """Return tickets as they are shown, with what came of telling people."""
+async def _rows(service: Service, tickets: Sequence[EscalationTicket]) -> list[api.Ticket]:
     ids = [ticket.ticket_id for ticket in tickets]
     told = await service.store.read(lambda conn: told_of(conn, ids)) if ids else {}
     now = service.clock()
@@ -129,140 +111,136 @@ async def _rows(service: Service, tickets: Sequence[EscalationTicket]) -> list[d
     ]
 
 
-async def _refused(request: Request, error: Exception) -> JSONResponse:
-    status = next(code for kind, code in _STATUS.items() if isinstance(error, kind))
-    return problem(status, str(error))
+async def _page(service: Service, limit: int, cursor: str | None, **filters: Any) -> api.TicketsPage:
+    before = place_of(cursor, "tickets", float, str)
+    return await page(
+        api.TicketsPage,
+        "tickets",
+        await _rows(service, await service.tickets.history(limit + 1, before=before, **filters)),
+        limit,
+        row=lambda one: one,
+        place=lambda one: (one.first_seen, one.ticket_id),
+    )
 
 
-def _routes(service: Service) -> APIRouter:
-    router = APIRouter()
-
-    async def listed(limit: int, cursor: str | None, **which: Any) -> Response:
-        before = place_of(cursor, "tickets", float, str)
-        found = await _rows(service, await service.tickets.history(limit + 1, before=before, **which))
-        return await page(
-            "tickets",
-            found,
-            limit,
-            row=dict,
-            place=lambda one: (one["first_seen"], one["ticket_id"]),
-        )
-
-    @router.get("/api/tickets", **says("list_tickets", api.TicketsPage, links=_OF_FIRST))
-    async def tickets(
-        status: Annotated[
-            list[TicketStatus] | None, Query(description="Only those that stand so; may be given again.")
-        ] = None,
-        severity: Annotated[Severity | None, Query(description="Only of this severity.")] = None,
-        agent_id: OfAgent = None,
-        since: Annotated[
-            float | None,
-            Query(ge=0, le=_LATEST, allow_inf_nan=False, description="Opened then or later; epoch seconds."),
-        ] = None,
-        limit: Limit = 100,
-        cursor: Cursor = None,
-    ) -> Response:
-        """Tickets, newest first, open or not."""
-        return await listed(limit, cursor, statuses=status, severity=severity, agent_id=agent_id, since=since)
-
-    @router.get(
-        "/api/agents/{agent_id:agent}/escalations",
-        **says(
-            "list_agent_escalations",
-            api.TicketsPage,
-            links={
-                "ticket": to(
-                    "get_agent_escalation", agent_id="path.agent_id", ticket_id="tickets/0/ticket_id"
-                )
-            },
+@router.get("/tickets", **operation("list_tickets", links=_OF_FIRST))
+async def list_tickets(
+    response: Response,
+    service: ServiceDep,
+    status: Annotated[
+        list[TicketStatus] | None, Query(description="Only tickets with this status; repeatable.")
+    ] = None,
+    severity: Annotated[Severity | None, Query(description="Only tickets of this severity.")] = None,
+    agent_id: OfAgent = None,
+    since: Annotated[
+        float | None,
+        Query(
+            ge=0,
+            le=_LATEST,
+            allow_inf_nan=False,
+            description="Only tickets opened at or after this time, in epoch seconds.",
         ),
-    )
-    async def of_agent(agent_id: AgentId, limit: Limit = 100, cursor: Cursor = None) -> Response:
-        """The escalation tickets of one worker, newest first, open or not."""
-        return await listed(limit, cursor, agent_id=agent_id)
+    ] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> api.TicketsPage:
+    """List tickets, newest first, open or closed."""
+    filters = {"statuses": status, "severity": severity, "agent_id": agent_id, "since": since}
+    return set_etag(response, await _page(service, limit, cursor, **filters))
 
-    @router.get(
-        "/api/agents/{agent_id:agent}/escalations/{ticket_id}",
-        **says("get_agent_escalation", api.Ticket, refused=(404,)),
-    )
-    async def one_of_agent(agent_id: AgentId, ticket_id: TicketId) -> dict[str, Any]:
-        """One ticket of a worker; 404 if it is of another one."""
-        found = await found_ticket(service, ticket_id)
-        if found["worker_agent_id"] != agent_id:
-            raise HTTPException(
-                404, f"ticket {ticket_id!r} is of {found['worker_agent_id']!r}, not of {agent_id!r}"
-            )
-        return found
 
-    @router.get("/api/tickets/{ticket_id}", **says("get_ticket", api.Ticket, refused=(404,), links=_OF_PATH))
-    async def ticket(ticket_id: TicketId) -> dict[str, Any]:
-        """One ticket."""
-        return await found_ticket(service, ticket_id)
+@router.get(
+    "/agents/{agent_id:agent}/escalations",
+    **operation(
+        "list_agent_escalations",
+        links={
+            "ticket": to("get_agent_escalation", agent_id="path.agent_id", ticket_id="tickets/0/ticket_id")
+        },
+    ),
+)
+async def list_agent_escalations(
+    response: Response, service: ServiceDep, agent_id: AgentId, limit: Limit = 100, cursor: Cursor = None
+) -> api.TicketsPage:
+    """List the tickets of a worker, newest first, open or closed."""
+    return set_etag(response, await _page(service, limit, cursor, agent_id=agent_id))
 
-    @router.post(
-        "/api/tickets/{ticket_id}/acknowledge",
-        **says("acknowledge_ticket", api.Ticket, refused=(404, 409), links=_OF_PATH),
-    )
-    async def acknowledge(
-        request: Request, ticket_id: TicketId, body: InHand | None = None
-    ) -> dict[str, Any]:
-        """Say that a person has it in hand: nobody is reminded of it any more."""
-        said = body or InHand()
-        await service.tickets.acknowledge(
-            ticket_id, by=who(request, said.by), via=Way(said.via), note=said.note
+
+@router.get(
+    "/agents/{agent_id:agent}/escalations/{ticket_id}", **operation("get_agent_escalation", errors=(404,))
+)
+async def get_agent_escalation(
+    response: Response, service: ServiceDep, agent_id: AgentId, ticket_id: TicketId
+) -> api.Ticket:
+    """Return a ticket of a worker; 404 if it belongs to another worker."""
+    ticket = await read_ticket(service, ticket_id)
+    if ticket.worker_agent_id != agent_id:
+        raise HTTPException(
+            404, f"ticket {ticket_id!r} belongs to {ticket.worker_agent_id!r}, not to {agent_id!r}"
         )
-        return await found_ticket(service, ticket_id)
+    return set_etag(response, ticket)
 
-    @router.post(
-        "/api/tickets/{ticket_id}/unacknowledge",
-        **says("unacknowledge_ticket", api.Ticket, refused=(404, 409)),
+
+@router.get("/tickets/{ticket_id}", **operation("get_ticket", errors=(404,), links=_OF_PATH))
+async def get_ticket(response: Response, service: ServiceDep, ticket_id: TicketId) -> api.Ticket:
+    """Return a ticket."""
+    return set_etag(response, await read_ticket(service, ticket_id))
+
+
+@router.post(
+    "/tickets/{ticket_id}/acknowledge",
+    **operation("acknowledge_ticket", errors=(404, 409), links=_OF_PATH),
+)
+async def acknowledge_ticket(
+    request: Request, service: ServiceDep, ticket_id: TicketId, body: InHand | None = None
+) -> api.Ticket:
+    """Acknowledge a ticket: its reminders stop."""
+    given = body or InHand()
+    await service.tickets.acknowledge(
+        ticket_id, by=who(request, given.by), via=Way(given.via), note=given.note
     )
-    async def unacknowledge(
-        request: Request, ticket_id: TicketId, body: Said | None = None
-    ) -> dict[str, Any]:
-        """Say that nobody has it in hand any more: reminders count anew."""
-        said = body or Said()
-        await service.tickets.unacknowledge(ticket_id, by=who(request, said.by), via=Way(said.via))
-        return await found_ticket(service, ticket_id)
+    return await read_ticket(service, ticket_id)
 
-    @router.post(
-        "/api/tickets/{ticket_id}/dismiss",
-        **says("dismiss_ticket", api.Ticket, refused=(404, 409)),
-    )
-    async def dismiss(ticket_id: TicketId, body: Dismissed, request: Request) -> dict[str, Any]:
-        """
-        Say that it is nothing: nobody is told, and it opens again if it gets worse.
 
-        As for the queen: not of one that is high or critical and still holds, nor of one that an operator
-        was told of. One of a dead worker is resolved by it, however bad it was, but not work that was given
-        up, nor runs that failed in a row: of these somebody says how they were settled.
-        """
-        ticket = await service.tickets.find(ticket_id)
-        if ticket is not None and service.tickets.is_about_dead_worker(ticket):
-            await service.tickets.resolve(ticket_id, f"dismissed: {body.reason}", by=who(request, body.by))
-            return await found_ticket(service, ticket_id)
-        await service.tickets.dismiss(ticket_id, body.reason, by=who(request, body.by))
-        return await found_ticket(service, ticket_id)
+@router.post("/tickets/{ticket_id}/unacknowledge", **operation("unacknowledge_ticket", errors=(404, 409)))
+async def unacknowledge_ticket(
+    request: Request, service: ServiceDep, ticket_id: TicketId, body: Said | None = None
+) -> api.Ticket:
+    """Withdraw an acknowledgement: reminders start again."""
+    given = body or Said()
+    await service.tickets.unacknowledge(ticket_id, by=who(request, given.by), via=Way(given.via))
+    return await read_ticket(service, ticket_id)
 
-    @router.get(
-        "/api/tickets/{ticket_id}/timeline",
-        **says("get_ticket_timeline", Timeline, refused=(404,)),
-    )
-    async def get_timeline(ticket_id: TicketId) -> dict[str, Any]:
-        """The story of a ticket, oldest first: opened, triaged, told, acknowledged, what was done, closed."""
-        ticket = await service.tickets.find(ticket_id)
-        if ticket is None:
-            raise HTTPException(404, f"there is no ticket {ticket_id!r}")
-        entries, more = await service.store.read(lambda conn: timeline(conn, ticket))
-        return {"timeline": entries, "more": more}
 
-    @router.post(
-        "/api/tickets/{ticket_id}/resolve",
-        **says("resolve_ticket", api.Ticket, refused=(404, 409)),
-    )
-    async def resolve(request: Request, ticket_id: TicketId, body: Resolved) -> dict[str, Any]:
-        """Close a ticket about a dead worker or a failed recovery: a person has settled it."""
-        await service.tickets.resolve(ticket_id, body.reason, by=who(request, body.by))
-        return await found_ticket(service, ticket_id)
+@router.post("/tickets/{ticket_id}/dismiss", **operation("dismiss_ticket", errors=(404, 409)))
+async def dismiss_ticket(
+    request: Request, service: ServiceDep, ticket_id: TicketId, body: Dismissed
+) -> api.Ticket:
+    """
+    Dismiss a ticket: nobody is notified, and it reopens if it gets worse.
 
-    return router
+    As for the queen, a ticket cannot be dismissed while it is high or critical and its condition holds, nor
+    after an operator was notified of it. The ticket of a dead worker is resolved instead, whatever its
+    severity. Recoveries that were given up and failed runs in a row need `resolve` with a reason.
+    """
+    ticket, by = await service.tickets.find(ticket_id), who(request, body.by)
+    if ticket is not None and service.tickets.is_about_dead_worker(ticket):
+        await service.tickets.resolve(ticket_id, f"dismissed: {body.reason}", by=by)
+    else:
+        await service.tickets.dismiss(ticket_id, body.reason, by=by)
+    return await read_ticket(service, ticket_id)
+
+
+@router.get("/tickets/{ticket_id}/timeline", **operation("get_ticket_timeline", errors=(404,)))
+async def get_ticket_timeline(service: ServiceDep, ticket_id: TicketId) -> api.Timeline:
+    """Return the timeline of a ticket, oldest first: triage, notifications, interventions, and its end."""
+    ticket = await find_ticket(service, ticket_id)
+    return await service.store.read(lambda conn: timeline(conn, ticket))
+
+
+@router.post("/tickets/{ticket_id}/resolve", **operation("resolve_ticket", errors=(404, 409)))
+async def resolve_ticket(
+    request: Request, service: ServiceDep, ticket_id: TicketId, body: Resolved
+) -> api.Ticket:
+    """Close a ticket about a dead worker or a failed recovery that a person has settled."""
+    await service.tickets.resolve(ticket_id, body.reason, by=who(request, body.by))
+    return await read_ticket(service, ticket_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from queenright import api
 from queenright.health.breakers.breaker import BreakerState
 from queenright.health.breakers.circuit import BreakerStatus
 from queenright.health.interventions.approvals_record import Approval, by_whom
@@ -151,53 +152,51 @@ def acting(
     breakers: Iterable[BreakerStatus],
     recoveries: Iterable[Recovery],
     now: float,
-) -> dict[str, Any]:
+    notices: Iterable[str] = (),
+) -> api.Acting:
     """
-    Return what is being done about workers, as plain values; times in seconds since the epoch.
+    Return the interventions that are under way or due.
 
     Args:
         stop: The emergency stop.
-        storm: Says whether a storm is on.
-        budget: Says how many interventions may be done.
-        dry_run: Whether nothing is really done.
-        ladders: Those that are not on the ground, each with what is next.
-        pending: Escalations that nobody has answered.
-        approvals: Requests to stop a worker that nobody has answered, oldest first.
+        storm: Knows whether there is a storm.
+        budget: Knows how many interventions are allowed.
+        dry_run: Whether interventions are recorded and not carried out.
+        ladders: Ladders that have left the ground, each with its next step.
+        pending: Escalations without an answer.
+        approvals: Requests to terminate a worker without an answer, oldest first.
         breakers: All circuit breakers.
-        recoveries: The latest, newest first.
-        now: The time.
+        recoveries: The latest recoveries, newest first.
+        now: Seconds since the epoch.
+        notices: Other sentences about why less is done than is due.
     """
     climbed = sorted(ladders, key=lambda one: (one[0].trouble_since, one[0].agent_id))
-    asked = sorted(pending, key=lambda one: one.deadline)
-    to_approve = list(approvals)
-    known = list(breakers)
+    escalations = sorted(pending, key=lambda one: one.deadline)
+    requests, known = list(approvals), list(breakers)
     tripped = [one for one in known if one.state is not BreakerState.CLOSED]
-    return {
-        "emergency_stop": {
-            "on": stop.on,
-            "by": stop.by,
-            "reason": stop.reason,
-            "since": clock_time(stop.changed_at) if stop.changed_at is not None else "",
-        },
-        "storm": {
-            "id": storm.storm(now),
-            "workers": storm.struck(now),
-            "since": storm.began_at(now),
-        },
-        "budget": {"most": budget.most, "used": budget.used(now), "free_at": budget.free_at(now)},
-        "brakes": _brakes(stop, storm, budget, now),
-        "dry_run": dry_run,
-        "ladders": [_ladder_row(one, step, stop, now, dry_run=dry_run) for one, step in climbed[:_SHOWN]],
-        "ladders_more": max(0, len(climbed) - _SHOWN),
-        "escalations": [_escalation_row(one, stop, now) for one in asked[:_SHOWN]],
-        "escalations_more": max(0, len(asked) - _SHOWN),
-        "approvals": [_approval_row(one, now) for one in to_approve[:_SHOWN]],
-        "approvals_more": max(0, len(to_approve) - _SHOWN),
-        "breakers": [breaker_row(one, now) for one in tripped[:_SHOWN]],
-        "breakers_known": len(known),
-        "breakers_more": max(0, len(tripped) - _SHOWN),
-        "recoveries": [recovery_row(one, now) for one in recoveries][:_SHOWN],
-    }
+    return api.Acting(
+        emergency_stop=api.StopShown(
+            on=stop.on,
+            by=stop.by,
+            reason=stop.reason,
+            changed_at=stop.changed_at,
+            since=clock_time(stop.changed_at) if stop.changed_at is not None else "",
+        ),
+        storm=api.Storm(id=storm.storm(now), workers=storm.struck(now), since=storm.began_at(now)),
+        budget=api.Budget(most=budget.most, used=budget.used(now), free_at=budget.free_at(now)),
+        brakes=[*_brakes(stop, storm, budget, now), *notices],
+        dry_run=dry_run,
+        ladders=[_ladder_row(one, step, stop, now, dry_run=dry_run) for one, step in climbed[:_SHOWN]],
+        ladders_more=max(0, len(climbed) - _SHOWN),
+        escalations=[_escalation_row(one, stop, now) for one in escalations[:_SHOWN]],
+        escalations_more=max(0, len(escalations) - _SHOWN),
+        approvals=[_approval_row(one, now) for one in requests[:_SHOWN]],
+        approvals_more=max(0, len(requests) - _SHOWN),
+        breakers=[breaker_row(one, now) for one in tripped[:_SHOWN]],
+        breakers_known=len(known),
+        breakers_more=max(0, len(tripped) - _SHOWN),
+        recoveries=[recovery_row(one, now) for one in list(recoveries)[:_SHOWN]],
+    )
 
 
 def _brakes(stop: Switch, storm: StormWatch, budget: ActionBudget, now: float) -> list[str]:
@@ -229,7 +228,7 @@ def _nudged(ladder: Ladder, *, dry_run: bool) -> str:
     return f"nudge {ladder.nudges} {became}"
 
 
-def _ladder_row(ladder: Ladder, step: Step, stop: Switch, now: float, *, dry_run: bool) -> dict[str, Any]:
+def _ladder_row(ladder: Ladder, step: Step, stop: Switch, now: float, *, dry_run: bool) -> api.LadderShown:
     level = ladder.level
     due = step.at if step.action is not None else ladder.until
     if step.action is None and due is not None and due <= now:
@@ -239,70 +238,74 @@ def _ladder_row(ladder: Ladder, step: Step, stop: Switch, now: float, *, dry_run
         Level.ESCALATED: "orchestrator asked",
         Level.HUMAN: "a person has to look",
     }
-    return {
-        "agent_id": ladder.agent_id,
-        "session_id": ladder.session_id,
-        "level": level.value,
-        "what": words.get(level, level.value.replace("_", " ")),
-        "trouble_for": ago(now - ladder.trouble_since),
-        "acted_ago": ago(now - ladder.acted_at if ladder.acted_at is not None else None),
-        "until": ladder.until,
-        "next": step.action.value if step.action is not None else "",
-        "next_at": due,
-        "when": _when(due, stop, now, "next in {}") if due is not None else "",
-    }
+    return api.LadderShown(
+        agent_id=ladder.agent_id,
+        session_id=ladder.session_id,
+        level=level,
+        what=words.get(level, level.value.replace("_", " ")),
+        trouble_since=ladder.trouble_since,
+        trouble_for=ago(now - ladder.trouble_since),
+        acted_at=ladder.acted_at,
+        acted_ago=ago(now - ladder.acted_at if ladder.acted_at is not None else None),
+        until=ladder.until,
+        next=step.action.value if step.action is not None else "",
+        next_at=due,
+        when=_when(due, stop, now, "next in {}") if due is not None else "",
+    )
 
 
-def _escalation_row(one: Escalation, stop: Switch, now: float) -> dict[str, Any]:
-    return {
-        "escalation_id": one.escalation_id,
-        "agent_id": one.agent_id,
-        "reason": one.reason,
-        "options": list(one.options),
-        "deadline": one.deadline,
-        "when": _when(one.deadline, stop, now, "{} left"),
-    }
+def _escalation_row(one: Escalation, stop: Switch, now: float) -> api.EscalationShown:
+    return api.EscalationShown(
+        escalation_id=one.escalation_id,
+        agent_id=one.agent_id,
+        reason=one.reason,
+        options=list(one.options),
+        deadline=one.deadline,
+        when=_when(one.deadline, stop, now, "{} left"),
+    )
 
 
-def _approval_row(one: Approval, now: float) -> dict[str, Any]:
-    return {
-        "approval_id": one.approval_id,
-        "agent_id": one.agent_id,
-        "ticket_id": one.ticket_id,
-        "reason": one.reason,
-        "by": by_whom(one.asked_by, one.ordered_by),
-        "expires_at": one.expires_at,
-        "when": f"{ago(max(0.0, one.expires_at - now))} left",
-    }
+def _approval_row(one: Approval, now: float) -> api.ApprovalShown:
+    return api.ApprovalShown(
+        approval_id=one.approval_id,
+        agent_id=one.agent_id,
+        ticket_id=one.ticket_id,
+        reason=one.reason,
+        by=by_whom(one.asked_by, one.ordered_by),
+        expires_at=one.expires_at,
+        when=f"{ago(max(0.0, one.expires_at - now))} left",
+    )
 
 
-def breaker_row(one: BreakerStatus, now: float) -> dict[str, Any]:
-    """Return one circuit breaker as it is shown."""
+def breaker_row(one: BreakerStatus, now: float) -> api.BreakerShown:
+    """Return a circuit breaker as the pages show it."""
     half_open_in = one.half_open_at - now if one.half_open_at is not None else None
-    return {
-        "name": one.name,
-        "state": one.state.value,
-        "colour": _COLOURS[one.state.value],
-        "failures": one.failures,
-        "threshold": one.threshold,
-        "reason": one.reason,
-        "half_open_at": one.half_open_at,
-        "half_open_in": ago(half_open_in) if half_open_in is not None else "",
-    }
+    return api.BreakerShown(
+        name=one.name,
+        state=one.state,
+        colour=_COLOURS[one.state.value],
+        failures=one.failures,
+        threshold=one.threshold,
+        reason=one.reason,
+        half_open_at=one.half_open_at,
+        half_open_in=ago(half_open_in) if half_open_in is not None else "",
+    )
 
 
-def recovery_row(one: Recovery, now: float) -> dict[str, Any]:
-    """Return one try to bring a task back as it is shown."""
-    due = one.state is RecoveryState.WAITING and one.not_before > now
-    return {
-        "recovery_id": one.recovery_id,
-        "task_id": one.task_id,
-        "agent_id": one.agent_id,
-        "state": one.state.value,
-        "colour": _RECOVERY_COLOURS.get(one.state, "degraded"),
-        "exhausted": one.exhausted,
-        "attempt": one.attempt,
-        "from_start": one.from_start,
-        "reason": one.outcome or one.reason,
-        "when": f"in {ago(one.not_before - now)}" if due else f"{ago(now - one.created_at)} ago",
-    }
+def recovery_row(one: Recovery, now: float) -> api.RecoveryShown:
+    """Return a recovery as the pages show it."""
+    is_due = one.state is RecoveryState.WAITING and one.not_before > now
+    return api.RecoveryShown(
+        recovery_id=one.recovery_id,
+        task_id=one.task_id,
+        agent_id=one.agent_id,
+        state=one.state,
+        colour=_RECOVERY_COLOURS.get(one.state, "degraded"),
+        exhausted=one.exhausted,
+        attempt=one.attempt,
+        from_start=one.from_start,
+        reason=one.outcome or one.reason,
+        created_at=one.created_at,
+        not_before=one.not_before,
+        when=f"in {ago(one.not_before - now)}" if is_due else f"{ago(now - one.created_at)} ago",
+    )

@@ -1,10 +1,10 @@
-"""Which people were told of the tickets that are open, in memory, for pages that are rendered often."""
+"""The deliveries of the notifications of open tickets, in memory for pages that are rendered often."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
 
+from queenright import api
 from queenright.alerting.notification_ledger import DeliveredNotification, told_of
 from queenright.health.store import Store
 from queenright.server.views.latest import Latest
@@ -12,10 +12,10 @@ from queenright.server.views.latest import Latest
 
 class RecentNotifications(Latest[DeliveredNotification]):
     """
-    What Alertmanager says it told people of open tickets.
+    The deliveries to receivers that Alertmanager reported for open tickets.
 
     Args:
-        store: Where it is kept.
+        store: The store.
         tickets: Returns the ids of the tickets that are open.
     """
 
@@ -25,7 +25,7 @@ class RecentNotifications(Latest[DeliveredNotification]):
         self._tickets = tickets
 
     def of(self, ticket_id: str) -> list[DeliveredNotification]:
-        """Return who was told of an open ticket, the latest first."""
+        """Return the deliveries of an open ticket, the latest first."""
         return [one for one in self.latest if one.ticket_id == ticket_id]
 
     async def _read(self) -> list[DeliveredNotification]:
@@ -36,17 +36,22 @@ class RecentNotifications(Latest[DeliveredNotification]):
         return [one for some in found.values() for one in some]
 
 
-def told_rows(told: Iterable[DeliveredNotification]) -> list[dict[str, Any]]:
+def told_rows(deliveries: Iterable[DeliveredNotification]) -> list[api.Told]:
     """
-    Return who was told, as JSON values: one row a receiver, and one for the end; the latest first.
+    Return a row for each receiver and status, the latest first.
 
-    Several alerts of one ticket, as when its severity rose, are one row: told first and told last.
+    Several alerts of one ticket, as when its severity rose, are one row with the first and the last time.
     """
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for one in told:
-        row = rows.setdefault(
-            (one.receiver, one.status),
-            {"receiver": one.receiver, "status": one.status, "first_at": one.first_at, "at": one.last_at},
+    groups: dict[tuple[str, str], list[DeliveredNotification]] = {}
+    for one in deliveries:
+        groups.setdefault((one.receiver, one.status), []).append(one)
+    rows = [
+        api.Told(
+            receiver=receiver,
+            status=status,
+            first_at=min(one.first_at for one in group),
+            at=max(one.last_at for one in group),
         )
-        row["first_at"], row["at"] = min(row["first_at"], one.first_at), max(row["at"], one.last_at)
-    return sorted(rows.values(), key=lambda row: (-row["at"], row["receiver"], row["status"]))
+        for (receiver, status), group in groups.items()
+    ]
+    return sorted(rows, key=lambda row: (-row.at, row.receiver, row.status))

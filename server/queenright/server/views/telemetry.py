@@ -1,10 +1,11 @@
-"""What the API and the console show of incoming telemetry, as plain values."""
+"""The telemetry view of the API and of the console."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
+from queenright import api
 from queenright.health.monitor import HealthMonitor
 from queenright.server.telemetry.advice import advice_for
 from queenright.server.telemetry.intake import Intake
@@ -14,7 +15,7 @@ from queenright.server.views.words import ago
 
 _REASONS: Final[Mapping[str, str]] = {
     Fault.INVALID_ID: "no valid trace id or span id",
-    Fault.INVALID_SPAN: "a record about an open span that holds no span",
+    Fault.INVALID_SPAN: "a record about an open span that contains no span",
     Fault.NO_NAME: "a record that needs an agent's name and has none",
     Fault.NO_SESSION: "a record that needs a session and has none",
     Fault.TOO_LARGE: "too many attributes, a text that is too long, or a request that is too long",
@@ -22,66 +23,60 @@ _REASONS: Final[Mapping[str, str]] = {
     Fault.UNSUPPORTED: "a request to another path, or with another method, content type or encoding",
     Fault.TIMEOUT: "a request whose body did not arrive in time",
     Fault.UNAUTHORIZED: "a request without a valid token, or from a web page",
-    Unused.NO_AGENT_WORK: "nothing that an agent did",
-    Unused.METRICS: "metrics are passed on, and not read",
+    Unused.NO_AGENT_WORK: "not about work of an agent",
+    Unused.METRICS: "metrics are forwarded, not read",
     Unused.REPEATED: "received before",
-    Unused.SAME_WORK: "told by another record, too",
+    Unused.SAME_WORK: "another record reports the same work",
 }
 
 
-def telemetry_values(intake: Intake, monitor: HealthMonitor, now: float) -> dict[str, Any]:
-    """Return who sends telemetry, what of it was not used and why, and which requests were refused."""
-    counts = [
-        {
-            "dialect": dialect,
-            "reason": str(reason),
-            "count": count,
-            "rejected": rejected,
-            "words": _REASONS[reason],
-        }
-        for rejected, counter in ((True, intake.rejected), (False, intake.unused))
-        for (dialect, reason), count in counter.most_common()
-    ]
-    return {
-        "sources": [_source(one, monitor, now) for one in sorted(intake.sources, key=_newest_first)],
-        "unused": counts,
-        "refused": [
-            {
-                "path": one.path,
-                "status": one.status,
-                "count": one.count,
-                "reason": one.reason,
-                "last_seen": one.last_seen,
-                "when": f"{ago(now - one.last_seen)} ago",
-            }
+def telemetry_view(intake: Intake, monitor: HealthMonitor, now: float) -> api.Telemetry:
+    """Return the senders of telemetry, the records that were not used and why, and the refused requests."""
+    return api.Telemetry(
+        sources=[
+            _source(one, monitor, now)
+            for one in sorted(intake.sources, key=lambda source: source.last_seen, reverse=True)
+        ],
+        unused=[
+            api.UnusedRecords(
+                dialect=dialect, reason=reason, count=count, rejected=rejected, words=_REASONS[reason]
+            )
+            for rejected, counter in ((True, intake.rejected), (False, intake.unused))
+            for (dialect, reason), count in counter.most_common()
+        ],
+        refused=[
+            api.RefusedRequests(
+                path=one.path,
+                status=one.status,
+                count=one.count,
+                reason=one.reason,
+                last_seen=one.last_seen,
+                when=f"{ago(now - one.last_seen)} ago",
+            )
             for one in intake.refusals()
         ],
-    }
+    )
 
 
-def _newest_first(source: Source) -> float:
-    return -source.last_seen
-
-
-def _source(source: Source, monitor: HealthMonitor, now: float) -> dict[str, Any]:
+def _source(source: Source, monitor: HealthMonitor, now: float) -> api.TelemetrySource:
     agent_id, session_id = source.session
     worker = monitor.get(agent_id, session_id) if agent_id else None
     vitals = None if worker is None else worker.vitals
-    return {
-        "service": source.service,
-        "dialect": source.dialect,
-        "libraries": list(source.libraries),
-        "first_seen": source.first_seen,
-        "last_seen": source.last_seen,
-        "when": f"{ago(now - source.last_seen)} ago",
-        "records": source.records,
-        "used": max(0, source.used),
-        "rejected": source.rejected.total(),
-        "agents": list(reversed(source.agents)),
-        "session": session_id,
-        "steps": 0 if vitals is None else vitals.steps_total,
-        "tool_calls": 0 if vitals is None else vitals.tool_calls_total,
-        "tokens": 0 if vitals is None else vitals.tokens,
-        "shows": [part.value for part in Part if part in source.parts],
-        "missing": [{"missing": one.missing, "remedy": one.remedy} for one in advice_for(source)],
-    }
+    return api.TelemetrySource(
+        service=source.service,
+        dialect=source.dialect,
+        libraries=list(source.libraries),
+        first_seen=source.first_seen,
+        last_seen=source.last_seen,
+        when=f"{ago(now - source.last_seen)} ago",
+        records=source.records,
+        used=max(0, source.used),
+        rejected=source.rejected.total(),
+        agents=list(reversed(source.agents)),
+        session=session_id,
+        steps=0 if vitals is None else vitals.steps_total,
+        tool_calls=0 if vitals is None else vitals.tool_calls_total,
+        tokens=0 if vitals is None else vitals.tokens,
+        shows=[part.value for part in Part if part in source.parts],
+        missing=[api.MissingPart.of(one) for one in advice_for(source)],
+    )

@@ -1,12 +1,12 @@
-"""The story of a ticket: what the log and the book of the told say of it, oldest first."""
+"""The timeline of a ticket, from the event log and the notification ledger."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from queenright import api
 from queenright.alerting.notification_ledger import DeliveredNotification, told_of
 from queenright.health.audit_page import read_page
 from queenright.health.tickets import EscalationTicket
@@ -28,7 +28,7 @@ _OF_THE_TICKET: Final = frozenset(
         EventType.TERMINATION_DECIDED,
     }
 )
-"""They name the ticket."""
+"""Types whose events name the ticket."""
 _OF_THE_WORKER: Final = frozenset(
     {
         EventType.NUDGE_SENT,
@@ -40,15 +40,15 @@ _OF_THE_WORKER: Final = frozenset(
         EventType.RECOVERY_FAILED,
     }
 )
-"""They name the worker: what was done to it while the ticket was live."""
+"""Types whose events name the worker: interventions while the ticket was live."""
 _MOST: Final = 1000
 _AFTER: Final = 60.0
-"""Seconds after the end in which what follows from it may be logged."""
+"""Seconds after the ticket closed in which consequences may still be logged."""
 
 
-def timeline(conn: Connection, ticket: EscalationTicket) -> tuple[list[dict[str, Any]], bool]:
+def timeline(conn: Connection, ticket: EscalationTicket) -> api.Timeline:
     """
-    Return what happened, as JSON values, and whether there was more before it.
+    Return the timeline of a ticket, oldest entry first.
 
     Args:
         conn: A connection in a transaction.
@@ -64,55 +64,43 @@ def timeline(conn: Connection, ticket: EscalationTicket) -> tuple[list[dict[str,
         limit=_MOST + 1,
     )
     events = [AgentEvent(**row.event | {"type": EventType(row.event["type"])}) for row in rows[:_MOST]]
-    found = [_entry(event) for event in reversed(events) if _is_about(event, ticket)]
-    found += _joined(ticket)
-    found += _told(told_of(conn, [ticket.ticket_id]).get(ticket.ticket_id, ()))
-    return sorted(found, key=lambda one: float(one["at"])), len(rows) > _MOST
+    entries = [_entry(event) for event in reversed(events) if _is_about(event, ticket)]
+    if ticket.incident_id:
+        entries.append(_incident_entry(ticket))
+    entries += [_delivery_entry(one) for one in told_of(conn, [ticket.ticket_id]).get(ticket.ticket_id, ())]
+    return api.Timeline(timeline=sorted(entries, key=lambda one: one.at), more=len(rows) > _MOST)
 
 
 def _is_about(event: AgentEvent, ticket: EscalationTicket) -> bool:
-    said: Any = event.data
+    data: Any = event.data
     if event.type is EventType.WORKER_ESCALATION_TICKET:
-        said = event.data.get("ticket") or {}
+        data = event.data.get("ticket") or {}
     if event.type in _OF_THE_TICKET:
-        return bool(said.get("ticket_id") == ticket.ticket_id)
+        return bool(data.get("ticket_id") == ticket.ticket_id)
     return event.session_id == ticket.worker_session_id
 
 
-def _entry(event: AgentEvent) -> dict[str, Any]:
-    return {
-        "at": event.time,
-        "what": event.type.value,
-        "text": event_line(event)["text"],
-        "by": str(event.data.get("by") or ""),
-        "event_id": event.id,
-    }
+def _entry(event: AgentEvent) -> api.TimelineEntry:
+    return api.TimelineEntry(
+        at=event.time,
+        what=event.type.value,
+        text=event_line(event).text,
+        by=str(event.data.get("by") or ""),
+        event_id=event.id,
+    )
 
 
-def _joined(ticket: EscalationTicket) -> list[dict[str, Any]]:
-    """Return that a ticket joined another's alert, when it was triaged; nothing if it has its own."""
-    if not ticket.incident_id:
-        return []
-    return [
-        {
-            "at": ticket.triaged_at or ticket.first_seen,
-            "what": "incident_joined",
-            "text": f"It joined the alert of ticket {ticket.incident_id}; no notification was sent.",
-            "by": "",
-            "event_id": "",
-        }
-    ]
+def _incident_entry(ticket: EscalationTicket) -> api.TimelineEntry:
+    return api.TimelineEntry(
+        at=ticket.triaged_at or ticket.first_seen,
+        what="incident_joined",
+        text=f"It joined the alert of ticket {ticket.incident_id}; no notification was sent.",
+        by="",
+        event_id="",
+    )
 
 
-def _told(told: Iterable[DeliveredNotification]) -> list[dict[str, Any]]:
+def _delivery_entry(one: DeliveredNotification) -> api.TimelineEntry:
     what = {"firing": "told of it", "resolved": "told of its end"}
-    return [
-        {
-            "at": one.first_at,
-            "what": "told",
-            "text": f"Alertmanager: {one.receiver} was {what.get(one.status, 'told')}",
-            "by": "",
-            "event_id": "",
-        }
-        for one in told
-    ]
+    text = f"Alertmanager: {one.receiver} was {what.get(one.status, 'told')}"
+    return api.TimelineEntry(at=one.first_at, what="told", text=text, by="", event_id="")

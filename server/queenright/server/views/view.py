@@ -1,22 +1,24 @@
-"""What the status page shows, as plain values: gathered once, rendered as HTML or JSON."""
+"""Models that the API and the pages share: workers, tickets, notifications, events and the status page."""
 
 from __future__ import annotations
 
 import heapq
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from queenright import api
 from queenright.alerting.notification import HandedOver
 from queenright.alerting.notification_ledger import DeliveredNotification
 from queenright.alerting.silences import ActiveSilence
-from queenright.health.findings import Finding, HealthState, worst
-from queenright.health.incidents import Incident, incidents_of
+from queenright.health.findings import HealthState, worst
+from queenright.health.incidents import incidents_of
 from queenright.health.interventions.ladder import Ladder, Standing, Step, next_step
 from queenright.health.monitor import END_REASONS, WorkerHealth
 from queenright.health.provider_traffic import ProviderHealth
+from queenright.health.service import AgentHealth
 from queenright.health.tickets import EscalationTicket
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
@@ -31,8 +33,7 @@ _BRIEF: Final = 220
 """Characters of a line of the feed."""
 _NAME: Final = 60
 """Characters of a name in such a line."""
-AGES: Final = ("state_for", "active_ago", "progress_ago")
-"""What of a worker's line changes with the clock alone."""
+_HEALTH_FIELDS: Final = tuple(field.name for field in fields(AgentHealth))
 WORKERS_SHOWN: Final = 200
 """Of so many workers, the worst, the status page has a line: nobody reads more, and each costs time."""
 _ENDED_SHOWN: Final = 10
@@ -69,49 +70,51 @@ def activity_of(vitals: VitalSigns) -> str:
     return {Phase.LLM: "working: model", Phase.IDLE: "idle"}.get(vitals.phase, "working")
 
 
-def agent_row(health: WorkerHealth, now: float) -> dict[str, Any]:
-    """Return one worker's line: identity, state, why, and how it is getting on. Times in seconds."""
+def agent_row(health: WorkerHealth, now: float) -> api.AgentRow:
+    """Return the row of a worker: identity, state, reason and vital signs."""
     vitals = health.vitals
     lead = worst(health.findings) if health.findings else None
     activity, progress = vitals.last_activity, vitals.last_progress
-    return {
-        "agent_id": vitals.agent_id,
-        "session_id": vitals.session_id,
-        "task_id": vitals.task_id or vitals.session_id,
-        "incarnation_id": vitals.incarnation_id,
-        "framework": vitals.framework,
-        "node_id": vitals.node_id,
-        "state": (health.standing or health.state).value,
-        "state_since": health.state_since,
-        "state_for": ago(now - health.state_since),
-        # As it is now, beside the numbers of now; the monitor's own is of when the state began.
-        "reason": health.reason if lead is None else lead.evidence,
-        "ended": bool(vitals.ended),
-        "outcome": vitals.status.value if vitals.ended else "",
-        "activity": activity_of(vitals),
-        "phase": vitals.phase.value,
-        "tool": vitals.tool or "",
-        "waiting": vitals.waiting.value if vitals.waiting else "",
-        "question": vitals.question,
-        "steps": vitals.steps_total,
-        "bad_steps": vitals.steps_since_last_accept,
-        "tool_calls": vitals.tool_calls_total,
-        "errors": vitals.error_count,
-        "tokens": vitals.tokens,
-        "cost_usd": vitals.cost_usd,
-        "unpriced_tokens": vitals.unpriced_tokens,
-        "verdicts": vitals.recent_verdicts[-12:],
-        "last_activity": activity,
-        "last_progress": progress,
-        "active_ago": ago(now - activity if activity else None),
-        "progress_ago": ago(now - progress if progress else None),
-        "findings": [_finding_row(finding) for finding in health.findings],
-        "shadow_findings": [_finding_row(finding) for finding in health.shadow],
-    }
+    return api.AgentRow(
+        agent_id=vitals.agent_id,
+        session_id=vitals.session_id,
+        task_id=vitals.task_id or vitals.session_id,
+        incarnation_id=vitals.incarnation_id,
+        framework=vitals.framework,
+        node_id=vitals.node_id,
+        state=health.standing or health.state,
+        state_since=health.state_since,
+        state_for=ago(now - health.state_since),
+        # The current evidence: the monitor's reason dates from when the state began.
+        reason=health.reason if lead is None else lead.evidence,
+        ended=bool(vitals.ended),
+        outcome=vitals.status if vitals.ended else "",
+        activity=activity_of(vitals),
+        phase=vitals.phase,
+        tool=vitals.tool or "",
+        waiting=vitals.waiting or "",
+        question=vitals.question,
+        steps=vitals.steps_total,
+        bad_steps=vitals.steps_since_last_accept,
+        tool_calls=vitals.tool_calls_total,
+        errors=vitals.error_count,
+        tokens=vitals.tokens,
+        cost_usd=vitals.cost_usd,
+        unpriced_tokens=vitals.unpriced_tokens,
+        verdicts=list(vitals.recent_verdicts[-12:]),
+        last_activity=activity,
+        last_progress=progress,
+        active_ago=ago(now - activity if activity else None),
+        progress_ago=ago(now - progress if progress else None),
+        findings=[api.Finding.of(finding) for finding in health.findings],
+        shadow_findings=[api.Finding.of(finding) for finding in health.shadow],
+    )
 
 
-def _finding_row(finding: Finding) -> dict[str, Any]:
-    return finding.to_dict() | {"shadow": finding.shadow}
+def agent_health_row(worker: WorkerHealth, health: AgentHealth, now: float) -> api.AgentHealth:
+    """Return the row of a worker, with the signals and the metrics behind its state."""
+    values = vars(agent_row(worker, now)) | {name: getattr(health, name) for name in _HEALTH_FIELDS}
+    return api.AgentHealth.model_validate(values, from_attributes=True)
 
 
 def ticket_row(
@@ -120,26 +123,29 @@ def ticket_row(
     *,
     silenced: ActiveSilence | None = None,
     told: Iterable[DeliveredNotification] = (),
-) -> dict[str, Any]:
+) -> api.Ticket:
     """
-    Return one ticket with all its fields, its age in words, and what came of telling people.
-
-    Of a closed one nothing is to be done any more: it gives no advice.
+    Return a ticket with its silence and its deliveries. A closed ticket gives no advice.
 
     Args:
         ticket: The ticket.
         now: Seconds since the epoch.
-        silenced: Because of which silence nobody hears of it.
-        told: Who was told of it, by Alertmanager's word.
+        silenced: The silence that mutes it.
+        told: The deliveries that Alertmanager reported.
     """
-    row = ticket.model_dump(mode="json")
+    values = ticket.model_dump(mode="json")
     if not ticket.live:
-        row |= {"suggested_action": "", "analysis": _without_advice(ticket)}
-    return row | {
-        "age": ago(now - ticket.first_seen),
-        "silenced": None if silenced is None else asdict(silenced),
-        "told": told_rows(told),
-    }
+        values |= {"suggested_action": "", "analysis": _without_advice(ticket)}
+    return api.Ticket.model_validate(
+        values
+        | {
+            "agent_id": ticket.worker_agent_id,
+            "session_id": ticket.worker_session_id,
+            "age": ago(now - ticket.first_seen),
+            "silenced": silenced and api.Silenced.of(silenced),
+            "told": told_rows(told),
+        }
+    )
 
 
 def _without_advice(ticket: EscalationTicket) -> str:
@@ -151,43 +157,66 @@ def _without_advice(ticket: EscalationTicket) -> str:
     return " ".join(text.split())
 
 
-def notification_row(handed: HandedOver, outbox: Mapping[str, Any], now: float) -> dict[str, Any]:
+def notification_row(handed: HandedOver, outbox: api.Outbox, now: float) -> api.Notification:
     """
-    Return one notification, and what each peer has been told of it; times in seconds since the epoch.
+    Return a notification and its delivery to each peer.
 
     Args:
         handed: The notification.
-        outbox: What ``Outbox.status`` says of the peers now: why one has not answered is only known there.
+        outbox: The state of the outbox: only it knows why a peer has not answered yet.
         now: Seconds since the epoch.
     """
-    peers = [asdict(answer) for answer in handed.peers]
-    answered = {(answer.peer, answer.status) for answer in handed.peers}
+    peers = [
+        _handover(one.peer, one.status, one.delivered_at, one.attempts, one.last_error)
+        for one in handed.peers
+    ]
+    answered = {(one.peer, one.status) for one in handed.peers}
     if handed.active:
-        # Its attempts are not written down before it answers.
-        waiting = {"status": handed.status, "delivered_at": None, "attempts": None}
+        # Attempts are recorded once the peer answers.
         peers += [
-            {"peer": line["peer"], **waiting, "last_error": line["error"] or None}
-            for line in outbox["peers"]
-            if (line["peer"], handed.status) not in answered
+            _handover(line.peer, handed.status, None, None, line.error or None)
+            for line in outbox.peers
+            if (line.peer, handed.status) not in answered
         ]
-    peers.sort(key=lambda answer: (answer["peer"], answer["status"]))
-    return asdict(handed) | {
-        "peers": [answer | {"outcome": _outcome(answer)} for answer in peers],
-        "told": told_rows(handed.told),
-        "time": clock_time(handed.written_at),
-        "age": ago(now - handed.written_at),
-    }
+    return api.Notification(
+        id=handed.id,
+        ticket_id=handed.ticket_id,
+        agent_id=handed.agent,
+        agent=handed.agent,
+        cause=handed.cause,
+        severity=handed.severity,
+        ticket_severity=handed.ticket_severity,
+        title=handed.title,
+        status=handed.status,
+        written_at=handed.written_at,
+        ended_at=handed.ended_at,
+        active=handed.active,
+        peers=sorted(peers, key=lambda one: (one.peer, one.status)),
+        told=told_rows(handed.told),
+        time=clock_time(handed.written_at),
+        age=ago(now - handed.written_at),
+    )
 
 
-def _outcome(answer: Mapping[str, Any]) -> str:
-    """Return what became of an alert or of its end at one peer, in words."""
-    end = "end " if answer["status"] == "resolved" else ""
-    if answer["delivered_at"] is not None:
-        if answer["attempts"] == 0:
-            return f"{end}need not be told"
-        return f"{end}taken {clock_time(answer['delivered_at'])}"
-    outcome = f"{end}refused" if answer["attempts"] else f"{end}not taken yet"
-    return f"{outcome}: {answer['last_error']}" if answer["last_error"] else outcome
+def _handover(
+    peer: str, status: str, delivered_at: float | None, attempts: int | None, last_error: str | None
+) -> api.Handover:
+    end = "end " if status == "resolved" else ""
+    if delivered_at is None:
+        outcome = f"{end}refused" if attempts else f"{end}not taken yet"
+        outcome = f"{outcome}: {last_error}" if last_error else outcome
+    elif attempts == 0:
+        outcome = f"{end}need not be told"
+    else:
+        outcome = f"{end}taken {clock_time(delivered_at)}"
+    return api.Handover(
+        peer=peer,
+        status=status,
+        delivered_at=delivered_at,
+        attempts=attempts,
+        last_error=last_error,
+        outcome=outcome,
+    )
 
 
 def _state_change(data: Mapping[str, Any]) -> str:
@@ -199,7 +228,7 @@ def _state_change(data: Mapping[str, Any]) -> str:
     return f"{change}: {reason}" if reason else change
 
 
-def event_line(event: AgentEvent, *, brief: bool = False) -> dict[str, str]:
+def event_line(event: AgentEvent, *, brief: bool = False) -> api.FeedLine:
     """
     Return one event of the feed: when, a class for its colour, a sentence, and the page of its ticket.
 
@@ -259,13 +288,14 @@ def event_line(event: AgentEvent, *, brief: bool = False) -> dict[str, str]:
         # Of a very long name its beginning will do: there would be no room for what happened.
         agent = event.agent_id
         text = clipped(text.replace(agent, clipped(agent, _NAME)) if len(agent) > _NAME else text, _BRIEF)
-    return {
-        "time": clock_time(event.time),
-        "kind": kind,
-        "text": text,
-        "id": event.id,
-        "ticket": _ticket_of(event),
-    }
+    return api.FeedLine(
+        at=event.time,
+        time=clock_time(event.time),
+        kind=kind,
+        text=text,
+        id=event.id,
+        ticket=_ticket_of(event),
+    )
 
 
 def _first_sentence(text: object) -> str:
@@ -281,8 +311,8 @@ def _ticket_of(event: AgentEvent) -> str:
     return str(found or "")
 
 
-def status(service: Service) -> dict[str, Any]:
-    """Return everything the status page shows: of workers and tickets the worst."""
+def status(service: Service) -> api.Status:
+    """Return the status page's content: the worst workers and tickets, and the latest events."""
     now = service.clock()
     by_state: dict[HealthState, list[WorkerHealth]] = {state: [] for state in _WORST_FIRST}
     over: list[WorkerHealth] = []
@@ -291,7 +321,7 @@ def status(service: Service) -> dict[str, Any]:
         if (standing := health.standing) is not None:
             by_state[standing].append(health)
         elif health.key in in_trouble:
-            # It has not ended well, and somebody has yet to see to it.
+            # It has not ended well, and an operator has to act.
             by_state[HealthState.FAILING].append(health)
         else:
             over.append(health)
@@ -299,17 +329,19 @@ def status(service: Service) -> dict[str, Any]:
     for some in by_state.values():
         shown += heapq.nsmallest(WORKERS_SHOWN - len(shown), some, key=_by_name)
     ended = heapq.nsmallest(_ENDED_SHOWN, over, key=lambda one: (_RANKS[one.state], *_by_name(one)))
-    live = sum(map(len, by_state.values()))
     tickets = service.shown_tickets()
-    outbox = service.outbox.status()
-    return {
-        "now": clock_time(now),
-        "up_for": ago(now - service.started_at),
-        "counts": {state.value: len(some) for state, some in by_state.items()},
-        "agents": [agent_row(health, now) for health in shown],
-        "agents_left_out": live - len(shown),
-        "ended": [agent_row(health, now) for health in ended],
-        "tickets": [
+    outbox = api.Outbox.model_validate(service.outbox.status())
+    open_incidents = [one for one in incidents_of(service.tickets.lately()) if one.closed_at is None]
+    return api.Status(
+        at=now,
+        started_at=service.started_at,
+        now=clock_time(now),
+        up_for=ago(now - service.started_at),
+        counts={state.value: len(some) for state, some in by_state.items()},
+        agents=[agent_row(health, now) for health in shown],
+        agents_left_out=sum(map(len, by_state.values())) - len(shown),
+        ended=[agent_row(health, now) for health in ended],
+        tickets=[
             ticket_row(
                 ticket,
                 now,
@@ -318,31 +350,24 @@ def status(service: Service) -> dict[str, Any]:
             )
             for ticket in tickets
         ],
-        "tickets_left_out": sum(service.tickets.open_counts().values()) - len(tickets),
-        "silences_unknown": service.silences.unknown,
-        "outbox": outbox,
-        "handed_over": [notification_row(handed, outbox, now) for handed in service.notifications.latest],
-        "feed": [event_line(event, brief=True) for event in reversed(service.recent) if worth_a_line(event)],
-        "not_ready": service.ready(),
-        "incidents": [
-            incident_row(one) for one in incidents_of(service.tickets.lately()) if one.closed_at is None
-        ],
-        "providers": [provider_row(one) for one in service.providers.providers(now)],
-        "acting": _acting(service, now),
-        "stand_in": service.recorder is not None,
-        "paged": paged(service),
-    }
+        tickets_left_out=sum(service.tickets.open_counts().values()) - len(tickets),
+        silences_unknown=service.silences.unknown,
+        outbox=outbox,
+        handed_over=[notification_row(one, outbox, now) for one in service.notifications.latest],
+        feed=[event_line(event, brief=True) for event in reversed(service.recent) if worth_a_line(event)],
+        not_ready=service.ready(),
+        incidents=[api.Incident.of(one) for one in open_incidents],
+        providers=[provider_row(one) for one in service.providers.providers(now)],
+        acting=_acting(service, now),
+        stand_in=service.recorder is not None,
+        paged=paged(service),
+    )
 
 
-def incident_row(incident: Incident) -> dict[str, Any]:
-    """Return an incident as it is shown."""
-    return asdict(incident)
-
-
-def provider_row(one: ProviderHealth) -> dict[str, Any]:
-    """Return how a provider does as it is shown."""
-    errors = [{"error_type": kind, "count": count} for kind, count in one.errors]
-    return asdict(one) | {"errors": errors}
+def provider_row(one: ProviderHealth) -> api.Provider:
+    """Return the health of a model provider."""
+    errors = [api.ProviderError(error_type=kind, count=count) for kind, count in one.errors]
+    return api.Provider.model_validate(asdict(one) | {"errors": errors})
 
 
 def _in_trouble(service: Service) -> set[tuple[str, str]]:
@@ -357,9 +382,9 @@ def _by_name(health: WorkerHealth) -> tuple[str, float]:
     return health.vitals.agent_id, -health.state_since
 
 
-def _acting(service: Service, now: float) -> dict[str, Any]:
+def _acting(service: Service, now: float) -> api.Acting:
     ledger = service.interventions.ledger
-    shown = acting(
+    return acting(
         stop=service.health.emergency_stopped,
         storm=service.acting.storm,
         budget=service.interventions.budget,
@@ -370,8 +395,8 @@ def _acting(service: Service, now: float) -> dict[str, Any]:
         breakers=service.breakers.all(),
         recoveries=service.recoveries.latest,
         now=now,
+        notices=service.judging.replacements(),
     )
-    return {**shown, "brakes": [*shown["brakes"], *service.judging.replacements()]}
 
 
 def _next(service: Service, ladder: Ladder) -> Step | None:
@@ -392,18 +417,18 @@ def _next(service: Service, ladder: Ladder) -> Step | None:
     return step
 
 
-def paged(service: Service) -> list[dict[str, Any]]:
-    """Return what the stand-in for Slack and PagerDuty received, newest first; empty with real ones."""
-    recorder = service.recorder
-    if recorder is None:
+def paged(service: Service) -> list[api.Paged]:
+    """Return what the stand-in for Slack and PagerDuty received, newest first; empty with real receivers."""
+    if service.recorder is None:
         return []
     return [
-        {
-            "time": clock_time(message.time),
-            "channel": message.channel,
-            "status": message.status,
-            "title": message.title,
-            "text": message.text,
-        }
-        for message in reversed(recorder.received)
+        api.Paged(
+            at=message.time,
+            time=clock_time(message.time),
+            channel=message.channel,
+            status=message.status,
+            title=message.title,
+            text=message.text,
+        )
+        for message in reversed(service.recorder.received)
     ]

@@ -1,0 +1,191 @@
+"""Exception handlers: the status of every error that a route may raise, as a problem or as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import iter_route_contexts
+from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
+
+from queenright.alerting.alertmanager import AlertmanagerError, AlertsRejectedError, SilenceNotFoundError
+from queenright.alerting.callbacks.pagerduty import InvalidEventError
+from queenright.alerting.callbacks.signatures import InvalidSignatureError
+from queenright.alerting.callbacks.slack import InvalidInteractionError
+from queenright.alerting.silence_watch import NoPeerError, NothingToSilenceError
+from queenright.alerting.webhook import InvalidWebhookError
+from queenright.api.problem import Problem
+from queenright.health.breakers.registry import BreakerNotFoundError
+from queenright.health.heartbeat import InvalidHeartbeatError
+from queenright.health.interventions.approvals import ApprovalClosedError, ApprovalNotFoundError
+from queenright.health.interventions.instructions import InstructionClosedError, InstructionNotFoundError
+from queenright.health.interventions.permissions import PermissionNotFoundError
+from queenright.health.interventions.permit import ActionRefusedError
+from queenright.health.service import (
+    AgentNotFoundError,
+    EscalationClosedError,
+    EscalationNotFoundError,
+    TaskNotFoundError,
+)
+from queenright.health.store import StoreError
+from queenright.health.tickets import (
+    TicketClosedError,
+    TicketNotFoundError,
+    TicketRejectedError,
+    TicketStatusError,
+)
+from queenright.instrumentation.faults import fault_message
+from queenright.instrumentation.redaction import redact
+from queenright.judge.chat import ChatInterruptedError, ChatRefusedError
+from queenright.runtime.bus import UnknownEventError
+from queenright.server.access.headers import set_security_headers
+from queenright.server.console.templates import render
+from queenright.server.ops.reload import NoSettingsFileError
+from queenright.server.routes.pagination import InvalidCursorError
+from queenright.server.routes.problems import LONGEST_TEXT, problem, problem_response
+from queenright.server.settings import InvalidSettingsError
+from queenright.server.webhooks.callbacks import CallbackNotConfiguredError
+
+STATUS: Final[Mapping[type[Exception], int]] = {
+    InvalidCursorError: 400,
+    InvalidEventError: 400,
+    InvalidHeartbeatError: 400,
+    InvalidInteractionError: 400,
+    InvalidWebhookError: 400,
+    InvalidSignatureError: 403,
+    AgentNotFoundError: 404,
+    ApprovalNotFoundError: 404,
+    BreakerNotFoundError: 404,
+    CallbackNotConfiguredError: 404,
+    EscalationNotFoundError: 404,
+    InstructionNotFoundError: 404,
+    PermissionNotFoundError: 404,
+    SilenceNotFoundError: 404,
+    TaskNotFoundError: 404,
+    TicketNotFoundError: 404,
+    UnknownEventError: 404,
+    ActionRefusedError: 409,
+    AlertsRejectedError: 409,
+    ApprovalClosedError: 409,
+    EscalationClosedError: 409,
+    InstructionClosedError: 409,
+    NoPeerError: 409,
+    NoSettingsFileError: 409,
+    NothingToSilenceError: 409,
+    TicketClosedError: 409,
+    TicketStatusError: 409,
+    ChatRefusedError: 422,
+    InvalidSettingsError: 422,
+    TicketRejectedError: 422,
+    AlertmanagerError: 502,
+    ChatInterruptedError: 503,
+    StoreError: 503,
+}
+"""The status of each exception and its subclasses."""
+
+_LONGEST_VALUE: Final = 80
+"""Characters of a refused value that the response repeats."""
+
+
+def add_exception_handlers(app: FastAPI) -> None:
+    """Respond to every exception with a problem, or with a page where a browser asks for one."""
+    for kind in (HTTPException, RequestValidationError, *STATUS):
+        app.add_exception_handler(kind, _handle_error)
+    app.add_exception_handler(Exception, _handle_unexpected_error)
+
+
+def problem_of(request: Request, error: Exception) -> Problem | None:
+    """Return the problem that an exception is answered with; None for an unexpected exception."""
+    if isinstance(error, HTTPException):
+        return _problem(error.status_code, str(error.detail))
+    if isinstance(error, RequestValidationError):
+        return _invalid_request(request, error)
+    if isinstance(error, StoreError):
+        return _problem(503, f"nothing was done: {error}")
+    if isinstance(error, SilenceNotFoundError):
+        return _problem(404, "no Alertmanager knows this silence; take its id from the list of silences")
+    status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), None)
+    if status is None:
+        return None
+    reason = error.reason if isinstance(error, ActionRefusedError) else ""
+    return _problem(status, str(error), reason=reason)
+
+
+def wants_page(request: Request) -> bool:
+    """Return whether a browser asks for a page."""
+    is_api = request.url.path.startswith(("/api/", "/-/"))
+    return not is_api and "text/html" in request.headers.get("accept", "")
+
+
+async def _handle_error(request: Request, error: Exception) -> Response:
+    found = problem_of(request, error)
+    assert found is not None
+    response: Response
+    if wants_page(request):
+        response = render(
+            request, "error.html", status_code=found.status, fault=redact(found.title, LONGEST_TEXT)
+        )
+    else:
+        response = problem_response(found)
+    if isinstance(error, HTTPException):
+        response.headers.update(error.headers or {})
+    if found.status == 405:
+        response.headers["Allow"] = ", ".join(sorted(_allowed_methods(request)))
+    return response
+
+
+async def _handle_unexpected_error(request: Request, error: Exception) -> Response:
+    # The log has the traceback; the response says nothing of it.
+    response = problem(500, "the service has an internal error; see its log before you retry")
+    set_security_headers(response.headers)  # the middleware that does so is further in
+    return response
+
+
+def _problem(status: int, title: str, *, reason: str = "") -> Problem:
+    return Problem(type="about:blank", title=title, status=status, reason=reason, field="")
+
+
+def _allowed_methods(request: Request) -> set[str]:
+    """Return the methods of all routes of a path; the router names those of the first one only."""
+    return {
+        method
+        for route in iter_route_contexts(request.app.routes)
+        if isinstance(route.original_route, Route)
+        and route.original_route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods or ()
+    }
+
+
+def _invalid_request(request: Request, error: RequestValidationError) -> Problem:
+    faults = error.errors()
+    if any(fault["loc"] == ("body",) and isinstance(fault.get("input"), bytes) for fault in faults):
+        kind = request.headers.get("content-type", "").partition(";")[0].strip() or "nothing"
+        return _problem(
+            415, f"Content-Type is {_shorten(kind)}; send JSON with Content-Type: application/json"
+        )
+    return _problem(422, "; ".join(_describe_fault(fault) for fault in faults[:5]))
+
+
+def _describe_fault(fault: Any) -> str:
+    if fault["type"] == "json_invalid":
+        why = fault.get("ctx", {}).get("error", "it cannot be read")
+        return f"the body is not valid JSON: at character {fault['loc'][-1]}, {why}"
+    where = ".".join(str(part) for part in fault["loc"] if part != "body") or "the body"
+    message = fault_message(fault)
+    if fault["type"] == "missing":
+        return f"{where}: {message}"
+    value = fault.get("input")
+    if fault["type"] == "string_too_long":
+        return f"{where}: {message}, not {len(value)}"
+    return f"{where}: {_shorten(repr(value))} is refused: {message}"
+
+
+def _shorten(value: str) -> str:
+    """Return the beginning of a value, with secrets masked."""
+    if len(value) > LONGEST_TEXT:
+        return f"a value of {len(value)} characters"
+    masked = redact(value, LONGEST_TEXT)
+    return masked if len(masked) <= _LONGEST_VALUE else f"{masked[: _LONGEST_VALUE - 1]}…"

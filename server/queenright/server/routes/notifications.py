@@ -1,0 +1,37 @@
+"""Notifications that the outbox sends to Alertmanager."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from queenright import api
+from queenright.alerting import notification
+from queenright.server.middleware.etags import set_etag
+from queenright.server.routes.dependencies import ServiceDep
+from queenright.server.routes.openapi import operation
+from queenright.server.routes.pagination import Cursor, Limit, page, place_of
+from queenright.server.views.view import notification_row
+
+router = APIRouter(prefix="/api", tags=["tickets"])
+
+
+@router.get("/notifications", **operation("list_notifications"))
+async def list_notifications(
+    response: Response, service: ServiceDep, limit: Limit = 50, cursor: Cursor = None
+) -> api.NotificationsPage:
+    """List notifications, newest first, with their delivery to each Alertmanager, and the outbox."""
+    (before,) = place_of(cursor, "notifications", int) or (None,)
+    now = service.clock()
+    outbox = api.Outbox.model_validate(service.outbox.status())
+    found = await page(
+        api.NotificationsPage,
+        "notifications",
+        await service.store.read(
+            lambda conn: notification.list_notifications(conn, limit + 1, now=now, before=before)
+        ),
+        limit,
+        row=lambda one: notification_row(one, outbox, now),
+        place=lambda one: (one.id,),
+        outbox=outbox,
+    )
+    return set_etag(response, found)

@@ -1,0 +1,49 @@
+"""Probes of the process, and its metrics."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
+
+from queenright import api
+from queenright.server.access.caller import may_look
+from queenright.server.metrics.metrics import content_type_for
+from queenright.server.routes.dependencies import ServiceDep
+from queenright.server.routes.openapi import operation
+
+router = APIRouter()
+
+_OK: Final[dict[str, Any]] = {"text/plain": {"schema": {"type": "string"}, "example": "ok\n"}}
+
+
+@router.get(
+    "/healthz",
+    tags=["service"],
+    response_class=PlainTextResponse,
+    **operation("get_alive", description="`ok`", content=_OK),
+)
+async def get_alive() -> PlainTextResponse:
+    """Return `ok` while the process runs."""
+    return PlainTextResponse("ok\n")
+
+
+@router.get(
+    "/readyz",
+    tags=["service"],
+    **operation("get_ready", also={503: (api.Ready, "The service is not ready.")}),
+)
+async def get_ready(request: Request, response: Response, service: ServiceDep) -> api.Ready:
+    """Return whether the service is ready; if not, what is missing, for callers with a role."""
+    missing = service.ready()
+    if missing:
+        response.status_code = 503
+    return api.Ready(ready=not missing, missing=missing if may_look(request) else [])
+
+
+@router.get("/metrics", include_in_schema=False)
+async def get_metrics(request: Request, service: ServiceDep) -> Response:
+    """Return the metrics in the format that the scraper accepts."""
+    content_type = content_type_for(request.headers.get("accept", ""))
+    return Response(await service.metrics.render(content_type), headers={"Content-Type": content_type})
