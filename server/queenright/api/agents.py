@@ -10,6 +10,7 @@ from queenright.api.breakers import Breaker
 from queenright.api.slots import AgentSlot
 from queenright.api.terms import (
     FindingKind,
+    Health,
     LadderLevel,
     Phase,
     Reading,
@@ -56,6 +57,7 @@ class AgentRow(Wire):
             "incarnation_id": "018f6f7e-0000-7000-8000-000000000001",
             "framework": "queenright",
             "node_id": "search",
+            "health": "stuck",
             "state": "stuck",
             "state_since": NOW - 120,
             "state_for": "2 min",
@@ -90,7 +92,8 @@ class AgentRow(Wire):
     incarnation_id: str = Field(description="Which life of the worker; empty: not known.")
     framework: str
     node_id: str = Field(description="The node of its graph where it is; empty: not known.")
-    state: State
+    health: Health = Field(description="Health of a session that runs; empty once it has ended.")
+    state: State = Field(description="Health, or `terminated` for a session that was stopped.")
     state_since: float
     state_for: Age = Field(description="The same in words.")
     reason: str = Field(description="Why it is in this state; empty if it is well.")

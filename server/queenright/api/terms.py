@@ -7,6 +7,7 @@ from typing import Annotated
 from queenright.api.wire import Words
 
 State = Annotated[str, Words("healthy", "degraded", "stuck", "failing", "terminated")]
+Health = Annotated[str, Words("", "healthy", "degraded", "stuck", "failing")]
 """How a worker is."""
 SessionOutcome = Annotated[str, Words("", "completed", "failed", "cancelled", "terminated", "unknown")]
 """How a session ended; empty while it goes on."""

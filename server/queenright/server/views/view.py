@@ -75,6 +75,11 @@ def agent_row(health: WorkerHealth, now: float) -> api.AgentRow:
     vitals = health.vitals
     lead = worst(health.findings) if health.findings else None
     activity, progress = vitals.last_activity, vitals.last_progress
+    state = health.standing or health.state
+    reason = "" if state is HealthState.HEALTHY else health.reason
+    if lead is not None:
+        # The current evidence: the monitor's reason dates from when the state began.
+        reason = lead.evidence
     return api.AgentRow(
         agent_id=vitals.agent_id,
         session_id=vitals.session_id,
@@ -82,11 +87,11 @@ def agent_row(health: WorkerHealth, now: float) -> api.AgentRow:
         incarnation_id=vitals.incarnation_id,
         framework=vitals.framework,
         node_id=vitals.node_id,
-        state=health.standing or health.state,
+        health="" if vitals.ended else state,
+        state=state,
         state_since=health.state_since,
         state_for=ago(now - health.state_since),
-        # The current evidence: the monitor's reason dates from when the state began.
-        reason=health.reason if lead is None else lead.evidence,
+        reason=reason,
         ended=bool(vitals.ended),
         outcome=vitals.status if vitals.ended else "",
         activity=activity_of(vitals),
