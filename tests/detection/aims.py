@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from tests.detection.measure import Counts, Measured
 from tests.detection.rates import percent
 
-MOST_DELAY: Final = 6
+MOST_DELAY: Final = 5
 
 
 class Aim(NamedTuple):
@@ -49,12 +49,12 @@ def _loops(counts: Counts) -> int:
 
 
 AIMS: Final = (
-    Aim("RepairAgent, three equivalent actions in a row", "any", _any, 0.75, at_least=True),
+    Aim("RepairAgent, three equivalent actions in a row", "any", _any, 15 / 18, at_least=True),
     Aim("RepairAgent, solved", "any", _any, 0.0),
-    Aim("mini-swe-agent with Gemini 3, solved", "any", _any, 0.015),
-    Aim("mini-swe-agent with Gemini 3, solved", "severe", _severe, 0.005),
+    Aim("mini-swe-agent with Gemini 3, solved", "any", _any, 0.01),
+    Aim("mini-swe-agent with Gemini 3, solved", "severe", _severe, 0.003),
     Aim("InterCode, no gain in 5 turns or more", "loops", _loops, 0.75, at_least=True),
-    Aim("InterCode, solved", "loops", _loops, 0.02),
+    Aim("InterCode, solved", "loops", _loops, 0.015),
 )
 
 
