@@ -95,14 +95,14 @@ def test_the_demo_pages_once_and_ctrl_c_stops_everything_it_started(up: Up) -> N
     page = up.wait_for(r"Status page\s+(http://\S+)")
     prometheus = up.wait_for(r"Prometheus\s+(http://\S+)")
     alertmanager = up.wait_for(r"Alertmanager\s+(http://\S+)")
-    up.wait_for("slack got firing: researcher")
-    up.wait_for("pagerduty got firing: researcher")
-    up.wait_for("slack got resolved: .*researcher", 60)
+    up.wait_for("slack firing: researcher")
+    up.wait_for("pagerduty firing: researcher")
+    up.wait_for("slack resolved: .*researcher", 60)
 
     code = up.end()
 
     assert code == 0
-    assert up.printed.count("slack got firing: researcher") == 1
+    assert up.printed.count("slack firing: researcher") == 1
     assert up.printed.rstrip().endswith("Stopped.")
     assert "Traceback" not in up.printed
     assert "not delivered" not in up.printed
@@ -226,13 +226,13 @@ async def test_alertmanager_outlives_the_service(settings: Settings, monkeypatch
 
 
 def test_agents_of_a_demo_that_was_killed_are_not_paged_about_by_the_next(up: Up, storage: Path) -> None:
-    up.wait_for("slack got firing: researcher")
+    up.wait_for("slack firing: researcher")
     up.end(signal.SIGKILL)
 
     again = Up(storage, *FREE_PORTS, "--files", str(Path(__file__).parents[2] / "docs"))
     try:
         # Past the stall threshold of the demo's clock.
-        again.wait_for("slack got resolved: .*researcher", 60)
+        again.wait_for("slack resolved: .*researcher", 60)
         time.sleep(5)
     finally:
         code = again.end()

@@ -67,8 +67,8 @@ async def test_everything_is_done_without_javascript_and_with_the_keyboard(
     await name.focus()
     await page.keyboard.type("Ada")
     await page.keyboard.press("Enter")
-    await expect(page.get_by_role("status")).to_contain_text("You have it in hand")
-    await expect(page.get_by_text("Ada has it in hand")).to_be_visible()
+    await expect(page.get_by_role("status")).to_contain_text("Acknowledged")
+    await expect(page.get_by_text("Acknowledged by Ada").first).to_be_visible()
 
     # Answer what the queen asks: the name is known by now.
     await page.get_by_role("link", name="Answer").press("Enter")
@@ -78,14 +78,14 @@ async def test_everything_is_done_without_javascript_and_with_the_keyboard(
 
     # Stop it: it asks why, does nothing without, and does it with.
     await page.goto(f"{running.url}/agents/looper")
-    await page.get_by_role("link", name="Stop").press("Enter")
-    await expect(page.get_by_role("heading", level=1)).to_have_text("Stop looper?")
-    await page.get_by_role("button", name="Stop it").press("Enter")
+    await page.get_by_role("link", name="Terminate").press("Enter")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Terminate looper?")
+    await page.get_by_role("button", name="Terminate").press("Enter")
     await expect(page.get_by_label("Why")).to_be_focused()
     await page.keyboard.type("it loops")
     stopping = asyncio.create_task(obey_until_stopped(running))
-    await page.get_by_role("button", name="Stop it").press("Enter")
-    await expect(page.get_by_role("status")).to_contain_text("It has stopped")
+    await page.get_by_role("button", name="Terminate").press("Enter")
+    await expect(page.get_by_role("status")).to_contain_text("The worker was terminated")
     await stopping
 
 
@@ -96,7 +96,7 @@ async def test_other_sites_lead_here_and_change_nothing(running: Running, chromi
     page = await (await chromium.new_context()).new_page()
     await page.goto(f"{running.url}/you")
     await page.get_by_label("Your name").fill("Ada")
-    await page.get_by_role("button", name="Keep it").click()
+    await page.get_by_role("button", name="Save").click()
     await expect(page.get_by_role("link", name="Ada")).to_be_visible()
 
     await page.goto(elsewhere)
@@ -111,7 +111,7 @@ async def test_other_sites_lead_here_and_change_nothing(running: Running, chromi
     await page.get_by_role("link").click()
     await expect(page.get_by_label("Your name")).to_have_value("")
     await page.get_by_role("button", name="Acknowledge").click()
-    await expect(page.get_by_text("Ada has it in hand")).to_be_visible()
+    await expect(page.get_by_text("Acknowledged by Ada").first).to_be_visible()
 
 
 WORST = "w" * 255

@@ -37,7 +37,7 @@ async def test_the_page_shows_a_stuck_agent_without_being_reloaded(running: Runn
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("requestfailed", lambda request: faults.append(request.url))
     await page.goto(running.url)
-    await expect(page.get_by_text("No agent has been heard of yet")).to_be_visible()
+    await expect(page.get_by_text("No agents yet")).to_be_visible()
     await expect(page.get_by_role("status")).to_have_text("live")
 
     await running.service.ingest(list(looping(running.service.clock())))

@@ -138,7 +138,7 @@ def _first_page() -> Row:
         )
         assert process.stdout is not None
         for line in process.stdout:
-            if "slack got firing" in line:
+            if "slack firing" in line:
                 break
         took = time.perf_counter() - began
         process.terminate()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from queenright.instrumentation import fingerprint
+from queenright.instrumentation.fingerprint import result_fingerprint
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.otlp.decode import decode_spans
 from queenright.server.telemetry.assembler import Assembler
@@ -217,7 +218,7 @@ def test_a_call_of_a_tool_has_fingerprints_of_what_was_recorded(shape: str) -> N
 
     assert (call["tool"], call["call_id"], call["outcome"]) == ("search", "c-1", "ok")
     assert call["args_hash"] == fingerprint({"n": 1, "q": "hive"})
-    assert call["result_hash"] == fingerprint(RESULT)
+    assert call["result_hash"] == result_fingerprint(RESULT)
 
 
 AGENT = {
