@@ -24,7 +24,7 @@ TERMS = (
     *("recover", "incident", "storm", "notification", "outbox", "silence", "acknowledge", "checkpoint"),
     *("circuit breaker", "judge", "queen", "orchestrator", "provider"),
 )
-# Still in help texts, templates and API descriptions. Delete an entry when the last text is changed; add none.
+# Still in help texts, templates and API descriptions. Delete entries as the texts change; add none.
 REMAINING = {"in hand", "what people were told", "brought back", "bring back", "nobody hears", "rightly idle"}
 TEMPLATES = sorted(ROOT.glob("server/queenright/server/**/*.html"))
 
@@ -96,9 +96,11 @@ def test_templates_use_the_terms(template: Path) -> None:
 
 
 async def test_the_api_document_uses_the_terms(tmp_path: Path) -> None:
-    async with serving(demo_settings(tmp_path)) as running:
-        async with httpx.AsyncClient(base_url=running.url, trust_env=False) as client:
-            document = (await client.get("/openapi.json")).json()
+    async with (
+        serving(demo_settings(tmp_path)) as running,
+        httpx.AsyncClient(base_url=running.url, trust_env=False) as client,
+    ):
+        document = (await client.get("/openapi.json")).json()
 
     texts = list(descriptions(document))
 
