@@ -160,7 +160,7 @@ def _known(metric: str) -> bool:
 def test_paths_in_runbooks_are_served() -> None:
     served = "\n".join(path.read_text() for path in (ROOT / "server/queenright/server").rglob("*.py"))
     for path in KNOWN["8420"]:
-        pattern = path.replace("/NAME", r"/\{agent_id:agent\}")
+        pattern = path.removeprefix("/api").replace("/NAME", r"/\{agent_id:agent\}")
         assert re.search(rf'\.get\(\s*"{pattern}"', served), path
 
 

@@ -47,13 +47,13 @@ SAID_NO: dict[str, tuple[int, str]] = {
     ),
     r"nudge .*": (1, "^Unreachable: it cannot be reached from here"),
     r"terminate .*": (1, "^Unreachable: it cannot be reached from here"),
-    r"approvals approve .*": (1, "^worker-.*: Unreachable: it cannot be reached from here"),
-    r"dashboards check \S+": (1, "is no folder$"),
-    r"connect .*": (1, "without a terminal, --yes writes this"),
+    r"approvals approve .*": (1, "^worker-.*: unreachable: it cannot be reached from here"),
+    r"dashboards check \S+": (1, "is not a folder$"),
+    r"connect .*": (1, "without a terminal, pass --yes to write this"),
     r"telemetry( --json)?": (1, ""),
     r"permissions (allow|deny) .*": (1, "there is no permission request '.*'; queenright permissions shows"),
     r"recover .*": (1, "no task '.*' is known"),
-    r"judge once .*--selector .*": (3, "no worker is known here, so nothing is known of any"),
+    r"judge once .*--selector .*": (3, "no workers found; check --selector"),
 }
 
 # What a page says in place of what is here.

@@ -25,7 +25,7 @@ TERMS = (
     *("circuit breaker", "judge", "queen", "orchestrator", "provider"),
 )
 # Still in help texts, templates and API descriptions. Delete entries as the texts change; add none.
-REMAINING = {"in hand", "what people were told", "brought back", "bring back", "nobody hears", "rightly idle"}
+REMAINING = {"brought back", "nobody hears", "rightly idle"}
 TEMPLATES = sorted(ROOT.glob("server/queenright/server/**/*.html"))
 
 
