@@ -254,7 +254,7 @@ def with_snippet(path: Path, heading: str) -> Path:
     ("heading", "changed"),
     [
         ("## Agents that wait for people", {"QueenrightWaitingForUser": "on-call-slack,judge"}),
-        ("## What was done to workers", {"QueenrightTaskRestartedFromStart": "on-call"}),
+        ("## Alerts about interventions", {"QueenrightTaskRestartedFromStart": "on-call"}),
     ],
 )
 def test_a_snippet_of_the_page_does_what_it_says_and_nothing_else(

@@ -15,7 +15,7 @@ from queenright.health.settings import ActionName, HealthSettings
 PAGE = Path(__file__).parents[2] / "docs" / "interventions.md"
 ROWS = re.findall(
     r"^\| ([^|]+) \| [^|]+ \| `([\w.]+)` \| `([^`]+)` \| (?:`dry_run: ([^`]+)` )?\|$",
-    PAGE.read_text(encoding="utf-8").partition("## What is done by default")[2].partition("\n## ")[0],
+    PAGE.read_text(encoding="utf-8").partition("## Defaults")[2].partition("\n## ")[0],
     re.MULTILINE,
 )
 
@@ -24,7 +24,7 @@ ROWS = re.findall(
 def test_table_of_defaults_says_what_the_settings_are(
     action: str, setting: str, default: str, dry: str
 ) -> None:
-    """What is done by default, as the page says."""
+    """The table of defaults has the values of the settings."""
     value: Any = HealthSettings()
     for name in setting.split("."):
         value = getattr(value, name)
