@@ -548,15 +548,15 @@ async def test_verify_and_export_by_command_while_the_service_runs(tmp_path: Pat
     assert (whole.returncode, whole.stdout.splitlines()) == (
         0,
         [
-            "The event log is whole: 2 rows, each as it was written; 1 older ones were let go of.",
-            "The audit archive is whole: 1 rows, each as it was in the log.",
+            "The event log is intact: 2 rows, none changed; 1 older rows were pruned.",
+            "The audit archive is intact: 1 rows, each as it was in the log.",
             "Terminations: 1, each signed by a key of the service.",
         ],
     )
     assert (done.returncode, done.stdout) == (0, f"3 events in trail.jsonl, signed by key {key.key_id}.\n")
     assert stat.S_IMODE((tmp_path / "trail.jsonl").stat().st_mode) == 0o600
     assert alone.returncode == 0
-    assert f"each as it was exported, signed by key {key.key_id}." in alone.stdout
+    assert f"none changed, signed by key {key.key_id}." in alone.stdout
     assert json.loads(elsewhere.stdout)["own_keys"] is True
     assert broken.returncode == 1
     assert "row 4, the termination of 'bee': it is not signed" in broken.stdout
@@ -576,7 +576,7 @@ def test_a_changed_file_is_a_no_and_a_missing_one_is_said(tmp_path: Path) -> Non
     )
     assert (missing.returncode, misused.returncode) == (1, 2)
     assert "cannot read none.jsonl" in missing.stderr
-    assert "'yesterday' is no time" in misused.stderr.replace("\n", " ")
+    assert "'yesterday' is not a time" in misused.stderr.replace("\n", " ")
 
 
 async def test_the_command_reads_the_database_of_the_settings(

@@ -287,7 +287,7 @@ async def test_a_storm_a_used_up_budget_and_the_stop_are_said_and_what_is_due_wa
     assert braked["budget"]["free_at"] > now
     assert braked["brakes"][0].startswith("A storm since ")
     assert f"{budget.most} interventions a minute are used up, the next in" in braked["brakes"][1]
-    assert frozen["brakes"][0].startswith("Acting is frozen since ")
+    assert frozen["brakes"][0].startswith("The emergency stop is on since ")
     assert frozen["brakes"][0].endswith(" by ada: drill.")
     assert before["escalations"][0]["when"].endswith(" left")
     assert frozen["escalations"][0]["when"] == "frozen"

@@ -185,12 +185,12 @@ async def test_the_command_line_lists_approves_and_denies(running: Running) -> N
     late = await queenright(running, "approvals", "approve", approval.approval_id, "--by", "bob")
     over = await queenright(running, "approvals", "list", "--all")
 
-    assert none.out == "Nothing waits for your approval.\n"
+    assert none.out == "No pending approvals.\n"
     assert listed.out.split()[0] == approval.approval_id
     assert "min left" in listed.out
     assert "looper" in listed.out
     assert [one["asked_by"] for one in plain.json] == ["queen"]
-    assert (denied.code, denied.out) == (0, "looper: it goes on.\n")
+    assert (denied.code, denied.out) == (0, "looper: denied, it keeps running.\n")
     assert (late.code, late.out) == (1, "")
     assert "denied by ada" in late.err
     assert "denied" in over.out
@@ -203,7 +203,7 @@ async def test_approved_on_the_command_line_it_stops(running: Running) -> None:
     done = await queenright(running, "approvals", "approve", approval.approval_id, "--reason", "seen it")
 
     await stopping
-    assert (done.code, done.out) == (0, "looper: It has stopped.\n")
+    assert (done.code, done.out) == (0, "looper: terminated.\n")
 
 
 async def test_a_ticket_that_closes_takes_the_request_along(running: Running) -> None:

@@ -278,7 +278,7 @@ def test_nobody_to_answer_pauses_the_run_and_says_how_to_go_on(tmp_path: Path) -
     assert paused.returncode == 1
     assert "stdin is at its end" in paused.stdout
     assert done.returncode == 0, done.stderr
-    assert "taken up where it was" in done.stdout
+    assert "resumed" in done.stdout
     assert "  name: Ada\n" in done.stdout
 
 

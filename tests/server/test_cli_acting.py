@@ -258,9 +258,9 @@ async def test_the_emergency_stop_is_set_and_released(running: Running) -> None:
     assert (on.code, on.out) == (0, "The emergency stop is on.\n")
     assert "drill" in refused.err
     assert "queenright stop-acting off" in refused.err
-    assert status.out.startswith("Acting is frozen since ")
+    assert status.out.startswith("The emergency stop is on since ")
     assert status.out.endswith(": drill.\n")
-    assert listed.err.startswith("Acting is frozen since ")
+    assert listed.err.startswith("The emergency stop is on since ")
     assert "looper" in listed.out
     assert released.out == "The emergency stop is off.\n"
     assert (off.code, queued.code) == (0, 0)

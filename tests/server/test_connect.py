@@ -277,7 +277,7 @@ def test_connect_and_disconnect_leave_a_home_as_it_was(home: Path, name: str) ->
     assert run("disconnect", name, "--yes").exit_code == 0
 
     assert [path.name for path in home.iterdir()] == [".queenright"]
-    assert "is not connected by" in run("disconnect", name).output
+    assert "is not connected in" in run("disconnect", name).output
 
 
 @pytest.mark.parametrize(

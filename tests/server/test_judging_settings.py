@@ -47,7 +47,7 @@ FAULTS = {
     "no JSON": (
         "judging: {queen: {model: 'scripted:mine.md'}}",
         b"{",
-        "the queen has no model: mine.md: is no JSON",
+        "the queen has no model: mine.md: is not JSON",
     ),
 }
 

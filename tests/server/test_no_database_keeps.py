@@ -44,7 +44,7 @@ async def test_a_nul_in_an_address_is_refused_before_the_store_is_asked(api: htt
         for address in addresses:
             answer = await api.get(address)
             assert (answer.status_code, address) == (400, address)
-            assert f"NUL character (%00) in the {where}" in answer.json()["title"]
+            assert f"the {where} contains a NUL character (%00)" in answer.json()["title"]
     for address in (
         "/api/escalations/%00/decision",
         "/api/agents/bee/instructions/%00/answer",

@@ -99,7 +99,7 @@ async def test_a_person_who_has_looked_lets_a_task_go_beyond_its_limit(
     refused = await queenright(running, "recover", TASK, "--by", "bob")
     assert (refused.code, "limit for one task" in refused.out) == (1, True)
     let = await queenright(running, "recover", TASK, "--by", "bob", "--reviewed")
-    assert (let.code, let.out.startswith("Attempt 3 begins")) == (0, True)
+    assert (let.code, let.out.startswith("Attempt 3 starts")) == (0, True)
     await until(lambda: not recovery.active(), "the try has ended")
 
     begun = [each for each in (await http.get("/api/recoveries")).json()["recoveries"] if each["attempt"]]

@@ -268,7 +268,7 @@ async def test_a_session_outside_its_folder_is_refused(watched: Watched) -> None
     result = await watched.runtime.wait(await watched.runtime.trigger("e", session_id="../../etc"))
 
     assert result.error_type == InvalidSessionIdError.__name__
-    assert "must be 1 to 200 printable characters without '/'" in result.error
+    assert "use 1 to 200 printable characters without '/'" in result.error
     assert watched.monitor.get(AGENT) is None
 
 

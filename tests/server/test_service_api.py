@@ -181,7 +181,7 @@ async def test_settings_that_a_program_made_cannot_be_read_again(tmp_path: Path)
         refused = await http.post("/-/reload")
 
     assert refused.status_code == 409
-    assert "restart it" in refused.json()["title"]
+    assert "restart the service" in refused.json()["title"]
 
 
 async def test_a_hangup_reads_them_again_and_a_fault_changes_nothing(
@@ -195,7 +195,7 @@ async def test_a_hangup_reads_them_again_and_a_fault_changes_nothing(
         await until(lambda: service.settings.health_monitoring.bands.warning == 2, "the new threshold")
         file.path.write_text("no_such_thing: 1", encoding="utf-8")
         os.kill(os.getpid(), signal.SIGHUP)
-        await until(lambda: "the settings stay as they were" in caplog.text, "a word about the fault")
+        await until(lambda: "settings not reloaded, the old ones stay in force" in caplog.text, "a word about the fault")
     finally:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
 

@@ -141,7 +141,7 @@ async def test_what_providers_did_is_known_after_a_restart(settings: Settings) -
 async def test_with_nothing_to_tell_the_lists_are_empty(running: Running, http: httpx.AsyncClient) -> None:
     assert (await http.get("/api/incidents")).json() == {"incidents": []}
     assert (await http.get("/api/providers")).json() == {"providers": []}
-    assert (await queenright(running, "providers")).out == "No calls of models in the last hour.\n"
+    assert (await queenright(running, "providers")).out == "No model calls in the last hour.\n"
     assert (await queenright(running, "incidents", "--all")).out == "No incidents in the last seven days.\n"
     assert "Model providers" not in (await http.get("/")).text
 

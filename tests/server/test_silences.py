@@ -117,8 +117,8 @@ async def test_a_peer_that_answers_something_else_is_said_in_words(
 
     assert answer.status_code == 502
     assert answer.json()["title"] == (
-        f"Alertmanager {peer.url}: answers something that is no silence's id: "
-        "whether there is a silence now is not known"
+        f"Alertmanager {peer.url}: answered something other than a silence id; "
+        "check whether the silence was created"
     )
 
 

@@ -16,7 +16,7 @@ def test_a_taken_port_is_named_with_the_way_out() -> None:
         port = taken.getsockname()[1]
 
         with pytest.raises(
-            PortInUseError, match=rf"Port {port} on 127\.0\.0\.1, for the API, is taken.*--port"
+            PortInUseError, match=rf"Port {port} on 127\.0\.0\.1, for the API, is in use.*--port"
         ):
             listen("127.0.0.1", port, what="the API", option="--port")
 

@@ -39,7 +39,7 @@ def test_bearer_tokens_are_read_from_private_files(tmp_path: Path) -> None:
 
     prometheus, tempo = stack_tokens(load_settings(judging=given).judging)
     token.chmod(0o644)
-    with pytest.raises(InvalidSecretError, match=r"judging\.prometheus_token_file: .* chmod 600 it"):
+    with pytest.raises(InvalidSecretError, match=r"judging\.prometheus_token_file: .* run chmod 600"):
         stack_tokens(load_settings(judging=given).judging)
 
     assert prometheus is not None

@@ -188,9 +188,9 @@ async def test_failed_click_is_explained_to_the_person(running: Running, http: h
         return str(answer.json()["text"])
 
     assert await words(click("nobody")) == "This ticket does not exist (any more)."
-    assert "about no ticket" in await words(click())
-    assert "about no ticket" in await words(click("\0"))
-    assert "no action 'delete'" in await words(click(actions=[{"name": "delete", "value": ticket_id}]))
+    assert "no ticket to acknowledge" in await words(click())
+    assert "no ticket to acknowledge" in await words(click("\0"))
+    assert "Unknown action 'delete'" in await words(click(actions=[{"name": "delete", "value": ticket_id}]))
     await running.service.tickets.acknowledge(ticket_id, by="bob")
     assert await words(click(ticket_id)) == "Already acknowledged by bob."
     await running.service.ingest(list(looping(running.service.clock(), times=0, ended=True)))
@@ -257,7 +257,7 @@ async def test_click_without_a_valid_signature_is_refused(running: Running, http
     assert "is wrong" in await refused(right | {"X-Slack-Request-Timestamp": str(int(now) + 1)})
     assert "behind" in await refused(signed(body, now - 302))
     assert "ahead of" in await refused(signed(body, now + 303))
-    assert "no time" in await refused(right | {"X-Slack-Request-Timestamp": "-1"})
+    assert "must be seconds since 1970" in await refused(right | {"X-Slack-Request-Timestamp": "-1"})
     assert (await ticket_of(running, ticket_id)).acknowledged_by == ""
 
 
@@ -270,7 +270,7 @@ async def test_a_signed_body_that_is_no_click_is_a_fault_in_words(
         b"payload={": "payload: ",
         b"payload=[]": "payload: ",
         b"payload=%ff": "payload: ",
-        b"\xff": "no form in UTF-8",
+        b"\xff": "not a form in UTF-8",
         click(type="view_submission"): "payload.type: ",
         click(actions=[]): "payload.actions: ",
         click(user=None): "payload.user: ",
@@ -403,10 +403,10 @@ async def test_unknown_incident_has_no_effect_and_is_explained(
     old = datetime.fromtimestamp(running.service.clock() - 90_000, UTC).isoformat()
     soon = datetime.fromtimestamp(running.service.clock() + 600, UTC).isoformat()
     cases: list[tuple[str, str, dict[str, Any]]] = [
-        ("acknowledged", "of no ticket that is known", {"key": "another"}),
-        ("acknowledged", "of no ticket that is known", {"data": {"incident_key": "\0"}}),
-        ("acknowledged", "of no ticket that is known", {"data": {"incident_key": None}}),
-        ("acknowledged", "of no ticket that is known", {"data": None}),
+        ("acknowledged", "no ticket is known for this incident", {"key": "another"}),
+        ("acknowledged", "no ticket is known for this incident", {"data": {"incident_key": "\0"}}),
+        ("acknowledged", "no ticket is known for this incident", {"data": {"incident_key": None}}),
+        ("acknowledged", "no ticket is known for this incident", {"data": None}),
         ("acknowledged", "more than a day old", {"occurred_at": old}),
         ("acknowledged", "s ahead of this machine's clock; 300 are allowed", {"occurred_at": soon}),
         ("acknowledged", "ahead of this machine's clock", {"occurred_at": "2099-01-01T00:00:00Z"}),
@@ -573,7 +573,7 @@ def test_a_secret_that_others_can_read_is_refused_at_start(settings: Settings) -
     ):
         assert file is not None
         file.chmod(0o604)
-        with pytest.raises(Exception, match=r"alerting\.\w+: the secret file .* chmod 600 it"):
+        with pytest.raises(Exception, match=r"alerting\.\w+: the secret file .* run chmod 600"):
             check_files(settings)
         file.chmod(0o600)
     check_files(settings)

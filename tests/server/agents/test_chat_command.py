@@ -26,7 +26,7 @@ async def test_chat_prints_what_the_agent_answers(tmp_path: Path) -> None:
         second = await chat(home, "Ada", "--json")
 
     assert (first.returncode, first.stdout) == (0, "Who are you?\n"), first.stderr
-    assert "has started" in first.stderr
+    assert "is started" in first.stderr
     answer = json.loads(second.stdout)
     assert (answer["status"], answer["node_id"]) == ("injected", "talk")
     assert (answer["reply"], answer["ended"]) == ("Thank you.", "execution_completed")
@@ -39,7 +39,7 @@ async def test_chat_without_waiting_returns_at_once(tmp_path: Path) -> None:
 
     assert done.returncode == 0
     assert done.stdout.startswith("Run ")
-    assert done.stdout.endswith(" has started.\n")
+    assert done.stdout.endswith(" is started.\n")
 
 
 async def test_chat_with_an_agent_whose_run_fails_is_exit_code_1(tmp_path: Path) -> None:
@@ -62,6 +62,6 @@ async def test_chat_that_gets_no_answer_ends_at_its_timeout(tmp_path: Path) -> N
         runs = await home.ask("GET", "/api/agents/looper/sessions")
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert "no answer within 1.5 s" in done.stderr
+    assert "no reply within 1.5 s" in done.stderr
     assert "Traceback" not in done.stderr
     assert [run["status"] for run in runs["sessions"]] == ["active"]

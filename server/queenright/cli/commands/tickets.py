@@ -90,7 +90,7 @@ def _incident(ticket: Ticket) -> str:
 
 def _cost(ticket: Ticket) -> str:
     cost = format_spend(ticket.spent_usd, ticket.spent_tokens, ticket.spent_unpriced_tokens)
-    return f"{cost} since the problem began" if cost else ""
+    return f"{cost} since the trouble began" if cost else ""
 
 
 def ticket_lines(ticket: Ticket, now: float) -> list[str]:

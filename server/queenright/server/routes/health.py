@@ -28,7 +28,7 @@ _SECONDS = {"anyOf": [{"type": ["number", "null"], "exclusiveMinimum": 0, "maxim
 _NAME = {"type": ["string", "null"], "maxLength": 256}
 _HEARTBEAT: dict[str, Any] = {
     "type": "object",
-    "description": "A sign of life of a worker. Empty means unknown; `camelCase` is accepted, too.",
+    "description": "Activity of a worker. Empty means unknown; `camelCase` is accepted, too.",
     "required": ["agent_id"],
     "properties": {
         "agent_id": {"type": "string", "minLength": 1, "maxLength": 256},

@@ -204,7 +204,7 @@ def _brakes(stop: Switch, storm: StormWatch, budget: ActionBudget, now: float) -
     found = []
     if stop.on:
         since = f" since {clock_time(stop.changed_at)}" if stop.changed_at is not None else ""
-        found.append(f"Acting is frozen{since} by {stop.by}: {stop.reason}.")
+        found.append(f"The emergency stop is on{since}, by {stop.by}: {stop.reason}.")
     began = storm.began_at(now)
     if began is not None:
         found.append(f"A storm since {clock_time(began)}: {storm.struck(now)} workers got worse at once.")
