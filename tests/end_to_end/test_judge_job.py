@@ -332,9 +332,9 @@ def test_the_exit_code_says_what_came_of_it(steady: Stack, tmp_path: Path) -> No
     [line] = told.stdout.splitlines()
     assert json.loads(line)["worker_agent_id"] == LOOPS
     assert "1 workers, 0 tickets" in well.stdout
-    assert "no worker is known here" in nobody.stderr
+    assert "no workers found" in nobody.stderr
     assert "--selector must be label matchers" in no_selector.stderr
-    assert "http://127.0.0.1:1: cannot be reached; is it running, and is its address right?" in away.stderr
+    assert "http://127.0.0.1:1: cannot be reached; check that it runs" in away.stderr
     assert "--prometheus URL" in away.stderr
     assert not any("hunter2" in one.stdout + one.stderr for one in ran)
 
@@ -343,7 +343,7 @@ def test_nothing_to_ask_is_misuse(tmp_path: Path) -> None:
     ran = once(tmp_path)
 
     assert ran.exit_code == 2
-    assert "say with --prometheus URL where the metrics are" in ran.stderr
+    assert "name one with --prometheus URL" in ran.stderr
 
 
 def test_a_prometheus_that_lost_its_targets_ends_no_ticket(stack: Stack, tmp_path: Path) -> None:
@@ -359,8 +359,8 @@ def test_a_prometheus_that_lost_its_targets_ends_no_ticket(stack: Stack, tmp_pat
     assert [one.exit_code for one in ran] == [1, 3, 3, 1], [one.stderr for one in ran]
     tickets = [[json.loads(line)["ticket_id"] for line in one.stdout.splitlines()] for one in ran]
     assert len({ticket for [ticket] in tickets}) == 1
-    assert "no worker is seen at all, though there are tickets" in ran[1].stderr
-    assert "1 not seen" in ran[1].stderr
+    assert "there are tickets, but no worker has metrics" in ran[1].stderr
+    assert "1 without metrics" in ran[1].stderr
     assert other.exit_code == 1, "who is there, though not chosen, has not ended"
 
     target = json.loads(ran[0].stdout)["worker_session_id"]
@@ -379,7 +379,7 @@ def test_run_says_at_every_look_that_it_sees_nobody_and_goes_on(stack: Stack, tm
         try:
             until(lambda: "critical" in (tmp_path / "told.txt").read_text(), "the ticket is told")
             stack.lose_its_targets()
-            until(lambda: said("no worker is seen at all") >= 2, "it is said")
+            until(lambda: said("no worker has metrics") >= 2, "it is said")
             stack.find_its_targets()
             stack.recover()
             until(lambda: "resolved" in (tmp_path / "told.txt").read_text(), "its end is told")
@@ -494,7 +494,7 @@ def test_a_ticket_that_reaches_nobody_is_no_success(steady: Stack, tmp_path: Pat
     ran = once(tmp_path, "--prometheus", steady.url, "--alertmanager", "http://127.0.0.1:1")
 
     assert ran.exit_code == 3
-    assert "nobody was told: http://127.0.0.1:1: " in ran.stderr
+    assert "all notifications failed: http://127.0.0.1:1: " in ran.stderr
 
 
 # -- beside the service ---------------------------------------------------------------------------
