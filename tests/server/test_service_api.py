@@ -195,7 +195,10 @@ async def test_a_hangup_reads_them_again_and_a_fault_changes_nothing(
         await until(lambda: service.settings.health_monitoring.bands.warning == 2, "the new threshold")
         file.path.write_text("no_such_thing: 1", encoding="utf-8")
         os.kill(os.getpid(), signal.SIGHUP)
-        await until(lambda: "settings not reloaded, the old ones stay in force" in caplog.text, "a word about the fault")
+        await until(
+            lambda: "settings not reloaded, the old ones stay in force" in caplog.text,
+            "a word about the fault",
+        )
     finally:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
 
