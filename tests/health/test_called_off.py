@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queenright.health.vital_facts import was_called_off
+from queenright.health.vital_facts import is_stopped_by_person, was_called_off
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,8 @@ from queenright.health.vital_facts import was_called_off
         "turn_aborted interrupted",
         "interrupted [Request interrupted by user for tool use]",
         "499 Request was cancelled by the user",
+        "AbortError aborted after 512 tokens",
+        "error request cancelled by user after 431 tokens",
     ],
 )
 def test_call_that_somebody_stopped_is_nobodys_failure(error: str) -> None:
@@ -36,7 +38,39 @@ def test_call_that_somebody_stopped_is_nobodys_failure(error: str) -> None:
         "502 the operation was aborted by the gateway",
         "overloaded_error",
         "the order was cancelled",
+        "InternalServerError the operation was aborted",
+        "error Response cancelled by the provider",
+        "error The request was cancelled due to server shutdown",
+        "CANCELLED context canceled",
+        "Cancelled backend unavailable",
+        "aborted ECONNRESET",
     ],
 )
 def test_call_that_the_provider_or_the_network_ended_is_a_failure(error: str) -> None:
     assert not was_called_off(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "The user doesn't want to proceed with this tool use. The tool use was rejected",
+        "User rejected the tool call",
+        "Tool call was cancelled by the user",
+        "aborted by user",
+    ],
+)
+def test_tool_call_that_a_person_stopped_is_no_failure(error: str) -> None:
+    assert is_stopped_by_person({"error_type": "error", "error": error})
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "assert 'order cancelled by the user' == 'ok'",
+        "admission webhook: rejected by the operator",
+        "user rejected your answer: it is wrong",
+        "FAILED test_orders.py: cancelled by user",
+    ],
+)
+def test_result_that_quotes_a_person_is_a_failure(error: str) -> None:
+    assert not is_stopped_by_person({"error_type": "error", "error": error})

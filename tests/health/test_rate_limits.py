@@ -126,6 +126,28 @@ def test_limit_that_was_promised_to_last_is_no_failure_while_it_does() -> None:
     assert script.kinds() == set()
 
 
+@pytest.mark.parametrize(("every", "again"), [(20, 21), (3_600, 7_200)])
+def test_limit_that_is_extended_again_and_again_is_a_provider_failure(every: int, again: int) -> None:
+    """B105: a wait ends at the time that the first refusal named, whatever the next ones name."""
+    script = worker()
+    for _ in range(3 * again // every + 60):
+        script.event(EventType.LLM_CALL_STARTED)
+        script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "429", "error": f"try again in {again}s"})
+        script.silence(every)
+
+    assert script.finding(FindingKind.PROVIDER_FAILURE) is not None
+
+
+@pytest.mark.parametrize("at", [float("nan"), 1e15, -1e15, 1_774_000_000_000.0])
+def test_clock_time_at_no_date_is_no_wait(at: float) -> None:
+    assert limited_for({"error_type": "429", "error": "resets 3pm"}, at) is None
+
+
+def test_white_space_in_an_error_costs_nothing() -> None:
+    """A pattern with two ways to match white space takes hours of these."""
+    assert limited_for({"error_type": "429", "error": "reset" + " \n" * 100_000 + "in 5s"}, NOON) is None
+
+
 def test_answer_ends_what_was_promised() -> None:
     script = worker()
     for _ in range(4):

@@ -21,7 +21,7 @@ from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, r
         ("Edit", Effect.EDITS),
         ("MultiEdit", Effect.EDITS),
         ("apply_patch", Effect.EDITS),
-        ("mcp__github__create_issue", Effect.EDITS),
+        ("mcp__github__create_issue", Effect.CHANGES),
         ("cancel_reservation", Effect.CHANGES),
         ("BashOutput", Effect.WAITS),
         ("sleep", Effect.WAITS),

@@ -62,7 +62,8 @@ def limited_for(data: Mapping[str, Any], at: float) -> float | None:
         data: Of the event: ``error_type``, ``error``, ``retry_after`` in seconds.
         at: When the call failed, in seconds since the epoch.
     """
-    text = f"{data.get('error_type') or ''} {str(data.get('error') or '')[:_HEAD]}"
+    # White space is collapsed, so that no pattern has more than one way to match it.
+    text = " ".join(f"{data.get('error_type') or ''} {data.get('error') or ''}"[:_HEAD].split())
     if _LIMITED.search(text) is None:
         return None
     wait = seconds(data.get("retry_after"))
@@ -116,7 +117,10 @@ def _until_clock_time(found: Mapping[str, str | None], at: float) -> float | Non
         zone = ZoneInfo(name) if (name := found.get("zone")) else None
     except (KeyError, ValueError, OSError):
         zone = None
-    now = datetime.fromtimestamp(at, zone) if zone else datetime.fromtimestamp(at).astimezone()
+    try:
+        now = datetime.fromtimestamp(at, zone) if zone else datetime.fromtimestamp(at).astimezone()
+    except (ValueError, OSError, OverflowError):
+        return None
     hour = hour % 12 + (12 if (found.get("half") or "").lower() == "p" else 0)
     then = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
     return (then if then > now else then + timedelta(days=1)).timestamp() - at

@@ -22,6 +22,7 @@ QUESTION_LIMIT: Final = 1000
 MOST_BREAKERS: Final = 32
 
 _WORD_LIMIT: Final = 200
+_LONGEST_SECONDS: Final = 1e12
 _NAME_LIMIT: Final = 80
 
 
@@ -46,10 +47,12 @@ _CALLED_OFF: Final = re.compile(
     r"|^\W*(?:\w+[: ])?\W*(?:aborted|cancell?ed|interrupted)\b",
     re.IGNORECASE,
 )
+_BY_USER: Final = re.compile(r"\bby (?:the )?user\b|\w*UserAbortError\b|\bturn_aborted\b", re.IGNORECASE)
 # What a provider, a proxy or the network did; 499 is a client that closed its request.
 _FAILED_REMOTELY: Final = re.compile(
-    r"\b(?:4(?!99)\d\d|5\d\d)\b|\bupstream\b|\btime(?:d )?-?out|by (?:the )?(?:peer|server|remote|host)\b"
-    r"|\bconnection\b|\bgateway\b|\bstream (?:was )?(?:aborted|cancell?ed)|\boverloaded\b",
+    r"(?:^|\b(?:code|status|http)\W{0,3})(?:4(?!99)\d\d|5\d\d)\b|\w*ServerError\b|\bECONN"
+    r"|\b(?:upstream|provider|backend|server|peer|remote|host|gateway|connection|overloaded|filter|shutdown)\b"
+    r"|\bcontext cancell?ed|\b(?:unavailable|time(?:d )?-?out)\b|\bstream (?:was )?(?:aborted|cancell?ed)",
     re.IGNORECASE,
 )
 _CALLED_OFF_HEAD: Final = 400
@@ -57,15 +60,20 @@ _CALLED_OFF_HEAD: Final = 400
 
 def was_called_off(error: str) -> bool:
     """Return whether a call ended because somebody on the agent's side stopped it."""
-    is_stopped = _CALLED_OFF.search(error, 0, _CALLED_OFF_HEAD) is not None
-    return is_stopped and _FAILED_REMOTELY.search(error, 0, _CALLED_OFF_HEAD) is None
+    head = error[:_CALLED_OFF_HEAD]
+    if _CALLED_OFF.search(head) is None:
+        return False
+    return _BY_USER.search(head) is not None or _FAILED_REMOTELY.search(head) is None
 
 
+# As clients begin it: a result may quote such words.
 _STOPPED_BY_PERSON: Final = re.compile(
-    r"\b(?:abort|cancell?|declin|deni|interrupt|refus|reject|stopp)ed by (?:the |an? )?"
-    r"(?:user|person|human|operator)\b"
-    r"|\buser (?:has )?(?:aborted|cancell?ed|declined|denied|interrupted|refused|rejected|stopped)\b"
-    r"|\buser (?:doesn.t|does not|didn.t|did not) want\b",
+    r"\W*(?:(?:the |this )?(?:tool(?: use| call)?|command|request|action|operation|execution|run)\W+"
+    r"(?:was |has been )?)?(?:abort|cancell?|declin|deni|interrupt|refus|reject|stopp)ed "
+    r"by (?:the |an? )?(?:user|person|human)\b"
+    r"|\W*(?:the )?user (?:has )?(?:aborted|cancell?ed|declined|denied|interrupted|refused|rejected|stopped)"
+    r"(?: (?:the |this |to )?(?:tool|command|request|action|operation|execution|run|permission|it)\b|\W*$)"
+    r"|\W*(?:the )?user (?:doesn.t|does not|didn.t|did not) want to (?:proceed|run|allow|continue)\b",
     re.IGNORECASE,
 )
 INTERRUPTED: Final = "interrupted"
@@ -76,7 +84,8 @@ def is_stopped_by_person(data: Mapping[str, Any]) -> bool:
     """Return whether a tool call ended because a person stopped or refused it, by what its end says."""
     if data.get("error_type") == INTERRUPTED:
         return True
-    return _STOPPED_BY_PERSON.search(f"{data.get('error_type') or ''} {data.get('error') or ''}") is not None
+    texts = (str(data.get("error_type") or ""), str(data.get("error") or ""))
+    return any(_STOPPED_BY_PERSON.match(text) is not None for text in texts)
 
 
 # What secrets are written in: a cut within such a word may have left the half of one.
@@ -311,7 +320,7 @@ def whole(value: object) -> int | None:
 
 def seconds(value: object) -> float | None:
     """Return a declared time if it is one: a finite number above zero."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _LONGEST_SECONDS:
         return float(value)
     return None
 

@@ -298,7 +298,8 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     if data.get("amends"):
         _amend_tool(v, tool, data, at)
         return
-    effect = data.get("effect") or effect_of_tool(tool)
+    declared = data.get("effect")
+    effect = declared if declared and isinstance(declared, str) else effect_of_tool(tool)
     is_late, failed = v.is_late(at), tool_call_failed(data) and not _is_answer(data, effect)
     is_stopped = failed and is_stopped_by_person(data)
     failed = failed and not is_stopped

@@ -61,8 +61,7 @@ _CLOCKS: Final = (
     "waiting_since",
     "tokens_from",
     "limited_until",
-    "promised_until",
-    "broken_since",
+    "limit_due",
     "polls_since",
     "_answered",
     "_tool_ended",
@@ -144,8 +143,6 @@ class VitalSigns:
         "beat",
         "breakers",
         "breakers_since",
-        "broken_promises",
-        "broken_since",
         "calls",
         "calls_since_gain",
         "clock_base",
@@ -185,6 +182,7 @@ class VitalSigns:
         "last_span_id",
         "last_tool_call",
         "last_trace_id",
+        "limit_due",
         "limited_until",
         "lives",
         "llm_error",
@@ -202,7 +200,6 @@ class VitalSigns:
         "polls",
         "polls_since",
         "progress_from",
-        "promised_until",
         "provider",
         "question",
         "recovered_at",
@@ -327,11 +324,8 @@ class VitalSigns:
         self.waiting_since: float | None = None
         self.limited_until: float | None = None
         """When the rate limit ends that it waits for."""
-        self.promised_until: float | None = None
-        """When the last refusal said that the limit ends; None once a call was answered."""
-        self.broken_promises = 0
-        """Refusals in a row after the time that the one before had named."""
-        self.broken_since: float | None = None
+        self.limit_due: float | None = None
+        """When the first refusal in a row said that its limit ends; None once a call was answered."""
         self.question = ""
         """What a person is asked, its secrets masked; empty while nobody is."""
         self.steps_total = 0
@@ -786,16 +780,12 @@ class VitalSigns:
         """
         Wait until the rate limit ends; silence counts from then on.
 
-        Return False if calls have been refused for long although the times that were named had passed:
-        that is a failure of the provider.
+        Return False if calls are still refused long after the end that the first refusal named: that is a
+        failure of the provider.
         """
-        if self.promised_until is not None and at >= self.promised_until:
-            self.broken_promises += 1
-            if self.broken_since is None:
-                self.broken_since = at
-        self.promised_until = until
-        is_broken = self.broken_promises >= self._loops.provider_failures
-        if is_broken and at - (self.broken_since or at) >= self.settings.health_check.no_tool_call_seconds:
+        if self.limit_due is None:
+            self.limit_due = until
+        if at - self.limit_due >= self.settings.health_check.no_tool_call_seconds:
             return False
         self.begin_wait(WaitingReason.BACKOFF, at)
         self.limited_until = self.clock_base = max(until, self.clock_base)
@@ -803,8 +793,7 @@ class VitalSigns:
 
     def end_refusals(self) -> None:
         """Note that a model has answered: no limit holds any more."""
-        self.promised_until = self.broken_since = None
-        self.broken_promises = 0
+        self.limit_due = None
 
     def end_wait(self, at: float) -> None:
         """Note that the worker waits no longer; silence counts from here."""

@@ -83,6 +83,17 @@ _CHANGES: Final = _EDITS | _words_in(
     goto
     """
 )
+_WRITES_CONTENT: Final = _words_in(
+    """
+    edit multiedit write insert replace patch append apply rewrite modify str_replace
+    """
+)
+_CONTENT: Final = _words_in(
+    """
+    file files text code content contents line lines notebook document cell
+    """
+)
+"""What is created or updated by content that the call gives, so that the same call writes the same."""
 _NOTES: Final = _words_in(
     """
     todo todos plan memory think thought
@@ -190,7 +201,7 @@ _SHELL_CHANGES: Final = _words_in(
 )
 _RUNNERS: Final = re.compile(
     r"(?:python|pypy|ruby|perl|php|lua|node|deno|bun|java|julia|Rscript)[\d.]*|(?:ba|da|z|fi)?sh|source|\.|exec|eval"
-    r"|make|npm|npx|pnpm|yarn|cargo|go|gradle|mvn|docker|kubectl|terraform|ansible\S*|sqlite3|psql|mysql|curl|wget"
+    r"|uv|poetry|pipx|black|isort|autopep8|ruff|gofmt|rustfmt|prettier|eslint|clang-format|make|npm|npx|pnpm|yarn|cargo|go|gradle|mvn|docker|kubectl|terraform|ansible\S*|sqlite3|psql|mysql|curl|wget"
 )
 """Commands that run a script or a program of somebody's, or ask another to change something."""
 _SHELL_EDITS: Final = _words_in(
@@ -265,7 +276,8 @@ def _tool(name: str) -> _Tool:
 def _effect_of_name(words: list[str]) -> Effect | None:
     for word in words[:2]:
         if word in _CHANGES:
-            return Effect.EDITS if word in _EDITS else Effect.CHANGES
+            is_edit = word in _WRITES_CONTENT or (word in _EDITS and not _CONTENT.isdisjoint(words))
+            return Effect.EDITS if is_edit else Effect.CHANGES
         if word in _WAITING:
             return Effect.WAITS
         if word in _SEARCHES:
@@ -354,7 +366,7 @@ def _is_short(arguments: object) -> bool:
     if not isinstance(arguments, Mapping):
         return False
     lengths = [
-        value * (0.001 if "ms" in key or "milli" in key else 60.0 if "min" in key else 1.0)
+        min(value, 1e9) * (0.001 if "ms" in key or "milli" in key else 60.0 if "min" in key else 1.0)
         for key, value in ((str(key).lower(), value) for key, value in arguments.items())
         if isinstance(value, int | float) and not isinstance(value, bool) and _WAIT_KEYS.fullmatch(key)
     ]

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from queenright.instrumentation.effects import effect_of
+from queenright.instrumentation.effects import READING, effect_of
 from queenright.instrumentation.error_class import error_class, is_refused_by_shell
 from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
 from queenright.runtime.events import AgentEvent, EventType
@@ -98,14 +98,15 @@ class Steps:
         args, args_hash = _parsed(said), _word(step.get("args_hash")) or None
         if self._is_whole(name, said, args_hash, "args"):
             args_hash = fingerprint(args)
-        if not failed and isinstance(result, str) and len(result) < _SHORT_RESULT:
+        effect = effect_of(name, args)
+        if not failed and effect not in READING and isinstance(result, str) and len(result) < _SHORT_RESULT:
             failed = is_refused_by_shell(result)
         data: dict[str, Any] = {
             "tool": name,
             "turn": turn,
             "args_hash": args_hash,
             "outcome": "error" if failed else "ok",
-            "effect": effect_of(name, args),
+            "effect": effect,
         }
         whole = self._is_whole(name, result, step.get("result_hash"), "result")
         if whole:

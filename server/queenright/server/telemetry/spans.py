@@ -12,7 +12,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationSc
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from queenright.instrumentation.conventions import CONTENT_EVENTS, fill_template, named_in
-from queenright.instrumentation.effects import effect_facts
+from queenright.instrumentation.effects import READING, effect_facts, effect_of
 from queenright.instrumentation.error_class import SHELL_REFUSED, is_refused_by_shell
 from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
 from queenright.instrumentation.identity import clean_name
@@ -208,7 +208,8 @@ def _read_tool(observation: Observation, name: str, fields: Fields) -> None:
         return
     arguments, result = content_of(fields.get("arguments")), content_of(fields.get("result"))
     data["args_hash"] = text_of(fields.get("arguments_hash")) or _hash(arguments)
-    if data["outcome"] == ToolOutcome.OK.value and _is_refused(result):
+    reads = effect_of(data["tool"], arguments) in READING
+    if data["outcome"] == ToolOutcome.OK.value and not reads and _is_refused(result):
         data["outcome"], data["error_type"] = ToolOutcome.ERROR.value, SHELL_REFUSED
         data["error"] = redact(str(result))
     failed = data["outcome"] != ToolOutcome.OK.value
