@@ -149,14 +149,16 @@ def _problem(status: int, title: str, *, reason: str = "") -> Problem:
 
 
 def _allowed_methods(request: Request) -> set[str]:
-    """Return the methods of all routes of a path; the router names those of the first one only."""
-    return {
-        method
+    """Return the methods of the most specific path that matches: an agent's name matches many."""
+    matching = [
+        route
         for route in iter_route_contexts(request.app.routes)
         if isinstance(route.original_route, Route)
         and route.original_route.matches(request.scope)[0] is not Match.NONE
-        for method in route.methods or ()
-    }
+    ]
+    paths = [route.path for route in matching if route.path is not None]
+    path = max(paths, key=lambda one: (one.count("/"), -one.count("{")), default="")
+    return {method for route in matching if route.path == path for method in route.methods or ()}
 
 
 def _invalid_request(request: Request, error: RequestValidationError) -> Problem:
