@@ -366,7 +366,7 @@ def test_a_prometheus_that_lost_its_targets_ends_no_ticket(stack: Stack, tmp_pat
     target = json.loads(ran[0].stdout)["worker_session_id"]
     stack.lose_its_targets()
     gone = once(tmp_path, *at, "--gone", target)
-    assert "0 tickets, 0 dismissed, 1 over" in gone.stderr
+    assert "0 tickets, 0 dismissed, 1 closed" in gone.stderr
 
 
 def test_run_says_at_every_look_that_it_sees_nobody_and_goes_on(stack: Stack, tmp_path: Path) -> None:
