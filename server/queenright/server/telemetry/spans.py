@@ -208,8 +208,8 @@ def _read_tool(observation: Observation, name: str, fields: Fields) -> None:
         return
     arguments, result = content_of(fields.get("arguments")), content_of(fields.get("result"))
     data["args_hash"] = text_of(fields.get("arguments_hash")) or _hash(arguments)
-    reads = effect_of(data["tool"], arguments) in READING
-    if data["outcome"] == ToolOutcome.OK.value and not reads and _is_refused(result):
+    is_ok = data["outcome"] == ToolOutcome.OK.value
+    if is_ok and _is_refused(result) and effect_of(data["tool"], arguments) not in READING:
         data["outcome"], data["error_type"] = ToolOutcome.ERROR.value, SHELL_REFUSED
         data["error"] = redact(str(result))
     failed = data["outcome"] != ToolOutcome.OK.value
