@@ -168,7 +168,7 @@ def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float
         return
     if not is_late or at >= v.llm_error_since:
         v.llm_errors = 0
-        v.end_refusals()
+        v.limit_due = None
     received = _count_tokens(v, data, at)
     if is_late:
         return

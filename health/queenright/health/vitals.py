@@ -720,7 +720,7 @@ class VitalSigns:
         self.begin_visit()
         self.consecutive_failures = 0
         self.llm_errors = 0
-        self.end_refusals()
+        self.limit_due = None
         self.streak = 0
         self.stale_calls = self.stale_tries = self.fruitless = self.polls = 0
         self.idle_turns = self.calls_since_gain = self.tokens_since_gain = 0
@@ -790,10 +790,6 @@ class VitalSigns:
         self.begin_wait(WaitingReason.BACKOFF, at)
         self.limited_until = self.clock_base = max(until, self.clock_base)
         return True
-
-    def end_refusals(self) -> None:
-        """Note that a model has answered: no limit holds any more."""
-        self.limit_due = None
 
     def end_wait(self, at: float) -> None:
         """Note that the worker waits no longer; silence counts from here."""
