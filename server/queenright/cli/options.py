@@ -88,7 +88,7 @@ TokenFile = Annotated[
     ),
 ]
 By = Annotated[str, typer.Option(help="Your name for the audit trail.")]
-Reason = Annotated[str, typer.Option(help="Reason for the audit trail.")]
+Reason = Annotated[str, typer.Option("--reason", help="Reason for the audit trail.")]
 Agent = Annotated[
     str, typer.Argument(autocompletion=complete_agents, help="Worker, as `queenright list` shows it.")
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queenright.cli.options import CURRENT_USER, By, Json, Limit
+from queenright.cli.options import CURRENT_USER, By, Json, Limit, Reason
 from queenright.cli.output.printing import print_list, print_result
 from queenright.cli.output.text import fit, truncate
 from queenright.cli.service import listing_group, with_service
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 All = Annotated[bool, typer.Option("--all", help="Include decided and expired ones.")]
 ApprovalId = Annotated[str, typer.Argument(help="Id, or its beginning, as `queenright approvals` shows it.")]
-OptionalReason = Annotated[str, typer.Option("--reason", help="Reason for the audit trail.")]
 
 _OUTCOMES = {"done": "terminated.", "dry_run": "dry run, logged; nothing was done."}
 
@@ -45,7 +44,7 @@ approvals = listing_group(
 def approve(
     service: Queenright,
     approval: ApprovalId,
-    reason: OptionalReason = "",
+    reason: Reason = "",
     by: By = CURRENT_USER,
     as_json: Json = False,
 ) -> None:
@@ -61,7 +60,7 @@ def approve(
 def deny(
     service: Queenright,
     approval: ApprovalId,
-    reason: OptionalReason = "",
+    reason: Reason = "",
     by: By = CURRENT_USER,
     as_json: Json = False,
 ) -> None:

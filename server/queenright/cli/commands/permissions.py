@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queenright.cli.options import CURRENT_USER, AgentFilter, By, Json, Limit
+from queenright.cli.options import CURRENT_USER, AgentFilter, By, Json, Limit, Reason
 from queenright.cli.output.printing import print_list, print_result
 from queenright.cli.output.text import single_line
 from queenright.cli.service import listing_group, require_text, with_service
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from queenright.client.synchronous.client import Queenright
 
 RequestId = Annotated[str, typer.Argument(help="Id, or its beginning, as `queenright permissions` shows it.")]
-OptionalReason = Annotated[str, typer.Option("--reason", help="Reason for the audit trail.")]
 
 
 @with_service
@@ -47,7 +46,7 @@ permissions = listing_group(
 def allow(
     service: Queenright,
     request: RequestId,
-    reason: OptionalReason = "",
+    reason: Reason = "",
     by: By = CURRENT_USER,
     as_json: Json = False,
 ) -> None:
@@ -60,7 +59,7 @@ def allow(
 def deny(
     service: Queenright,
     request: RequestId,
-    reason: OptionalReason = "",
+    reason: Reason = "",
     by: By = CURRENT_USER,
     as_json: Json = False,
 ) -> None:
