@@ -240,13 +240,15 @@ def test_what_was_said_before_is_there_with_the_question_that_waits() -> None:
     assert known.until == NOW - 30
 
 
-def told(text: str, by: str = "ask") -> ChatEntry:
+def chat_entry(text: str, by: str = "ask") -> ChatEntry:
     return ChatEntry(by=by, text=text, at=NOW - 5, is_own=by == "ada")
 
 
 def test_what_is_told_again_after_what_was_said_before_is_there_once() -> None:
     talk = Conversation("bee", "main")
-    talk.load_transcript(Transcript(entries=(told("Which folder?"), told("talk waits", by="")), until=NOW), 0)
+    talk.load_transcript(
+        Transcript(entries=(chat_entry("Which folder?"), chat_entry("talk waits", by="")), until=NOW), 0
+    )
 
     talk.handle_event(delta("Which folder?"))
     asked = moment(
@@ -268,7 +270,7 @@ def test_after_a_break_a_talk_is_as_the_service_has_it_and_goes_on() -> None:
     talk.add_user_message("and tests", "ada", NOW)
 
     talk.load_transcript(
-        Transcript(entries=(told("Which folder?"), told("docs", by="ada")), until=NOW - 1), mark
+        Transcript(entries=(chat_entry("Which folder?"), chat_entry("docs", by="ada")), until=NOW - 1), mark
     )
     talk.handle_event(delta("Thanks."))
 
@@ -286,7 +288,7 @@ def test_a_sentence_that_is_in_no_log_yet_goes_on_over_a_break() -> None:
     talk = Conversation("bee", "main")
     talk.handle_event(delta("Which "))
 
-    talk.load_transcript(Transcript(entries=(told("Hello."),), until=NOW - 1), 1)
+    talk.load_transcript(Transcript(entries=(chat_entry("Hello."),), until=NOW - 1), 1)
     talk.handle_event(delta("folder?"))
 
     assert [one.text for one in talk.entries] == ["Hello.", "Which folder?"]
