@@ -306,7 +306,8 @@ def test_fifteen_minutes_without_a_tool_call_are_stuck() -> None:
 
 def test_a_deadline_is_met_without_polling() -> None:
     delays: list[tuple[FindingKind, float]] = []
-    monitor = HealthMonitor(HealthSettings(), on_delay=lambda kind, seconds: delays.append((kind, seconds)))
+    monitor = HealthMonitor(HealthSettings())
+    monitor.connect(on_delay=lambda kind, seconds: delays.append((kind, seconds)))
     script = WorkerScript(monitor=monitor).start()
     script.step("CONTINUE", after=130)
 

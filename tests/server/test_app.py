@@ -270,8 +270,8 @@ async def test_the_page_updates_by_itself(running: Running, http: httpx.AsyncCli
 
 async def test_ready_until_a_part_stops(running: Running, http: httpx.AsyncClient) -> None:
     ready = await http.get("/readyz")
-    running.service._tasks[0].cancel()
-    await until(running.service._tasks[0].done, "the task ends")
+    running.service.tasks["deadlines"].cancel()
+    await until(running.service.tasks["deadlines"].done, "the task ends")
     not_ready = await http.get("/readyz")
 
     assert (ready.status_code, not_ready.status_code) == (200, 503)

@@ -41,7 +41,7 @@ def requests_of(service: Service) -> OperatorRequests:
         service.store,
         tickets=service.tickets,
         monitor=service.monitor,
-        ledger=lambda: service.interventions.ledger,
+        ledger=service.interventions.ledger,
         settings=service.settings.health_monitoring.intervention,
     )
 

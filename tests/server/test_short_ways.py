@@ -10,8 +10,8 @@ import pytest
 from fastapi import FastAPI
 
 from queenright.server.app import create_app
+from queenright.server.build import build
 from queenright.server.middleware.fast_routes import WAYS, FastRoutes
-from queenright.server.service import Service
 from queenright.server.settings import Settings
 
 ASKED = [
@@ -38,7 +38,7 @@ ASKED = [
 
 @pytest.fixture
 async def app(tmp_path: Path) -> AsyncIterator[FastAPI]:
-    service = Service(Settings(storage=tmp_path), clock=lambda: 1_760_000_000.0)
+    service = await build(Settings(storage=tmp_path), clock=lambda: 1_760_000_000.0)
     await service.start()
     try:
         yield create_app(service, bound="127.0.0.1")

@@ -176,20 +176,11 @@ class HealthMonitor:
 
     Args:
         settings: The thresholds.
-        on_delay: Is told of each finding that is new how late, in seconds, it was seen.
-        on_shadow: Is told of each finding of a detector on trial that is new, or worse. It is no event:
-            nobody is to be woken by it.
     """
 
-    def __init__(
-        self,
-        settings: HealthSettings,
-        *,
-        on_delay: Callable[[FindingKind, float], None] | None = None,
-        on_shadow: Callable[[WorkerKey, Finding], None] | None = None,
-    ) -> None:
-        self._on_delay = on_delay
-        self._on_shadow = on_shadow
+    def __init__(self, settings: HealthSettings) -> None:
+        self._on_delay: Callable[[FindingKind, float], None] | None = None
+        self._on_shadow: Callable[[WorkerKey, Finding], None] | None = None
         self._workers: dict[WorkerKey, WorkerHealth] = {}
         self._today = Today()
         self._clocks: dict[str, LearnedClocks] = {}
@@ -208,6 +199,22 @@ class HealthMonitor:
         """Says whether this life of a worker is being terminated: then that is its end, whatever it says."""
         self.listening_since = 0.0
         """Since when ``note_alive`` is called: who was heard of before that is not known."""
+
+    def connect(
+        self,
+        *,
+        on_delay: Callable[[FindingKind, float], None] | None = None,
+        on_shadow: Callable[[WorkerKey, Finding], None] | None = None,
+    ) -> None:
+        """
+        Call functions with what the monitor observes and publishes no event about.
+
+        Args:
+            on_delay: Is called with the kind of each new finding, and how many seconds late it was found.
+            on_shadow: Is called with each new or worse finding of a detector on trial.
+        """
+        self._on_delay = on_delay
+        self._on_shadow = on_shadow
 
     def exchange(self, settings: HealthSettings) -> None:
         """

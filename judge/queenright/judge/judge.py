@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from opentelemetry.trace import Span, Tracer, get_current_span
+from opentelemetry.trace import Span, get_current_span
 
 from queenright.health.findings import Finding, WorkerKey
-from queenright.health.monitor import HealthMonitor, WorkerHealth
-from queenright.health.settings import HealthSettings
+from queenright.health.monitor import WorkerHealth
 from queenright.health.summary import summarise
-from queenright.health.ticket_service import Report, TicketService
-from queenright.health.tickets import EscalationTicket, TicketRejectedError, parse_draft
+from queenright.health.ticket_service import Report
+from queenright.health.tickets import EscalationTicket, TicketDraft, TicketRejectedError, parse_draft
 from queenright.instrumentation import names
 from queenright.judge import policy
 from queenright.judge.answers import Answers
 from queenright.judge.coverage import Coverage, reason_for_ticket
-from queenright.judge.desk import WorkerDesk
+from queenright.judge.desk import Desk, decision_node
 from queenright.judge.messages import check_message
-from queenright.judge.metrics import CheckOutcome, JudgeMetrics
-from queenright.judge.monitoring_tools import EmitArguments, emit_tool, write_ticket, written
-from queenright.judge.node import desk_node
+from queenright.judge.metrics import CheckOutcome
+from queenright.judge.models import AssignedModel
+from queenright.judge.monitoring_tools import EmitArguments, emit_tool, written
 from queenright.judge.prompting import judge_prompt
 from queenright.judge.record import CheckRecord
 from queenright.judge.rules import EMIT, SUMMARY
-from queenright.judge.settings import RULES, ModelSettings
+from queenright.judge.settings import RULES
 from queenright.judge.tracing import ids_of, links_to
 from queenright.judge.trend import Trends
-from queenright.runtime.deadline import Sleep
-from queenright.runtime.events import AgentEvent, Clock
+from queenright.runtime.events import AgentEvent
 from queenright.runtime.execution import Trigger
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec
 from queenright.runtime.nodes.event_loop import NodeResult
@@ -66,79 +63,57 @@ class HealthJudge:
     """
     Judges the workers that have a finding worth a ticket and no ticket that covers it.
 
-    A healthy fleet costs no model call. Where the rules say high or critical and the model gave no
-    ticket, whatever it said instead, the rules' ticket is written. Every check leaves one event.
+    A healthy fleet costs no model call. Where the rules say high or critical and the model wrote no ticket,
+    the judge writes the rules' ticket. Every check records one event.
 
     Args:
-        monitor: Knows the workers.
-        tickets: Takes the tickets.
-        settings: The health layer's thresholds.
-        model: The model's limits.
-        clock: Now.
-        sleep: The clock of the bypass time.
-        metrics: Counts checks.
-        tracer: Makes ``judge_check`` spans.
-        publish: Makes an event durable and lets everybody see it.
+        desk: What all roles share.
+        model: The judge's model.
+        publish: Makes an event durable, then fans it out.
         disk: Reads and writes ``trend_file`` in threads.
         trend_file: Where the last look at each worker is kept.
-        looks: Tools besides the summary that only show something.
-        answering: Returns the name of the model that answers now.
-        no_decision: Is told why what the model answered was no verdict.
     """
 
     def __init__(
         self,
+        desk: Desk,
+        model: AssignedModel,
         *,
-        monitor: HealthMonitor,
-        tickets: TicketService,
-        settings: HealthSettings,
-        model: ModelSettings,
-        clock: Clock,
-        sleep: Sleep,
-        metrics: JudgeMetrics,
-        tracer: Tracer,
         publish: Callable[[AgentEvent], Awaitable[None]],
         disk: Disk,
         trend_file: Path,
-        looks: Sequence[Tool] = (),
-        answering: Callable[[], str],
-        no_decision: Callable[[str], None],
     ) -> None:
-        self._monitor = monitor
-        self._tickets = tickets
-        self._settings = settings
+        self._desk = desk
+        self._monitor = desk.monitor
+        self._tickets = desk.tickets
+        self._settings = desk.settings
+        self._clock = desk.clock
+        self._metrics = desk.metrics
         self._model = model
-        self._prompt = judge_prompt(settings, model.prompt)
-        self._clock = clock
-        self._sleep = sleep
-        self._metrics = metrics
-        self._tracer = tracer
+        self._prompt = judge_prompt(desk.settings, model.settings.prompt)
         self._publish = publish
         self._disk = disk
         self._trend_file = trend_file
-        self._looks = tuple(looks)
-        self._answering = answering
-        self._no_decision = no_decision
         self._trends = Trends()
-        self._desk = WorkerDesk(monitor, clock)
-        self._raised = False
-        self._refused: list[str] = []
-        # A wake-up while a check goes on is remembered here and costs one more check, not many.
+        self._case = desk.open_case()
+        self._has_raised = False
+        self._rejections: list[str] = []
+        # A wake-up during a check is remembered here and costs one more check, not many.
         self._woken: dict[WorkerKey, str] = {}
-        self._look_at_all = False
-        self._looked_at_all = clock()
-        self._coverage = Coverage(tickets)
-        self._answers = Answers(settings.judge.interval_seconds)
+        self._should_check_all = False
+        self._checked_all_at = desk.clock()
+        self._coverage = Coverage(desk.tickets)
+        self._answers = Answers(desk.settings.judge.interval_seconds)
         self._waiting: dict[WorkerKey, float] = {}
-        """Since when a worker waits for its turn in the check that goes on."""
+        """Since when a worker waits for its turn in the current check."""
 
     def graph(self) -> GraphSpec:
         """Return the judge's graph: one node, woken by a timer."""
-        node = desk_node(
+        node = decision_node(
             JUDGE_NODE,
             system_prompt=self._prompt.text,
             output_key="health_verdict",
-            looks=(SUMMARY, *(tool.name for tool in self._looks)),
+            reads=(SUMMARY, *(tool.name for tool in self._desk.read_tools)),
             decides=(EMIT,),
             model=self._model,
         )
@@ -152,9 +127,9 @@ class HealthJudge:
 
     def tools(self) -> list[Tool]:
         """Return the judge's tools."""
-        return [self._desk.tool(), emit_tool(self._emit), *self._looks]
+        return [self._case.tool(), emit_tool(self._emit), *self._desk.read_tools]
 
-    async def recall(self) -> None:
+    async def load_trends(self) -> None:
         """Read what was seen at the last checks; without it every worker is looked at for the first time."""
         try:
             self._trends = await self._disk.run(lambda: Trends.load(self._trend_file))
@@ -176,26 +151,26 @@ class HealthJudge:
 
     def note(self, agent_id: str | None, session_id: str | None, reason: str) -> bool:
         """Remember what to look at in the next check; return whether a check must be asked for."""
-        idle = not self._woken and not self._look_at_all
+        idle = not self._woken and not self._should_check_all
         if agent_id is None:
-            self._look_at_all = True
+            self._should_check_all = True
         elif session_id is not None:
             self._woken[agent_id, session_id] = reason
         else:
             keys = [h.key for h in self._monitor.workers() if h.vitals.agent_id == agent_id]
             self._woken.update(dict.fromkeys(keys, reason))
-        return idle and (bool(self._woken) or self._look_at_all)
+        return idle and (bool(self._woken) or self._should_check_all)
 
     async def check(self, trigger: Trigger, run: RunNode) -> dict[WorkerKey, CheckOutcome]:
         """Judge whoever needs it; return what came of each. This is the entry point ``health_check``."""
         now = self._clock()
         record = CheckRecord(began_at=now)
-        overdue = now - self._looked_at_all >= self._settings.judge.interval_seconds
-        everybody = trigger.tick is not None or self._look_at_all or overdue
-        woken, self._woken, self._look_at_all = self._woken, {}, False
+        overdue = now - self._checked_all_at >= self._settings.judge.interval_seconds
+        everybody = trigger.tick is not None or self._should_check_all or overdue
+        woken, self._woken, self._should_check_all = self._woken, {}, False
         standing: list[WorkerKey] = []
         if everybody:
-            self._looked_at_all = now
+            self._checked_all_at = now
             standing = self._coverage.workers()
             healths = list(self._monitor.workers())
             self._answers.keep({health.key for health in healths if self.wants(health)})
@@ -238,13 +213,13 @@ class HealthJudge:
 
     async def _judge_crowd(self, due: Sequence[WorkerHealth]) -> dict[WorkerKey, CheckOutcome]:
         """Write the rules' tickets of a crowd, many in one transaction: where they bind, or judge anyway."""
-        judging = self._answering()
+        judging = self._model.answering
         keys = [h.key for h in due if judging == RULES or policy.binding(_reason(h).severity)]
         return await self._write_in_batches(keys, "too many at once for the model")
 
     async def _write_in_batches(self, keys: Sequence[WorkerKey], why: str) -> dict[WorkerKey, CheckOutcome]:
         """Write the rules' tickets about these workers; return what came of each that could be written."""
-        note = "" if self._answering() == RULES else f" Written by the rules: {why}."
+        note = "" if self._model.answering == RULES else f" Written by the rules: {why}."
         outcomes: dict[WorkerKey, CheckOutcome] = {}
         for first in range(0, len(keys), _BATCH):
             try:
@@ -266,12 +241,11 @@ class HealthJudge:
         for key in keys:
             health = self._monitor.get(*key)
             summary = None if health is None else summarise(health, now)
-            draft = None if summary is None else policy.should_ticket(summary)
+            draft = None if summary is None else policy.draft_ticket(summary)
             if health is None or summary is None or draft is None or not self.wants(health):
                 outcomes[key] = "healthy" if self._coverage.ticket_of(key) is None else "ticket"
                 continue
-            draft["judge_reasoning"] += note
-            report = Report(health, parse_draft(json.dumps(draft)), trace_id, span_id, RULES)
+            report = Report(health, _with_note(draft, note), trace_id, span_id, RULES)
             reports.append((report, summary))
         raised = await self._tickets.raise_tickets([report for report, _ in reports])
         for (report, summary), one in zip(reports, raised, strict=True):
@@ -291,7 +265,7 @@ class HealthJudge:
         """Write the rules' ticket where they bind and a model, slow or busy, has not come to it in time."""
         limit = self._settings.judge.bypass_seconds
         while True:
-            await self._sleep(limit / _LOOKS)
+            await self._desk.sleep(limit / _LOOKS)
             now = self._clock()
             for key in self._woken:
                 self._waiting.setdefault(key, now)
@@ -309,7 +283,7 @@ class HealthJudge:
     async def _write_down(self, record: CheckRecord, outcomes: dict[WorkerKey, CheckOutcome]) -> None:
         """Leave one line of record, and what was seen for the next check; neither may end the judging."""
         event = record.event(
-            outcomes, self._clock(), graph_id=JUDGE_GRAPH, model=self._answering(), prompt=self._prompt.id
+            outcomes, self._clock(), graph_id=JUDGE_GRAPH, model=self._model.answering, prompt=self._prompt.id
         )
         try:
             await self._publish(event)
@@ -335,9 +309,9 @@ class HealthJudge:
                 if health is None or reason_for_ticket(health) is None or self.wants(health):
                     continue
                 summary = summarise(health, now)
-                draft = policy.should_ticket(summary)
+                draft = policy.draft_ticket(summary)
                 if draft is not None:
-                    reports.append((Report(health, parse_draft(json.dumps(draft))), summary))
+                    reports.append((Report(health, draft), summary))
             if not reports:
                 continue
             try:
@@ -355,15 +329,15 @@ class HealthJudge:
         return counted
 
     async def _judge(self, key: WorkerKey, reason: str, run: RunNode, record: CheckRecord) -> CheckOutcome:
-        self._desk.look_at(*key)
-        self._raised, self._refused = False, []
-        health, summary = self._desk.health, self._desk.summary()
+        self._case.select(key)
+        self._has_raised, self._rejections = False, []
+        health, summary = self._case.health, self._case.summary()
         if health is None or summary is None or not self.wants(health):
             # While others were judged it has recovered, or the rules have spoken for it.
             return "healthy" if self._coverage.ticket_of(key) is None else "ticket"
         self._answers.asked(health, self._clock())
         vitals = health.vitals
-        with self._tracer.start_as_current_span(
+        with self._desk.tracer.start_as_current_span(
             f"{names.SPAN_JUDGE_CHECK} {vitals.agent_id}",
             links=links_to(vitals.last_trace_id, vitals.last_span_id),
             attributes={
@@ -389,8 +363,8 @@ class HealthJudge:
 
     async def _without_model(self, fault: str) -> None:
         """Write the rules' ticket where they bind: that asking failed is no reason to keep still."""
-        health = self._desk.health
-        if self._raised or health is None:
+        health = self._case.health
+        if self._has_raised or health is None:
             return
         try:
             await self._hold_floor(health, f"could not be asked ({fault})")
@@ -400,15 +374,15 @@ class HealthJudge:
     async def _conclude(self, result: NodeResult) -> tuple[CheckOutcome, str]:
         """Say what a run of the model came to, and hold it to the rules' floor."""
         verdict = str(result.outputs.get("health_verdict", ""))
-        if self._raised:
+        if self._has_raised:
             return "ticket", verdict or "ticket written"
         answered = result.outcome == "done" and verdict.strip().lower().startswith("healthy")
         said = f"said {verdict!r}" if result.outcome == "done" else f"gave no verdict: {result.error}"
-        if self._refused:
-            said = f"wrote no ticket that could be taken: {self._refused[-1]}"
+        if self._rejections:
+            said = f"wrote no ticket that could be taken: {self._rejections[-1]}"
         if result.outcome != "no_answer" and not answered:
-            self._no_decision(said)
-        health = self._desk.health
+            self._model.count_invalid(said)
+        health = self._case.health
         if health is not None and await self._hold_floor(health, said):
             return ("ticket" if answered else "unknown"), f"ticket written by the rules; the model {said}"
         return ("healthy", verdict) if answered else ("unknown", f"the model {said}")
@@ -418,40 +392,34 @@ class HealthJudge:
         finding = reason_for_ticket(health)
         if finding is None or not policy.binding(finding.severity) or self._coverage.covers(health, finding):
             return False
-        draft = policy.should_ticket(summarise(health, self._clock()))
+        draft = policy.draft_ticket(summarise(health, self._clock()))
         if draft is None:
             return False
-        draft["judge_reasoning"] += f" Written by the rules: the model {said}."[:300]
-        await self._raise(health, json.dumps(draft), RULES)
+        await self._raise(health, _with_note(draft, f" Written by the rules: the model {said}."[:300]), RULES)
         return True
 
     async def _emit(self, given: EmitArguments) -> str:
-        health = self._desk.health
+        health = self._case.health
         if health is None:
             raise ToolError("the worker is gone; end with health_verdict healthy")
-        if self._raised:
+        if self._has_raised:
             raise ToolError("there is a ticket from this check already; end with health_verdict ticket")
         try:
-            raised = await self._raise(health, given.ticket_json, self._answering())
-            self._raised = True
+            raised = await self._raise(health, parse_draft(given.ticket_json), self._model.answering)
+            self._has_raised = True
             return raised
         except TicketRejectedError as refusal:
-            self._refused.append(str(refusal))
-            if len(self._refused) > _REPAIRS:
+            self._rejections.append(str(refusal))
+            if len(self._rejections) > _REPAIRS:
                 return f"{refusal}. That was the last try; the rules' answer stands."
             raise ToolError(
                 f"{refusal}. Mend what is named, and send the whole ticket once more."
             ) from refusal
 
-    async def _raise(self, health: WorkerHealth, ticket_json: str, model: str) -> str:
+    async def _raise(self, health: WorkerHealth, draft: TicketDraft, model: str) -> str:
         trace_id, span_id = ids_of(get_current_span())
-        raised = await write_ticket(
-            self._tickets,
-            health,
-            ticket_json,
-            trace_id=trace_id,
-            span_id=span_id,
-            model=model,
+        raised = await self._tickets.raise_ticket(
+            health, draft, trace_id=trace_id, span_id=span_id, model=model
         )
         self._coverage.ticketed(health, raised.ticket)
         return written(raised)
@@ -466,6 +434,10 @@ class HealthJudge:
             "woken_by": reason,
         }
         return check_message(now, check, summary, self._trends.of(summary, now))
+
+
+def _with_note(draft: TicketDraft, note: str) -> TicketDraft:
+    return draft.model_copy(update={"judge_reasoning": draft.judge_reasoning + note})
 
 
 def _reason(health: WorkerHealth) -> Finding:

@@ -13,25 +13,21 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
-from opentelemetry.trace import Tracer
 from pydantic import BaseModel, ConfigDict, Field
 
 from queenright.health.interventions.record import OPTIONS, Decision, Escalation
 from queenright.health.interventions.target import ActionKind, Target
-from queenright.health.monitor import HealthMonitor
 from queenright.instrumentation import names
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
 from queenright.judge import escalation_policy as policy
-from queenright.judge.desk import WorkerDesk
+from queenright.judge.desk import Desk, decision_node
 from queenright.judge.messages import escalation_message
-from queenright.judge.node import desk_node
+from queenright.judge.models import AssignedModel
 from queenright.judge.prompting import escalation_prompt
 from queenright.judge.rules import DECIDE, SUMMARY
-from queenright.judge.settings import ModelSettings
 from queenright.judge.tracing import child_of
-from queenright.runtime.deadline import Sleep
-from queenright.runtime.events import AgentEvent, Clock, EventType
+from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import Trigger
 from queenright.runtime.graphs.graph import EntryPointSpec, NodeSpec
 from queenright.runtime.stream import RunNode
@@ -87,52 +83,37 @@ class Orchestrator:
     Decides escalations one after another, each once.
 
     Args:
-        monitor: Knows how the worker is when it is re-checked.
-        model: The model's limits.
-        clock: Now.
-        sleep: The clock of the pauses before another try.
-        tracer: Makes a ``triage`` span for each decision.
-        decide: Carries a decision out; raises a ``QueenrightError`` if it comes too late.
-        retry: Asks for another try at an escalation.
-        no_decision: Is told why what the model answered was no decision.
+        desk: What all roles share.
+        model: The queen's model.
+        decide: Carries out a decision; raises a ``QueenrightError`` if it is refused.
+        retry: Requests another try at an escalation, by id.
     """
 
     def __init__(
-        self,
-        *,
-        monitor: HealthMonitor,
-        model: ModelSettings,
-        clock: Clock,
-        sleep: Sleep,
-        tracer: Tracer,
-        decide: Decide,
-        retry: Callable[[str], None],
-        no_decision: Callable[[str], None],
+        self, desk: Desk, model: AssignedModel, *, decide: Decide, retry: Callable[[str], None]
     ) -> None:
-        self._desk = WorkerDesk(monitor, clock)
+        self._desk = desk
+        self._clock = desk.clock
+        self._case = desk.open_case()
         self._model = model
         self._prompt = escalation_prompt()
-        self._clock = clock
-        self._sleep = sleep
-        self._tracer = tracer
         self._decide = decide
         self._retry = retry
-        self._no_decision = no_decision
         self._open: dict[str, _Open] = {}
         self._queued: set[str] = set()
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._current: Escalation | None = None
         self._outcome = _UNDECIDED
-        self._usual_seconds = monitor.settings.intervention.escalation.more_time_seconds
+        self._usual_seconds = desk.settings.intervention.escalation.more_time_seconds
         self._given: OrderedDict[Target, _Given] = OrderedDict()
 
     def node(self) -> NodeSpec:
         """Return the node that decides."""
-        return desk_node(
+        return decision_node(
             DECISION_NODE,
             system_prompt=self._prompt.text,
             output_key="escalation_decision",
-            looks=(SUMMARY,),
+            reads=(SUMMARY,),
             decides=(DECIDE,),
             model=self._model,
         )
@@ -149,13 +130,13 @@ class Orchestrator:
     def tools(self) -> list[Tool]:
         """Return the orchestrator's tools."""
         return [
-            self._desk.tool(),
+            self._case.tool(),
             Tool(DECIDE, "Decide what becomes of the worker.", DecideArguments, self._decide_as_asked),
         ]
 
     # -- what is asked --------------------------------------------------------------------------
 
-    def heard(self, event: AgentEvent) -> None:
+    def handle_event(self, event: AgentEvent) -> None:
         """Take note of an escalation that was triggered, or that somebody has decided."""
         if event.type is EventType.ESCALATION_DECIDED:
             self._forget(str(event.data["escalation_id"]))
@@ -206,13 +187,13 @@ class Orchestrator:
 
     async def _consider(self, found: _Open, run: RunNode) -> str:
         escalation = found.escalation
-        self._desk.look_at(escalation.agent_id, escalation.session_id)
-        summary = self._desk.summary()
+        self._case.select((escalation.agent_id, escalation.session_id))
+        summary = self._case.summary()
         if policy.ended(summary):
             self._forget(escalation.escalation_id)
             return "nothing to decide: the session is over"
         self._current, self._outcome = escalation, _UNDECIDED
-        with self._tracer.start_as_current_span(
+        with self._desk.tracer.start_as_current_span(
             f"{names.SPAN_TRIAGE} {escalation.agent_id}",
             context=child_of(*found.trace),
             attributes={
@@ -242,7 +223,7 @@ class Orchestrator:
         result = await run(escalation_message(asked, summary))
         if escalation.escalation_id in self._open:
             if result.outcome != "no_answer":
-                self._no_decision(result.error or "it ended without a decision")
+                self._model.count_invalid(result.error or "it ended without a decision")
             _log.warning("escalation %s has no decision yet: %s", escalation.escalation_id, result.error)
 
     # -- the decision ---------------------------------------------------------------------------
@@ -253,7 +234,7 @@ class Orchestrator:
             raise ToolError(
                 f"{given.decision!r} is not offered; choose one of {', '.join(escalation.options)}"
             )
-        summary = self._desk.summary()
+        summary = self._case.summary()
         if policy.ended(summary):
             self._forget(escalation.escalation_id)
             raise ToolError("the worker's session is over, there is nothing to decide; end with set_output")
@@ -284,7 +265,7 @@ class Orchestrator:
             await self._decide(key, held.decision, by="queen", reason=held.reason, more_time_seconds=seconds)
         except QueenrightError as error:
             raise ToolError(str(error)) from error
-        summary = self._desk.summary()
+        summary = self._case.summary()
         if held.decision == "more_time":
             self._count(escalation, summary, self._usual_seconds if seconds is None else seconds)
         self._outcome = held.decision
@@ -331,7 +312,7 @@ class Orchestrator:
         """Have a failed try made again, after ever longer pauses; past the deadline, give it up."""
         key, pause = escalation.escalation_id, _FIRST_PAUSE
         while (left := escalation.deadline - self._clock()) > 0:
-            await self._sleep(min(pause, left))
+            await self._desk.sleep(min(pause, left))
             if key not in self._open:
                 return
             if key not in self._queued and self._clock() < escalation.deadline:

@@ -10,30 +10,25 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, Final
 
-from opentelemetry.trace import Tracer
 from pydantic import BaseModel, ConfigDict, Field
 
 from queenright.health.deadlines import grace_until
 from queenright.health.findings import Severity
-from queenright.health.monitor import HealthMonitor
-from queenright.health.settings import HealthSettings
-from queenright.health.summary import summarise
-from queenright.health.ticket_service import Decision, TicketService
+from queenright.health.ticket_service import Decision
 from queenright.health.tickets import EscalationTicket, TicketError, TicketStatus
 from queenright.instrumentation import names
 from queenright.judge import policy, wording
-from queenright.judge.desk import WorkerDesk
+from queenright.judge.desk import Desk, decision_node
 from queenright.judge.messages import triage_message
-from queenright.judge.metrics import JudgeMetrics, TriageDecision
+from queenright.judge.metrics import TriageDecision
+from queenright.judge.models import AssignedModel
 from queenright.judge.monitoring_tools import NotifyArguments, notify_tool, open_ticket, urgency_of
-from queenright.judge.node import desk_node
 from queenright.judge.prompting import queen_prompt
 from queenright.judge.queen_actions import QueenActions, acting_tools
 from queenright.judge.rules import DISMISS, NOTIFY, SUMMARY
-from queenright.judge.settings import RULES, ModelSettings
+from queenright.judge.settings import RULES
 from queenright.judge.tracing import child_of
-from queenright.runtime.deadline import Sleep
-from queenright.runtime.events import Clock, EventType
+from queenright.runtime.events import EventType
 from queenright.runtime.execution import Trigger
 from queenright.runtime.graphs.graph import EntryPointSpec, NodeSpec
 from queenright.runtime.nodes.event_loop import NodeResult
@@ -89,77 +84,53 @@ class _Deadline:
 
 class Queen:
     """
-    Triages tickets one after another; none is lost, and none that binds waits longer than the bypass time.
+    Triages tickets one after another. A high or critical ticket waits no longer than the bypass time.
 
     A model that would dismiss a high or critical ticket whose condition still holds is overruled.
 
     Args:
-        monitor: Knows how the worker is when it is re-checked.
-        tickets: Carries the decisions out.
-        settings: The bypass time.
-        model: The model's limits.
-        clock: Now.
-        sleep: The clock of the bypass time.
-        metrics: Counts decisions.
-        tracer: Makes ``triage`` spans.
-        retry: Asks for another triage of a ticket.
-        hands: Carries out what she does to a worker; without, she has no tools for it.
-        looks: Tools besides the summary that only show something.
-        answering: Returns the name of the model that answers now.
-        no_decision: Is told why what the model answered was no decision.
+        desk: What all roles share.
+        model: The queen's model.
+        retry: Requests another triage of a ticket, by id.
+        actions: Nudges and stops workers; without it, the queen has no tools for that.
     """
 
     def __init__(
         self,
+        desk: Desk,
+        model: AssignedModel,
         *,
-        monitor: HealthMonitor,
-        tickets: TicketService,
-        settings: HealthSettings,
-        model: ModelSettings,
-        clock: Clock,
-        sleep: Sleep,
-        metrics: JudgeMetrics,
-        tracer: Tracer,
         retry: Callable[[str], None],
-        hands: QueenActions | None = None,
-        looks: Sequence[Tool] = (),
-        answering: Callable[[], str],
-        no_decision: Callable[[str], None],
+        actions: QueenActions | None = None,
     ) -> None:
-        self._monitor = monitor
-        self._tickets = tickets
-        self._settings = settings
-        self._timeout = settings.judge.triage_timeout_seconds
+        self._desk = desk
+        self._monitor = desk.monitor
+        self._tickets = desk.tickets
+        self._clock = desk.clock
         self._model = model
-        self._prompt = queen_prompt(model.prompt)
-        self._clock = clock
-        self._sleep = sleep
-        self._metrics = metrics
-        self._tracer = tracer
+        self._timeout = desk.settings.judge.triage_timeout_seconds
+        self._prompt = queen_prompt(model.settings.prompt)
         self._retry = retry
-        self._acts = [] if hands is None else acting_tools(hands, self._checked)
-        self._looks = tuple(looks)
-        self._answering = answering
-        self._no_decision = no_decision
-        self._desk = WorkerDesk(monitor, clock)
+        self._action_tools = [] if actions is None else acting_tools(actions, self._checked)
+        self._case = desk.open_case()
         self._current: EscalationTicket | None = None
         self._arrived: dict[str, float] = {}
         self._queued: set[str] = set()
         self._left_to_model: set[str] = set()
-        """Of those that wait, the tickets that the rules did not pass on when a crowd waited."""
+        """Tickets that wait and that the rules did not pass on when a crowd waited."""
         self._deadlines: dict[str, _Deadline] = {}
         self._checks: list[tuple[float, str]] = []
-        """A heap of the deadlines; an entry that is no ticket's deadline any more is passed over."""
+        """A heap of the deadlines; an entry that no longer matches its ticket's deadline is skipped."""
         self._timer: asyncio.Task[None] | None = None
         self._wakes_at = math.inf
 
     def node(self) -> NodeSpec:
         """Return the node that triages."""
-        return desk_node(
+        return decision_node(
             TRIAGE_NODE,
             system_prompt=self._prompt.text,
             output_key="intervention_decision",
-            looks=(SUMMARY, *(tool.name for tool in (*self._looks, *self._acts))),
+            reads=(SUMMARY, *(tool.name for tool in (*self._desk.read_tools, *self._action_tools))),
             decides=(NOTIFY, DISMISS),
             model=self._model,
         )
@@ -177,11 +148,11 @@ class Queen:
     def tools(self) -> list[Tool]:
         """Return the queen's tools."""
         return [
-            self._desk.tool(),
+            self._case.tool(),
             notify_tool(self._notify),
             Tool(DISMISS, "Keep the ticket from the operator.", DismissArguments, self._dismiss),
-            *self._acts,
-            *self._looks,
+            *self._action_tools,
+            *self._desk.read_tools,
         ]
 
     def expect(self, ticket_id: str) -> None:
@@ -254,7 +225,7 @@ class Queen:
         decided = policy.triage(_fields(ticket), summary)
         if decided.decision != "intervene":
             return None
-        if self._answering() == RULES:
+        if self._model.answering == RULES:
             return Decision(ticket_id, decided.text, decided.urgency, model=RULES)
         if not policy.binding(ticket.severity):
             return None
@@ -270,9 +241,9 @@ class Queen:
                 self._count(ticket.ticket_id, "bypass" if ticket.untriaged else "intervene")
 
     async def _triage(self, ticket: EscalationTicket, run: RunNode) -> str:
-        self._desk.look_at(ticket.worker_agent_id, ticket.worker_session_id)
+        self._case.select((ticket.worker_agent_id, ticket.worker_session_id))
         self._current = ticket
-        with self._tracer.start_as_current_span(
+        with self._desk.tracer.start_as_current_span(
             f"{names.SPAN_TRIAGE} {ticket.worker_agent_id}",
             context=child_of(ticket.trace_id, ticket.span_id),
             attributes={
@@ -287,7 +258,7 @@ class Queen:
                 elif self._recovered():
                     await self._dismiss_recovered(ticket)
                 else:
-                    result = await run(triage_message(_fields(ticket), self._desk.summary()))
+                    result = await run(triage_message(_fields(ticket), self._case.summary()))
                     if self._undecided(ticket):
                         await self._go_on_undecided(ticket, result)
             finally:
@@ -303,7 +274,7 @@ class Queen:
         _log.warning("triage of ticket %s gave no decision: %s", ticket.ticket_id, why)
         if result.outcome == "no_answer" or self._starting(ticket):
             return  # it is tried again
-        self._no_decision(why)
+        self._model.count_invalid(why)
         if not policy.binding(ticket.severity) or not self._holds(ticket, self._summary(ticket)):
             return
         try:
@@ -349,12 +320,10 @@ class Queen:
         health = self._monitor.get(ticket.worker_agent_id, ticket.worker_session_id)
         if health is None or health.vitals.ended or health.vitals.incarnation_id == ticket.incarnation_id:
             return False
-        return self._clock() < grace_until(health.vitals, self._settings) + _SETTLES
+        return self._clock() < grace_until(health.vitals, self._desk.settings) + _SETTLES
 
     def _summary(self, ticket: EscalationTicket) -> dict[str, Any] | None:
-        """Return how a ticket's worker is now; None if it is not known."""
-        health = self._monitor.get(ticket.worker_agent_id, ticket.worker_session_id)
-        return None if health is None else summarise(health, self._clock())
+        return self._desk.summary((ticket.worker_agent_id, ticket.worker_session_id))
 
     def _holds(self, ticket: EscalationTicket, summary: dict[str, Any] | None) -> bool:
         """Return whether nothing is known that speaks against telling the operator at once."""
@@ -362,7 +331,7 @@ class Queen:
 
     def _recovered(self) -> bool:
         # A worker that is known no more (after a restart) is not one that has recovered.
-        summary = self._desk.summary()
+        summary = self._case.summary()
         return summary is not None and policy.condition_gone(summary)
 
     # -- decisions ------------------------------------------------------------------------------
@@ -378,7 +347,7 @@ class Queen:
                 by=by,
                 graph_id=QUEEN_GRAPH,
                 stream_id=f"{QUEEN_GRAPH}::{TICKET_RECEIVER}",
-                model=self._answering() if by == "queen" else RULES,
+                model=self._model.answering if by == "queen" else RULES,
             )
         except TicketError as error:
             raise ToolError(str(error)) from error
@@ -386,7 +355,7 @@ class Queen:
 
     async def _dismiss_recovered(self, ticket: EscalationTicket) -> None:
         # The service must know of the recovery first: it lets nobody dismiss what holds.
-        health = self._desk.health
+        health = self._case.health
         if health is not None:
             await self._tickets.observe(health)
         if self._undecided(ticket):
@@ -401,7 +370,7 @@ class Queen:
 
     def _count(self, ticket_id: str, decision: TriageDecision) -> None:
         now = self._clock()
-        self._metrics.triaged(decision, now - self._arrived.get(ticket_id, now))
+        self._desk.metrics.triaged(decision, now - self._arrived.get(ticket_id, now))
 
     # -- the clock that goes past her -----------------------------------------------------------
 
@@ -418,7 +387,7 @@ class Queen:
     async def _run_timer(self) -> None:
         while self._checks:
             self._wakes_at = self._checks[0][0]
-            await self._sleep(max(0.0, self._wakes_at - self._clock()))
+            await self._desk.sleep(max(0.0, self._wakes_at - self._clock()))
             self._wakes_at = -math.inf  # nobody need wake it before it has looked at the heap again
             try:
                 await self._check_due()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable
 from typing import Final
 
 from sqlalchemy import Connection
@@ -177,7 +176,7 @@ class OperatorRequests:
         *,
         tickets: TicketService,
         monitor: HealthMonitor,
-        ledger: Callable[[], Ledger],
+        ledger: Ledger,
         settings: InterventionSettings,
     ) -> None:
         self._store = store
@@ -188,7 +187,7 @@ class OperatorRequests:
 
     async def load(self) -> None:
         """Bring up what a restart came before; whoever was told is not told again."""
-        for key, ladder in list(self._ledger().ladders.items()):
+        for key, ladder in list(self._ledger.ladders.items()):
             if ladder.level in (Level.ESCALATED, Level.HUMAN):
                 await self._bring_up(key)
         pending = await self._store.read(lambda conn: read_approvals(conn, limit=_MOST, only_open=True))

@@ -34,6 +34,7 @@ from queenright.server.access.access import Access
 from queenright.server.access.otlp_guard import OtlpGuard
 from queenright.server.access.token_watch import TokenWatch
 from queenright.server.app import create_app
+from queenright.server.build import build, require_usable_storage
 from queenright.server.metrics.tracing import tracer_provider
 from queenright.server.ops.child_processes import Child
 from queenright.server.ops.programs import ProgramNotFoundError, find_program
@@ -41,7 +42,7 @@ from queenright.server.ops.secret_files import InvalidSecretError
 from queenright.server.ops.sockets import free_port, listen, listening, url_of
 from queenright.server.otlp.forward import Forwarder
 from queenright.server.otlp.receiver import otlp_app
-from queenright.server.service import Service, usable
+from queenright.server.service import Service
 from queenright.server.settings import AgentsSettings, Settings
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.pricing import load_prices
@@ -123,7 +124,7 @@ def only_one(storage: Path, url: str) -> Iterator[None]:
     Raises:
         AlreadyRunningError: another process holds it.
     """
-    usable(storage)
+    require_usable_storage(storage)
     path = storage / "up.lock"
     with path.open("a+", encoding="utf-8") as lock:
         try:
@@ -204,8 +205,8 @@ async def serving(
         app = create_app(service, bound=api_socket.getsockname()[0], access=access)
         await stack.enter_async_context(listening(app, api_socket))
         watch = TokenWatch(access.file, service.store, service.bus.publish, clock=service.clock)
-        for name, work in (("tokens", watch.run()), ("ends", receiver.keep_ending())):
-            stack.callback(asyncio.create_task(work, name=name).cancel)
+        service.tasks.add("tokens", watch.run)
+        service.tasks.add("ends", receiver.keep_ending)
         stack.callback(service.agents.stop_loading)
         stack.callback(service.stopping.set)
         stack.callback(service.permissions.close)
@@ -365,8 +366,10 @@ async def _service(
     settings: Settings, registry: CollectorRegistry | None, otlp_url: str, hold_outbox: bool
 ) -> AsyncIterator[Service]:
     provider = tracer_provider(otlp_url)
-    service = Service(settings, registry=registry, tracer=provider.get_tracer("queenright"))
-    await service.start(hold_outbox=hold_outbox)
+    service = await build(settings, registry=registry, tracer=provider.get_tracer("queenright"))
+    if hold_outbox:
+        service.outbox.hold()
+    await service.start()
     try:
         yield service
     finally:

@@ -334,10 +334,10 @@ async def test_sessions_of_graphs_beside_an_agent_are_known_again_from_the_disk(
 
     await agents.load("guide")
 
-    assert list(agents.beside.of("guide")) == ["s1", "s2"]
-    agents.beside.note("guide", (str(n) for n in range(KEPT)))
-    assert len(agents.beside.of("guide")) == KEPT
-    assert "s1" not in agents.beside.of("guide")
+    assert list(agents.companions.of("guide")) == ["s1", "s2"]
+    agents.companions.note("guide", (str(n) for n in range(KEPT)))
+    assert len(agents.companions.of("guide")) == KEPT
+    assert "s1" not in agents.companions.of("guide")
     await agents.shutdown_all()
 
 

@@ -94,6 +94,7 @@ class AgentManager:
     Args:
         roots: Agents are loaded from below these folders only.
         bus: Makes the bus of an agent, given what says its name, once it has begun.
+        companions: Remembers the sessions of graphs that run next to an agent.
         storage: Holds a folder for each agent's sessions; None is where `queenright run` has them.
         clock: Seconds since the epoch.
         guards: Makes the guards that watch nodes from inside.
@@ -107,6 +108,7 @@ class AgentManager:
         roots: Iterable[Path],
         *,
         bus: Callable[[Callable[[], str]], EventBus],
+        companions: CompanionSessions | None = None,
         storage: Path | None,
         clock: Clock,
         guards: GuardFactory | None = None,
@@ -115,8 +117,8 @@ class AgentManager:
         load_seconds: float = LOAD_SECONDS,
     ) -> None:
         self.roots = Roots(roots)
-        self.beside = CompanionSessions()
-        """Sessions of the graphs that run beside them."""
+        self.companions = companions or CompanionSessions()
+        """Sessions of the graphs that run next to the agents."""
         self._bus = bus
         self._storage = storage
         self._clock = clock
@@ -303,7 +305,7 @@ class AgentManager:
         async with self._turn_of(name):
             if (taken := self._slots.get(name)) is not None:
                 raise AgentAlreadyLoadedError(_taken(taken))
-            self.beside.note(name, await asyncio.to_thread(list_companion_sessions, runner.storage))
+            self.companions.note(name, await asyncio.to_thread(list_companion_sessions, runner.storage))
             runtime = await self._soon(runner, runner.start())
             checked = await asyncio.to_thread(runner.validate)
             slot = self._slots[name] = AgentSlot(

@@ -50,7 +50,7 @@ def worker_acts(service: Service) -> list[Act]:
 
 def objection(service: Service, kind: ActionKind, worker: WorkerHealth) -> str:
     """Return why something may not be done to a worker now, in words; empty if it may."""
-    stopped = service.acting.stop_switch.reason
+    stopped = service.remediation.stop_switch.reason
     if kind is ActionKind.RECOVER and is_lost(worker):
         return stopped or ""
     try:
@@ -213,7 +213,7 @@ class _Workers:
         if worker is None and status.history:
             last = status.history[0].successor
             worker = self._service.monitor.get(last.agent_id, last.session_id)
-        refused = self._service.acting.stop_switch.reason or ""
+        refused = self._service.remediation.stop_switch.reason or ""
         if worker is not None:
             refused = objection(self._service, ActionKind.RECOVER, worker)
         whose = f"{worker.vitals.agent_id}'s task" if worker is not None else "this task"

@@ -88,7 +88,7 @@ def _routes(service: Service) -> APIRouter:
         """For Alertmanager: a receiver for people was told. Noted for each ticket."""
         noted = await callbacks.told(await request.body())
         if noted:
-            service.told.look()
+            service.recent_notifications.look()
         return {"noted": noted}
 
     @router.post(

@@ -102,7 +102,7 @@ def add_events_api(app: FastAPI, service: Service) -> None:
         after: str | None,
     ) -> Response:
         name = None if agent is None else clean_name(agent)
-        wanted = Wanted(wanted_types(types), name, None if name is None else service.agents.beside)
+        wanted = Wanted(wanted_types(types), name, None if name is None else service.agents.companions)
         most = service.settings.http.limits.streams
         if service.feed.readers >= most:
             raise HTTPException(
