@@ -161,7 +161,13 @@ def _build(
         registry=registry,
     )
     silences = SilenceWatch(store, settings.alerting, AlertmanagerClient(), clock=clock)
-    ticket_notifications = TicketNotifications(settings, monitor=monitor, outbox=outbox, clock=clock)
+    ticket_notifications = TicketNotifications(
+        settings=settings,
+        monitor=monitor,
+        outbox=outbox,
+        clock=clock,
+        loop=asyncio.get_running_loop(),
+    )
     remediation = Remediation(
         store,
         settings,

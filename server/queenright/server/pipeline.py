@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from queenright.health.findings import Finding, WorkerKey
@@ -63,77 +64,43 @@ _RETRY_PAUSE: Final = 1.0
 _WRITE_CHECK_PAUSE: Final = 2.0
 
 
+@dataclass(kw_only=True, eq=False)
 class EventPipeline:
     """
     Carries events from receivers to tickets. Belongs to one event loop.
 
     ``connect`` it to the bus before anything is published.
-
-    Args:
-        store: The event log.
-        bus: Fans events out to subscribers.
-        monitor: Turns events into findings and states.
-        tickets: The tickets.
-        remediation: Acts on workers.
-        brake: Stops workers that reach a spending limit.
-        providers: The traffic to model providers.
-        metrics: Counts events.
-        provider_metrics: Counts model calls.
-        worker_series: The metrics of single workers.
-        feed: The event streams of API clients.
-        arrivals: Notes when events arrived.
-        reads_step_logs: Whether step logs are read, too.
-        stopping: Is set when the service stops; no intervention starts then.
-        clock: Seconds since the epoch.
     """
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        bus: EventBus,
-        monitor: HealthMonitor,
-        tickets: TicketService,
-        remediation: Remediation,
-        brake: SpendingBrake,
-        providers: ProviderTraffic,
-        metrics: ServiceMetrics,
-        provider_metrics: ProviderMetrics,
-        worker_series: WorkerSeries,
-        feed: Feed,
-        arrivals: Arrivals,
-        reads_step_logs: bool,
-        stopping: asyncio.Event,
-        clock: Clock,
-    ) -> None:
-        self.pending: list[AgentEvent] = []
-        """Findings and states that are not published yet."""
-        self.arrivals = arrivals
-        self._store = store
-        self._bus = bus
-        self._monitor = monitor
-        self._tickets = tickets
-        self._remediation = remediation
-        self.brake = brake
-        self._providers = providers
-        self._metrics = metrics
-        self._provider_metrics = provider_metrics
-        self._worker_series = worker_series
-        self._feed = feed
-        self._reads_step_logs = reads_step_logs
-        self._clock = clock
-        self._stopping = stopping
-        self._has_pending = asyncio.Event()
-        self._fan_out_lock = asyncio.Lock()
-        self._live: set[WorkerKey] = set()
-        """Workers that report by OTLP or on the bus: their step logs hold nothing new."""
-        self._is_reading_step_log = False
-        self._replayed: Mapping[WorkerKey, float] = {}
+    store: Store
+    bus: EventBus
+    monitor: HealthMonitor
+    tickets: TicketService
+    remediation: Remediation
+    brake: SpendingBrake
+    providers: ProviderTraffic
+    metrics: ServiceMetrics
+    provider_metrics: ProviderMetrics
+    worker_series: WorkerSeries
+    feed: Feed
+    arrivals: Arrivals
+    reads_step_logs: bool
+    stopping: asyncio.Event
+    """Set when the service stops: no intervention starts any more."""
+    clock: Clock
+    pending: list[AgentEvent] = field(default_factory=list, init=False)
+    """Findings and states that are not published yet."""
+    _has_pending: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _fan_out_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _live: set[WorkerKey] = field(default_factory=set, init=False)
+    """Workers that report by OTLP or on the bus: their step logs hold nothing new."""
+    _is_reading_step_log: bool = field(default=False, init=False)
+    _replayed: Mapping[WorkerKey, float] = field(default_factory=dict, init=False)
 
     def connect(self) -> None:
         """Observe everything that the bus fans out, before any subscriber acts on it."""
-        self._bus.connect(on_publish=self.observe, on_drop=self._metrics.dropped)
-        self._monitor.connect(on_delay=self._metrics.detected, on_shadow=self._log_shadow_finding)
+        self.bus.connect(on_publish=self.observe, on_drop=self.metrics.dropped)
+        self.monitor.connect(on_delay=self.metrics.detected, on_shadow=self._log_shadow_finding)
 
     # -- 1. received, 2. log --------------------------------------------------------------------
 
@@ -144,13 +111,13 @@ class EventPipeline:
         Raises:
             StoreError: They could not be made durable; nothing was taken in.
         """
-        await self._store.append(events)
+        await self.store.append(events)
         # Under a lock: a worker's events are applied in the order of the log.
         async with self._fan_out_lock:
             for first in range(0, len(events), _BATCH):
                 if first:
                     await asyncio.sleep(0)
-                self._bus.fan_out(*events[first : first + _BATCH])
+                self.bus.fan_out(*events[first : first + _BATCH])
         await self.publish_pending()
 
     async def ingest_step_log(self, events: Sequence[AgentEvent]) -> None:
@@ -161,10 +128,10 @@ class EventPipeline:
             StoreError: They could not be made durable; nothing was taken in.
         """
         new_events = [event for event in events if self._is_new(event)]
-        await self._store.append(new_events)
+        await self.store.append(new_events)
         self._is_reading_step_log = True
         try:
-            self._bus.fan_out(*new_events)
+            self.bus.fan_out(*new_events)
         finally:
             self._is_reading_step_log = False
         await self.publish_pending()
@@ -172,28 +139,28 @@ class EventPipeline:
     def _is_new(self, event: AgentEvent) -> bool:
         if (event.agent_id, event.session_id) in self._live:
             return False
-        known = self._monitor.get(event.agent_id, event.session_id)
+        known = self.monitor.get(event.agent_id, event.session_id)
         return known is None or event.time > self._replayed.get(known.key, 0.0)
 
     def note_alive(self, heartbeat_intervals: Mapping[str, float | None]) -> None:
         """Note which processes have sent something, by incarnation; see ``HealthMonitor.note_alive``."""
-        now = self._clock()
+        now = self.clock()
         for incarnation_id, interval in heartbeat_intervals.items():
-            self._monitor.note_alive(incarnation_id, now, interval)
+            self.monitor.note_alive(incarnation_id, now, interval)
 
     # -- 3. monitor -----------------------------------------------------------------------------
 
     def observe(self, events: Sequence[AgentEvent]) -> None:
         """Apply events that are fanned out. Every event of the service comes here exactly once."""
-        self._metrics.published(events)
-        self._feed.saw(events)
-        if self._reads_step_logs and not self._is_reading_step_log:
+        self.metrics.published(events)
+        self.feed.saw(events)
+        if self.reads_step_logs and not self._is_reading_step_log:
             self._live.update(
                 (event.agent_id, event.session_id) for event in events if event.type in WORKER_EVENTS
             )
-        now = self._clock()
+        now = self.clock()
         self.arrivals.saw(events, now)
-        if not self._monitor.settings.enabled:
+        if not self.monitor.settings.enabled:
             return
         for event in events:
             try:
@@ -204,17 +171,17 @@ class EventPipeline:
             self._has_pending.set()
 
     def _apply(self, event: AgentEvent, now: float) -> None:
-        if event.type is EventType.HEALTH_STATE_CHANGED and not self._stopping.is_set():
-            self._remediation.interventions.worse(event)
-        self.pending += self._monitor.apply(event, now)
-        self._worker_series.count(event)
-        if event.type in _SPENDING and not self._stopping.is_set():
+        if event.type is EventType.HEALTH_STATE_CHANGED and not self.stopping.is_set():
+            self.remediation.interventions.worse(event)
+        self.pending += self.monitor.apply(event, now)
+        self.worker_series.count(event)
+        if event.type in _SPENDING and not self.stopping.is_set():
             self.brake.consider(event.agent_id, event.session_id)
-        if (call := self._providers.note(event, now)) is not None:
-            self._provider_metrics.count(call)
+        if (call := self.providers.note(event, now)) is not None:
+            self.provider_metrics.count(call)
 
     def _log_shadow_finding(self, worker: WorkerKey, finding: Finding) -> None:
-        self._metrics.shadowed(finding)
+        self.metrics.shadowed(finding)
         _log.info(
             "in shadow, nothing follows: %s of severity %s of worker %r, session %r",
             finding.kind.value,
@@ -233,7 +200,7 @@ class EventPipeline:
         events, self.pending = self.pending, []
         try:
             if events:
-                await self._bus.publish(*events)
+                await self.bus.publish(*events)
         except StoreError as error:
             _log.error("cannot store %d findings and states, retrying: %s", len(events), error)
             self.pending = events + self.pending
@@ -253,30 +220,30 @@ class EventPipeline:
         """After a failed write, try to write until it succeeds: until then the service is not ready."""
         while True:
             await asyncio.sleep(_WRITE_CHECK_PAUSE)
-            if not self._store.writable:
+            if not self.store.writable:
                 with contextlib.suppress(StoreError):
-                    await self._store.try_writing()
+                    await self.store.try_writing()
 
     # -- 5. tickets -----------------------------------------------------------------------------
 
     async def update_tickets(self, event: AgentEvent) -> None:
         """Let a worker's tickets, and the interventions on it, follow its findings, state or end."""
         key = (event.agent_id, event.session_id)
-        if event.type is EventType.AGENT_RENAMED and (new := self._monitor.new_name(key)) is not None:
-            await self._tickets.worker_renamed(key, new)
+        if event.type is EventType.AGENT_RENAMED and (new := self.monitor.new_name(key)) is not None:
+            await self.tickets.worker_renamed(key, new)
             return
-        health = self._monitor.get(*key)
+        health = self.monitor.get(*key)
         if health is not None:
-            await self._tickets.observe(health)
-            await self._remediation.update(health)
+            await self.tickets.observe(health)
+            await self.remediation.update(health)
 
     # -- after a restart ------------------------------------------------------------------------
 
     def resume(self, replay: Replay) -> None:
         """Continue after a replay: publish findings and states that a kill kept out of the log."""
         self._replayed = replay.last_events
-        now = self._clock()
-        for health in self._monitor.workers():
+        now = self.clock()
+        for health in self.monitor.workers():
             logged = replay.logged_health.get(health.key) or LoggedHealth()
             self.pending += missing_health_events(health, logged, now)
         if self.pending:
@@ -284,13 +251,13 @@ class EventPipeline:
 
     async def close_ended_tickets(self) -> None:
         """Close tickets of workers that ended, or were renamed, just before a kill."""
-        for ticket in self._tickets.open_tickets():
+        for ticket in self.tickets.open_tickets():
             key = (ticket.worker_agent_id, ticket.worker_session_id)
-            health, new = self._monitor.get(*key), self._monitor.new_name(key)
+            health, new = self.monitor.get(*key), self.monitor.new_name(key)
             if health is not None and health.vitals.ended:
-                await self._tickets.observe(health)
+                await self.tickets.observe(health)
             elif health is None and new is not None:
-                await self._tickets.worker_renamed(key, new)
+                await self.tickets.worker_renamed(key, new)
 
     async def settle(self) -> None:
         """Wait until no spending brake is at work any more."""
@@ -298,7 +265,7 @@ class EventPipeline:
 
     def close(self) -> None:
         """Note until when the service ran."""
-        self.arrivals.tick(self._clock(), at_once=True)
+        self.arrivals.tick(self.clock(), at_once=True)
         self.arrivals.close()
 
     # -- time -----------------------------------------------------------------------------------
@@ -306,7 +273,7 @@ class EventPipeline:
     async def advance(self, now: float, limit: int) -> None:
         """Publish what follows from deadlines that have passed, of at most ``limit`` workers."""
         self.arrivals.tick(now)
-        self.pending += self._monitor.advance(now, limit)
+        self.pending += self.monitor.advance(now, limit)
         await self.publish_pending()
 
     async def sweep(self, batch: int) -> int:
@@ -318,12 +285,12 @@ class EventPipeline:
         """
         evaluated, is_done = 0, False
         while not is_done:
-            part = self._monitor.sweep_part(self._clock(), batch)
+            part = self.monitor.sweep_part(self.clock(), batch)
             evaluated, is_done = evaluated + part.looked, part.done
             for fault in part.faults:
                 _log.error("%s", fault)
             self.pending += part.said
             await self.publish_pending()
             await asyncio.sleep(0)
-        self._live &= set(self._monitor.keys())
+        self._live &= set(self.monitor.keys())
         return evaluated

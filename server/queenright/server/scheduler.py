@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import dataclass
 from typing import Final
 
 from queenright.health.monitor import HealthMonitor
@@ -32,67 +33,48 @@ _DUE_BATCH: Final = 200
 """Workers past a deadline that are evaluated between two turns of the loop: about 20 ms."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Scheduler:
-    """
-    Does what time alone brings about. Belongs to one event loop.
+    """Does what time alone brings about. Belongs to one event loop."""
 
-    Args:
-        pipeline: Publishes what follows.
-        monitor: The workers and their deadlines.
-        tickets: The tickets and their deadlines.
-        remediation: Interventions and their deadlines.
-        metrics: Counts sweeps.
-        clock: Seconds since the epoch.
-    """
-
-    def __init__(
-        self,
-        *,
-        pipeline: EventPipeline,
-        monitor: HealthMonitor,
-        tickets: TicketService,
-        remediation: Remediation,
-        metrics: ServiceMetrics,
-        clock: Clock,
-    ) -> None:
-        self._pipeline = pipeline
-        self._monitor = monitor
-        self._tickets = tickets
-        self._remediation = remediation
-        self._metrics = metrics
-        self._clock = clock
+    pipeline: EventPipeline
+    monitor: HealthMonitor
+    tickets: TicketService
+    remediation: Remediation
+    metrics: ServiceMetrics
+    clock: Clock
 
     async def run_deadlines(self) -> None:
         """Act on every deadline that has passed; wake at the next one, after a second at the latest."""
-        offset = self._clock() - time.monotonic()
+        offset = self.clock() - time.monotonic()
         while True:
             slept_from = time.monotonic()
             await asyncio.sleep(self._pause())
-            now, monotonic = self._clock(), time.monotonic()
+            now, monotonic = self.clock(), time.monotonic()
             jumped, slept = now - monotonic - offset, monotonic - slept_from
             offset = now - monotonic
             if abs(jumped) > _JUMP or slept > _OVERSLEPT:
                 # Only the sleep counts: a turn that takes long is a slow database, not a jump.
                 self.clock_jumped(now, jumped if abs(jumped) > _JUMP else slept)
             try:
-                await self._pipeline.advance(now, _DUE_BATCH)
-                await self._tickets.settle(now)
-                await self._remediation.advance(now)
+                await self.pipeline.advance(now, _DUE_BATCH)
+                await self.tickets.settle(now)
+                await self.remediation.advance(now)
             except Exception:
                 _log.exception("cannot act on a deadline, retrying at the next tick")
 
     def clock_jumped(self, now: float, by: float) -> None:
         """Take a jump of the clock, by ``by`` seconds, out of every age."""
-        self._monitor.clock_jumped(now)
-        self._remediation.clock_jumped(now, by)
-        self._pipeline.arrivals.jumped(now - by, now)
+        self.monitor.clock_jumped(now)
+        self.remediation.clock_jumped(now, by)
+        self.pipeline.arrivals.jumped(now - by, now)
 
     def _pause(self) -> float:
-        parts = (self._monitor, self._tickets, self._remediation)
+        parts = (self.monitor, self.tickets, self.remediation)
         deadlines = [deadline for part in parts if (deadline := part.next_deadline()) is not None]
         if not deadlines:
             return _LONGEST_SLEEP
-        return min(max(min(deadlines) - self._clock(), _SHORTEST_SLEEP), _LONGEST_SLEEP)
+        return min(max(min(deadlines) - self.clock(), _SHORTEST_SLEEP), _LONGEST_SLEEP)
 
     async def run_sweeps(self) -> None:
         """Evaluate every worker now and then, in case a deadline was missed, until cancelled."""
@@ -100,13 +82,13 @@ class Scheduler:
             began = time.perf_counter()
             try:
                 evaluated = await self.sweep()
-                self._metrics.swept(evaluated, time.perf_counter() - began)
-                await self._remediation.check_all()
+                self.metrics.swept(evaluated, time.perf_counter() - began)
+                await self.remediation.check_all()
             except Exception:
                 _log.exception("sweep failed, retrying at the next interval")
-                self._metrics.swept(0, time.perf_counter() - began, failed=True)
-            await asyncio.sleep(self._monitor.settings.health_check.interval_seconds)
+                self.metrics.swept(0, time.perf_counter() - began, failed=True)
+            await asyncio.sleep(self.monitor.settings.health_check.interval_seconds)
 
     async def sweep(self) -> int:
         """Evaluate every worker once; return how many were evaluated."""
-        return await self._pipeline.sweep(_SWEEP_BATCH)
+        return await self.pipeline.sweep(_SWEEP_BATCH)

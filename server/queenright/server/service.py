@@ -72,7 +72,7 @@ def list_shown_tickets(tickets: TicketService) -> list[EscalationTicket]:
     return sorted(worst, key=lambda ticket: ticket.first_seen, reverse=True)
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Service:
     """The parts of the service. ``build`` makes one."""
 
@@ -211,7 +211,7 @@ class Service:
         health = settings.health_monitoring
         self.monitor.exchange(health)
         self.tickets.exchange(health)
-        self.ticket_notifications.exchange(settings)
+        self.ticket_notifications.settings = settings
         self.retention.exchange(health.retention)
         await self.scheduler.sweep()
 
