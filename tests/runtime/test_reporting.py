@@ -10,6 +10,7 @@ import pytest
 
 from queenright.health.settings import HealthSettings
 from queenright.health.steplog import open_step_log
+from queenright.health.vital_state import VitalState
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation import Telemetry, names
 from queenright.instrumentation.names import Verdict, WaitingReason
@@ -137,7 +138,7 @@ async def test_vital_signs_are_the_same_from_either(
         left_out = ("calls", "clock_base", "model", "cost_usd", "unpriced_tokens")
         return {
             name: getattr(vitals, name)
-            for name in VitalSigns.__slots__
+            for name in VitalState.__slots__
             if not name.startswith("_") and name not in left_out
         }
 

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from queenright.health.learned_clocks import Learned
 from queenright.health.settings import HealthSettings
 from queenright.health.spending import DAY
-from queenright.health.vitals import OpenTool, SessionStatus, VitalSigns, timed_as
+from queenright.health.vital_state import timed_as
+from queenright.health.vitals import OpenTool, SessionStatus, VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
 
 

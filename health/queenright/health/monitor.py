@@ -28,7 +28,6 @@ from queenright.health.deadlines import (
 )
 from queenright.health.detectors import detect, detect_shadow, suspicious
 from queenright.health.findings import Finding, FindingKind, HealthState, WorkerKey, worst
-from queenright.health.fleet import Fleet, fleet_of
 from queenright.health.learned_clocks import LearnedClocks
 from queenright.health.settings import HealthSettings
 from queenright.health.spending import Today
@@ -552,10 +551,6 @@ class HealthMonitor:
     def of_agent(self, agent_id: str) -> list[WorkerHealth]:
         """Return the workers of one agent, a session each."""
         return [self._workers[agent_id, session] for session in self._sessions.get(agent_id, ())]
-
-    def aggregate(self) -> Fleet:
-        """Return how many workers are how, in one pass."""
-        return fleet_of(self._workers.values())
 
     def new_name(self, key: WorkerKey) -> WorkerKey | None:
         """Return what a worker is called that was renamed; None if none of that name was."""

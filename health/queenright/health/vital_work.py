@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from queenright.health.calls import RecentCalls, Seen, digest
 from queenright.health.limits import after_answer
@@ -21,14 +21,11 @@ from queenright.health.vital_facts import (
     tail,
     was_called_off,
 )
+from queenright.health.vital_state import Handler, VitalState
 from queenright.instrumentation.effects import Effect, asks_user, effect_of_tool, is_edit
 from queenright.instrumentation.fingerprint import NOTHING_NEW
 from queenright.instrumentation.names import Phase, ToolOutcome, Verdict
 from queenright.runtime.events import AgentEvent, EventType
-
-if TYPE_CHECKING:
-    from queenright.health.vital_events import Handler
-    from queenright.health.vitals import VitalSigns
 
 _RECENT_VERDICTS: Final = 20
 _RECENT_INPUTS: Final = 5
@@ -42,13 +39,13 @@ _NOTHING_NEW: Final = digest("result", NOTHING_NEW)
 _LETTERS: Final = {Verdict.ACCEPT: "A", Verdict.RETRY: "R", Verdict.CONTINUE: "C", Verdict.ESCALATE: "E"}
 
 
-def _on_step_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_step_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.busy(at):
         v.start_records = True
         v.enter(event.node_id, at)
 
 
-def _on_step(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_step(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     is_late = v.is_late(at)
     if not is_late and not v.finished(at):
         return
@@ -91,7 +88,7 @@ def _on_step(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     v._new_result = v._known_result = False
 
 
-def _count_bad(v: VitalSigns, text: str, at: float) -> None:
+def _count_bad(v: VitalState, text: str, at: float) -> None:
     if v.steps_since_last_accept == 0:
         v.bad_since = at
     v.steps_since_last_accept += 1
@@ -102,19 +99,19 @@ def _count_bad(v: VitalSigns, text: str, at: float) -> None:
         v.bad_repeats += 1
 
 
-def _on_llm_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_llm_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.busy(at):
         _note_model(v, data)
         v.start_records = True
         v.llm_open += 1
 
 
-def _on_text(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_text(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.active(at) and v.tokens_at is not None:
         v.tokens_from = at
 
 
-def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if (cost := dollars(data.get("cost_usd"))) is not None:
         v.cost_usd = (v.cost_usd or 0.0) + cost
         v.unpriced_tokens -= min(count(data.get("priced_tokens")), v.unpriced_tokens)
@@ -161,12 +158,12 @@ def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float
         _weigh(v, received)
 
 
-def _note_model(v: VitalSigns, data: Mapping[str, Any]) -> None:
+def _note_model(v: VitalState, data: Mapping[str, Any]) -> None:
     v.model = name(data.get("model")) or v.model
     v.provider = name(data.get("provider")) or v.provider
 
 
-def _count_tokens(v: VitalSigns, data: Mapping[str, Any], at: float) -> int:
+def _count_tokens(v: VitalState, data: Mapping[str, Any], at: float) -> int:
     """Count the tokens of a call of a model; return how many of them it read."""
     received = count(data.get("input_tokens"))
     used = received + count(data.get("output_tokens"))
@@ -179,7 +176,7 @@ def _count_tokens(v: VitalSigns, data: Mapping[str, Any], at: float) -> int:
     return received
 
 
-def _weigh(v: VitalSigns, received: int) -> None:
+def _weigh(v: VitalState, received: int) -> None:
     """Compare the input tokens of this call with those of the last few."""
     inputs = v._inputs
     if inputs is None:
@@ -195,7 +192,7 @@ def _weigh(v: VitalSigns, received: int) -> None:
     inputs.append(received)
 
 
-def _on_tool_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if not v.busy(at):
         return
     v.start_records = True
@@ -216,7 +213,7 @@ def _on_tool_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], 
         v.last_tool_call = at
 
 
-def _close_tool(v: VitalSigns, call_id: str, tool: str, at: float) -> float | None:
+def _close_tool(v: VitalState, call_id: str, tool: str, at: float) -> float | None:
     """Close the open call that has ended, and return when it began; None if none fits."""
     opened, began = v.open_tools, None
     if not opened:
@@ -250,7 +247,7 @@ def tool_call_failed(data: Mapping[str, Any]) -> bool:
     return data.get("outcome") not in (None, "", ToolOutcome.OK, *_WELL)
 
 
-def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     tool = name(data.get("tool"))
     if data.get("amends"):
         _amend_tool(v, tool, data, at)
@@ -298,7 +295,7 @@ def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     _count_streak(v, tool, error, turn, at)
 
 
-def _turn_beside(v: VitalSigns, began: float, at: float) -> float:
+def _turn_beside(v: VitalState, began: float, at: float) -> float:
     """Return what calls share that ran side by side: when the first of them ended."""
     first, until = v._side_by_side or (at, at)
     if began >= until:
@@ -307,7 +304,7 @@ def _turn_beside(v: VitalSigns, began: float, at: float) -> float:
     return first
 
 
-def _count_turn(v: VitalSigns, effect: str | None, result: str | None, at: float) -> None:
+def _count_turn(v: VitalState, effect: str | None, result: str | None, at: float) -> None:
     """Count turns that did nothing: an answer in words, or a result handed in once more."""
     if effect != Effect.SUBMITS and result != NOTHING_NEW:
         # The answer that made this call is the last of them.
@@ -319,7 +316,7 @@ def _count_turn(v: VitalSigns, effect: str | None, result: str | None, at: float
         v.count_idle_turn(at)
 
 
-def _weigh_poll(v: VitalSigns, result: str | None, failed: bool, at: float) -> None:
+def _weigh_poll(v: VitalState, result: str | None, failed: bool, at: float) -> None:
     """Weigh a call that waits, or asks whether something has finished: asked again it is no repeat."""
     v._has_waited = True
     if v.calls is not None:
@@ -335,7 +332,7 @@ def _weigh_poll(v: VitalSigns, result: str | None, failed: bool, at: float) -> N
 
 
 def _weigh_call(
-    v: VitalSigns,
+    v: VitalState,
     tool: str,
     args: str | None,
     result: str | None,
@@ -368,7 +365,7 @@ def _weigh_call(
         _weigh_change(v, tool, seen, error, turn, at)
 
 
-def _weigh_change(v: VitalSigns, tool: str, seen: Seen | None, error: str, turn: object, at: float) -> None:
+def _weigh_change(v: VitalState, tool: str, seen: Seen | None, error: str, turn: object, at: float) -> None:
     """Count edits refused with one class of error; what succeeds may change what other calls return."""
     if not error:
         v.refused_changes = 0
@@ -383,7 +380,7 @@ def _weigh_change(v: VitalSigns, tool: str, seen: Seen | None, error: str, turn:
         v._refused_turn = turn
 
 
-def _amend_tool(v: VitalSigns, tool: str, data: Mapping[str, Any], at: float) -> None:
+def _amend_tool(v: VitalState, tool: str, data: Mapping[str, Any], at: float) -> None:
     """Count as failed a call that was counted when it ended, by a source that could not know."""
     if v.tools is None or not tool_call_failed(data):
         return
@@ -394,7 +391,7 @@ def _amend_tool(v: VitalSigns, tool: str, data: Mapping[str, Any], at: float) ->
 
 
 def _weigh_result(
-    v: VitalSigns,
+    v: VitalState,
     result: bytes,
     seen: Seen | None,
     effect: str | None,
@@ -438,7 +435,7 @@ def _weigh_result(
             v.fruitless += 1
 
 
-def _count_failed_call(v: VitalSigns, turn: object, at: float) -> None:
+def _count_failed_call(v: VitalState, turn: object, at: float) -> None:
     """Count a call that failed, of whatever tool; the failed calls of one turn count once."""
     if v.failed_calls == 0:
         v.failing_since = at
@@ -447,7 +444,7 @@ def _count_failed_call(v: VitalSigns, turn: object, at: float) -> None:
     v.failed_calls += 1
 
 
-def _count_streak(v: VitalSigns, tool: str, error: str, turn: object, at: float) -> None:
+def _count_streak(v: VitalState, tool: str, error: str, turn: object, at: float) -> None:
     if not error:
         v.streak = 0
         return

@@ -31,7 +31,7 @@ from queenright.runtime.llm.model import LLMProvider
 from queenright.runtime.nodes.function_node import NodeFunction
 from queenright.runtime.nodes.guard import GuardFactory
 from queenright.runtime.nodes.node_judge import NodeJudge
-from queenright.runtime.parts import Lives, LoadedGraph, Surroundings
+from queenright.runtime.parts import Lives, LoadedGraph
 from queenright.runtime.sessions import Sessions
 from queenright.runtime.storage.checkpoint_store import Checkpoint, CheckpointStore
 from queenright.runtime.storage.files import Disk
@@ -39,6 +39,7 @@ from queenright.runtime.storage.replay import branch
 from queenright.runtime.storage.session_state import ExecutionState, SessionState
 from queenright.runtime.storage.session_store import Session, SessionStatus, SessionStore
 from queenright.runtime.stream import Entry, ExecutionStream
+from queenright.runtime.stream_surroundings import StreamSurroundings
 from queenright.runtime.tooling.approval import ApprovalCallback
 from queenright.runtime.tooling.tools import Tool, ToolRegistry
 from queenright.runtime.workers import Workers
@@ -140,7 +141,7 @@ class AgentRuntime:
         muted = (Telemetry.muted(), CollectorRegistry())
         random = random or Random()
         self._heartbeats = Heartbeats(heartbeat_interval, monotonic=monotonic, sleep=sleep, random=random)
-        self._around = Surroundings(
+        self._around = StreamSurroundings(
             bus=bus,
             clock=clock,
             monotonic=monotonic,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from weakref import WeakValueDictionary
 
 from prometheus_client import CollectorRegistry
@@ -30,11 +30,6 @@ from queenright.runtime.tooling.tools import ToolRegistry
 
 _LIVES_KEPT: Final = 10_000
 """So many sessions in which a run was brought back are remembered, the newest."""
-
-if TYPE_CHECKING:
-    from queenright.runtime.execution import Execution
-    from queenright.runtime.heartbeats import Heartbeats
-    from queenright.runtime.sessions import Sessions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +81,7 @@ class Lives:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a stream and an executor need of the runtime that they are on."""
+    """What an executor needs of the runtime that it is on; a stream needs ``StreamSurroundings``."""
 
     bus: EventBus
     clock: Clock
@@ -102,10 +97,6 @@ class Surroundings:
     muted: tuple[Telemetry, CollectorRegistry]
     """For graphs that are no workers: their steps are logged, and counted nowhere."""
     lives: Lives
-    heartbeats: Heartbeats
-    sessions: Sessions
-    remember: Callable[[Execution], None]
-    """Is told of each run that is asked for, whoever asks."""
     context: Mapping[str, object]
     """Of the context parameters of tools, those that are the same for all: ``runtime``."""
     approvals: Approvals = field(default_factory=Approvals)
