@@ -48,6 +48,21 @@ def test_every_package_is_in_the_picture_or_the_table() -> None:
     assert named == {package.removeprefix("queenright.") for package in LINTER["root_packages"]}
 
 
+@pytest.mark.parametrize("row", re.findall(r"^\| `(\w+)` \| .* \| (`.*`) \|$", PAGE, re.MULTILINE))
+def test_package_in_the_table_imports_what_it_names(row: tuple[str, str]) -> None:
+    name, imports = row
+    folder = next(ROOT.glob(f"*/queenright/{name}"))
+    found = {
+        package
+        for file in folder.rglob("*.py")
+        for package in re.findall(
+            r"^\s*(?:from|import) queenright\.(\w+)", file.read_text("utf-8"), re.MULTILINE
+        )
+    }
+
+    assert found - {name} == set(re.findall(r"`(\w+)`", imports))
+
+
 @pytest.mark.parametrize(("module", "name"), PLACES)
 def test_every_place_on_the_page_exists(module: str, name: str) -> None:
     assert callable(reduce(getattr, name.split("."), importlib.import_module(module)))
