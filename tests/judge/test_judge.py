@@ -255,7 +255,7 @@ async def test_a_judge_that_hangs_is_unknown_and_the_rules_answer_stands(hive: H
     ticket = await hive.ticket()
 
     assert ticket.severity is Severity.HIGH
-    assert "the model did not come to it within 60 s" in ticket.judge_reasoning
+    assert "the model did not judge it within 60 s" in ticket.judge_reasoning
     await hive.pass_time(5)
     assert checks(hive, "unknown") == 1
     assert (await hive.ticket()).occurrences == 1

@@ -1,4 +1,4 @@
-"""The health judge: a graph that looks at the workers that show something, and writes tickets."""
+"""The health judge: a graph that checks the workers with findings and writes tickets."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ JUDGE_NODE: Final = "judge"
 
 _EVALUATION: Final = "worker_health"
 
-_LOOKS: Final = 4
-"""Within the bypass time it is looked so often who waits for a slow model."""
+_CHECKS_PER_BYPASS: Final = 4
+"""How often within the bypass time the judge checks which workers wait for a slow model."""
 
 _CROWD: Final = 20
-"""If more than so many are due at once, the rules write their tickets: no model answers so often."""
+"""If more workers than this are due at once, the rules write their tickets: a model is too slow."""
 
 _BATCH: Final = 50
-"""Tickets that one transaction writes; others have the loop between two."""
+"""Tickets that one transaction writes; the loop gets a turn between two."""
 
 _REPAIRS: Final = 1
-"""A ticket that is refused may be mended so often; then the rules' answer stands."""
+"""How often a model may correct a rejected ticket; then the rules' answer stands."""
 
 
 class HealthJudge:
@@ -130,14 +130,14 @@ class HealthJudge:
         return [self._case.tool(), emit_tool(self._emit), *self._desk.read_tools]
 
     async def load_trends(self) -> None:
-        """Read what was seen at the last checks; without it every worker is looked at for the first time."""
+        """Load the trends of the last checks; without them every worker is new to the judge."""
         try:
             self._trends = await self._disk.run(lambda: Trends.load(self._trend_file))
         except UnusableFileError as error:
-            _log.warning("the judge begins without what it saw at its last checks: %s", error)
+            _log.warning("cannot load the judge's trends, starting without: %s", error)
 
     def adopt(self, tickets: Iterable[EscalationTicket]) -> None:
-        """Learn of tickets from before a restart: what they cover is not judged again."""
+        """Take over the tickets from before a restart: what they cover is not judged again."""
         self._coverage.adopt(tickets)
 
     def wants(self, health: WorkerHealth) -> bool:
@@ -146,11 +146,11 @@ class HealthJudge:
         return finding is not None and not self._coverage.covers(health, finding)
 
     def is_news(self, health: WorkerHealth) -> bool:
-        """Return whether a worker shows what it did not show when it was last judged."""
+        """Return whether a worker shows something new since it was last judged."""
         return self.wants(health) and self._answers.is_news(health)
 
     def note(self, agent_id: str | None, session_id: str | None, reason: str) -> bool:
-        """Remember what to look at in the next check; return whether a check must be asked for."""
+        """Note what the next check must cover; return whether a check must be requested."""
         idle = not self._woken and not self._should_check_all
         if agent_id is None:
             self._should_check_all = True
@@ -162,14 +162,14 @@ class HealthJudge:
         return idle and (bool(self._woken) or self._should_check_all)
 
     async def check(self, trigger: Trigger, run: RunNode) -> dict[WorkerKey, CheckOutcome]:
-        """Judge whoever needs it; return what came of each. This is the entry point ``health_check``."""
+        """Judge the workers that need it; return the outcome of each. The entry point ``health_check``."""
         now = self._clock()
         record = CheckRecord(began_at=now)
         overdue = now - self._checked_all_at >= self._settings.judge.interval_seconds
-        everybody = trigger.tick is not None or self._should_check_all or overdue
+        is_full = trigger.tick is not None or self._should_check_all or overdue
         woken, self._woken, self._should_check_all = self._woken, {}, False
         standing: list[WorkerKey] = []
-        if everybody:
+        if is_full:
             self._checked_all_at = now
             standing = self._coverage.workers()
             healths = list(self._monitor.workers())
@@ -177,21 +177,21 @@ class HealthJudge:
         else:
             healths = [health for key in woken if (health := self._monitor.get(*key)) is not None]
         due = [health for health in healths if self.wants(health) and self._answers.is_due(health, now)]
-        # New trouble first: what is counted has its ticket, and of a crowd there may be thousands.
+        # New trouble first: what is only counted has its ticket already, and there may be thousands.
         outcomes = await self._judge_all(due, woken, run, record)
         counted = await self._count_standing([key for key in standing if key not in outcomes], record)
         if not outcomes:
             self._metrics.checked("ticket" if counted else "healthy", self._clock())
-        record.looked(len(healths), everybody=everybody, woken=woken.values())
-        await self._write_down(record, outcomes)
+        record.note_workers(len(healths), is_full=is_full, woken=woken.values())
+        await self._record_check(record, outcomes)
         return outcomes
 
     async def _judge_all(
         self, due: Sequence[WorkerHealth], woken: Mapping[WorkerKey, str], run: RunNode, record: CheckRecord
     ) -> dict[WorkerKey, CheckOutcome]:
-        """Judge one worker after another, the worst first; who waits too long is judged by the rules."""
+        """Judge one worker after another, the worst first; the rules judge workers that wait too long."""
         worst = sorted(due, key=lambda health: -_severity(health))
-        # A ticket whose trouble has changed says so at once, and no model is paid for it.
+        # A ticket whose trouble has changed is updated at once, without a model call.
         renewed = [health.key for health in worst if self._coverage.is_outdated(health)]
         outcomes = await self._write_in_batches(renewed, "its trouble has changed")
         worst = [health for health in worst if health.key not in outcomes]
@@ -200,7 +200,7 @@ class HealthJudge:
             worst = [health for health in worst if health.key not in outcomes]
         now = self._clock()
         self._waiting = {health.key: now for health in worst}
-        watch = asyncio.create_task(self._go_past(), name="judge-bypass")
+        watch = asyncio.create_task(self._bypass(), name="judge-bypass")
         try:
             for key in [health.key for health in worst]:
                 outcomes[key] = await self._judge(key, woken.get(key, HEALTH_CHECK), run, record)
@@ -212,20 +212,20 @@ class HealthJudge:
         return outcomes
 
     async def _judge_crowd(self, due: Sequence[WorkerHealth]) -> dict[WorkerKey, CheckOutcome]:
-        """Write the rules' tickets of a crowd, many in one transaction: where they bind, or judge anyway."""
+        """Write the rules' tickets of a crowd, many per transaction, where they bind or the rules judge."""
         judging = self._model.answering
         keys = [h.key for h in due if judging == RULES or policy.binding(_reason(h).severity)]
         return await self._write_in_batches(keys, "too many at once for the model")
 
     async def _write_in_batches(self, keys: Sequence[WorkerKey], why: str) -> dict[WorkerKey, CheckOutcome]:
-        """Write the rules' tickets about these workers; return what came of each that could be written."""
+        """Write the rules' tickets about these workers; return the outcome of each that was written."""
         note = "" if self._model.answering == RULES else f" Written by the rules: {why}."
         outcomes: dict[WorkerKey, CheckOutcome] = {}
         for first in range(0, len(keys), _BATCH):
             try:
                 outcomes |= await self._write_rules_tickets(keys[first : first + _BATCH], note)
             except Exception:
-                _log.exception("tickets could not be written by the rules; they are judged one by one")
+                _log.exception("cannot write the rules' tickets of a crowd, judging its workers one by one")
                 break
             await asyncio.sleep(0)
         return outcomes
@@ -233,7 +233,7 @@ class HealthJudge:
     async def _write_rules_tickets(
         self, keys: Sequence[WorkerKey], note: str
     ) -> dict[WorkerKey, CheckOutcome]:
-        """Write the rules' tickets about these workers in one transaction; return what came of each."""
+        """Write the rules' tickets about these workers in one transaction; return the outcome of each."""
         now = self._clock()
         trace_id, span_id = ids_of(get_current_span())
         reports: list[tuple[Report, dict[str, Any]]] = []
@@ -261,11 +261,11 @@ class HealthJudge:
             self._metrics.checked(outcome, now)
         return outcomes
 
-    async def _go_past(self) -> None:
-        """Write the rules' ticket where they bind and a model, slow or busy, has not come to it in time."""
+    async def _bypass(self) -> None:
+        """Write the rules' ticket where they bind and the model has not judged a worker in time."""
         limit = self._settings.judge.bypass_seconds
         while True:
-            await self._desk.sleep(limit / _LOOKS)
+            await self._desk.sleep(limit / _CHECKS_PER_BYPASS)
             now = self._clock()
             for key in self._woken:
                 self._waiting.setdefault(key, now)
@@ -276,19 +276,19 @@ class HealthJudge:
                 if health is None or not self.wants(health):
                     continue
                 try:
-                    await self._hold_floor(health, f"did not come to it within {limit:g} s")
+                    await self._hold_floor(health, f"did not judge it within {limit:g} s")
                 except Exception:
-                    _log.exception("no ticket could be written about %s; tried again", key[0])
+                    _log.exception("cannot write a ticket about %s, retrying", key[0])
 
-    async def _write_down(self, record: CheckRecord, outcomes: dict[WorkerKey, CheckOutcome]) -> None:
-        """Leave one line of record, and what was seen for the next check; neither may end the judging."""
+    async def _record_check(self, record: CheckRecord, outcomes: dict[WorkerKey, CheckOutcome]) -> None:
+        """Publish the record and save the trends; a failure of either does not stop the judging."""
         event = record.event(
             outcomes, self._clock(), graph_id=JUDGE_GRAPH, model=self._model.answering, prompt=self._prompt.id
         )
         try:
             await self._publish(event)
         except Exception:
-            _log.exception("a check could not be recorded; what it decided stands")
+            _log.exception("cannot record a check; its decisions stand")
         if not self._trends.changed:
             return
         rows = self._trends.dump()
@@ -296,10 +296,10 @@ class HealthJudge:
             await self._disk.run(lambda: Trends.save(self._trend_file, rows))
         except OSError as error:
             self._trends.changed = True
-            _log.error("what the judge saw cannot be kept for after a restart: %s", error)
+            _log.error("cannot save the judge's trends: %s", error)
 
     async def _count_standing(self, standing: Sequence[WorkerKey], record: CheckRecord) -> bool:
-        """Count once more each condition that has a ticket and still stands; no model is asked."""
+        """Count each condition that has a ticket and still holds, without a model call."""
         counted = False
         for first in range(0, len(standing), _BATCH):
             now = self._clock()
@@ -317,7 +317,7 @@ class HealthJudge:
             try:
                 raised = await self._tickets.raise_tickets([report for report, _ in reports])
             except Exception:
-                _log.exception("%d tickets could not be counted", len(reports))
+                _log.exception("cannot count %d tickets", len(reports))
                 continue
             for (report, summary), one in zip(reports, raised, strict=True):
                 if one is not None:
@@ -333,7 +333,7 @@ class HealthJudge:
         self._has_raised, self._rejections = False, []
         health, summary = self._case.health, self._case.summary()
         if health is None or summary is None or not self.wants(health):
-            # While others were judged it has recovered, or the rules have spoken for it.
+            # While others were judged it recovered, or the rules wrote its ticket.
             return "healthy" if self._coverage.ticket_of(key) is None else "ticket"
         self._answers.asked(health, self._clock())
         vitals = health.vitals
@@ -350,10 +350,10 @@ class HealthJudge:
         ) as span:
             try:
                 result = await run(self._message(health, summary, reason))
-                record.asked(result)
+                record.add_cost(result)
                 outcome, explanation = await self._conclude(result)
             except Exception as error:
-                _log.exception("the check of %s came to nothing; the next tick tries again", vitals.agent_id)
+                _log.exception("the check of %s failed, retrying at the next tick", vitals.agent_id)
                 outcome, explanation = "unknown", f"{type(error).__name__}: {error}"
                 await self._without_model(explanation)
             _record(span, outcome, explanation)
@@ -362,17 +362,17 @@ class HealthJudge:
         return outcome
 
     async def _without_model(self, fault: str) -> None:
-        """Write the rules' ticket where they bind: that asking failed is no reason to keep still."""
+        """Write the rules' ticket where they bind, although the model call failed."""
         health = self._case.health
         if self._has_raised or health is None:
             return
         try:
             await self._hold_floor(health, f"could not be asked ({fault})")
         except Exception:
-            _log.exception("no ticket could be written about %s; it is tried again", health.vitals.agent_id)
+            _log.exception("cannot write a ticket about %s, retrying", health.vitals.agent_id)
 
     async def _conclude(self, result: NodeResult) -> tuple[CheckOutcome, str]:
-        """Say what a run of the model came to, and hold it to the rules' floor."""
+        """Return the outcome of a run of the model, held to the rules' floor."""
         verdict = str(result.outputs.get("health_verdict", ""))
         if self._has_raised:
             return "ticket", verdict or "ticket written"
@@ -388,7 +388,7 @@ class HealthJudge:
         return ("healthy", verdict) if answered else ("unknown", f"the model {said}")
 
     async def _hold_floor(self, health: WorkerHealth, said: str) -> bool:
-        """Write the rules' ticket where they bind and nobody wrote one."""
+        """Write the rules' ticket where they bind and there is none; return whether it was written."""
         finding = reason_for_ticket(health)
         if finding is None or not policy.binding(finding.severity) or self._coverage.covers(health, finding):
             return False

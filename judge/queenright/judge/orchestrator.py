@@ -1,8 +1,8 @@
 """
-The queen as the orchestrator: she decides what becomes of a worker that no nudge has helped.
+The queen as the orchestrator: she decides escalations of workers that nudges did not help.
 
-It is a second entry point of her graph. A model that fails is asked again until the escalation's deadline,
-and then the deadline has the word: no answer is no decision.
+This is a second entry point of her graph. A model that fails is retried until the escalation's deadline;
+after that, the deadline's default applies: no answer is no decision.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ _REMEMBERED: Final = 10_000
 _UNDECIDED: Final = "undecided"
 
 Decide = Callable[..., Awaitable[object]]
-"""``decide(escalation_id, decision, by=..., reason=..., more_time_seconds=...)``: carries a decision out."""
+"""``decide(escalation_id, decision, by=..., reason=..., more_time_seconds=...)`` carries out a decision."""
 
 
 class _Open(NamedTuple):
-    """An escalation without a decision, and (trace id, span id) of what led to it."""
+    """An undecided escalation, and the (trace id, span id) that led to it."""
 
     escalation: Escalation
     trace: tuple[str, str]
 
 
-class _Given(NamedTuple):
-    """How much more time a worker has had since its last progress."""
+class _ExtraTime(NamedTuple):
+    """The extra time that a worker has had since its last progress."""
 
     progress: float | None
     times: int = 0
@@ -63,7 +63,7 @@ class _Given(NamedTuple):
 
 
 class DecideArguments(BaseModel):
-    """What becomes of the worker."""
+    """What happens to the worker."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -105,7 +105,7 @@ class Orchestrator:
         self._current: Escalation | None = None
         self._outcome = _UNDECIDED
         self._usual_seconds = desk.settings.intervention.escalation.more_time_seconds
-        self._given: OrderedDict[Target, _Given] = OrderedDict()
+        self._extra_time: OrderedDict[Target, _ExtraTime] = OrderedDict()
 
     def node(self) -> NodeSpec:
         """Return the node that decides."""
@@ -131,13 +131,13 @@ class Orchestrator:
         """Return the orchestrator's tools."""
         return [
             self._case.tool(),
-            Tool(DECIDE, "Decide what becomes of the worker.", DecideArguments, self._decide_as_asked),
+            Tool(DECIDE, "Decide what becomes of the worker.", DecideArguments, self._decide_by_model),
         ]
 
-    # -- what is asked --------------------------------------------------------------------------
+    # -- escalations ----------------------------------------------------------------------------
 
     def handle_event(self, event: AgentEvent) -> None:
-        """Take note of an escalation that was triggered, or that somebody has decided."""
+        """Expect an escalation that was triggered; forget one that was decided."""
         if event.type is EventType.ESCALATION_DECIDED:
             self._forget(str(event.data["escalation_id"]))
             return
@@ -158,7 +158,7 @@ class Orchestrator:
         )
 
     def expect(self, escalation: Escalation, trace: tuple[str, str] = ("", "")) -> None:
-        """Keep an escalation until it is decided or its deadline is past, and try again where a try fails."""
+        """Keep an escalation until it is decided or past its deadline; retry failed tries."""
         key = escalation.escalation_id
         self._open[key] = _Open(escalation, trace)
         self._queued.add(key)
@@ -168,14 +168,14 @@ class Orchestrator:
             watch.add_done_callback(lambda _: self._watches.pop(key, None))
 
     async def stop(self) -> None:
-        """Try no more; what is undecided is in the store, and handed here again at the next start."""
+        """Stop retrying. Undecided escalations are in the store and resume after the next start."""
         watches = list(self._watches.values())
         for watch in watches:
             watch.cancel()
         await asyncio.gather(*watches, return_exceptions=True)
 
     async def receive(self, trigger: Trigger, run: RunNode) -> str:
-        """Decide the escalation that a trigger brought. This is the entry point ``escalation_receiver``."""
+        """Decide the escalation of a trigger. The entry point ``escalation_receiver``."""
         key = _escalation_id(trigger)
         try:
             found = self._open.get(key)
@@ -212,7 +212,7 @@ class Orchestrator:
     async def _answer_or_ask(
         self, escalation: Escalation, summary: dict[str, Any] | None, run: RunNode
     ) -> None:
-        """Decide what needs no thought; else ask the model."""
+        """Decide by rule if the worker is out of trouble; else ask the model."""
         asked = self._asked(escalation, summary)
         if summary is not None and policy.relieved(asked, summary) is not None:
             try:
@@ -228,7 +228,7 @@ class Orchestrator:
 
     # -- the decision ---------------------------------------------------------------------------
 
-    async def _decide_as_asked(self, given: DecideArguments) -> str:
+    async def _decide_by_model(self, given: DecideArguments) -> str:
         escalation = self._checked(given.escalation_id)
         if given.decision not in escalation.options:
             raise ToolError(
@@ -247,7 +247,7 @@ class Orchestrator:
         return f"decided: {held.decision}"
 
     def _checked(self, escalation_id: str) -> Escalation:
-        """Return the escalation a tool call is about, if it may be decided."""
+        """Return the escalation of a tool call, if it may be decided."""
         current = self._current
         if current is None or escalation_id != current.escalation_id:
             raise ToolError(
@@ -258,7 +258,7 @@ class Orchestrator:
         return current
 
     async def _carry_out(self, escalation: Escalation, held: policy.Answer) -> None:
-        """Have a decision carried out; one that comes too late, or is refused, is a ``ToolError``."""
+        """Carry out a decision; raises ``ToolError`` if it is late or refused."""
         key = escalation.escalation_id
         seconds = held.more_time_seconds
         try:
@@ -272,8 +272,8 @@ class Orchestrator:
         self._forget(key)
 
     def _asked(self, escalation: Escalation, summary: dict[str, Any] | None) -> dict[str, Any]:
-        """Return the question as JSON values: what a model is shown, and the rules go by."""
-        given = self._given_to(escalation, summary)
+        """Return the escalation as JSON values, for the model and the rules."""
+        given = self._extra_time_of(escalation, summary)
         return {
             "escalation_id": escalation.escalation_id,
             "agent_id": escalation.agent_id,
@@ -289,27 +289,29 @@ class Orchestrator:
             "context": escalation.context,
         }
 
-    # -- how often more time was given ----------------------------------------------------------
+    # -- extra time -----------------------------------------------------------------------------
 
-    def _given_to(self, escalation: Escalation, summary: dict[str, Any] | None) -> _Given:
-        given = self._given.get(escalation.target, _Given(None))
+    def _extra_time_of(self, escalation: Escalation, summary: dict[str, Any] | None) -> _ExtraTime:
+        given = self._extra_time.get(escalation.target, _ExtraTime(None))
         got_further = summary is not None and summary["last_progress"] != given.progress
-        return _Given(None) if got_further else given
+        return _ExtraTime(None) if got_further else given
 
     def _count(self, escalation: Escalation, summary: dict[str, Any] | None, seconds: float) -> None:
         if summary is not None and policy.relieved(self._asked(escalation, summary), summary) is not None:
-            return  # it needs no time to come back: it is back
-        given = self._given_to(escalation, summary)
+            return  # the worker is out of trouble and needs no extra time
+        given = self._extra_time_of(escalation, summary)
         progress = given.progress if summary is None else summary["last_progress"]
-        self._given[escalation.target] = _Given(progress, given.times + 1, given.minutes + seconds / 60)
-        self._given.move_to_end(escalation.target)
-        while len(self._given) > _REMEMBERED:
-            self._given.popitem(last=False)
+        self._extra_time[escalation.target] = _ExtraTime(
+            progress, given.times + 1, given.minutes + seconds / 60
+        )
+        self._extra_time.move_to_end(escalation.target)
+        while len(self._extra_time) > _REMEMBERED:
+            self._extra_time.popitem(last=False)
 
-    # -- another try ----------------------------------------------------------------------------
+    # -- retries --------------------------------------------------------------------------------
 
     async def _watch(self, escalation: Escalation) -> None:
-        """Have a failed try made again, after ever longer pauses; past the deadline, give it up."""
+        """Retry after growing pauses; give up at the deadline."""
         key, pause = escalation.escalation_id, _FIRST_PAUSE
         while (left := escalation.deadline - self._clock()) > 0:
             await self._desk.sleep(min(pause, left))

@@ -1,4 +1,4 @@
-"""The queen: a node that triages every ticket, and the clock that goes past her if she does not answer."""
+"""The queen: a node that triages every ticket, and a bypass for tickets that she does not answer in time."""
 
 from __future__ import annotations
 
@@ -41,31 +41,31 @@ QUEEN_GRAPH: Final = "queen"
 TICKET_RECEIVER: Final = "ticket_receiver"
 TRIAGE_NODE: Final = "ticket_triage"
 
-_WAITS: Final = "kept: its worker has begun a new life; it is looked at again when that is past its start"
+_WAITS: Final = "kept: its worker has restarted; it is triaged again after the start grace"
 
 _SETTLES: Final = 5.0
-"""Seconds after a start grace until the monitor has surely said what it saw in it."""
+"""Seconds after a start grace until the monitor has published its findings."""
 
 _FIRST_PAUSE: Final = 1.0
 _TRIES: Final = 4
 """
-A triage that failed is tried again after pauses of a second and more, none longer than this part of the
-bypass time: a model that fails at once is soon replaced by the rules.
+A failed triage is retried after pauses that start at a second and never exceed this fraction of the bypass
+time: a model that fails at once is soon replaced by the rules.
 """
 
 
 _CROWD: Final = 20
-"""If more tickets than this wait, the rules pass them on: no model decides on so many in a minute."""
+"""If more tickets than this wait, the rules decide: a model is too slow."""
 
 _BATCH: Final = 50
-"""Tickets that one transaction passes on; others have the loop between two."""
+"""Tickets that one transaction decides; the loop gets a turn between two."""
 
 _MAX_WAITING: Final = 1_000_000
-"""No ticket is refused triage: after a restart in a crowd there are as many as it has workers."""
+"""Every ticket is triaged: after a restart there may be one for each worker."""
 
 
 class DismissArguments(BaseModel):
-    """Why the operator is not told."""
+    """Why the operator is not notified."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -75,7 +75,7 @@ class DismissArguments(BaseModel):
 
 @dataclass(slots=True)
 class _Deadline:
-    """When a ticket that waits is looked at next, and from when on the rules may pass it on."""
+    """When a waiting ticket is checked next, and from when on the rules may decide it."""
 
     at: float
     bypass_at: float
@@ -156,10 +156,10 @@ class Queen:
         ]
 
     def expect(self, ticket_id: str) -> None:
-        """Start the bypass time of a ticket that has arrived, if it waits to be triaged."""
+        """Start the bypass time of a new ticket, if it waits for triage."""
         ticket = self._tickets.get(ticket_id)
         if ticket is None or ticket.status is not TicketStatus.OPEN:
-            return  # one that got worse while an operator has it, or that has been triaged meanwhile
+            return  # it got worse while an operator has it, or was triaged meanwhile
         self._queued.add(ticket_id)
         arrived = self._arrived.setdefault(ticket_id, self._clock())
         if ticket_id not in self._deadlines:
@@ -169,7 +169,7 @@ class Queen:
             )
 
     async def stop(self) -> None:
-        """End the clock; tickets not triaged are still open, and are found at the next start."""
+        """Stop the bypass timer. Untriaged tickets stay open and are triaged after the next start."""
         self._deadlines.clear()
         self._checks.clear()
         if self._timer is not None:
@@ -177,45 +177,45 @@ class Queen:
             await asyncio.gather(self._timer, return_exceptions=True)
 
     async def receive(self, trigger: Trigger, run: RunNode) -> str:
-        """Triage the ticket that a trigger brought. This is the entry point ``ticket_receiver``."""
+        """Triage the ticket of a trigger. The entry point ``ticket_receiver``."""
         ticket_id = _ticket_id(trigger)
         try:
             if len(self._queued) - len(self._left_to_model) > _CROWD:
                 await self._triage_crowd()
             ticket = self._tickets.get(ticket_id)
-            if ticket is not None and _is_told(ticket) and _is_changed(trigger, ticket):
+            if ticket is not None and _is_notified(ticket) and _is_changed(trigger, ticket):
                 await self._intervene(ticket, _analysis(ticket), ticket.severity, by="rules")
                 return "intervene"
             if ticket is None or ticket.status is not TicketStatus.OPEN:
                 return "nothing to decide"
             return await self._triage(ticket, run)
         finally:
-            self._done_with(ticket_id)
+            self._finish(ticket_id)
 
-    def _done_with(self, ticket_id: str) -> None:
+    def _finish(self, ticket_id: str) -> None:
         self._queued.discard(ticket_id)
         self._left_to_model.discard(ticket_id)
         self._settle(ticket_id)
 
     async def _triage_crowd(self) -> None:
-        """Pass on what waits and the rules would pass on, many tickets in one transaction."""
+        """Let the rules decide the waiting tickets that they would pass on, many per transaction."""
         waiting = sorted(self._queued - self._left_to_model)
         for first in range(0, len(waiting), _BATCH):
             batch = waiting[first : first + _BATCH]
             try:
-                await self._pass_on_all([one for id_ in batch if (one := self._by_rules(id_)) is not None])
+                await self._decide_all([one for id_ in batch if (one := self._by_rules(id_)) is not None])
             except Exception:
-                _log.exception("tickets of a crowd could not be passed on; they are triaged one by one")
+                _log.exception("cannot pass on the tickets of a crowd, triaging them one by one")
             for ticket_id in batch:
                 ticket = self._tickets.get(ticket_id)
                 if ticket is not None and ticket.status is TicketStatus.OPEN:
                     self._left_to_model.add(ticket_id)
                 else:
-                    self._done_with(ticket_id)
+                    self._finish(ticket_id)
             await asyncio.sleep(0)
 
     def _by_rules(self, ticket_id: str) -> Decision | None:
-        """Return how the rules pass a ticket on; None where they do not, or a model has the word."""
+        """Return the rules' decision to pass a ticket on; None if they do not, or the model decides."""
         ticket = self._tickets.get(ticket_id)
         if ticket is None or ticket.status is not TicketStatus.OPEN:
             return None
@@ -232,7 +232,7 @@ class Queen:
         text = f"{decided.text} Too many tickets wait for the queen; it comes to you as the rules see it."
         return Decision(ticket_id, text, decided.urgency, by="rules", untriaged=True, model=RULES)
 
-    async def _pass_on_all(self, decisions: Sequence[Decision]) -> None:
+    async def _decide_all(self, decisions: Sequence[Decision]) -> None:
         if decisions:
             changed = await self._tickets.intervene_all(
                 decisions, graph_id=QUEEN_GRAPH, stream_id=f"{QUEEN_GRAPH}::{TICKET_RECEIVER}"
@@ -254,13 +254,13 @@ class Queen:
         ) as span:
             try:
                 if self._starting(ticket):
-                    _log.info("ticket %s waits: its worker has begun a new life", ticket.ticket_id)
+                    _log.info("ticket %s waits: its worker has restarted", ticket.ticket_id)
                 elif self._recovered():
                     await self._dismiss_recovered(ticket)
                 else:
                     result = await run(triage_message(_fields(ticket), self._case.summary()))
                     if self._undecided(ticket):
-                        await self._go_on_undecided(ticket, result)
+                        await self._handle_no_decision(ticket, result)
             finally:
                 self._current = None
             after = self._tickets.get(ticket.ticket_id)
@@ -268,19 +268,19 @@ class Queen:
             span.set_attribute(names.TRIAGE_DECISION, decision)
         return decision
 
-    async def _go_on_undecided(self, ticket: EscalationTicket, result: NodeResult) -> None:
-        """Pass on at once what binds and got an answer that is none: the same question would get the same."""
+    async def _handle_no_decision(self, ticket: EscalationTicket, result: NodeResult) -> None:
+        """Pass a binding ticket on at once if the model answered without a decision: it would do so again."""
         why = result.error or "it ended without a decision"
         _log.warning("triage of ticket %s gave no decision: %s", ticket.ticket_id, why)
         if result.outcome == "no_answer" or self._starting(ticket):
-            return  # it is tried again
+            return  # retried later
         self._model.count_invalid(why)
         if not policy.binding(ticket.severity) or not self._holds(ticket, self._summary(ticket)):
             return
         try:
             await self._pass_on([ticket], "The queen's model gave no valid decision")
         except Exception:
-            _log.exception("ticket %s could not be passed on untriaged; trying again", ticket.ticket_id)
+            _log.exception("cannot pass on ticket %s untriaged, retrying", ticket.ticket_id)
 
     # -- the queen's tools ----------------------------------------------------------------------
 
@@ -311,12 +311,12 @@ class Queen:
         return f"overruled: {ticket.severity.value}, and the condition still holds; the operator is told"
 
     def _checked(self, ticket_id: str) -> EscalationTicket:
-        """Return the ticket a tool call is about, if it may be decided on."""
+        """Return the ticket of a tool call, if it may be decided."""
         about = self._current.ticket_id if self._current is not None else ""
         return open_ticket(self._tickets, ticket_id, about=about)
 
     def _starting(self, ticket: EscalationTicket) -> bool:
-        """Return whether the worker has begun another life since, of which nothing can be said yet."""
+        """Return whether the worker has restarted since the ticket and is in its start grace."""
         health = self._monitor.get(ticket.worker_agent_id, ticket.worker_session_id)
         if health is None or health.vitals.ended or health.vitals.incarnation_id == ticket.incarnation_id:
             return False
@@ -326,11 +326,11 @@ class Queen:
         return self._desk.summary((ticket.worker_agent_id, ticket.worker_session_id))
 
     def _holds(self, ticket: EscalationTicket, summary: dict[str, Any] | None) -> bool:
-        """Return whether nothing is known that speaks against telling the operator at once."""
+        """Return whether nothing known speaks against notifying the operator at once."""
         return summary is None or not (self._starting(ticket) or policy.condition_gone(summary))
 
     def _recovered(self) -> bool:
-        # A worker that is known no more (after a restart) is not one that has recovered.
+        # An unknown worker (after a restart) has not recovered.
         summary = self._case.summary()
         return summary is not None and policy.condition_gone(summary)
 
@@ -354,7 +354,7 @@ class Queen:
         self._count(ticket.ticket_id, "intervene")
 
     async def _dismiss_recovered(self, ticket: EscalationTicket) -> None:
-        # The service must know of the recovery first: it lets nobody dismiss what holds.
+        # The ticket service must know of the recovery first: it rejects dismissing what still holds.
         health = self._case.health
         if health is not None:
             await self._tickets.observe(health)
@@ -372,10 +372,10 @@ class Queen:
         now = self._clock()
         self._desk.metrics.triaged(decision, now - self._arrived.get(ticket_id, now))
 
-    # -- the clock that goes past her -----------------------------------------------------------
+    # -- bypass ---------------------------------------------------------------------------------
 
     def _check_at(self, ticket_id: str, deadline: _Deadline) -> None:
-        """Look at a ticket at its deadline: one timer sleeps until the first of all."""
+        """Check a ticket at its deadline; one timer sleeps until the earliest."""
         self._deadlines[ticket_id] = deadline
         heappush(self._checks, (deadline.at, ticket_id))
         if deadline.at < self._wakes_at:
@@ -388,11 +388,11 @@ class Queen:
         while self._checks:
             self._wakes_at = self._checks[0][0]
             await self._desk.sleep(max(0.0, self._wakes_at - self._clock()))
-            self._wakes_at = -math.inf  # nobody need wake it before it has looked at the heap again
+            self._wakes_at = -math.inf  # awake: it reads the heap again before it sleeps
             try:
                 await self._check_due()
             except Exception:
-                _log.exception("tickets that wait for triage could not be looked at")
+                _log.exception("cannot check the tickets that wait for triage")
         self._wakes_at = math.inf
 
     async def _check_due(self) -> None:
@@ -407,7 +407,7 @@ class Queen:
             await asyncio.sleep(0)
 
     async def _check(self, ticket_ids: Sequence[str]) -> None:
-        """Try failed triages again, ever later; past the bypass time, tell the operator of what binds."""
+        """Retry failed triages; past the bypass time, pass binding tickets on to the operator."""
         waiting = [one for id_ in ticket_ids if (one := self._tickets.get(id_)) is not None]
         late = [
             ticket
@@ -421,12 +421,12 @@ class Queen:
         try:
             await self._pass_on(late, f"The queen has not triaged this within {self._timeout:g} s")
         except Exception:
-            _log.exception("%d tickets could not be passed on untriaged; trying again", len(late))
+            _log.exception("cannot pass on %d tickets untriaged, retrying", len(late))
         for ticket_id in ticket_ids:
-            self._try_again(ticket_id)
+            self._request_retry(ticket_id)
 
-    def _try_again(self, ticket_id: str) -> None:
-        """Ask for another triage of a ticket that still waits."""
+    def _request_retry(self, ticket_id: str) -> None:
+        """Request another triage of a ticket that still waits."""
         deadline, ticket = self._deadlines.get(ticket_id), self._tickets.get(ticket_id)
         if deadline is None or ticket is None or ticket.status is not TicketStatus.OPEN:
             self._deadlines.pop(ticket_id, None)
@@ -440,8 +440,8 @@ class Queen:
             self._retry(ticket_id)
 
     async def _pass_on(self, tickets: Sequence[EscalationTicket], why: str) -> None:
-        """Tell the operator of tickets without the queen's word."""
-        await self._pass_on_all(
+        """Notify the operator of tickets that the queen has not decided."""
+        await self._decide_all(
             [
                 Decision(
                     ticket.ticket_id,
@@ -462,7 +462,7 @@ class Queen:
         return now is not None and now.status is TicketStatus.OPEN
 
     def _settle(self, ticket_id: str) -> None:
-        """Forget a ticket that has been decided on."""
+        """Forget a ticket that has been decided."""
         ticket = self._tickets.get(ticket_id)
         if ticket is not None and ticket.status is TicketStatus.OPEN:
             return
@@ -476,17 +476,17 @@ def _ticket_id(trigger: Trigger) -> str:
     return str(trigger.input_data["ticket_id"])
 
 
-def _is_told(ticket: EscalationTicket) -> bool:
+def _is_notified(ticket: EscalationTicket) -> bool:
     return ticket.status in (TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED)
 
 
 def _is_changed(trigger: Trigger, ticket: EscalationTicket) -> bool:
-    """Return whether a ticket that people were told of says something else now; of several changes, once."""
+    """Return whether a notified ticket has changed since it was triaged; of several changes, once."""
     event = trigger.event
     if event is None or event.data.get("change") not in ("rose", "renewed"):
         return False
     if event.data["change"] == "rose" and ticket.words_severity is not ticket.severity:
-        return False  # its words have not followed yet
+        return False  # its texts are not updated yet
     return ticket.urgency != ticket.severity.value or (ticket.triaged_at or 0.0) < event.time
 
 

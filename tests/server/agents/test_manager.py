@@ -177,7 +177,7 @@ async def test_a_server_that_does_not_answer_holds_up_nobody_else(tmp_path: Path
     assert not joining.done()
 
     up.set()
-    with pytest.raises(LoadTimeoutError, match=r"'slow' has not started within 60 s; its MCP servers \(x\)"):
+    with pytest.raises(LoadTimeoutError, match=r"'slow' has not started within 60 s; .* MCP servers \(x\)"):
         await loading
     with pytest.raises(LoadTimeoutError, match="has not started"):
         await joining

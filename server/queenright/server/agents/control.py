@@ -1,4 +1,4 @@
-"""Control and recovery of the workers that are agents loaded here: each is asked of its own runtime."""
+"""Control and recovery of loaded agents: each request goes to the agent's own runtime."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ Runtimes = Callable[[], Iterable[AgentRuntime]]
 
 class LoadedControl:
     """
-    The ``WorkerControl`` of all agents that are loaded.
+    The ``WorkerControl`` of all loaded agents.
 
     Args:
-        runtimes: What they run on.
+        runtimes: Returns their runtimes.
     """
 
     def __init__(self, runtimes: Runtimes) -> None:
         self._runtimes = runtimes
 
     def reaches(self, target: Target) -> bool:
-        """Return whether one of them is this worker, or was in this session."""
+        """Return whether a loaded agent is this worker, or was in this session."""
         return self._of(target) is not None
 
     async def nudge(
         self, target: Target, message: str, *, instruction_id: str, expires_at: float
     ) -> Delivery:
-        """Leave the nodes that are talking with a model a note; raises ``WorkerUnreachableError``."""
+        """Leave a message for the nodes that talk with a model; raises ``WorkerUnreachableError``."""
         return await self._control(target).nudge(
             target, message, instruction_id=instruction_id, expires_at=expires_at
         )
@@ -57,21 +57,21 @@ class LoadedControl:
 
 class LoadedRespawner:
     """
-    The ``Respawner`` of all agents that are loaded.
+    The ``Respawner`` of all loaded agents.
 
     Args:
-        runtimes: What they run on.
+        runtimes: Returns their runtimes.
     """
 
     def __init__(self, runtimes: Runtimes) -> None:
         self._runtimes = runtimes
 
     def reaches(self, target: Target) -> bool:
-        """Return whether one of them is this worker and has its session on the disk."""
+        """Return whether a loaded agent is this worker and has its session on disk."""
         return self._of(target) is not None
 
     async def chain(self, target: Target) -> Sequence[CheckpointRef]:
-        """Return the checkpoints of the run that was interrupted; raises ``RespawnRefusedError``."""
+        """Return the checkpoints of the interrupted run; raises ``RespawnRefusedError``."""
         return await self._respawner(target).chain(target)
 
     async def respawn(
@@ -85,7 +85,7 @@ class LoadedRespawner:
         repeatable: bool,
         may_start_over: bool,
     ) -> Respawned:
-        """Take up the run in its session; raises ``RespawnRefusedError``."""
+        """Resume the run in its session; raises ``RespawnRefusedError``."""
         return await self._respawner(target).respawn(
             target,
             checkpoint,
