@@ -81,7 +81,7 @@ async def test_approval_request_is_told_anew_with_its_deadline_in_the_title(runn
     assert now.annotations["summary"].endswith(f"Approve or deny its termination until {then}.")
 
     requests = OperatorRequests(
-        service.store,
+        store=service.store,
         tickets=service.tickets,
         monitor=service.monitor,
         ledger=service.interventions.ledger,

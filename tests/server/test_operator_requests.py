@@ -38,7 +38,7 @@ def times_brought_up(service: Service) -> int:
 
 def requests_of(service: Service) -> OperatorRequests:
     return OperatorRequests(
-        service.store,
+        store=service.store,
         tickets=service.tickets,
         monitor=service.monitor,
         ledger=service.interventions.ledger,

@@ -173,7 +173,7 @@ def _build(
         settings,
         monitor=monitor,
         runtime=runtime,
-        loaded_runtimes=agents.runtimes,
+        runtimes=lambda: [runtime, *agents.runtimes()],
         breakers=breakers,
         on_approval=ticket_notifications.write_approval,
         publish=bus.fan_out,
@@ -201,7 +201,7 @@ def _build(
     # What people and models ask for.
     interventions = remediation.interventions
     operator_requests = OperatorRequests(
-        store,
+        store=store,
         tickets=tickets,
         monitor=monitor,
         ledger=interventions.ledger,

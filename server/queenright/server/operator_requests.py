@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
+from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import Connection
@@ -158,47 +159,30 @@ def _undecided(ladder: Ladder) -> OperatorRequest:
     )
 
 
+@dataclass(kw_only=True, eq=False)
 class OperatorRequests:
-    """
-    Puts requests to the operator on tickets. Belongs to one event loop.
+    """Puts requests to the operator on tickets. Belongs to one event loop."""
 
-    Args:
-        store: Holds escalations, interventions and approvals.
-        tickets: The tickets.
-        monitor: The workers' health.
-        ledger: The state of interventions.
-        settings: Which decisions are left to people.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        *,
-        tickets: TicketService,
-        monitor: HealthMonitor,
-        ledger: Ledger,
-        settings: InterventionSettings,
-    ) -> None:
-        self._store = store
-        self._tickets = tickets
-        self._monitor = monitor
-        self._ledger = ledger
-        self._settings = settings
+    store: Store
+    tickets: TicketService
+    monitor: HealthMonitor
+    ledger: Ledger
+    settings: InterventionSettings
 
     async def load(self) -> None:
         """Send the requests that a restart interrupted; a request that was sent is not sent again."""
-        for key, ladder in list(self._ledger.ladders.items()):
+        for key, ladder in list(self.ledger.ladders.items()):
             if ladder.level in (Level.ESCALATED, Level.HUMAN):
                 await self._send(key)
-        pending = await self._store.read(lambda conn: read_approvals(conn, limit=_MOST, only_open=True))
+        pending = await self.store.read(lambda conn: read_approvals(conn, limit=_MOST, only_open=True))
         for approval in pending:
             if approval.asks:
-                await self._tickets.bring_up(approval.ticket_id, since=approval.created_at)
+                await self.tickets.bring_up(approval.ticket_id, since=approval.created_at)
 
     async def changed(self, event: AgentEvent) -> None:
         """Send the request that an event calls for, if any."""
         if event.type is EventType.TERMINATION_REQUESTED:
-            await self._tickets.bring_up(str(event.data["ticket_id"]), since=event.time)
+            await self.tickets.bring_up(str(event.data["ticket_id"]), since=event.time)
             return
         kind = event.data.get("kind", ActionKind.TERMINATE.value)
         if kind != ActionKind.TERMINATE.value:
@@ -206,30 +190,30 @@ class OperatorRequests:
         await self._send((event.agent_id, event.session_id))
 
     async def _send(self, key: WorkerKey) -> None:
-        request = await self._store.read(
-            lambda conn: find_request(conn, *key, self._settings, latest_about(conn, *key))
+        request = await self.store.read(
+            lambda conn: find_request(conn, *key, self.settings, latest_about(conn, *key))
         )
-        worker = self._monitor.get(*key)
+        worker = self.monitor.get(*key)
         if request is None or worker is None or worker.vitals.ended:
             return
         try:
             await self._raise_paging_ticket(worker)
         except TicketRejectedError as error:
-            ticket = self._tickets.open_for(*key)
+            ticket = self.tickets.open_for(*key)
             if ticket is None:
                 _log.warning("%r: %s (no ticket can carry this request: %s)", key[0], request.text, error)
                 return
-        ticket = self._tickets.open_for(*key)
+        ticket = self.tickets.open_for(*key)
         if ticket is None:
             return
         if ticket.status is TicketStatus.OPEN:
-            await self._tickets.intervene(ticket.ticket_id, request.text, "high", by="ladder")
+            await self.tickets.intervene(ticket.ticket_id, request.text, "high", by="ladder")
         else:
-            await self._tickets.bring_up(ticket.ticket_id, since=request.since)
+            await self.tickets.bring_up(ticket.ticket_id, since=request.since)
 
     async def _raise_paging_ticket(self, worker: WorkerHealth) -> None:
         """Make sure that the worker has a ticket that pages: only a person can act now."""
-        ticket = self._tickets.open_for(*worker.key)
+        ticket = self.tickets.open_for(*worker.key)
         if ticket is not None and ticket.severity.rank >= Severity.HIGH.rank:
             return
         found = reasons(worker)
@@ -243,4 +227,4 @@ class OperatorRequests:
             else "Check the worker, and decide.",
             evidence_snippet=redact(worker.vitals.evidence, EVIDENCE_LIMIT),
         )
-        await self._tickets.raise_ticket(worker, draft)
+        await self.tickets.raise_ticket(worker, draft)

@@ -14,6 +14,7 @@ from queenright.health.breakers.store import BreakerStore
 from queenright.health.findings import HealthState
 from queenright.health.interventions.approvals import Approvals
 from queenright.health.interventions.approvals import Change as ApprovalChange
+from queenright.health.interventions.control import WorkerControl
 from queenright.health.interventions.instructions import Instructions
 from queenright.health.interventions.permissions import Permissions
 from queenright.health.interventions.runtime_control import RuntimeControl
@@ -30,7 +31,7 @@ from queenright.instrumentation.identity import new_id
 from queenright.judge.queen_actions import WorkerActions
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.events import AgentEvent, Clock, EventType
-from queenright.server.agents.control import LoadedControl, LoadedRespawner, Runtimes
+from queenright.server.agents.control import EachRuntime, Runtimes
 from queenright.server.ops.secret_files import orchestrators_secret, respawners_secret
 from queenright.server.settings import Settings
 from queenright.server.webhooks.orchestrator import OrchestratorWebhook
@@ -55,8 +56,8 @@ class Remediation:
         store: Where interventions, instructions, approvals and recoveries are kept.
         settings: All settings.
         monitor: The workers' health.
-        runtime: Runs graphs inside the service.
-        loaded_runtimes: Returns the runtimes of the agents that are loaded now.
+        runtime: Runs judge and queen, and other graphs.
+        runtimes: Returns all runtimes that are in the service now, those of loaded agents included.
         breakers: The circuit breakers.
         on_approval: Is called in the transaction of every change of an approval request.
         publish: Is given events once they are durable (``EventBus.fan_out``).
@@ -73,7 +74,7 @@ class Remediation:
         *,
         monitor: HealthMonitor,
         runtime: AgentRuntime,
-        loaded_runtimes: Runtimes,
+        runtimes: Runtimes,
         breakers: BreakerStore,
         on_approval: ApprovalChange,
         publish: Callable[..., None],
@@ -87,19 +88,17 @@ class Remediation:
         self._clock = clock
         self._quiet_until = 0.0
         self._orchestrator_webhook = _open_orchestrator_webhook(settings)
-        own_respawner = RuntimeRespawner(runtime)
-        self._respawn_webhook = _open_respawn_webhook(settings, store, own_respawner)
+        self._respawn_webhook = _open_respawn_webhook(settings, store, RuntimeRespawner(runtime))
         self.stop_switch = EmergencyStop(store, clock=clock, publish=publish)
         self.storm = StormWatch(health.intervention.storm, ids=new_id)
         self.instructions = Instructions(store, clock=clock, withheld=self._reason_to_withhold)
-        respawners: list[Respawner] = [own_respawner, LoadedRespawner(loaded_runtimes)]
-        if self._respawn_webhook is not None:
-            respawners.append(self._respawn_webhook)
         self.recovery = RecoveryService(
             store,
             settings=health,
             monitor=monitor,
-            respawners=respawners,
+            respawners=EachRuntime[Respawner](
+                RuntimeRespawner, runtimes, () if self._respawn_webhook is None else (self._respawn_webhook,)
+            ),
             breakers=breakers.registry,
             clock=clock,
             publish=publish,
@@ -109,7 +108,7 @@ class Remediation:
             store,
             settings=health,
             monitor=monitor,
-            controls=[RuntimeControl(runtime), LoadedControl(loaded_runtimes), self.instructions],
+            controls=EachRuntime[WorkerControl](RuntimeControl, runtimes, (self.instructions,)),
             recovery=self.recovery,
             stop=self.stop_switch,
             storm=self.storm,

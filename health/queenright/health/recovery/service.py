@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from random import Random
 from typing import Final
@@ -68,7 +68,7 @@ class RecoveryService:
         store: Where tries and their events are kept.
         settings: The limits, the backoff, the watch.
         monitor: Knows how the workers are.
-        respawners: Who can start workers; the first that reaches one does.
+        respawners: Start workers; iterated for each try, and the first that reaches the worker is used.
         breakers: Gives the breaker before the recoveries of an agent; None: there is none.
         clock: Seconds since the epoch.
         ids: Makes ids.
@@ -84,7 +84,7 @@ class RecoveryService:
         *,
         settings: HealthSettings,
         monitor: HealthMonitor,
-        respawners: Sequence[Respawner],
+        respawners: Iterable[Respawner],
         breakers: Breakers | None = None,
         clock: Clock,
         ids: Callable[[], str] = new_id,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -80,7 +80,7 @@ class Starter:
         self,
         *,
         monitor: HealthMonitor,
-        respawners: Sequence[Respawner],
+        respawners: Iterable[Respawner],
         breakers: Breakers | None,
         tolerance: float,
         sleep: Sleep,
