@@ -14,7 +14,7 @@ Runtimes = Callable[[], Iterable[AgentRuntime]]
 """Returns the runtimes that are in the service now."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EachRuntime(Generic[T]):
     """
     What reaches workers: made anew for each runtime at every iteration, then what reaches workers elsewhere.
