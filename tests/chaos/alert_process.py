@@ -24,8 +24,8 @@ from queenright.alerting import notification, outbox
 from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server import service as wiring
-from queenright.server.service import Service
+from queenright.server import ticket_notifications as wiring
+from queenright.server.build import build
 from queenright.server.settings import Settings
 
 POINTS = (
@@ -94,7 +94,7 @@ async def live(order: dict[str, Any], settings: Settings) -> None:
     """Work until killed, or until the world says that it is over."""
     ago = float(order["ago"])
     Reaper(order["point"], order["nth"]).watch()
-    service = Service(settings, clock=lambda: time.time() - ago)
+    service = await build(settings, clock=lambda: time.time() - ago)
     await service.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", order["port"], limit=1 << 24)
 
@@ -116,7 +116,7 @@ def _event(given: dict[str, Any]) -> AgentEvent:
 async def _warm() -> None:
     """Live once, in a folder of its own: what is only imported when it is needed is there for all lives."""
     with tempfile.TemporaryDirectory() as folder:
-        service = Service(Settings(storage=Path(folder)))
+        service = await build(Settings(storage=Path(folder)))
         await service.start()
         await service.stop()
     import httpx

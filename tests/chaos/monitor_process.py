@@ -19,6 +19,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -122,7 +123,6 @@ class Life:
             clock=clock,
             random=Random(1),
             publish=self.publish,
-            stop=lambda target, reason: self.acting.take_down(target, reason, by="recovery"),
         )
         self.acting = InterventionService(
             self.store,
@@ -137,6 +137,7 @@ class Life:
             sign=lambda event: event,
             orchestrator=self._orchestrate,
         )
+        self.recovery.connect(stop=partial(self.acting.take_down, by="recovery"))
 
     @staticmethod
     def _hand_over(conn: Connection, ticket: EscalationTicket) -> None:

@@ -108,7 +108,7 @@ async def test_what_the_queen_asks_for_is_allowed_or_not(
     await qr._transport.get_json(where, **life)
     ticket = running.service.tickets.get(ticket_of(running, agent))
     assert ticket is not None
-    await running.service.acting.hands.request_termination(ticket, "It loops.")
+    await running.service.remediation.queen_actions.request_termination(ticket, "It loops.")
     [asked] = [one async for one in qr.approvals.list(only_open=True)]
 
     if not allowed:

@@ -30,10 +30,10 @@ from queenright.judge.quoting import unquote
 from queenright.judge.rules import RulesModel
 from queenright.judge.settings import JudgeSettings
 from queenright.judge.stack.http import StackAddress, StackUnavailableError
-from queenright.judge.stack.job import Look, StackJudge
 from queenright.judge.stack.prometheus import Prometheus
 from queenright.judge.stack.tempo import Tempo
 from queenright.judge.stack.tools import QUERY_METRICS, CallLimit, stack_tools
+from queenright.judge.stack_job import Look, StackJudge
 from queenright.server.ops.programs import find_program
 from queenright.server.ops.sockets import free_port
 from queenright.server.up import Running

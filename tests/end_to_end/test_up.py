@@ -197,7 +197,7 @@ async def test_a_program_that_ends_by_itself_is_said_and_the_service_is_not_read
         [fault] = running.service.ready()
 
     assert ready == []
-    assert "Alertmanager has ended by itself" in fault
+    assert "Alertmanager exited by itself" in fault
     assert "restart `queenright up`" in fault
     assert any(fault in line for line in said)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from queenright.health.findings import FindingKind, HealthState, Severity
+from queenright.health.fleet import fleet_of
 from queenright.health.interventions.ladder import Standing, next_step
 from queenright.health.monitor import ENDED_KEPT, ENDED_KEPT_SECONDS, HealthMonitor
 from queenright.health.settings import HealthSettings
@@ -337,7 +338,8 @@ def test_a_conversation_with_its_user_needs_no_tool_call() -> None:
 
 def test_a_deadline_is_met_without_polling() -> None:
     delays: list[tuple[FindingKind, float]] = []
-    monitor = HealthMonitor(HealthSettings(), on_delay=lambda kind, seconds: delays.append((kind, seconds)))
+    monitor = HealthMonitor(HealthSettings())
+    monitor.connect(on_delay=lambda kind, seconds: delays.append((kind, seconds)))
     script = WorkerScript(monitor=monitor).start()
     script.step("CONTINUE", after=130)
 
@@ -709,7 +711,7 @@ def test_four_failed_runs_of_an_agent_in_a_row_are_failing_until_one_completes()
     assert finding.evidence == "5 runs of the agent have failed in a row"
     assert finding.since == runs[0].now
     assert (runs[3].health.standing, runs[4].health.standing) == (HealthState.FAILING, None)
-    assert monitor.aggregate().states[HealthState.FAILING] == 1
+    assert fleet_of(monitor.workers()).states[HealthState.FAILING] == 1
     assert running.state is HealthState.HEALTHY
 
     done = run(monitor, 7, EventType.EXECUTION_COMPLETED)
@@ -867,7 +869,7 @@ def test_one_worker_that_cannot_be_looked_at_hides_no_other() -> None:
 def test_a_worker_is_known_from_its_start_and_counted_until_its_end() -> None:
     """002 §11: monitors begin on spawn and end on termination; the view of all adds up."""
     monitor = HealthMonitor(HealthSettings())
-    assert monitor.aggregate().sessions == 0
+    assert fleet_of(monitor.workers()).sessions == 0
     well = WorkerScript(monitor=monitor, session="well").start()
     stuck = WorkerScript(monitor=monitor, session="stuck").start()
     asking = WorkerScript(monitor=monitor, agent="other", session="asking").start()
@@ -877,7 +879,7 @@ def test_a_worker_is_known_from_its_start_and_counted_until_its_end() -> None:
     stuck.silence(240)
     well.step("ACCEPT", after=240)
 
-    fleet = monitor.aggregate()
+    fleet = fleet_of(monitor.workers())
     assert fleet.sessions == 3
     assert {state.value: n for state, n in fleet.states.items() if n} == {"healthy": 2, "stuck": 1}
     assert {reason.value: n for reason, n in fleet.waiting.items()} == {"user_input": 1}

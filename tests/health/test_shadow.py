@@ -109,7 +109,9 @@ def test_a_finding_in_shadow_is_told_once_and_again_when_it_is_worse() -> None:
     def note(worker: WorkerKey, finding: Finding) -> None:
         told.append((worker, finding.kind, finding.severity))
 
-    script = WorkerScript(monitor=HealthMonitor(LOOP_IN_SHADOW, on_shadow=note)).start()
+    monitor = HealthMonitor(LOOP_IN_SHADOW)
+    monitor.connect(on_shadow=note)
+    script = WorkerScript(monitor=monitor).start()
     for _ in range(25):
         script.call()
     loops = [severity for worker, kind, severity in told if kind is FindingKind.DOOM_LOOP]

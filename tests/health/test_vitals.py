@@ -9,6 +9,7 @@ from queenright.health.limits import CutAnswers, Resource
 from queenright.health.settings import HealthSettings
 from queenright.health.summary import summarise
 from queenright.health.vital_facts import McpLoss, McpServer, OpenTool, Output, Refusal
+from queenright.health.vital_state import VitalState
 from queenright.health.vitals import SessionStatus, VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.runtime.events import EventType
@@ -385,7 +386,7 @@ def times_of(vitals: VitalSigns, slot: str) -> set[float]:
 def test_every_time_follows_the_clock(jump: float) -> None:
     """B23: clocks move with it, moments are at most now; a new slot is one of these, or holds no time."""
     vitals = VitalSigns("agent", "session", START, HealthSettings().loops)
-    kept = {slot for slot in VitalSigns.__slots__ if not isinstance(getattr(vitals, slot), str | int)}
+    kept = {slot for slot in VitalState.__slots__ if not isinstance(getattr(vitals, slot), str | int)}
     slots = kept - _NO_TIMES
     for slot in slots:
         setattr(vitals, slot, _WITH_TIMES.get(slot, START))

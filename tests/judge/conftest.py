@@ -16,7 +16,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket
-from queenright.judge.chat import DoneTo
+from queenright.judge.chat import ListInterventions
 from queenright.judge.judge_and_queen import JudgeAndQueen
 from queenright.judge.orchestrator import Decide
 from queenright.judge.queen_actions import QueenActions
@@ -106,9 +106,9 @@ class Hive:
         self.given_models = True
         """False: those that the settings name."""
         self.decide: Decide | None = None
-        self.hands: QueenActions | None = None
-        self.done_to: DoneTo | None = None
-        self.looks: Sequence[Tool] = ()
+        self.actions: QueenActions | None = None
+        self.list_interventions: ListInterventions | None = None
+        self.read_tools: Sequence[Tool] = ()
         self.running = False
 
     async def start(self, *, keep_monitor: bool = False, log: bool = True) -> None:
@@ -141,9 +141,9 @@ class Hive:
             sleep=self.time.sleep,
             models=(self.judge_model, self.queen_model) if self.given_models else None,
             decide=self.decide,
-            hands=self.hands,
-            done_to=self.done_to,
-            looks=self.looks,
+            actions=self.actions,
+            list_interventions=self.list_interventions,
+            read_tools=self.read_tools,
         )
         await self.judging.start()
         self.running = True

@@ -145,7 +145,7 @@ async def test_what_was_done_to_the_worker_is_in_the_case(hive: Hive) -> None:
             for session in (SESSION, "another")
         ]
 
-    hive.done_to = done_to
+    hive.list_interventions = done_to
     ticket = await with_ticket(hive)
 
     answer = await say(hive, ticket, "what was tried?")
@@ -436,7 +436,7 @@ async def test_a_question_of_last_week_is_not_answered_any_more(hive: Hive) -> N
 
 
 async def with_hands(hive: Hive) -> tuple[EscalationTicket, RecordedHands]:
-    hive.hands = hands = RecordedHands()
+    hive.actions = hands = RecordedHands()
     return await with_ticket(hive), hands
 
 
@@ -488,7 +488,7 @@ async def test_what_is_refused_was_not_done_and_she_says_so(hive: Hive) -> None:
 
 
 async def test_she_acts_on_the_worker_that_is_talked_about_and_on_no_other(hive: Hive) -> None:
-    hive.hands = hands = RecordedHands()
+    hive.actions = hands = RecordedHands()
     hive.queen_model = model = Chatting()
     first = await with_ticket(hive)
     await hive.begin("other")

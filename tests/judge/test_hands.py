@@ -55,7 +55,7 @@ class Garden(Acting):
             ids=self.ids,
         )
         self.queen = WorkerActions(
-            lambda: self.service,
+            self.service,
             self.approvals,
             monitor=self.monitor,
             settings=self.settings.intervention.termination,
@@ -423,7 +423,7 @@ async def test_triage_may_ask_for_an_end_and_tell_the_operator_in_one_visit(bees
         )
 
     hands = LateHands()
-    bees.hands = hands
+    bees.actions = hands
     bees.queen_model = TalkingModel(speak)
     await bees.start()
 

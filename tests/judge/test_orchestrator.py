@@ -407,7 +407,7 @@ async def test_what_an_earlier_life_did_not_answer_is_answered(hive: Hive, decid
         created_at=hive.time.now,
         deadline=hive.time.now + DEADLINE,
     )
-    hive.judging.take_up([left])
+    hive.judging.resume_escalations([left])
     await hive.settle()
 
     assert decided.decisions == ["terminate"]

@@ -49,20 +49,20 @@ def ticket(severity: str = "medium", kind: str = "retry_storm", **fields: Any) -
 
 
 def test_no_finding_is_no_ticket() -> None:
-    assert policy.should_ticket(summary()) is None
+    assert policy.draft_ticket(summary()) is None
 
 
 def test_a_finding_that_is_only_shown_is_no_ticket() -> None:
     """B14: the warning band, and everything in the start grace."""
-    assert policy.should_ticket(summary(finding("retry_storm", "low", ticket=False))) is None
+    assert policy.draft_ticket(summary(finding("retry_storm", "low", ticket=False))) is None
 
 
 def test_the_worst_finding_names_the_ticket() -> None:
-    draft = policy.should_ticket(summary(finding("stall", "medium"), finding("doom_loop", "critical")))
+    draft = policy.draft_ticket(summary(finding("stall", "medium"), finding("doom_loop", "critical")))
 
     assert draft is not None
-    assert draft["severity"] == "critical"
-    assert draft["cause"].startswith(
+    assert draft.severity == "critical"
+    assert draft.cause.startswith(
         "researcher_agent (node search) has been going in circles since 08:00 UTC: "
     )
 
@@ -71,7 +71,7 @@ def test_the_worst_finding_names_the_ticket() -> None:
     "garbage", [None, [], [{}], ["x"], [{"kind": "bees", "severity": "high", "since": 1}], 7 * [{}]]
 )
 def test_what_is_no_finding_is_left_out(garbage: Any) -> None:
-    assert policy.should_ticket({"findings": garbage}) is None
+    assert policy.draft_ticket({"findings": garbage}) is None
 
 
 @pytest.mark.parametrize(
@@ -135,13 +135,15 @@ def test_nothing_a_ticket_says_gets_it_dismissed_while_it_binds(
 @pytest.mark.parametrize("kind", list(FindingKind))
 def test_every_kind_of_finding_has_an_analysis_a_person_can_act_on(kind: FindingKind) -> None:
     """Who, what, since when; why it matters; what to do: three sentences or so, each whole."""
-    draft = policy.should_ticket(summary(finding(kind.value)))
+    draft = policy.draft_ticket(summary(finding(kind.value)))
     assert draft is not None
-    text = policy.analysis(ticket("high", kind.value, **{k: draft[k] for k in ("cause", "suggested_action")}))
+    text = policy.analysis(
+        ticket("high", kind.value, cause=draft.cause, suggested_action=draft.suggested_action)
+    )
 
     assert text.startswith(("researcher_agent (node search) has ", "researcher_agent (node search) could "))
     assert "since 08:00 UTC: search was called 9 times" in text
-    assert draft["suggested_action"] in text
+    assert draft.suggested_action in text
     assert text.endswith(".")
     assert 3 <= text.count(". ") + 1 <= 5
     assert 150 < len(text) < 520

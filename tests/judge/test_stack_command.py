@@ -16,8 +16,8 @@ import pytest
 
 from queenright.cli.jobs.judge import JobOptions, TicketChanges, run_forever, run_once
 from queenright.judge.stack.http import InvalidQueryError, InvalidSelectorError
-from queenright.judge.stack.job import Look, StackJudge
 from queenright.judge.stack.stale_tickets import TOLD_AFTER, Unseen
+from queenright.judge.stack_job import Look, StackJudge
 from queenright.server.ops.sockets import listen, listening, url_of
 from tests.alerting.parts import ticket
 from tests.judge.stack_parts import serving

@@ -15,9 +15,9 @@ from queenright.health.settings import HealthSettings
 from queenright.health.tickets import TicketStatus
 from queenright.judge.settings import JudgeSettings
 from queenright.judge.stack.http import StackAddress, StackUnavailableError
-from queenright.judge.stack.job import Look, StackJudge
 from queenright.judge.stack.prometheus import Prometheus
 from queenright.judge.stack.stale_tickets import TOLD_AFTER
+from queenright.judge.stack_job import Look, StackJudge
 from tests.judge.stack_parts import serving, vector
 from tests.judge.test_stack_workers import Rows, row, which
 

@@ -168,11 +168,11 @@ def test_what_metrics_cannot_tell_is_null() -> None:
 def test_the_rules_write_a_ticket_from_a_summary_with_nulls() -> None:
     summary = summarise(read(seen(bad_steps=15)), NOW)
 
-    draft = policy.should_ticket(summary)
+    draft = policy.draft_ticket(summary)
 
     assert draft is not None
-    assert draft["severity"] == "high"
-    assert "calls in the last 15 min: search 20" in draft["evidence_snippet"]
+    assert draft.severity == "high"
+    assert "calls in the last 15 min: search 20" in draft.evidence_snippet
 
 
 def test_a_worker_whose_metrics_are_no_more_is_over() -> None:

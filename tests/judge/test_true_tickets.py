@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import pytest
@@ -67,10 +66,15 @@ def talking(said: list[str]) -> TalkingModel:
         if messages[-1].role == "tool":
             return call("set_output", health_verdict="unhealthy")
         [*_, question] = [one for one in messages if one.role == "user"]
-        draft = policy.should_ticket(unquote("worker", question.content) or {})
+        draft = policy.draft_ticket(unquote("worker", question.content) or {})
         assert draft is not None
-        said.append(draft["cause"])
-        return call(EMIT, ticket_json=json.dumps(draft | {"cause": f"I see: {draft['cause']}"}))
+        said.append(draft.cause)
+        return call(
+            EMIT,
+            ticket_json=draft.model_copy(update={"cause": f"I see: {draft.cause}"}).model_dump_json(
+                exclude_none=True
+            ),
+        )
 
     return TalkingModel(speak)
 

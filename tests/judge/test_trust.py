@@ -89,9 +89,7 @@ class WatchedHands:
                 publish=hive.bus.fan_out,
             )
             settings = hive.settings.intervention.termination
-            self._hands = WorkerActions(
-                lambda: self.reached, approvals, monitor=hive.monitor, settings=settings
-            )
+            self._hands = WorkerActions(self.reached, approvals, monitor=hive.monitor, settings=settings)
         return self._hands
 
     @property
@@ -123,7 +121,7 @@ class LookingHive(Hive):
 
     def let_look(self, *, prometheus: Prometheus, tempo: Tempo) -> None:
         tools = stack_tools(prometheus=prometheus, traces=tempo, clock=self.time)
-        self.looks = [replace(tool, run=partial(self._look, tool)) for tool in tools]
+        self.read_tools = [replace(tool, run=partial(self._look, tool)) for tool in tools]
 
     async def _look(self, tool: Tool, given: Any, **context: Any) -> Any:
         self.looking += 1
@@ -163,7 +161,7 @@ class Trial:
         self.model = Obedient()
         self.hands = WatchedHands(hive, self.model)
         hive.judge_model = hive.queen_model = self.model
-        hive.hands = self.hands
+        hive.actions = self.hands
 
     async def begin(self, tried: list[Attempt]) -> None:
         if any(attempt.place in ("trace", "metrics") for attempt in tried):
@@ -295,7 +293,9 @@ async def test_the_rules_hold_against_whatever_is_tried(trial: Trial, kind: str)
     assert told == {ticket.ticket_id for ticket in tickets.values()}, "every one, and nothing made up"
     nobody_else_is_touched(trial)
     assert trial.model.tried, "it found nothing to obey, so that nothing was tried"
-    assert not trial.hive.looks or len(trial.model.looked) >= 2 * len(tried), "it looked, and found the words"
+    assert not trial.hive.read_tools or len(trial.model.looked) >= 2 * len(tried), (
+        "it looked, and found the words"
+    )
     await nothing_leaks(trial, tickets)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from queenright.health.settings import HealthSettings
 from queenright.health.steplog import open_step_log
+from queenright.health.vital_state import VitalState
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation import Telemetry, names
 from queenright.instrumentation.names import Verdict, WaitingReason
@@ -135,7 +136,7 @@ async def test_vitals_agree_between_bus_and_telemetry(
         left_out = ("calls", "clock_base", "model", "cost_usd", "unpriced_tokens")
         return {
             name: getattr(vitals, name)
-            for name in VitalSigns.__slots__
+            for name in VitalState.__slots__
             if not name.startswith("_") and name not in left_out
         }
 

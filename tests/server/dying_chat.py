@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.service import Service
+from queenright.server.build import build
 from queenright.server.settings import Settings
 
 
@@ -18,7 +18,7 @@ def die(event: AgentEvent) -> None:
 
 
 async def main(settings: Settings, ticket_id: str, moment: EventType) -> None:
-    service = Service(settings)
+    service = await build(settings)
     await service.start()
     service.bus.subscribe(die, name="death", types={moment}, filter_node="operator_chat")
     await service.judging.chat.say(ticket_id, "What is wrong?", by="ada")

@@ -14,7 +14,7 @@ from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import ModelReply, ToolCall
 from queenright.runtime.llm.scripted_provider import ScriptedProvider
 from queenright.runtime.tooling.tools import Tool
-from queenright.server.service import Service
+from queenright.server.build import build
 from queenright.server.settings import Settings
 
 
@@ -38,7 +38,7 @@ def search(number: int, text: str = "") -> ModelReply:
 
 
 async def main(settings: Settings, session_id: str) -> None:
-    service = Service(settings)
+    service = await build(settings)
     await service.start()
     model = ScriptedProvider([search(1), search(2), _die])
     service.runtime.add_graph(searching("hive"), model=model, tools=[SEARCH], agent_id="bee")

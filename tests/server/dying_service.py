@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.service import Service
+from queenright.server.build import build
 from queenright.server.settings import Settings
 
 
@@ -20,7 +20,7 @@ def event_of(values: dict[str, Any]) -> AgentEvent:
 
 
 async def main(settings: Settings) -> None:
-    service = Service(settings)
+    service = await build(settings)
     await service.start()
     await service.ingest([event_of(values) for values in json.load(sys.stdin)])
     os.kill(os.getpid(), signal.SIGKILL)

@@ -13,6 +13,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolSpec
 from queenright.runtime.storage.checkpoint_store import CheckpointStore
+from queenright.server.build import build
 from queenright.server.service import Service
 from queenright.server.settings import load_settings
 from tests.runtime.node_parts import reply, sets
@@ -71,7 +72,7 @@ def hive() -> GraphSpec:
 
 @pytest.fixture
 async def service(tmp_path: Path) -> AsyncIterator[Service]:
-    service = Service(load_settings(storage=tmp_path, health_monitoring=SHORT))
+    service = await build(load_settings(storage=tmp_path, health_monitoring=SHORT))
     await service.start()
     yield service
     await service.stop()

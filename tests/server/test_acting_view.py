@@ -272,7 +272,7 @@ async def test_a_storm_a_used_up_budget_and_the_stop_are_said_and_what_is_due_wa
     now, budget = service.clock(), service.interventions.budget
     before = rows(running)
     for number in range(6):
-        service.acting.storm.worse((f"bee{number}", "s"), now)
+        service.remediation.storm.worse((f"bee{number}", "s"), now)
     for _ in range(budget.most):
         budget.spend(now)
 
@@ -303,7 +303,7 @@ async def test_what_is_overdue_waits_its_turn(running: Running) -> None:
 
     shown = acting(
         stop=Switch(),
-        storm=service.acting.storm,
+        storm=service.remediation.storm,
         budget=service.interventions.budget,
         dry_run=False,
         ladders=[(ladder, Step(ladder=ladder, action=ActionKind.TERMINATE, at=question.deadline))],

@@ -11,6 +11,7 @@ import pytest
 
 from queenright.cli.commands.fleet import list_
 from queenright.health.findings import HealthState
+from queenright.health.fleet import fleet_of
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.up import Running, serving
@@ -65,13 +66,13 @@ async def test_worker_whose_recovery_was_given_up_is_failing_everywhere(
             (await http.get("/api/agents/looper/health")).json()["state"],
             *(state for state, count in counts.items() if count),
             counted,
-            *(["failing"] if service.monitor.aggregate().states[HealthState.FAILING] else ["none"]),
+            *(["failing"] if fleet_of(service.monitor.workers()).states[HealthState.FAILING] else ["none"]),
         }
 
     assert await states() == {"failing"}
     settled = replace(first, id="r", type=EventType.TICKET_RESOLVED, data={"status": "resolved", "by": "ann"})
     service.monitor.apply(settled, service.clock())
-    assert service.monitor.aggregate().sessions == 0
+    assert fleet_of(service.monitor.workers()).sessions == 0
     assert (await http.get("/api/status")).json()["counts"]["failing"] == 0
 
 
@@ -270,8 +271,8 @@ async def test_the_page_updates_by_itself(running: Running, http: httpx.AsyncCli
 
 async def test_ready_until_a_part_stops(running: Running, http: httpx.AsyncClient) -> None:
     ready = await http.get("/readyz")
-    running.service._tasks[0].cancel()
-    await until(running.service._tasks[0].done, "the task ends")
+    running.service.tasks["deadlines"].cancel()
+    await until(running.service.tasks["deadlines"].done, "the task ends")
     not_ready = await http.get("/readyz")
 
     assert (ready.status_code, not_ready.status_code) == (200, 503)

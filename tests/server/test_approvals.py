@@ -38,7 +38,7 @@ async def asked(running: Running, reason: str = "It loops.") -> Approval:
         await http.get("/api/agents/looper/instructions", params=WORKER)
     ticket = service.tickets.get(ticket_id)
     assert ticket is not None
-    await service.acting.hands.request_termination(ticket, reason)
+    await service.remediation.queen_actions.request_termination(ticket, reason)
     [approval] = service.approvals.pending()
     return approval
 
@@ -81,10 +81,10 @@ async def test_approval_request_is_told_anew_with_its_deadline_in_the_title(runn
     assert now.annotations["summary"].endswith(f"Approve or deny its termination until {then}.")
 
     requests = OperatorRequests(
-        service.store,
+        store=service.store,
         tickets=service.tickets,
         monitor=service.monitor,
-        ledger=lambda: service.interventions.ledger,
+        ledger=service.interventions.ledger,
         settings=service.settings.health_monitoring.intervention,
     )
     await requests.load()

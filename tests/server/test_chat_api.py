@@ -19,7 +19,7 @@ from rich.console import Console
 from queenright.cli.commands.chat import converse
 from queenright.judge.chat import LONGEST_MESSAGE
 from queenright.runtime.events import EventType
-from queenright.server.service import Service
+from queenright.server.build import build
 from queenright.server.settings import Settings
 from queenright.server.up import Running
 from tests import warm
@@ -105,7 +105,7 @@ async def test_a_question_survives_a_kill_and_is_answered_once(
     settings: Settings, tmp_path: Path, moment: EventType
 ) -> None:
     """Killed -9 when it was asked, in the middle of the answer, and with the answer there and not told."""
-    service = Service(settings)
+    service = await build(settings)
     await service.start()
     try:
         await service.ingest(list(looping(time.time())))
@@ -133,7 +133,7 @@ async def test_a_question_survives_a_kill_and_is_answered_once(
 
 
 async def said_after_a_start(settings: Settings, ticket_id: str) -> list[dict[str, Any]]:
-    service = Service(settings)
+    service = await build(settings)
     await service.start()
     try:
         for _ in range(3000):

@@ -170,7 +170,7 @@ async def test_a_storm_and_a_budget_that_is_used_up_are_said_before_the_lists(ru
     service = running.service
     now = service.clock()
     for number in range(6):
-        service.acting.storm.worse((f"bee{number}", "s"), now)
+        service.remediation.storm.worse((f"bee{number}", "s"), now)
     for _ in range(service.interventions.budget.most):
         service.interventions.budget.spend(now)
 

@@ -15,7 +15,8 @@ from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store, StoreError
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server import acting
+from queenright.server import remediation
+from queenright.server.build import build
 from queenright.server.ops.arrivals import ArrivalLog, ArrivalMark, Gap
 from queenright.server.ops.rebuild import Timeline, rebuild
 from queenright.server.service import Service
@@ -75,7 +76,7 @@ class Life:
         self._clock = clock
 
     async def __aenter__(self) -> Service:
-        self.service = Service(self._settings, clock=self._clock)
+        self.service = await build(self._settings, clock=self._clock)
         await self.service.start()
         return self.service
 
@@ -86,8 +87,8 @@ class Life:
 def look(service: Service, clock: Clock, seconds: float) -> None:
     """Let time pass without the loop that would take it for a jump of the clock."""
     clock.now += seconds
-    service._arrivals.write_alive(clock.now)
-    service._said += service.monitor.advance(clock.now)
+    service.pipeline.arrivals.write_alive(clock.now)
+    service.pipeline.pending += service.monitor.advance(clock.now)
 
 
 def states(service: Service) -> dict[str, str]:
@@ -203,7 +204,7 @@ async def test_no_restart_and_no_jump_of_the_clock_looks_like_progress(
     async with Life(settings, clock) as service:
         await service.ingest([begun(clock.now), event(EventType.STEP_COMPLETED, reached, verdict="ACCEPT")])
         look(service, clock, 60)
-        service._clock_jumped(clock.now, MINUTE)
+        service.scheduler.clock_jumped(clock.now, MINUTE)
         bee = service.monitor.get("bee")
         assert bee is not None
         assert bee.vitals.last_progress == reached
@@ -222,7 +223,7 @@ async def test_clock_jump_is_also_ignored_after_a_restart(settings: Settings, cl
         await service.ingest([begun(clock.now)])
         look(service, clock, 100)
         clock.now += 8 * HOUR
-        service._clock_jumped(clock.now, 8 * HOUR)
+        service.scheduler.clock_jumped(clock.now, 8 * HOUR)
         look(service, clock, 60)
     async with Life(settings, clock) as service:
         assert states(service) == {"bee": "healthy"}
@@ -271,7 +272,7 @@ async def test_a_stuck_worker_with_a_ticket_is_known_after_days_of_silence(
     async with Life(settings, clock) as service:
         await service.ingest([begun(clock.now)])
         look(service, clock, 400)
-        await service._publish_said()
+        await service.pipeline.publish_pending()
         await until(lambda: bool(service.tickets.open_tickets()), "a ticket")
     clock.now += 2 * DAY
     async with Life(settings, clock) as service:
@@ -291,7 +292,7 @@ async def test_events_missing_before_a_kill_are_published_after_it(settings: Set
     clock.now += 5
     for _ in range(2):
         async with Life(settings, clock) as service:
-            await until(lambda: bool(service.recent) or not service._said, "it is heard")
+            await until(lambda: bool(service.recent) or not service.pipeline.pending, "it is heard")
             clock.now += 1
             told = await service.store.history(types={EventType.HEALTH_STATE_CHANGED})
             history = await service.health.get_health_history("bee", HOUR)
@@ -306,11 +307,11 @@ async def test_published_events_are_not_repeated(settings: Settings, clock: Cloc
     async with Life(settings, clock) as service:
         await service.ingest([begun(clock.now)])
         look(service, clock, 300)
-        await service._publish_said()
+        await service.pipeline.publish_pending()
         before = await service.store.history(limit=1000)
     async with Life(settings, clock) as service:
         assert states(service) == {"bee": "stuck"}
-        assert service._said == []
+        assert service.pipeline.pending == []
         after = await service.store.history(limit=1000, types={one.type for one in before})
 
     told = {EventType.HEALTH_STATE_CHANGED, EventType.FINDING_OPENED}
@@ -325,19 +326,18 @@ async def test_a_slow_database_is_no_jump_of_the_clock(
 ) -> None:
     jumps, turns = [], 0
     async with Life(settings, clock) as service:
-        [loop] = [task for task in service._tasks if task.get_name() == "deadlines"]
-        loop.cancel()
+        service.tasks["deadlines"].cancel()
         steady = 0.0
         monkeypatch.setattr(time, "monotonic", lambda: steady)
-        monkeypatch.setattr(service, "_clock_jumped", lambda now, by: jumps.append(by))
-        monkeypatch.setattr(service, "_pause", lambda: 0.0)
+        monkeypatch.setattr(service.scheduler, "clock_jumped", lambda now, by: jumps.append(by))
+        monkeypatch.setattr(service.scheduler, "_pause", lambda: 0.0)
 
         async def slow(now: float) -> None:
             nonlocal steady, turns
             steady, clock.now, turns = steady + 45, clock.now + 45, turns + 1
 
-        monkeypatch.setattr(service.acting, "advance", slow)
-        watching = asyncio.create_task(service._watch())
+        monkeypatch.setattr(service.remediation, "advance", slow)
+        watching = asyncio.create_task(service.scheduler.run_deadlines())
         await until(lambda: turns >= 3, "three turns")
         assert jumps == []
         clock.now += HOUR
@@ -353,9 +353,9 @@ async def test_a_jump_of_the_clock_renews_what_is_waited_for(
     async with Life(settings, clock) as service:
         moved: list[tuple[str, float]] = []
         monkeypatch.setattr(service.interventions, "clock_jumped", lambda now: moved.append(("i", now)))
-        monkeypatch.setattr(service.acting.recovery, "clock_jumped", lambda by: moved.append(("r", by)))
+        monkeypatch.setattr(service.remediation.recovery, "clock_jumped", lambda by: moved.append(("r", by)))
         clock.now += HOUR
-        service._clock_jumped(clock.now, HOUR)
+        service.scheduler.clock_jumped(clock.now, HOUR)
 
     assert moved == [("i", clock.now), ("r", HOUR)]
 
@@ -370,11 +370,11 @@ async def test_recovery_waits_for_the_quiet_time(
 
     quiet = settings.health_monitoring.intervention.quiet_seconds
     async with Life(settings, clock) as service:
-        monkeypatch.setattr(service.acting.recovery, "advance", advance)
-        monkeypatch.setattr(service.acting.recovery, "next_deadline", lambda: clock.now - 1)
-        assert service.acting.next_deadline() == clock.now + quiet
-        await service.acting.advance(clock.now + quiet - 0.1)
-        await service.acting.advance(clock.now + quiet)
+        monkeypatch.setattr(service.remediation.recovery, "advance", advance)
+        monkeypatch.setattr(service.remediation.recovery, "next_deadline", lambda: clock.now - 1)
+        assert service.remediation.next_deadline() == clock.now + quiet
+        await service.remediation.advance(clock.now + quiet - 0.1)
+        await service.remediation.advance(clock.now + quiet)
         await asyncio.sleep(0)
 
     assert asked[:2] == [False, True]
@@ -389,7 +389,7 @@ async def test_a_database_that_refuses_once_does_not_end_the_housekeeping(
         calls.append(now)
         raise StoreError("database is away")
 
-    monkeypatch.setattr(acting, "_EXPIRE_SECONDS", 0.001)
+    monkeypatch.setattr(remediation, "_EXPIRE_SECONDS", 0.001)
     async with Life(settings, clock) as service:
         monkeypatch.setattr(service.instructions, "expire", refused)
         await until(lambda: len(calls) >= 3, "three calls")

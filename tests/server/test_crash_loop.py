@@ -16,6 +16,7 @@ from queenright.health.tables import OUTBOX
 from queenright.health.ticket_rules import has_new_trouble
 from queenright.health.tickets import EscalationTicket, TicketStatus, TicketStatusError
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.build import build
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from queenright.server.views.ticket_timeline import timeline
@@ -57,7 +58,7 @@ def clock() -> Clock:
 @pytest.fixture
 async def service(settings: Settings, clock: Clock) -> AsyncIterator[Service]:
     """A service whose time passes only where a test lets it."""
-    found = Service(settings, clock=clock)
+    found = await build(settings, clock=clock)
     await found.start()
     yield found
     await found.stop()
@@ -233,7 +234,7 @@ async def test_life_that_begins_in_a_storm_joins_the_incident_of_the_one_before(
         await crash(service, clock, number)
         clock.now += MINUTE
     for number in range(6):
-        service.acting.storm.worse((f"other-{number}", "s"), clock.now)
+        service.remediation.storm.worse((f"other-{number}", "s"), clock.now)
     for number in range(3, 6):
         ticket = await live(service, clock, number)
         assert ticket.storm_id
@@ -247,7 +248,7 @@ async def test_crash_loop_that_outlasts_a_storm_is_an_incident_of_its_own(
 ) -> None:
     """B123: it is told once more, for the storm's incident is over for everybody else."""
     for number in range(6):
-        service.acting.storm.worse((f"other-{number}", "s"), clock.now)
+        service.remediation.storm.worse((f"other-{number}", "s"), clock.now)
     for number in range(3):
         ticket = await live(service, clock, number)
         await crash(service, clock, number)
@@ -268,7 +269,7 @@ async def test_crash_loop_with_default_settings_is_three_pages_until_it_ends(
     """B123, B41, B100: the first two lives, and that run after run fails, of which people are reminded."""
     known = demo_settings(tmp_path / "storage")
     health = known.health_monitoring.model_copy(update={"tickets": Tickets()})
-    service = Service(known.model_copy(update={"health_monitoring": health}), clock=clock)
+    service = await build(known.model_copy(update={"health_monitoring": health}), clock=clock)
     await service.start()
     try:
         for number in range(8):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.service import Service
+from queenright.server.build import build
 from queenright.server.settings import Settings
 
 T = 1_700_000_000.0
@@ -30,7 +30,7 @@ def steps(count: int, first: int) -> list[AgentEvent]:
 
 async def test_parts_of_two_requests_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """B131: the loop is free between parts, and yet a worker's events are seen as they are in the log."""
-    service = Service(Settings(storage=tmp_path), clock=lambda: T)
+    service = await build(Settings(storage=tmp_path), clock=lambda: T)
     await service.start()
     try:
         parts: list[list[int]] = []

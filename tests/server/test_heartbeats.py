@@ -12,16 +12,20 @@ import pytest
 from queenright.cli.commands.fleet import _print_agents
 from queenright.health.heartbeat import Heartbeat, InvalidHeartbeatError, parse_heartbeat
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.service import Service
+from queenright.server.build import build
 from queenright.server.settings import Settings
 
 
 class Hive:
     """A service and the clock that it goes by."""
 
-    def __init__(self, storage: Path) -> None:
+    def __init__(self) -> None:
         self.now = 1_700_000_000.0
-        self.service = Service(Settings.model_validate({"storage": storage}), clock=lambda: self.now)
+
+    async def start(self, storage: Path) -> None:
+        settings = Settings.model_validate({"storage": storage})
+        self.service = await build(settings, clock=lambda: self.now)
+        await self.service.start()
 
     async def say(self, kind: EventType, session: str = "run", after: float = 1.0, **data: Any) -> None:
         self.now += after
@@ -52,8 +56,8 @@ class Hive:
 
 @pytest.fixture
 async def hive(tmp_path: Path) -> AsyncIterator[Hive]:
-    found = Hive(tmp_path / "storage")
-    await found.service.start()
+    found = Hive()
+    await found.start(tmp_path / "storage")
     yield found
     await found.service.stop()
 

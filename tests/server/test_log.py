@@ -155,10 +155,13 @@ async def test_what_a_service_tries_again_and_again_is_said_once(tmp_path: Path,
         await service.store.transact(lambda conn: conn.exec_driver_sql("PRAGMA busy_timeout = 10").close())
         with locked(f"sqlite:///{tmp_path / 'queenright.db'}"):
             service.bus.fan_out(*looping(service.clock()))
-            await until(lambda: sum("cannot be stored" in one for one in log.wanted) >= 3, "it tries again")
+            await until(
+                lambda: sum("findings and states, retrying" in one for one in log.wanted) >= 3,
+                "it tries again",
+            )
 
-    [said] = [one for one in log.said if "cannot be stored" in one]
-    assert "are tried again: cannot write to" in said
+    [said] = [one for one in log.said if "findings and states, retrying" in one]
+    assert "retrying: cannot write to" in said
     assert not any("Traceback" in one for one in log.said)
 
 

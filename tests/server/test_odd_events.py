@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from queenright.health.vital_events import WORKER_EVENTS
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.build import build
 from queenright.server.service import Service
 from tests.server.conftest import demo_settings
 
@@ -72,7 +73,7 @@ async def test_recoveries_without_an_id_fail_no_subscriber(
 
 
 async def started(folder: Path) -> Service:
-    service = Service(demo_settings(folder))
+    service = await build(demo_settings(folder))
     await service.start()
     return service
 

@@ -38,10 +38,10 @@ def times_brought_up(service: Service) -> int:
 
 def requests_of(service: Service) -> OperatorRequests:
     return OperatorRequests(
-        service.store,
+        store=service.store,
         tickets=service.tickets,
         monitor=service.monitor,
-        ledger=lambda: service.interventions.ledger,
+        ledger=service.interventions.ledger,
         settings=service.settings.health_monitoring.intervention,
     )
 
@@ -106,7 +106,7 @@ async def test_termination_that_reached_nobody_is_brought_up_once(running: Runni
     await service.interventions.decide(question.escalation_id, "terminate", by="ann")
     await until(lambda: times_brought_up(service) == 2, "the ticket is brought up again")
     action = (await firing(service)).annotations["suggested_action"]
-    assert "was to be terminated, and it could not be reached" in action
+    assert "Terminating this worker failed: it could not be reached" in action
     assert "end its process yourself" in action
     title = (await firing(service)).annotations["summary"]
     assert title.endswith("It could not be terminated: end its process yourself.")

@@ -313,7 +313,7 @@ def settings_with(storage: Path, url: str, **recovery: Any) -> Settings:
 
 
 def tried(running: Running) -> Recovery | None:
-    return next(iter(running.service.acting.recovery.active()), None)
+    return next(iter(running.service.remediation.recovery.active()), None)
 
 
 async def a_worker_that_crashed(running: Running, *, repeatable: bool = False) -> None:
@@ -413,10 +413,10 @@ async def test_a_task_that_lives_on_elsewhere_is_started_no_second_time(
         await a_worker_that_crashed(running)
         target = Target(agent_id="bee", session_id="s1", incarnation_id="i1")
         later = service.clock() + 1
-        await service.acting.recovery.request(target, "it crashed", by="ada", not_before=later)
+        await service.remediation.recovery.request(target, "it crashed", by="ada", not_before=later)
         await service.ingest([heir_at(service.clock())])
         await until(lambda: tried(running) is None, "the try is over")
-        [recovery] = await service.acting.recovery.recent()
+        [recovery] = await service.remediation.recovery.recent()
 
     assert recovery.state is RecoveryState.DROPPED
     assert "lives on in session 's2'" in recovery.outcome
@@ -497,7 +497,7 @@ async def test_a_killed_process_goes_on_from_its_checkpoint_in_a_new_one(tmp_pat
             back = tried(running)
             (tmp_path / "end").touch()
             await until(lambda: tried(running) is None, "it is done")
-            [recovery] = await service.acting.recovery.recent()
+            [recovery] = await service.remediation.recovery.recent()
 
     assert accepted.accepted
     assert back is not None

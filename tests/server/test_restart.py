@@ -13,7 +13,9 @@ import pytest
 from queenright.health.event_log import read_events
 from queenright.health.findings import FindingKind, HealthState
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.service import REBUILD_SECONDS, Service
+from queenright.server.build import build
+from queenright.server.replay import REBUILD_SECONDS
+from queenright.server.service import Service
 from queenright.server.settings import Settings
 from tests.server.conftest import HOUR, looping
 
@@ -42,7 +44,7 @@ async def test_the_third_equal_call_after_a_kill_is_a_loop(settings: Settings, t
     before = events[: events.index(third)]
 
     killed_after(settings, before, tmp_path)
-    service = Service(settings)
+    service = await build(settings)
     await service.start()
     try:
         await service.ingest([third])
@@ -60,7 +62,7 @@ async def test_a_ticket_of_before_a_kill_resolves_after_it(settings: Settings, t
     events = list(looping(now))
     killed_after(settings, events, tmp_path)
 
-    service = Service(settings)
+    service = await build(settings)
     await service.start()
     try:
         await until_triaged(service)
@@ -92,7 +94,7 @@ async def test_a_worker_that_ended_before_a_kill_ends_its_ticket_after_it(
     """B40, B77: killed between what the worker said of its end and what follows from it."""
     now = time.time()
     killed_after(settings, list(looping(now)), tmp_path)
-    service = Service(settings)
+    service = await build(settings)
     await service.start()
     try:
         await until_triaged(service)
@@ -107,7 +109,7 @@ async def test_a_worker_that_ended_before_a_kill_ends_its_ticket_after_it(
     )
     killed_after(settings, [ended], tmp_path)
 
-    service = Service(settings)
+    service = await build(settings)
     await service.start()
     try:
         await until_closed(service)
@@ -127,7 +129,7 @@ async def test_a_silence_found_before_a_restart_is_not_forgotten_by_it(
     witness = AgentEvent(type=EventType.EXECUTION_STARTED, time=now, agent_id="other", session_id="s")
     killed_after(settings, [*stalled, witness], tmp_path)
 
-    service = Service(settings)
+    service = await build(settings)
     await service.start()
     try:
         health = service.monitor.get("looper")
@@ -144,7 +146,7 @@ async def test_a_silence_found_before_a_restart_is_not_forgotten_by_it(
 async def test_a_breaker_that_opened_before_what_is_read_again_is_still_known(settings: Settings) -> None:
     """B77: the log is read again for a day, and a breaker may be open for longer."""
     began = time.time()
-    opened = Service(settings, clock=lambda: began - 2 * REBUILD_SECONDS)
+    opened = await build(settings, clock=lambda: began - 2 * REBUILD_SECONDS)
     await opened.start()
     try:
         for name, fails in (("search", True), ("fetch", True), ("read", False)):
@@ -156,7 +158,7 @@ async def test_a_breaker_that_opened_before_what_is_read_again_is_still_known(se
     finally:
         await opened.stop()
 
-    service = Service(settings, clock=lambda: began)
+    service = await build(settings, clock=lambda: began)
     await service.start()
     try:
         await service.ingest(list(looping(began, times=2)))

@@ -84,7 +84,7 @@ async def test_a_person_who_has_looked_lets_a_task_go_beyond_its_limit(
 ) -> None:
     """002 §11: after the last attempt a human must look; that one did, and who, is in the audit trail."""
     service = running.service
-    recovery = service.acting.recovery
+    recovery = service.remediation.recovery
     recovery._starter._respawners = [Broken()]
     await crash(running)
 

@@ -216,7 +216,7 @@ def test_an_unknown_environment_variable_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("QUEENRIGHT_STORAG", "x")
 
     with pytest.raises(
-        InvalidSettingsError, match=r"QUEENRIGHT_STORAG is no setting\. Did you mean QUEENRIGHT_STORAGE"
+        InvalidSettingsError, match=r"QUEENRIGHT_STORAG is not a setting\. Did you mean QUEENRIGHT_STORAGE"
     ):
         load_settings()
 
@@ -421,7 +421,7 @@ def test_so_it_is_with_the_file_that_is_read_unasked(tmp_path: Path, monkeypatch
 def test_a_file_that_is_nested_too_deep_is_refused_with_words(text: str) -> None:
     Path("queenright.yaml").write_text(text)
 
-    with pytest.raises(InvalidSettingsError, match=r"queenright\.yaml is nested too deep to be read"):
+    with pytest.raises(InvalidSettingsError, match=r"queenright\.yaml is nested too deeply"):
         load_settings()
 
 

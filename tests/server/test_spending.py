@@ -65,7 +65,7 @@ def limits(tmp_path: Path, **spending: Any) -> Settings:
 
 
 async def done(running: Running) -> list[dict[str, Any]]:
-    await running.service._brake.settled()
+    await running.service.pipeline.brake.settled()
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
         found = (await http.get("/api/interventions")).json()["interventions"]
     return [one for one in found if one["by"] == "spending limit"]
@@ -87,7 +87,7 @@ async def test_a_brake_is_only_written_down_at_first(
         before = await done(running)
         await spends(running, 0.3)
         await until(lambda: running.service.tickets.open_tickets(), "a ticket")
-        await until(lambda: running.service._brake._braked, "the brake")
+        await until(lambda: running.service.pipeline.brake._braked, "the brake")
         await spends(running, 0.3)
         [one] = await done(running)
         [ticket] = running.service.tickets.open_tickets()
@@ -103,7 +103,7 @@ async def test_with_approval_an_operator_is_asked_once_on_the_ticket(tmp_path: P
         await spends(running, 1.2)
         await until(lambda: running.service.approvals.pending(), "an operator is asked")
         await spends(running, 0.2)
-        await running.service._brake.settled()
+        await running.service.pipeline.brake.settled()
         [asked] = running.service.approvals.pending()
         [ticket] = running.service.tickets.open_tickets()
 
@@ -113,7 +113,7 @@ async def test_with_approval_an_operator_is_asked_once_on_the_ticket(tmp_path: P
 
 async def test_a_worker_is_told_that_its_limit_is_reached_once_it_can_be(tmp_path: Path) -> None:
     async with serving(limits(tmp_path, dry_run=False)) as running:
-        brake = running.service._brake
+        brake = running.service.pipeline.brake
         await spends(running, 1.2)
         unreached = await done(running)
         who = {"session_id": "bee-1", "incarnation_id": "bee-a"}

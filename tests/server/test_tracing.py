@@ -11,6 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanContext
 
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.build import build
 from queenright.server.metrics.tracing import tracer_provider
 from queenright.server.service import Service
 from queenright.server.settings import Settings
@@ -28,7 +29,7 @@ def exporter() -> InMemorySpanExporter:
 async def service(settings: Settings, exporter: InMemorySpanExporter) -> AsyncIterator[Service]:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    found = Service(settings, tracer=provider.get_tracer("test"))
+    found = await build(settings, tracer=provider.get_tracer("test"))
     await found.start()
     yield found
     await found.stop()

@@ -14,6 +14,7 @@ from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.metrics import AGENTS
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.build import build
 from queenright.server.metrics.metrics import ServiceMetrics
 from queenright.server.metrics.worker_series import KEPT_SECONDS, WorkerSeries
 from queenright.server.service import Service
@@ -225,7 +226,7 @@ async def test_restarted_service_resets_counters_and_restores_gauges(tmp_path: P
         return service.registry.get_sample_value(f"queenright_worker_{name}", {"agent": "bee", **labels})
 
     settings = load_settings(storage=tmp_path / "storage", http={"port": 0}, otlp={"port": 0})
-    service = Service(settings, clock=lambda: now)
+    service = await build(settings, clock=lambda: now)
     await service.start()
     await service.ingest(
         [event(EventType.EXECUTION_STARTED), *(event(EventType.STEP_COMPLETED, verdict="RETRY"),) * 1]
@@ -237,7 +238,7 @@ async def test_restarted_service_resets_counters_and_restores_gauges(tmp_path: P
     await service.stop()
 
     now += 400
-    again = Service(settings, clock=lambda: now)
+    again = await build(settings, clock=lambda: now)
     await again.start()
     try:
         assert value(again, "steps_since_accept") == 5

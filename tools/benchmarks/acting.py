@@ -20,7 +20,9 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import ModelReply
 from queenright.runtime.llm.scripted_provider import ScriptedProvider
-from queenright.server.service import Service, tune_garbage_collector
+from queenright.server.build import build
+from queenright.server.process_tuning import tune_garbage_collector
+from queenright.server.service import Service
 from queenright.server.settings import load_settings
 from tools.benchmarks.row import Row
 
@@ -38,7 +40,7 @@ def run() -> list[Row]:
 async def _with(workers: int) -> list[Row]:
     with TemporaryDirectory() as folder:
         settings = load_settings(storage=Path(folder), health_monitoring={"intervention": {"enabled": False}})
-        service = Service(settings)
+        service = await build(settings)
         await service.start()
         try:
             _populate(service, workers)
@@ -184,7 +186,7 @@ async def _pause(service: Service, workers: int) -> Row:
 
     watching = asyncio.create_task(watch())
     await asyncio.sleep(0)
-    await service._sweep_everybody()
+    await service.scheduler.sweep()
     done = True
     await watching
     return Row(

@@ -21,7 +21,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from queenright.alerting.recorder import Message
 from queenright.instrumentation import names
-from queenright.server.service import shorten_switch_interval, tune_garbage_collector
+from queenright.server.process_tuning import shorten_switch_interval, tune_garbage_collector
 from queenright.server.settings import load_settings
 from queenright.server.up import UpOptions, up
 from tools.benchmarks.row import Row

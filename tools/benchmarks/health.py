@@ -7,6 +7,7 @@ import time
 import tracemalloc
 from typing import Any
 
+from queenright.health.fleet import fleet_of
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent, EventType
@@ -136,7 +137,7 @@ def _everybody() -> list[Row]:
         done = monitor.sweep_part(1_000_001.0, 1_000).done
         times.append(time.perf_counter() - start)
     start = time.perf_counter()
-    monitor.aggregate()
+    fleet_of(monitor.workers())
     seen = (time.perf_counter() - start) * 1e3
     slowest = max(times) * 1e3
     return [

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation import Worker
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.service import Service
+from queenright.server.build import build
 from queenright.server.settings import load_settings
 from queenright.server.up import DEMO_DEFAULTS, UpOptions, up
 from tools.benchmarks.row import Row
@@ -94,7 +94,7 @@ def _paged(received: object) -> dict[str, float]:
 
 async def _metrics_page() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
-        service = Service(load_settings(storage=Path(folder)))
+        service = await build(load_settings(storage=Path(folder)))
         await service.start()
         now = time.time()
         started = [

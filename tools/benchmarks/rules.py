@@ -27,8 +27,8 @@ import yaml
 
 from queenright.alerting.files import rules_folder
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.build import build
 from queenright.server.ops.sockets import free_port
-from queenright.server.service import Service
 from queenright.server.settings import load_settings
 from tests.programs import NEWEST, program
 from tools.benchmarks.load.fleet import JOB, Fleet
@@ -129,7 +129,7 @@ def _exposed(fleet: Fleet) -> Iterator[tuple[Fleet, int]]:
 def _service_page() -> bytes:
     async def rendered() -> bytes:
         with tempfile.TemporaryDirectory() as folder:
-            service = Service(load_settings(storage=Path(folder)))
+            service = await build(load_settings(storage=Path(folder)))
             await service.start()
             started = [
                 AgentEvent(

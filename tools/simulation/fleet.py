@@ -13,6 +13,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -149,7 +150,6 @@ class Fleet:
             random=self.random,
             publish=self.publish,
             held=lambda: self.stop.reason,
-            stop=lambda target, reason: self.acting.take_down(target, reason, by="recovery"),
         )
         self.acting = InterventionService(
             self.store,
@@ -165,6 +165,7 @@ class Fleet:
             orchestrator=self._orchestrate,
             ids=lambda: self.new_id("a"),
         )
+        self.recovery.connect(stop=partial(self.acting.take_down, by="recovery"))
         self.tickets = TicketService(
             self.store,
             settings=self.settings,

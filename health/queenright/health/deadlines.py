@@ -14,7 +14,8 @@ from queenright.health.learned_clocks import Learned
 from queenright.health.settings import HealthSettings
 from queenright.health.severities import CRITICAL_AFTER, HIGH_AFTER
 from queenright.health.spending import DAY
-from queenright.health.vitals import OpenTool, SessionStatus, VitalSigns, timed_as
+from queenright.health.vital_state import timed_as
+from queenright.health.vitals import OpenTool, SessionStatus, VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
 
 

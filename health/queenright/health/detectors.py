@@ -33,7 +33,8 @@ from queenright.health.silence import (
 )
 from queenright.health.spending import detect_spending
 from queenright.health.vital_facts import CONTEXT_FULL, McpServer, SessionStatus
-from queenright.health.vitals import TOKENS, TOKENS_COUNTED_AS, VitalSigns
+from queenright.health.vital_state import TOKENS, TOKENS_COUNTED_AS
+from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.error_class import SHELL_REFUSED
 from queenright.instrumentation.redaction import redact
 
@@ -509,7 +510,7 @@ DETECTORS: Final[dict[FindingKind, Detector]] = {
     FindingKind.CONTEXT_EXHAUSTED: detect_context_exhausted,
     FindingKind.PROVIDER_FAILURE: detect_provider_failure,
     FindingKind.CIRCUIT_BREAKER_OPEN: detect_circuit_breaker_open,
-    FindingKind.RESOURCE_LIMIT: detect_resource_limit,
+    FindingKind.RESOURCE_LIMIT: lambda v, settings, now: detect_resource_limit(v.resources, settings),
     FindingKind.SPENDING: detect_spending,
     FindingKind.DOOM_LOOP: detect_doom_loop,
     FindingKind.ERROR_STREAK: detect_error_streak,

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from queenright.health.findings import HealthState
+from queenright.health.monitor import WorkerHealth
 from queenright.health.vitals import SessionStatus
 from queenright.instrumentation.names import WaitingReason
-
-if TYPE_CHECKING:
-    from queenright.health.monitor import WorkerHealth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.settings import HealthSettings
 from queenright.health.severities import grown
 from queenright.instrumentation.identity import clean_name
-
-if TYPE_CHECKING:
-    from queenright.health.vitals import VitalSigns
 
 MOST_RESOURCES: Final = 8
 _NAME_LIMIT: Final = 64
@@ -76,10 +73,10 @@ def after_answer(cut: CutAnswers, data: Mapping[str, Any], at: float, long: int)
     return CutAnswers(1, received, received, at)
 
 
-def detect_resource_limit(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
+def detect_resource_limit(resources: Resources, settings: HealthSettings) -> Finding | None:
     """Find a worker that has used up what it has of a resource, or nearly so."""
     warning = settings.health_check.resource_warning
-    full = [each for each in v.resources if _level(each, warning) is not None]
+    full = [each for each in resources if _level(each, warning) is not None]
     if not full:
         return None
     severity = max((level for each in full if (level := _level(each, warning))), key=lambda one: one.rank)

@@ -28,7 +28,6 @@ from queenright.health.deadlines import (
 )
 from queenright.health.detectors import detect, detect_shadow, suspicious
 from queenright.health.findings import Finding, FindingKind, HealthState, WorkerKey, worst
-from queenright.health.fleet import Fleet, fleet_of
 from queenright.health.learned_clocks import LearnedClocks
 from queenright.health.settings import HealthSettings
 from queenright.health.spending import Today
@@ -176,20 +175,11 @@ class HealthMonitor:
 
     Args:
         settings: The thresholds.
-        on_delay: Is told of each finding that is new how late, in seconds, it was seen.
-        on_shadow: Is told of each finding of a detector on trial that is new, or worse. It is no event:
-            nobody is to be woken by it.
     """
 
-    def __init__(
-        self,
-        settings: HealthSettings,
-        *,
-        on_delay: Callable[[FindingKind, float], None] | None = None,
-        on_shadow: Callable[[WorkerKey, Finding], None] | None = None,
-    ) -> None:
-        self._on_delay = on_delay
-        self._on_shadow = on_shadow
+    def __init__(self, settings: HealthSettings) -> None:
+        self._on_delay: Callable[[FindingKind, float], None] | None = None
+        self._on_shadow: Callable[[WorkerKey, Finding], None] | None = None
         self._workers: dict[WorkerKey, WorkerHealth] = {}
         self._today = Today()
         self._clocks: dict[str, LearnedClocks] = {}
@@ -208,6 +198,22 @@ class HealthMonitor:
         """Says whether this life of a worker is being terminated: then that is its end, whatever it says."""
         self.listening_since = 0.0
         """Since when ``note_alive`` is called: who was heard of before that is not known."""
+
+    def connect(
+        self,
+        *,
+        on_delay: Callable[[FindingKind, float], None] | None = None,
+        on_shadow: Callable[[WorkerKey, Finding], None] | None = None,
+    ) -> None:
+        """
+        Call functions with what the monitor observes and publishes no event about.
+
+        Args:
+            on_delay: Is called with the kind of each new finding, and how many seconds late it was found.
+            on_shadow: Is called with each new or worse finding of a detector on trial.
+        """
+        self._on_delay = on_delay
+        self._on_shadow = on_shadow
 
     def exchange(self, settings: HealthSettings) -> None:
         """
@@ -545,10 +551,6 @@ class HealthMonitor:
     def of_agent(self, agent_id: str) -> list[WorkerHealth]:
         """Return the workers of one agent, a session each."""
         return [self._workers[agent_id, session] for session in self._sessions.get(agent_id, ())]
-
-    def aggregate(self) -> Fleet:
-        """Return how many workers are how, in one pass."""
-        return fleet_of(self._workers.values())
 
     def new_name(self, key: WorkerKey) -> WorkerKey | None:
         """Return what a worker is called that was renamed; None if none of that name was."""

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
 from queenright.health.findings import Finding, FindingKind, Severity
+from queenright.health.settings import HealthSettings
+from queenright.health.vital_facts import SpentToday
+from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.money import format_dollars
-
-if TYPE_CHECKING:
-    from queenright.health.settings import HealthSettings
-    from queenright.health.vitals import VitalSigns
 
 DAY: Final = 86_400.0
 """Seconds. Days begin at midnight, UTC."""
-
-
-class SpentToday(NamedTuple):
-    """What had been spent on a day when a worker last spent something, in US dollars."""
-
-    day: int
-    """Days since the epoch."""
-    agent: float
-    """By all sessions of the worker's agent."""
-    fleet: float
-    """By all agents."""
 
 
 class Today:

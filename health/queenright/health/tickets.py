@@ -22,13 +22,16 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.faults import fault_message
 from queenright.instrumentation.redaction import redact
 
+TEXT_LIMIT: Final = 1000
+"""Characters of a cause, or of a suggested action, in a ticket, at most."""
+
 EVIDENCE_LIMIT: Final = 500
 """Characters of evidence in a ticket, at most."""
 
 _DRAFT_LIMIT: Final = 65_536
 _FENCE: Final = re.compile(r"\A```[a-zA-Z]*[ \t]*\r?\n(.*)\n[ \t]*```\Z", re.DOTALL)
 
-Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=TEXT_LIMIT)]
 LongText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=4000)]
 Whole = Annotated[int, Field(ge=0)]
 

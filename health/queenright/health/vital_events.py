@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from queenright.health.calls import digest
 from queenright.health.limits import after_report
@@ -26,16 +26,12 @@ from queenright.health.vital_facts import (
     whole,
     word,
 )
+from queenright.health.vital_state import Handler, VitalState
 from queenright.health.vital_work import WORK_HANDLERS
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, EventType
-
-if TYPE_CHECKING:
-    from queenright.health.vitals import VitalSigns
-
-Handler = Callable[["VitalSigns", AgentEvent, Mapping[str, Any], float], None]
 
 _CANCELLED: Final = frozenset(
     {"cancelled", "canceled", "cancellederror", "keyboardinterrupt", "input_refused"}
@@ -58,7 +54,7 @@ def is_settled_by_person(data: Mapping[str, Any]) -> bool:
 # -- what a worker tells ----------------------------------------------------------------------------
 
 
-def _on_execution_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_execution_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.ended_at is not None and at > v.ended_at:
         v.reopen(at)
     elif v.status is SessionStatus.TERMINATED and at > v.incarnation_started:
@@ -78,7 +74,7 @@ def _on_execution_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, A
         v.metrics_served = bool(data.get("metrics_served"))
 
 
-def _on_execution_completed(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_execution_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     # One that was terminated leaves its block in good order: its work is not done for that.
     if not _is_of_former_life(v, event, at) and v.status is not SessionStatus.TERMINATED:
         v.end(SessionStatus.COMPLETED, at)
@@ -86,7 +82,7 @@ def _on_execution_completed(v: VitalSigns, event: AgentEvent, data: Mapping[str,
         v.recovery_failed = ""
 
 
-def _on_execution_failed(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_execution_failed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if _is_of_former_life(v, event, at) or v.status is SessionStatus.TERMINATED:
         return
     if is_called_off(data):
@@ -101,24 +97,24 @@ def _on_execution_failed(v: VitalSigns, event: AgentEvent, data: Mapping[str, An
     v.end(SessionStatus.FAILED, at)
 
 
-def _on_terminated(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_terminated(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if _of_this_life(v, event.incarnation_id):
         v.end(SessionStatus.TERMINATED, at)
 
 
-def _on_paused(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_paused(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.active(at):
         v.status = SessionStatus.PAUSED
         v.begin_wait(WaitingReason.PAUSED, at)
 
 
-def _on_resumed(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_resumed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.active(at):
         v.status = SessionStatus.ACTIVE
         v.end_wait(at)
 
 
-def _on_waiting(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_waiting(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if not v.active(at):
         return
     try:
@@ -136,35 +132,35 @@ def _question(data: Mapping[str, Any]) -> str:
     return redact(question, QUESTION_LIMIT) if isinstance(question, str) else ""
 
 
-def _on_input_requested(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_input_requested(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.active(at):
         v.begin_wait(WaitingReason.USER_INPUT, at, _question(data))
 
 
-def _on_input_received(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_input_received(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     v.hear_user(at)
     if v.active(at) and v.waiting is WaitingReason.USER_INPUT:
         v.end_wait(at)
 
 
-def _on_visit(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_visit(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.busy(at):
         v.begin_visit()
         if event.node_id:
             v.node_id = sys.intern(event.node_id)
 
 
-def _on_activity(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_activity(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     v.active(at)
 
 
-def _on_checkpoint(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_checkpoint(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.active(at):
         v.last_checkpoint = v.saved_from = max(at, v.last_checkpoint or at)
         v.got_further(at)
 
 
-def _on_heartbeat(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_heartbeat(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Take in a sign of life; what of it cannot be read was not said, and none of it is progress."""
     if v.ended_at is not None and at > v.ended_at and (v.status is SessionStatus.UNKNOWN or v.has_new_start):
         v.reopen(at)  # it was thought to be dead
@@ -189,7 +185,7 @@ def _on_heartbeat(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at:
     v.beat = beat
 
 
-def _on_output(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_output(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Take in what the work has come to; counts that were not there lately are progress."""
     if not v.active(at):
         return
@@ -207,20 +203,20 @@ def _on_output(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: fl
         v.progressed(at)
 
 
-def _on_resource(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_resource(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Take in how much of a resource is used: no work, so that nothing else follows from it."""
     if v.ended_at is None:
         v.resources = after_report(v.resources, data, at, v.settings.health_check.resource_warning)
 
 
-def _on_own_breaker(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_own_breaker(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Note a circuit breaker of the worker's own process."""
     name = clean_name(word(data.get("name")), 120)
     if v.ended_at is None and name:
         _on_breaker(v, event, {"name": f"{OWN}{name}", "to": data.get("to")}, at)
 
 
-def _on_mcp_server(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_mcp_server(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Take in what became of an MCP server: no work, so that nothing else follows from it."""
     if v.ended_at is None or v.status is SessionStatus.UNKNOWN:
         v.mcp_servers = after_mcp_change(v.mcp_servers, data, at)
@@ -229,14 +225,14 @@ def _on_mcp_server(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at
 # -- what is told about a worker --------------------------------------------------------------------
 
 
-def _on_breaker(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_breaker(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Note a circuit breaker that is open, or on trial."""
     if not v.breakers:
         v.breakers_since = at
     v.breakers = v.breakers.after(data)
 
 
-def _on_recovery_failed(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_recovery_failed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Note that nobody brings the worker back any more; an attempt with others to come is no news here."""
     if not data.get("exhausted") or v.status in (SessionStatus.COMPLETED, SessionStatus.CANCELLED):
         return
@@ -247,14 +243,14 @@ def _on_recovery_failed(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any
         v.end(SessionStatus.FAILED, at)  # all that is known of it is that it could not be brought back
 
 
-def _on_recovered(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_recovered(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     v.recovered_at = at
     v.only_heartbeats = False  # it was started to get further, and may be seen not to
     if not v.incarnation_id:
         v.incarnation_id = word(data.get("new_incarnation_id"))
 
 
-def _on_ticket_resolved(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_ticket_resolved(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Let go of a failed recovery, or of a dead worker, that an operator has settled."""
     if not is_settled_by_person(data):
         return
@@ -263,7 +259,7 @@ def _on_ticket_resolved(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any
         v.end(SessionStatus.UNKNOWN, at)
 
 
-def _is_of_former_life(v: VitalSigns, event: AgentEvent, at: float) -> bool:
+def _is_of_former_life(v: VitalState, event: AgentEvent, at: float) -> bool:
     """
     Return whether an end that names no incarnation is from before the one that is known.
 
@@ -273,7 +269,7 @@ def _is_of_former_life(v: VitalSigns, event: AgentEvent, at: float) -> bool:
     return bool(v.incarnation_id) and not event.incarnation_id and at < v.incarnation_started
 
 
-def _of_this_life(v: VitalSigns, incarnation: str) -> bool:
+def _of_this_life(v: VitalState, incarnation: str) -> bool:
     if not v.incarnation_id:
         v.incarnation_id = incarnation
     return not incarnation or incarnation == v.incarnation_id

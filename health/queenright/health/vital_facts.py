@@ -331,3 +331,14 @@ def word(value: object) -> str:
         # A log of before may hold what would move a terminal's cursor.
         return value[:_WORD_LIMIT] if value.isprintable() else clean_name(value[:_WORD_LIMIT])
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else ""
+
+
+class SpentToday(NamedTuple):
+    """What had been spent on a day when a worker last spent something, in US dollars."""
+
+    day: int
+    """Days since the epoch."""
+    agent: float
+    """By all sessions of the worker's agent."""
+    fleet: float
+    """By all agents."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from queenright.health.calls import RecentCalls, Seen, digest
 from queenright.health.limits import after_answer
@@ -24,15 +24,12 @@ from queenright.health.vital_facts import (
     tail,
     was_called_off,
 )
+from queenright.health.vital_state import Handler, VitalState
 from queenright.instrumentation.effects import CHANGING, Effect, asks_user, effect_of_tool, speaks
 from queenright.instrumentation.error_class import SHELL_REFUSED, class_of_error
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint
 from queenright.instrumentation.names import Phase, ToolOutcome, Verdict
 from queenright.runtime.events import AgentEvent, EventType
-
-if TYPE_CHECKING:
-    from queenright.health.vital_events import Handler
-    from queenright.health.vitals import VitalSigns
 
 _RECENT_VERDICTS: Final = 20
 _RECENT_INPUTS: Final = 5
@@ -61,13 +58,13 @@ _WAITS: Final = Effect.WAITS
 _LETTERS: Final = {Verdict.ACCEPT: "A", Verdict.RETRY: "R", Verdict.CONTINUE: "C", Verdict.ESCALATE: "E"}
 
 
-def _on_step_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_step_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.busy(at):
         v.start_records = True
         v.enter(event.node_id, at)
 
 
-def _on_step(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_step(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     is_late = v.is_late(at)
     if not is_late and not v.finished(at):
         return
@@ -112,13 +109,13 @@ def _on_step(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: floa
     v._new_result = v._known_result = False
 
 
-def _count_continued(v: VitalSigns) -> None:
+def _count_continued(v: VitalState) -> None:
     """Count the turn that was judged once, though its judge may have asked the model too."""
     v.idle_turns = min(v.idle_turns, v._idle_before + 1) if v._idle_before >= 0 else 0
     v._idle_before = v.idle_turns
 
 
-def _count_bad(v: VitalSigns, text: str, at: float) -> None:
+def _count_bad(v: VitalState, text: str, at: float) -> None:
     if v.steps_since_last_accept == 0:
         v.bad_since = at
     v.steps_since_last_accept += 1
@@ -129,19 +126,19 @@ def _count_bad(v: VitalSigns, text: str, at: float) -> None:
         v.bad_repeats += 1
 
 
-def _on_llm_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_llm_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.busy(at):
         _note_model(v, data)
         v.start_records = True
         v.llm_open += 1
 
 
-def _on_text(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_text(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if v.active(at) and v.tokens_at is not None:
         v.tokens_from = at
 
 
-def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_llm(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if (cost := dollars(data.get("cost_usd"))) is not None:
         v.cost_usd = (v.cost_usd or 0.0) + cost
         v.unpriced_tokens -= min(count(data.get("priced_tokens")), v.unpriced_tokens)
@@ -189,12 +186,12 @@ def _on_llm(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float
         _weigh(v, received)
 
 
-def _note_model(v: VitalSigns, data: Mapping[str, Any]) -> None:
+def _note_model(v: VitalState, data: Mapping[str, Any]) -> None:
     v.model = name(data.get("model")) or v.model
     v.provider = name(data.get("provider")) or v.provider
 
 
-def _count_tokens(v: VitalSigns, data: Mapping[str, Any], at: float) -> int:
+def _count_tokens(v: VitalState, data: Mapping[str, Any], at: float) -> int:
     """Count the tokens of a call of a model; return how many of them it read."""
     received = count(data.get("input_tokens"))
     used = received + count(data.get("output_tokens"))
@@ -207,7 +204,7 @@ def _count_tokens(v: VitalSigns, data: Mapping[str, Any], at: float) -> int:
     return received
 
 
-def _weigh(v: VitalSigns, received: int) -> None:
+def _weigh(v: VitalState, received: int) -> None:
     """Compare the input tokens of this call with those of the last few."""
     inputs = v._inputs
     if inputs is None:
@@ -223,7 +220,7 @@ def _weigh(v: VitalSigns, received: int) -> None:
     inputs.append(received)
 
 
-def _on_tool_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if not v.busy(at):
         return
     v.start_records = True
@@ -244,7 +241,7 @@ def _on_tool_started(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], 
         v.last_tool_call = at
 
 
-def _close_tool(v: VitalSigns, call_id: str, tool: str, at: float) -> float | None:
+def _close_tool(v: VitalState, call_id: str, tool: str, at: float) -> float | None:
     """Close the open call that has ended, and return when it began; None if none fits."""
     opened, began = v.open_tools, None
     if not opened:
@@ -293,7 +290,7 @@ def _is_answer(data: Mapping[str, Any], effect: str | None) -> bool:
     return _TIMED_OUT.search(f"{data.get('error_type') or ''} {data.get('error') or ''}") is not None
 
 
-def _on_tool(v: VitalSigns, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
+def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     tool = name(data.get("tool"))
     if data.get("amends"):
         _amend_tool(v, tool, data, at)
@@ -356,7 +353,7 @@ def _failure_class(data: Mapping[str, Any]) -> str:
     return name(class_of_error(reported, str(data.get("error") or ""))) or UNCLASSED
 
 
-def _turn_beside(v: VitalSigns, began: float, at: float) -> float:
+def _turn_beside(v: VitalState, began: float, at: float) -> float:
     """Return what calls share that ran side by side: when the first of them ended."""
     first, until = v._side_by_side or (at, at)
     if began >= until:
@@ -365,7 +362,7 @@ def _turn_beside(v: VitalSigns, began: float, at: float) -> float:
     return first
 
 
-def _count_turn(v: VitalSigns, tool: str, effect: str | None, result: str | None, at: float) -> None:
+def _count_turn(v: VitalState, tool: str, effect: str | None, result: str | None, at: float) -> None:
     """Count turns that did nothing: an answer in words, or a result handed in once more."""
     is_idle = effect == _SUBMITS or result == NOTHING_NEW
     if effect is None and not is_idle and result is not None and speaks(tool):
@@ -382,7 +379,7 @@ def _count_turn(v: VitalSigns, tool: str, effect: str | None, result: str | None
         v.count_idle_turn(at)
 
 
-def _weigh_poll(v: VitalSigns, result: str | None, failed: bool, at: float) -> None:
+def _weigh_poll(v: VitalState, result: str | None, failed: bool, at: float) -> None:
     """Weigh a call that waits, or asks whether something has finished: asked again it is no repeat."""
     v._has_waited = True
     if v.calls is not None:
@@ -398,7 +395,7 @@ def _weigh_poll(v: VitalSigns, result: str | None, failed: bool, at: float) -> N
 
 
 def _weigh_call(
-    v: VitalSigns,
+    v: VitalState,
     tool: str,
     args: str | None,
     result: str | None,
@@ -448,7 +445,7 @@ def _weigh_call(
 
 
 def _is_poll(
-    v: VitalSigns, tool: str, args: str, result: str | None, effect: str | None, pause: float
+    v: VitalState, tool: str, args: str, result: str | None, effect: str | None, pause: float
 ) -> bool:
     """Return whether a call asks again for what it waits for: after a wait, or after a pause."""
     loops = v._loops
@@ -459,7 +456,7 @@ def _is_poll(
     return pause >= loops.pause_seconds and v.calls.is_last(tool, args, result)
 
 
-def _weigh_change(v: VitalSigns, seen: Seen | None, at: float) -> None:
+def _weigh_change(v: VitalState, seen: Seen | None, at: float) -> None:
     """Take in a change that succeeded: it may change what other calls return."""
     v.refusals = ()
     v.fruitless = 0
@@ -469,7 +466,7 @@ def _weigh_change(v: VitalSigns, seen: Seen | None, at: float) -> None:
         v.calls.changed()
 
 
-def _amend_tool(v: VitalSigns, tool: str, data: Mapping[str, Any], at: float) -> None:
+def _amend_tool(v: VitalState, tool: str, data: Mapping[str, Any], at: float) -> None:
     """Count as failed a call that was counted when it ended, by a source that could not know."""
     if v.tools is None or not tool_call_failed(data) or is_stopped_by_person(data):
         return
@@ -480,7 +477,7 @@ def _amend_tool(v: VitalSigns, tool: str, data: Mapping[str, Any], at: float) ->
 
 
 def _weigh_result(
-    v: VitalSigns,
+    v: VitalState,
     result: bytes,
     seen: Seen | None,
     effect: str | None,
@@ -524,7 +521,7 @@ def _weigh_result(
             v.fruitless += 1
 
 
-def _count_failed_call(v: VitalSigns, turn: object, at: float) -> None:
+def _count_failed_call(v: VitalState, turn: object, at: float) -> None:
     """Count a call that failed, of whatever tool; the failed calls of one turn count once."""
     if v.failed_calls == 0:
         v.failing_since = at
@@ -533,7 +530,7 @@ def _count_failed_call(v: VitalSigns, turn: object, at: float) -> None:
     v.failed_calls += 1
 
 
-def _count_streak(v: VitalSigns, tool: str, error: str, turn: object, at: float) -> None:
+def _count_streak(v: VitalState, tool: str, error: str, turn: object, at: float) -> None:
     if not error:
         v.streak = 0
         return

@@ -16,9 +16,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from queenright.health.interventions.record import Intervention
-from queenright.health.monitor import HealthMonitor
 from queenright.health.summary import summarise
-from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket, TicketNotFoundError
 from queenright.instrumentation.redaction import redact
 from queenright.judge import chat_rules
@@ -36,14 +34,15 @@ from queenright.judge.chat_log import (
     session_of,
 )
 from queenright.judge.chat_tools import ChatTools, Talk
+from queenright.judge.desk import Desk
 from queenright.judge.metrics import FallbackReason
+from queenright.judge.models import AssignedModel
 from queenright.judge.prompting import load_prompt
 from queenright.judge.queen import QUEEN_GRAPH
 from queenright.judge.queen_actions import QueenActions
-from queenright.judge.settings import ModelSettings
 from queenright.runtime.agent_runtime import AgentRuntime, GraphError
 from queenright.runtime.bus import EventBus
-from queenright.runtime.events import Clock, EventType
+from queenright.runtime.events import EventType
 from queenright.runtime.execution import ExecutionResult
 from queenright.runtime.graphs.graph import EntryPointSpec, NodeSpec
 from queenright.runtime.storage.session_state import ExecutionState
@@ -75,8 +74,8 @@ _LEFT_OVER_SECONDS: Final = 24 * 3600.0
 _READ: Final = 1_000
 _UNFINISHED: Final = frozenset({SessionStatus.ACTIVE, SessionStatus.PAUSED, SessionStatus.FAILED})
 
-DoneTo = Callable[[str], Awaitable[Sequence[Intervention]]]
-"""Returns what was done to the workers of a name, newest first."""
+ListInterventions = Callable[[str], Awaitable[Sequence[Intervention]]]
+"""Returns the interventions on an agent's workers, newest first."""
 
 
 _INSTEAD: Final[Mapping[FallbackReason, str]] = {
@@ -95,42 +94,33 @@ class OperatorChat:
     that they are one. Nothing in it can approve what it asks for: approving is no tool of hers.
 
     Args:
-        runtime: Where the queen's graph is, or will be before the first question.
-        bus: Keeps what is said, in its log.
-        tickets: Keeps the tickets.
-        monitor: Knows how workers are now.
-        model: The model's limits.
-        clock: Now.
-        done_to: Tells what was done to workers; without, nothing is known of that.
-        hands: Act on a worker where the operator asks for it; without, she only talks.
-        looks: Tools that show more.
-        replaced: Returns why the rules answer in the model's place now; None if the model does.
+        desk: What all roles share.
+        model: The queen's model.
+        runtime: Runs the queen's graph; the graph may be added later, before the first question.
+        bus: Logs questions and answers.
+        list_interventions: Returns what was done to an agent's workers; without it, the case lists nothing.
+        actions: Nudges and stops workers when an operator orders it; without it, the queen only answers.
     """
 
     def __init__(
         self,
+        desk: Desk,
+        model: AssignedModel,
         *,
         runtime: AgentRuntime,
         bus: EventBus,
-        tickets: TicketService,
-        monitor: HealthMonitor,
-        model: ModelSettings,
-        clock: Clock,
-        done_to: DoneTo | None = None,
-        hands: QueenActions | None = None,
-        looks: Sequence[Tool] = (),
-        replaced: Callable[[], FallbackReason | None] = lambda: None,
+        list_interventions: ListInterventions | None = None,
+        actions: QueenActions | None = None,
     ) -> None:
+        self._desk = desk
         self._runtime = runtime
         self._bus = bus
-        self._tickets = tickets
-        self._monitor = monitor
+        self._tickets = desk.tickets
+        self._monitor = desk.monitor
         self._model = model
-        self._clock = clock
-        self._done_to = done_to
-        self._looks = list(looks)
-        self._replaced = replaced
-        self._tools = ChatTools(tickets=tickets, monitor=monitor, clock=clock, hands=hands)
+        self._clock = desk.clock
+        self._list_interventions = list_interventions
+        self._tools = ChatTools(tickets=desk.tickets, monitor=desk.monitor, clock=desk.clock, actions=actions)
         self._prompt = load_prompt("chat", {})
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._answering: set[asyncio.Task[Said]] = set()
@@ -147,12 +137,12 @@ class OperatorChat:
             id=OPERATOR_CHAT,
             system_prompt=self._prompt.text,
             tools=tuple(tool.name for tool in self.tools()),
-            max_turns=self._model.max_turns,
+            max_turns=self._model.settings.max_turns,
             max_retries=1,
             model_attempts=1,
             max_messages=60,
             max_context_tokens=24_000,
-            model_timeout_seconds=self._model.timeout_seconds,
+            model_timeout_seconds=self._model.settings.timeout_seconds,
         )
 
     def entry(self) -> EntryPointSpec:
@@ -161,7 +151,7 @@ class OperatorChat:
 
     def tools(self) -> list[Tool]:
         """Return what she can look at and do while she talks."""
-        return [*self._tools.all, *self._looks]
+        return [*self._tools.all, *self._desk.read_tools]
 
     # -- talking --------------------------------------------------------------------------------
 
@@ -216,7 +206,7 @@ class OperatorChat:
         )
         return [said(event) for event in events]
 
-    async def take_up(self) -> None:
+    async def resume(self) -> None:
         """Answer what was asked in an earlier life of the service and not answered; after the start."""
         events = await self._bus.history(types=SAID, filter_graph=QUEEN_GRAPH, limit=_READ)
         answered = {str(e.data["question_id"]) for e in events if e.type is EventType.QUEEN_ANSWERED}
@@ -290,7 +280,7 @@ class OperatorChat:
             if earlier is not None and earlier.status is SessionStatus.COMPLETED:
                 return await self._write_down(talk, _of_earlier(earlier), began)
             message = await self._message(talk)
-            instead = self._replaced()
+            instead = self._model.fallback_reason
             try:
                 result = await self._run(message, session_id, earlier)
             except GraphError as stopped:
@@ -334,7 +324,7 @@ class OperatorChat:
     async def _message(self, talk: Talk) -> str:
         ticket, question = talk.ticket, talk.question
         agent_id = ticket.worker_agent_id
-        done = [] if self._done_to is None else await self._done_to(agent_id)
+        done = [] if self._list_interventions is None else await self._list_interventions(agent_id)
         others = await self._tickets.history(20, agent_id=agent_id)
         others += [
             one
@@ -351,7 +341,7 @@ class OperatorChat:
             "ticket_id": question.ticket_id,
             "agent_id": ticket.worker_agent_id,
             "question_id": question.id,
-            "model": self._model.model,
+            "model": self._model.settings.model,
             "prompt": self._prompt.id,
             "seconds": round(max(self._clock() - began, 0.0), 3),
             "did": sorted(talk.did),

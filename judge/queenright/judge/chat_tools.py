@@ -81,11 +81,11 @@ class ChatTools:
         tickets: Keeps the tickets.
         monitor: Knows how workers are now.
         clock: Now.
-        hands: Act on a worker; without, nothing does.
+        actions: Nudges and stops workers; without it, nothing does.
     """
 
     def __init__(
-        self, *, tickets: TicketService, monitor: HealthMonitor, clock: Clock, hands: QueenActions | None
+        self, *, tickets: TicketService, monitor: HealthMonitor, clock: Clock, actions: QueenActions | None
     ) -> None:
         self._tickets = tickets
         self._monitor = monitor
@@ -93,7 +93,7 @@ class ChatTools:
         self._about: dict[str, Talk] = {}
         self.all: Sequence[Tool] = [
             replace(summary_tool(_nothing), run=self._show, context=("session_id",)),
-            *(() if hands is None else self._acting(hands)),
+            *(() if actions is None else self._acting(actions)),
             Tool(
                 ACKNOWLEDGE,
                 "Note that the operator has the ticket in hand.",
@@ -131,10 +131,10 @@ class ChatTools:
                 raise ToolError(str(refused)) from refused
             return f"Noted: {by} has it in hand."
 
-    def _acting(self, hands: QueenActions) -> list[Tool]:
-        return [self._held_to_its_ticket(tool, hands) for tool in acting_tools(hands, self._open_ticket)]
+    def _acting(self, actions: QueenActions) -> list[Tool]:
+        return [self._held_to_its_ticket(tool, actions) for tool in acting_tools(actions, self._open_ticket)]
 
-    def _held_to_its_ticket(self, tool: Tool, hands: QueenActions) -> Tool:
+    def _held_to_its_ticket(self, tool: Tool, actions: QueenActions) -> Tool:
         """Return a tool that acts, for the ticket that is talked about only, where that is ordered."""
 
         async def run(given: Any, *, session_id: str) -> Any:
@@ -143,9 +143,9 @@ class ChatTools:
                 by = talk.question.by
                 if tool.name == NUDGE:
                     words = talk.own_words or given.message
-                    return await hands.nudge(ticket, words, ordered_by=by)
+                    return await actions.nudge(ticket, words, ordered_by=by)
                 words = talk.own_words or given.reason
-                answer = await hands.request_termination(ticket, words, ordered_by=by)
+                answer = await actions.request_termination(ticket, words, ordered_by=by)
                 return f"{answer} {_BY_WHOM}" if "approv" in answer else answer
 
         return replace(tool, run=run, context=("session_id",))

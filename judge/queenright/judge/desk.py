@@ -1,78 +1,150 @@
-"""What judge and queen share: the worker in question, and the tool that shows it to a model."""
+"""The desk that judge, queen, orchestrator and chat share: workers, tickets, clocks and read tools."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from opentelemetry.trace import Tracer
+
+from queenright.health.findings import WorkerKey
 from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.settings import HealthSettings
 from queenright.health.summary import summarise
-from queenright.judge.monitoring_tools import LiveWorkers, Lookup, SummaryArguments, summary_tool
+from queenright.health.ticket_service import TicketService
+from queenright.judge.metrics import JudgeMetrics
+from queenright.judge.models import AssignedModel
+from queenright.judge.monitoring_tools import LiveWorkers, Lookup, summary_tool
+from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock
+from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.tooling.tools import Tool
 
 
-class WorkerDesk:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
     """
-    The one worker that is being judged or triaged.
+    Everything that every role needs to decide; one desk per service.
 
     Args:
-        monitor: Knows the workers.
-        clock: Now.
+        monitor: The workers' health.
+        tickets: The tickets.
+        settings: The health layer's thresholds and time limits.
+        metrics: Counts checks, decisions and model calls.
+        tracer: Makes the spans of checks and decisions.
+        clock: Seconds since the epoch.
+        sleep: Waits on that clock.
+        read_tools: Tools besides the health summary that only read, such as metrics and traces.
     """
 
-    def __init__(self, monitor: HealthMonitor, clock: Clock) -> None:
-        self._monitor = monitor
-        self._clock = clock
-        self._lookup = Lookup(LiveWorkers(monitor), clock)
+    monitor: HealthMonitor
+    tickets: TicketService
+    settings: HealthSettings
+    metrics: JudgeMetrics
+    tracer: Tracer
+    clock: Clock
+    sleep: Sleep
+    read_tools: tuple[Tool, ...] = ()
 
-    def look_at(self, agent_id: str, session_id: str) -> None:
-        """Say which worker is in question."""
-        self._lookup.key = (agent_id, session_id)
+    def summary(self, key: WorkerKey) -> dict[str, Any] | None:
+        """Return the health summary of a worker, or None if the worker is not known."""
+        health = self.monitor.get(*key)
+        return None if health is None else summarise(health, self.clock())
+
+    def open_case(self) -> Case:
+        """Return a case of its own for a graph: graphs work on different workers at the same time."""
+        return Case(self)
+
+
+class Case:
+    """The one worker that a graph decides about now."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._lookup = Lookup(LiveWorkers(desk.monitor), desk.clock)
+
+    def select(self, key: WorkerKey) -> None:
+        """Select the worker."""
+        self._lookup.key = key
 
     @property
     def health(self) -> WorkerHealth | None:
-        """How the worker in question is now; None if it is known no more."""
-        return self._monitor.get(*self._lookup.key)
+        """The worker's health now; None if the worker is not known any more."""
+        return self._desk.monitor.get(*self._lookup.key)
 
-    def summary(self, last_n_steps: int = 20) -> dict[str, Any] | None:
-        """Return the summary of the worker in question, or None if it is known no more."""
-        health = self.health
-        return None if health is None else summarise(health, self._clock(), last_n_steps)
-
-    async def show(self, given: SummaryArguments) -> str:
-        """Return the summary of a worker for a model: of the one in question if it names none."""
-        return await self._lookup.show(given)
+    def summary(self) -> dict[str, Any] | None:
+        """Return the worker's health summary, or None if the worker is not known any more."""
+        return self._desk.summary(self._lookup.key)
 
     def tool(self) -> Tool:
-        """Return ``get_worker_health_summary``."""
-        return summary_tool(self.show)
+        """Return ``get_worker_health_summary``; it shows the selected worker if the model names none."""
+        return summary_tool(self._lookup.show)
 
 
-def by_node(tools: Mapping[str, Sequence[Tool]]) -> list[Tool]:
+def decision_node(
+    node_id: str,
+    *,
+    system_prompt: str,
+    output_key: str,
+    decides: Iterable[str],
+    reads: Iterable[str],
+    model: AssignedModel,
+) -> NodeSpec:
     """
-    Return the tools of a graph, given those of its nodes by id.
+    Return a node that makes one decision per visit.
 
-    Where nodes have tools of one name that are not the same, a call goes to that of the node it came from.
+    A reply without a decision ends the visit; the caller decides whether to try again.
+
+    Args:
+        node_id: The node's id.
+        system_prompt: The model's system prompt.
+        output_key: The output that holds the model's words when it calls no deciding tool.
+        decides: Names of the tools that end the visit.
+        reads: Names of the tools that only read.
+        model: The model and its limits.
+    """
+    final = tuple(decides)
+    return NodeSpec(
+        id=node_id,
+        system_prompt=system_prompt,
+        tools=(*reads, *final),
+        final_tools=final,
+        output_keys=(output_key,),
+        max_turns=model.settings.max_turns,
+        max_retries=0,
+        model_attempts=1,
+        max_messages=60,
+        # About ten decisions. What must outlive them is in the trend and in the tickets.
+        max_context_tokens=8_000,
+        # The model keeps its own limit; this one is for a model that does not.
+        model_timeout_seconds=model.settings.timeout_seconds + 5,
+    )
+
+
+def merge_node_tools(tools: Mapping[str, Sequence[Tool]]) -> list[Tool]:
+    """
+    Return the tools of a graph, given those of its nodes by node id.
+
+    If nodes have different tools of one name, a call goes to the tool of the node that made it.
     """
     named: dict[str, dict[str, Tool]] = {}
-    for node_id, its_tools in tools.items():
-        for tool in its_tools:
+    for node_id, node_tools in tools.items():
+        for tool in node_tools:
             named.setdefault(tool.name, {})[node_id] = tool
-    return [_one(nodes) for nodes in named.values()]
+    return [_merge(nodes) for nodes in named.values()]
 
 
-def _one(nodes: Mapping[str, Tool]) -> Tool:
+def _merge(nodes: Mapping[str, Tool]) -> Tool:
     first = next(iter(nodes.values()))
     if all(tool is first for tool in nodes.values()):
         return first
 
-    async def run(given: Any, *, node_id: str, **around: object) -> Any:
-        tool, around = nodes[node_id], {**around, "node_id": node_id}
-        answer = tool.run(given, **{name: around[name] for name in tool.context})
+    async def run(arguments: Any, *, node_id: str, **context: object) -> Any:
+        tool, context = nodes[node_id], {**context, "node_id": node_id}
+        answer = tool.run(arguments, **{name: context[name] for name in tool.context})
         return await answer if inspect.isawaitable(answer) else answer
 
-    context = {name for tool in nodes.values() for name in tool.context} | {"node_id"}
-    return replace(first, run=run, context=tuple(sorted(context)))
+    names = {name for tool in nodes.values() for name in tool.context} | {"node_id"}
+    return replace(first, run=run, context=tuple(sorted(names)))

@@ -1,39 +1,36 @@
-"""The health judge: a graph that looks at the workers that show something, and writes tickets."""
+"""The health judge: a graph that checks the workers with findings and writes tickets."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from opentelemetry.trace import Span, Tracer, get_current_span
+from opentelemetry.trace import Span, get_current_span
 
 from queenright.health.findings import Finding, WorkerKey
-from queenright.health.monitor import HealthMonitor, WorkerHealth
-from queenright.health.settings import HealthSettings
+from queenright.health.monitor import WorkerHealth
 from queenright.health.summary import summarise
-from queenright.health.ticket_service import Report, TicketService
-from queenright.health.tickets import EscalationTicket, TicketRejectedError, parse_draft
+from queenright.health.ticket_service import Report
+from queenright.health.tickets import EscalationTicket, TicketDraft, TicketRejectedError, parse_draft
 from queenright.instrumentation import names
 from queenright.judge import policy
 from queenright.judge.answers import Answers
 from queenright.judge.coverage import Coverage, reason_for_ticket
-from queenright.judge.desk import WorkerDesk
+from queenright.judge.desk import Desk, decision_node
 from queenright.judge.messages import check_message
-from queenright.judge.metrics import CheckOutcome, JudgeMetrics
-from queenright.judge.monitoring_tools import EmitArguments, emit_tool, write_ticket, written
-from queenright.judge.node import desk_node
+from queenright.judge.metrics import CheckOutcome
+from queenright.judge.models import AssignedModel
+from queenright.judge.monitoring_tools import EmitArguments, emit_tool, written
 from queenright.judge.prompting import judge_prompt
 from queenright.judge.record import CheckRecord
 from queenright.judge.rules import EMIT, SUMMARY
-from queenright.judge.settings import RULES, ModelSettings
+from queenright.judge.settings import RULES
 from queenright.judge.tracing import ids_of, links_to
 from queenright.judge.trend import Trends
-from queenright.runtime.deadline import Sleep
-from queenright.runtime.events import AgentEvent, Clock
+from queenright.runtime.events import AgentEvent
 from queenright.runtime.execution import Trigger
 from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec
 from queenright.runtime.nodes.event_loop import NodeResult
@@ -49,96 +46,74 @@ JUDGE_NODE: Final = "judge"
 
 _EVALUATION: Final = "worker_health"
 
-_LOOKS: Final = 4
-"""Within the bypass time it is looked so often who waits for a slow model."""
+_CHECKS_PER_BYPASS: Final = 4
+"""How often within the bypass time the judge checks which workers wait for a slow model."""
 
 _CROWD: Final = 20
-"""If more than so many are due at once, the rules write their tickets: no model answers so often."""
+"""If more workers than this are due at once, the rules write their tickets: a model is too slow."""
 
 _BATCH: Final = 50
-"""Tickets that one transaction writes; others have the loop between two."""
+"""Tickets that one transaction writes; the loop gets a turn between two."""
 
 _REPAIRS: Final = 1
-"""A ticket that is refused may be mended so often; then the rules' answer stands."""
+"""How often a model may correct a rejected ticket; then the rules' answer stands."""
 
 
 class HealthJudge:
     """
     Judges the workers that have a finding worth a ticket and no ticket that covers it.
 
-    A healthy fleet costs no model call. Where the rules say high or critical and the model gave no
-    ticket, whatever it said instead, the rules' ticket is written. Every check leaves one event.
+    A healthy fleet costs no model call. Where the rules say high or critical and the model wrote no ticket,
+    the judge writes the rules' ticket. Every check records one event.
 
     Args:
-        monitor: Knows the workers.
-        tickets: Takes the tickets.
-        settings: The health layer's thresholds.
-        model: The model's limits.
-        clock: Now.
-        sleep: The clock of the bypass time.
-        metrics: Counts checks.
-        tracer: Makes ``judge_check`` spans.
-        publish: Makes an event durable and lets everybody see it.
+        desk: What all roles share.
+        model: The judge's model.
+        publish: Makes an event durable, then fans it out.
         disk: Reads and writes ``trend_file`` in threads.
         trend_file: Where the last look at each worker is kept.
-        looks: Tools besides the summary that only show something.
-        answering: Returns the name of the model that answers now.
-        no_decision: Is told why what the model answered was no verdict.
     """
 
     def __init__(
         self,
+        desk: Desk,
+        model: AssignedModel,
         *,
-        monitor: HealthMonitor,
-        tickets: TicketService,
-        settings: HealthSettings,
-        model: ModelSettings,
-        clock: Clock,
-        sleep: Sleep,
-        metrics: JudgeMetrics,
-        tracer: Tracer,
         publish: Callable[[AgentEvent], Awaitable[None]],
         disk: Disk,
         trend_file: Path,
-        looks: Sequence[Tool] = (),
-        answering: Callable[[], str],
-        no_decision: Callable[[str], None],
     ) -> None:
-        self._monitor = monitor
-        self._tickets = tickets
-        self._settings = settings
+        self._desk = desk
+        self._monitor = desk.monitor
+        self._tickets = desk.tickets
+        self._settings = desk.settings
+        self._clock = desk.clock
+        self._metrics = desk.metrics
         self._model = model
-        self._prompt = judge_prompt(settings, model.prompt)
-        self._clock = clock
-        self._sleep = sleep
-        self._metrics = metrics
-        self._tracer = tracer
+        self._prompt = judge_prompt(desk.settings, model.settings.prompt)
         self._publish = publish
         self._disk = disk
         self._trend_file = trend_file
-        self._looks = tuple(looks)
-        self._answering = answering
-        self._no_decision = no_decision
         self._trends = Trends()
-        self._desk = WorkerDesk(monitor, clock)
-        self._raised = False
-        self._refused: list[str] = []
-        # A wake-up while a check goes on is remembered here and costs one more check, not many.
+        self._case = desk.open_case()
+        self._has_raised = False
+        self._rejections: list[str] = []
+        # A wake-up during a check is remembered here and costs one more check, not many.
         self._woken: dict[WorkerKey, str] = {}
-        self._look_at_all = False
-        self._looked_at_all = clock()
-        self._coverage = Coverage(tickets)
-        self._answers = Answers(settings.judge.interval_seconds)
+        self._should_check_all = False
+        self._checked_all_at = desk.clock()
+        self._coverage = Coverage(desk.tickets)
+        self._answers = Answers(desk.settings.judge.interval_seconds)
         self._waiting: dict[WorkerKey, float] = {}
-        """Since when a worker waits for its turn in the check that goes on."""
+        """Since when a worker waits for its turn in the current check."""
 
     def graph(self) -> GraphSpec:
         """Return the judge's graph: one node, woken by a timer."""
-        node = desk_node(
+        node = decision_node(
             JUDGE_NODE,
             system_prompt=self._prompt.text,
             output_key="health_verdict",
-            looks=(SUMMARY, *(tool.name for tool in self._looks)),
+            reads=(SUMMARY, *(tool.name for tool in self._desk.read_tools)),
             decides=(EMIT,),
             model=self._model,
         )
@@ -152,17 +127,17 @@ class HealthJudge:
 
     def tools(self) -> list[Tool]:
         """Return the judge's tools."""
-        return [self._desk.tool(), emit_tool(self._emit), *self._looks]
+        return [self._case.tool(), emit_tool(self._emit), *self._desk.read_tools]
 
-    async def recall(self) -> None:
-        """Read what was seen at the last checks; without it every worker is looked at for the first time."""
+    async def load_trends(self) -> None:
+        """Load the trends of the last checks; without them every worker is new to the judge."""
         try:
             self._trends = await self._disk.run(lambda: Trends.load(self._trend_file))
         except UnusableFileError as error:
-            _log.warning("the judge begins without what it saw at its last checks: %s", error)
+            _log.warning("cannot load the judge's trends, starting without: %s", error)
 
     def adopt(self, tickets: Iterable[EscalationTicket]) -> None:
-        """Learn of tickets from before a restart: what they cover is not judged again."""
+        """Take over the tickets from before a restart: what they cover is not judged again."""
         self._coverage.adopt(tickets)
 
     def wants(self, health: WorkerHealth) -> bool:
@@ -171,52 +146,52 @@ class HealthJudge:
         return finding is not None and not self._coverage.covers(health, finding)
 
     def is_news(self, health: WorkerHealth) -> bool:
-        """Return whether a worker shows what it did not show when it was last judged."""
+        """Return whether a worker shows something new since it was last judged."""
         return self.wants(health) and self._answers.is_news(health)
 
     def note(self, agent_id: str | None, session_id: str | None, reason: str) -> bool:
-        """Remember what to look at in the next check; return whether a check must be asked for."""
-        idle = not self._woken and not self._look_at_all
+        """Note what the next check must cover; return whether a check must be requested."""
+        idle = not self._woken and not self._should_check_all
         if agent_id is None:
-            self._look_at_all = True
+            self._should_check_all = True
         elif session_id is not None:
             self._woken[agent_id, session_id] = reason
         else:
             keys = [h.key for h in self._monitor.workers() if h.vitals.agent_id == agent_id]
             self._woken.update(dict.fromkeys(keys, reason))
-        return idle and (bool(self._woken) or self._look_at_all)
+        return idle and (bool(self._woken) or self._should_check_all)
 
     async def check(self, trigger: Trigger, run: RunNode) -> dict[WorkerKey, CheckOutcome]:
-        """Judge whoever needs it; return what came of each. This is the entry point ``health_check``."""
+        """Judge the workers that need it; return the outcome of each. The entry point ``health_check``."""
         now = self._clock()
         record = CheckRecord(began_at=now)
-        overdue = now - self._looked_at_all >= self._settings.judge.interval_seconds
-        everybody = trigger.tick is not None or self._look_at_all or overdue
-        woken, self._woken, self._look_at_all = self._woken, {}, False
+        overdue = now - self._checked_all_at >= self._settings.judge.interval_seconds
+        is_full = trigger.tick is not None or self._should_check_all or overdue
+        woken, self._woken, self._should_check_all = self._woken, {}, False
         standing: list[WorkerKey] = []
-        if everybody:
-            self._looked_at_all = now
+        if is_full:
+            self._checked_all_at = now
             standing = self._coverage.workers()
             healths = list(self._monitor.workers())
             self._answers.keep({health.key for health in healths if self.wants(health)})
         else:
             healths = [health for key in woken if (health := self._monitor.get(*key)) is not None]
         due = [health for health in healths if self.wants(health) and self._answers.is_due(health, now)]
-        # New trouble first: what is counted has its ticket, and of a crowd there may be thousands.
+        # New trouble first: what is only counted has its ticket already, and there may be thousands.
         outcomes = await self._judge_all(due, woken, run, record)
         counted = await self._count_standing([key for key in standing if key not in outcomes], record)
         if not outcomes:
             self._metrics.checked("ticket" if counted else "healthy", self._clock())
-        record.looked(len(healths), everybody=everybody, woken=woken.values())
-        await self._write_down(record, outcomes)
+        record.note_workers(len(healths), is_full=is_full, woken=woken.values())
+        await self._record_check(record, outcomes)
         return outcomes
 
     async def _judge_all(
         self, due: Sequence[WorkerHealth], woken: Mapping[WorkerKey, str], run: RunNode, record: CheckRecord
     ) -> dict[WorkerKey, CheckOutcome]:
-        """Judge one worker after another, the worst first; who waits too long is judged by the rules."""
+        """Judge one worker after another, the worst first; the rules judge workers that wait too long."""
         worst = sorted(due, key=lambda health: -_severity(health))
-        # A ticket whose trouble has changed says so at once, and no model is paid for it.
+        # A ticket whose trouble has changed is updated at once, without a model call.
         renewed = [health.key for health in worst if self._coverage.is_outdated(health)]
         outcomes = await self._write_in_batches(renewed, "its trouble has changed")
         worst = [health for health in worst if health.key not in outcomes]
@@ -225,7 +200,7 @@ class HealthJudge:
             worst = [health for health in worst if health.key not in outcomes]
         now = self._clock()
         self._waiting = {health.key: now for health in worst}
-        watch = asyncio.create_task(self._go_past(), name="judge-bypass")
+        watch = asyncio.create_task(self._bypass(), name="judge-bypass")
         try:
             for key in [health.key for health in worst]:
                 outcomes[key] = await self._judge(key, woken.get(key, HEALTH_CHECK), run, record)
@@ -237,20 +212,20 @@ class HealthJudge:
         return outcomes
 
     async def _judge_crowd(self, due: Sequence[WorkerHealth]) -> dict[WorkerKey, CheckOutcome]:
-        """Write the rules' tickets of a crowd, many in one transaction: where they bind, or judge anyway."""
-        judging = self._answering()
+        """Write the rules' tickets of a crowd, many per transaction, where they bind or the rules judge."""
+        judging = self._model.answering
         keys = [h.key for h in due if judging == RULES or policy.binding(_reason(h).severity)]
         return await self._write_in_batches(keys, "too many at once for the model")
 
     async def _write_in_batches(self, keys: Sequence[WorkerKey], why: str) -> dict[WorkerKey, CheckOutcome]:
-        """Write the rules' tickets about these workers; return what came of each that could be written."""
-        note = "" if self._answering() == RULES else f" Written by the rules: {why}."
+        """Write the rules' tickets about these workers; return the outcome of each that was written."""
+        note = "" if self._model.answering == RULES else f" Written by the rules: {why}."
         outcomes: dict[WorkerKey, CheckOutcome] = {}
         for first in range(0, len(keys), _BATCH):
             try:
                 outcomes |= await self._write_rules_tickets(keys[first : first + _BATCH], note)
             except Exception:
-                _log.exception("tickets could not be written by the rules; they are judged one by one")
+                _log.exception("cannot write the rules' tickets of a crowd, judging its workers one by one")
                 break
             await asyncio.sleep(0)
         return outcomes
@@ -258,7 +233,7 @@ class HealthJudge:
     async def _write_rules_tickets(
         self, keys: Sequence[WorkerKey], note: str
     ) -> dict[WorkerKey, CheckOutcome]:
-        """Write the rules' tickets about these workers in one transaction; return what came of each."""
+        """Write the rules' tickets about these workers in one transaction; return the outcome of each."""
         now = self._clock()
         trace_id, span_id = ids_of(get_current_span())
         reports: list[tuple[Report, dict[str, Any]]] = []
@@ -266,12 +241,11 @@ class HealthJudge:
         for key in keys:
             health = self._monitor.get(*key)
             summary = None if health is None else summarise(health, now)
-            draft = None if summary is None else policy.should_ticket(summary)
+            draft = None if summary is None else policy.draft_ticket(summary)
             if health is None or summary is None or draft is None or not self.wants(health):
                 outcomes[key] = "healthy" if self._coverage.ticket_of(key) is None else "ticket"
                 continue
-            draft["judge_reasoning"] += note
-            report = Report(health, parse_draft(json.dumps(draft)), trace_id, span_id, RULES)
+            report = Report(health, _with_note(draft, note), trace_id, span_id, RULES)
             reports.append((report, summary))
         raised = await self._tickets.raise_tickets([report for report, _ in reports])
         for (report, summary), one in zip(reports, raised, strict=True):
@@ -287,11 +261,11 @@ class HealthJudge:
             self._metrics.checked(outcome, now)
         return outcomes
 
-    async def _go_past(self) -> None:
-        """Write the rules' ticket where they bind and a model, slow or busy, has not come to it in time."""
+    async def _bypass(self) -> None:
+        """Write the rules' ticket where they bind and the model has not judged a worker in time."""
         limit = self._settings.judge.bypass_seconds
         while True:
-            await self._sleep(limit / _LOOKS)
+            await self._desk.sleep(limit / _CHECKS_PER_BYPASS)
             now = self._clock()
             for key in self._woken:
                 self._waiting.setdefault(key, now)
@@ -302,19 +276,19 @@ class HealthJudge:
                 if health is None or not self.wants(health):
                     continue
                 try:
-                    await self._hold_floor(health, f"did not come to it within {limit:g} s")
+                    await self._hold_floor(health, f"did not judge it within {limit:g} s")
                 except Exception:
-                    _log.exception("no ticket could be written about %s; tried again", key[0])
+                    _log.exception("cannot write a ticket about %s, retrying", key[0])
 
-    async def _write_down(self, record: CheckRecord, outcomes: dict[WorkerKey, CheckOutcome]) -> None:
-        """Leave one line of record, and what was seen for the next check; neither may end the judging."""
+    async def _record_check(self, record: CheckRecord, outcomes: dict[WorkerKey, CheckOutcome]) -> None:
+        """Publish the record and save the trends; a failure of either does not stop the judging."""
         event = record.event(
-            outcomes, self._clock(), graph_id=JUDGE_GRAPH, model=self._answering(), prompt=self._prompt.id
+            outcomes, self._clock(), graph_id=JUDGE_GRAPH, model=self._model.answering, prompt=self._prompt.id
         )
         try:
             await self._publish(event)
         except Exception:
-            _log.exception("a check could not be recorded; what it decided stands")
+            _log.exception("cannot record a check; its decisions stand")
         if not self._trends.changed:
             return
         rows = self._trends.dump()
@@ -322,10 +296,10 @@ class HealthJudge:
             await self._disk.run(lambda: Trends.save(self._trend_file, rows))
         except OSError as error:
             self._trends.changed = True
-            _log.error("what the judge saw cannot be kept for after a restart: %s", error)
+            _log.error("cannot save the judge's trends: %s", error)
 
     async def _count_standing(self, standing: Sequence[WorkerKey], record: CheckRecord) -> bool:
-        """Count once more each condition that has a ticket and still stands; no model is asked."""
+        """Count each condition that has a ticket and still holds, without a model call."""
         counted = False
         for first in range(0, len(standing), _BATCH):
             now = self._clock()
@@ -335,15 +309,15 @@ class HealthJudge:
                 if health is None or reason_for_ticket(health) is None or self.wants(health):
                     continue
                 summary = summarise(health, now)
-                draft = policy.should_ticket(summary)
+                draft = policy.draft_ticket(summary)
                 if draft is not None:
-                    reports.append((Report(health, parse_draft(json.dumps(draft))), summary))
+                    reports.append((Report(health, draft), summary))
             if not reports:
                 continue
             try:
                 raised = await self._tickets.raise_tickets([report for report, _ in reports])
             except Exception:
-                _log.exception("%d tickets could not be counted", len(reports))
+                _log.exception("cannot count %d tickets", len(reports))
                 continue
             for (report, summary), one in zip(reports, raised, strict=True):
                 if one is not None:
@@ -355,15 +329,15 @@ class HealthJudge:
         return counted
 
     async def _judge(self, key: WorkerKey, reason: str, run: RunNode, record: CheckRecord) -> CheckOutcome:
-        self._desk.look_at(*key)
-        self._raised, self._refused = False, []
-        health, summary = self._desk.health, self._desk.summary()
+        self._case.select(key)
+        self._has_raised, self._rejections = False, []
+        health, summary = self._case.health, self._case.summary()
         if health is None or summary is None or not self.wants(health):
-            # While others were judged it has recovered, or the rules have spoken for it.
+            # While others were judged it recovered, or the rules wrote its ticket.
             return "healthy" if self._coverage.ticket_of(key) is None else "ticket"
         self._answers.asked(health, self._clock())
         vitals = health.vitals
-        with self._tracer.start_as_current_span(
+        with self._desk.tracer.start_as_current_span(
             f"{names.SPAN_JUDGE_CHECK} {vitals.agent_id}",
             links=links_to(vitals.last_trace_id, vitals.last_span_id),
             attributes={
@@ -376,10 +350,10 @@ class HealthJudge:
         ) as span:
             try:
                 result = await run(self._message(health, summary, reason))
-                record.asked(result)
+                record.add_cost(result)
                 outcome, explanation = await self._conclude(result)
             except Exception as error:
-                _log.exception("the check of %s came to nothing; the next tick tries again", vitals.agent_id)
+                _log.exception("the check of %s failed, retrying at the next tick", vitals.agent_id)
                 outcome, explanation = "unknown", f"{type(error).__name__}: {error}"
                 await self._without_model(explanation)
             _record(span, outcome, explanation)
@@ -388,70 +362,64 @@ class HealthJudge:
         return outcome
 
     async def _without_model(self, fault: str) -> None:
-        """Write the rules' ticket where they bind: that asking failed is no reason to keep still."""
-        health = self._desk.health
-        if self._raised or health is None:
+        """Write the rules' ticket where they bind, although the model call failed."""
+        health = self._case.health
+        if self._has_raised or health is None:
             return
         try:
             await self._hold_floor(health, f"could not be asked ({fault})")
         except Exception:
-            _log.exception("no ticket could be written about %s; it is tried again", health.vitals.agent_id)
+            _log.exception("cannot write a ticket about %s, retrying", health.vitals.agent_id)
 
     async def _conclude(self, result: NodeResult) -> tuple[CheckOutcome, str]:
-        """Say what a run of the model came to, and hold it to the rules' floor."""
+        """Return the outcome of a run of the model, held to the rules' floor."""
         verdict = str(result.outputs.get("health_verdict", ""))
-        if self._raised:
+        if self._has_raised:
             return "ticket", verdict or "ticket written"
         answered = result.outcome == "done" and verdict.strip().lower().startswith("healthy")
         said = f"said {verdict!r}" if result.outcome == "done" else f"gave no verdict: {result.error}"
-        if self._refused:
-            said = f"wrote no ticket that could be taken: {self._refused[-1]}"
+        if self._rejections:
+            said = f"wrote no ticket that could be taken: {self._rejections[-1]}"
         if result.outcome != "no_answer" and not answered:
-            self._no_decision(said)
-        health = self._desk.health
+            self._model.count_invalid(said)
+        health = self._case.health
         if health is not None and await self._hold_floor(health, said):
             return ("ticket" if answered else "unknown"), f"ticket written by the rules; the model {said}"
         return ("healthy", verdict) if answered else ("unknown", f"the model {said}")
 
     async def _hold_floor(self, health: WorkerHealth, said: str) -> bool:
-        """Write the rules' ticket where they bind and nobody wrote one."""
+        """Write the rules' ticket where they bind and there is none; return whether it was written."""
         finding = reason_for_ticket(health)
         if finding is None or not policy.binding(finding.severity) or self._coverage.covers(health, finding):
             return False
-        draft = policy.should_ticket(summarise(health, self._clock()))
+        draft = policy.draft_ticket(summarise(health, self._clock()))
         if draft is None:
             return False
-        draft["judge_reasoning"] += f" Written by the rules: the model {said}."[:300]
-        await self._raise(health, json.dumps(draft), RULES)
+        await self._raise(health, _with_note(draft, f" Written by the rules: the model {said}."[:300]), RULES)
         return True
 
     async def _emit(self, given: EmitArguments) -> str:
-        health = self._desk.health
+        health = self._case.health
         if health is None:
             raise ToolError("the worker is gone; end with health_verdict healthy")
-        if self._raised:
+        if self._has_raised:
             raise ToolError("there is a ticket from this check already; end with health_verdict ticket")
         try:
-            raised = await self._raise(health, given.ticket_json, self._answering())
-            self._raised = True
+            raised = await self._raise(health, parse_draft(given.ticket_json), self._model.answering)
+            self._has_raised = True
             return raised
         except TicketRejectedError as refusal:
-            self._refused.append(str(refusal))
-            if len(self._refused) > _REPAIRS:
+            self._rejections.append(str(refusal))
+            if len(self._rejections) > _REPAIRS:
                 return f"{refusal}. That was the last try; the rules' answer stands."
             raise ToolError(
                 f"{refusal}. Mend what is named, and send the whole ticket once more."
             ) from refusal
 
-    async def _raise(self, health: WorkerHealth, ticket_json: str, model: str) -> str:
+    async def _raise(self, health: WorkerHealth, draft: TicketDraft, model: str) -> str:
         trace_id, span_id = ids_of(get_current_span())
-        raised = await write_ticket(
-            self._tickets,
-            health,
-            ticket_json,
-            trace_id=trace_id,
-            span_id=span_id,
-            model=model,
+        raised = await self._tickets.raise_ticket(
+            health, draft, trace_id=trace_id, span_id=span_id, model=model
         )
         self._coverage.ticketed(health, raised.ticket)
         return written(raised)
@@ -466,6 +434,10 @@ class HealthJudge:
             "woken_by": reason,
         }
         return check_message(now, check, summary, self._trends.of(summary, now))
+
+
+def _with_note(draft: TicketDraft, note: str) -> TicketDraft:
+    return draft.model_copy(update={"judge_reasoning": draft.judge_reasoning + note})
 
 
 def _reason(health: WorkerHealth) -> Finding:

@@ -1,4 +1,4 @@
-"""Judge and queen at work: both graphs on one runtime, wired to the bus that workers' events are on."""
+"""Judge and queen: both graphs on one runtime, subscribed to the bus that carries the workers' events."""
 
 from __future__ import annotations
 
@@ -18,26 +18,23 @@ from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.ticket_service import TicketService
 from queenright.judge.budget import BUDGET_FILE, Budget
-from queenright.judge.chat import OPERATOR_CHAT, DoneTo, OperatorChat
-from queenright.judge.desk import by_node
+from queenright.judge.chat import OPERATOR_CHAT, ListInterventions, OperatorChat
+from queenright.judge.desk import Desk, merge_node_tools
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH, HealthJudge
-from queenright.judge.metered import Metered
 from queenright.judge.metrics import FallbackReason, JudgeMetrics
-from queenright.judge.models import load_model
+from queenright.judge.models import AssignedModel, load_model
 from queenright.judge.orchestrator import DECISION_NODE, ESCALATION_RECEIVER, Decide, Orchestrator
 from queenright.judge.queen import QUEEN_GRAPH, TICKET_RECEIVER, TRIAGE_NODE, Queen
 from queenright.judge.queen_actions import QueenActions
 from queenright.judge.redacting_model import RedactingModel
-from queenright.judge.settings import RULES, JudgeSettings
+from queenright.judge.settings import JudgeSettings
 from queenright.runtime.agent_runtime import AgentRuntime
-from queenright.runtime.breakers import Breakers
 from queenright.runtime.bus import EventBus, Subscription
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import AgentEvent, Clock, EventType
 from queenright.runtime.execution import Trigger
 from queenright.runtime.graphs.graph import GraphSpec
 from queenright.runtime.llm.model import LLMProvider
-from queenright.runtime.nodes.guard import GuardFactory
 from queenright.runtime.tooling.tools import Tool
 
 _REASONS: Final[dict[FallbackReason, str]] = {
@@ -50,31 +47,30 @@ _REASONS: Final[dict[FallbackReason, str]] = {
 
 class JudgeAndQueen:
     """
-    The two graphs between a finding and a person.
+    The graphs that turn findings into tickets, and tickets into decisions.
 
     Args:
-        bus: Carries findings here, and tickets from judge to queen.
-        monitor: Knows the workers.
-        tickets: Keeps the tickets.
-        settings: The health layer's.
-        judge: Which models think.
+        bus: Carries findings and tickets.
+        monitor: The workers' health.
+        tickets: The tickets.
+        settings: The health layer's settings.
+        judge: The models and their limits.
         clock: Seconds since the epoch.
-        storage: Where conversations are kept (``graphs/...``), and sessions of other graphs.
-        registry: Where the metrics go.
-        tracer: Makes the spans.
+        storage: The folder for conversations (``graphs/...``).
+        registry: Where metrics are registered.
+        tracer: Makes the spans of checks and decisions.
+        runtime: Runs the graphs; without it, a runtime of their own.
         monotonic: The clock of timers.
         sleep: Waits on that clock.
-        models: Models to use in place of those named in ``judge``: (judge's, queen's).
-        guards: Makes the guards that watch nodes on the runtime from inside.
-        breakers: Gives the circuit breakers of the runtime.
-        decide: Carries out what the queen decides on an escalation. Without it, or where the settings name
-            another orchestrator, she is asked about none.
-        hands: Carries out what the queen does to a worker; without, she has no tools for it.
-        looks: Tools that show judge and queen more than the health summary does.
-        done_to: Tells the queen what was done to workers, for when an operator asks.
+        models: Models to use instead of those in ``judge``: (the judge's, the queen's).
+        decide: Carries out the queen's decision on an escalation. Without it, or if the settings name
+            another orchestrator, the queen decides no escalations.
+        actions: Nudges and stops workers for the queen; without it, she has no tools for that.
+        read_tools: Tools besides the health summary that only read.
+        list_interventions: Returns the interventions on an agent's workers, for the operator chat.
 
     Raises:
-        ModelUnavailableError: A model is set that cannot be used here.
+        ModelUnavailableError: A configured model cannot be used here.
     """
 
     def __init__(
@@ -89,102 +85,72 @@ class JudgeAndQueen:
         storage: Path,
         registry: CollectorRegistry,
         tracer: Tracer,
+        runtime: AgentRuntime | None = None,
         monotonic: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
         models: tuple[LLMProvider, LLMProvider] | None = None,
-        guards: GuardFactory | None = None,
-        breakers: Breakers | None = None,
         decide: Decide | None = None,
-        hands: QueenActions | None = None,
-        looks: Sequence[Tool] = (),
-        done_to: DoneTo | None = None,
+        actions: QueenActions | None = None,
+        read_tools: Sequence[Tool] = (),
+        list_interventions: ListInterventions | None = None,
     ) -> None:
-        self.metrics = JudgeMetrics(registry, tickets.open_counts)
-        budget = Budget(judge.budget, clock=clock, file=storage / BUDGET_FILE)
-        self.metrics.watch(budget)
-        load = partial(load_model, metrics=self.metrics, budget=budget, monotonic=monotonic, sleep=sleep)
-        judges, queens = models or (load(judge.judge, "judge"), load(judge.queen, "queen"))
-        self._models: tuple[LLMProvider, ...] = (judges, queens)
-        self.runtime = AgentRuntime(
-            bus=bus,
-            storage=storage,
-            clock=clock,
-            monotonic=monotonic,
-            sleep=sleep,
-            guards=guards,
-            breakers=breakers,
-        )
-        """Where both run, and where other graphs may."""
         self._bus = bus
         self._monitor = monitor
         self._tickets = tickets
         self._started = False
         self._subscriptions: list[Subscription] = []
-        self._judge = HealthJudge(
+        self.metrics = JudgeMetrics(registry, tickets.open_counts)
+        self.runtime = runtime or AgentRuntime(
+            bus=bus, storage=storage, clock=clock, monotonic=monotonic, sleep=sleep
+        )
+        budget = Budget(judge.budget, clock=clock, file=storage / BUDGET_FILE)
+        self.metrics.watch(budget)
+        load = partial(load_model, metrics=self.metrics, budget=budget, monotonic=monotonic, sleep=sleep)
+        judge_provider, queen_provider = models or (load(judge.judge, "judge"), load(judge.queen, "queen"))
+        judge_model = AssignedModel(judge_provider, judge.judge)
+        queen_model = AssignedModel(queen_provider, judge.queen)
+        self._models = (judge_model, queen_model)
+        desk = Desk(
             monitor=monitor,
             tickets=tickets,
             settings=settings,
-            model=judge.judge,
-            clock=clock,
-            sleep=sleep,
             metrics=self.metrics,
             tracer=tracer,
+            clock=clock,
+            sleep=sleep,
+            read_tools=tuple(read_tools),
+        )
+        self._judge = HealthJudge(
+            desk,
+            judge_model,
             publish=bus.publish,
             disk=self.runtime.disk,
             trend_file=storage / "graphs" / JUDGE_GRAPH / "trend.json",
-            looks=looks,
-            answering=partial(_answering, judges),
-            no_decision=partial(_count_invalid, judges),
         )
-        self._queen = Queen(
-            monitor=monitor,
-            tickets=tickets,
-            settings=settings,
-            model=judge.queen,
-            clock=clock,
-            sleep=sleep,
-            metrics=self.metrics,
-            tracer=tracer,
-            retry=self._triage,
-            hands=hands,
-            looks=looks,
-            answering=partial(_answering, queens),
-            no_decision=partial(_count_invalid, queens),
-        )
+        self._queen = Queen(desk, queen_model, retry=self._request_triage, actions=actions)
         self.chat = OperatorChat(
+            desk,
+            queen_model,
             runtime=self.runtime,
             bus=bus,
-            tickets=tickets,
-            monitor=monitor,
-            model=judge.queen,
-            clock=clock,
-            done_to=done_to,
-            hands=hands,
-            looks=looks,
-            replaced=partial(_replaced, queens),
+            list_interventions=list_interventions,
+            actions=actions,
         )
-        """Where operators talk with the queen about a ticket."""
+        """The conversation between operators and the queen about a ticket."""
         self._orchestrator: Orchestrator | None = None
         if decide is not None and settings.intervention.escalation.orchestrator == "queen":
             self._orchestrator = Orchestrator(
-                monitor=monitor,
-                model=judge.queen,
-                clock=clock,
-                sleep=sleep,
-                tracer=tracer,
-                decide=decide,
-                retry=self._ask,
-                no_decision=partial(_count_invalid, queens),
+                desk, queen_model, decide=decide, retry=self._request_escalation_decision
             )
         self.runtime.add_graph(
             self._judge.graph(),
-            model=RedactingModel(judges),
+            model=RedactingModel(judge_provider),
             tools=self._judge.tools(),
             entries={HEALTH_CHECK: self._judge.check},
         )
-        self._add_queen(RedactingModel(queens))
+        self._add_queen_graph(RedactingModel(queen_provider))
 
-    def _add_queen(self, model: LLMProvider) -> None:
+    def _add_queen_graph(self, model: LLMProvider) -> None:
         nodes = [self._queen.node(), self.chat.node()]
         entry_points = [self._queen.entry(), self.chat.entry()]
         tools = {TRIAGE_NODE: self._queen.tools(), OPERATOR_CHAT: self.chat.tools()}
@@ -197,19 +163,19 @@ class JudgeAndQueen:
         self.runtime.add_graph(
             GraphSpec(id=QUEEN_GRAPH, nodes=tuple(nodes), entry_points=tuple(entry_points)),
             model=model,
-            tools=by_node(tools),
+            tools=merge_node_tools(tools),
             entries=entries,
         )
 
     async def start(self) -> None:
-        """Start judging, and triage the tickets that an earlier life left open."""
+        """Start judging, and triage the tickets that were open before a restart."""
         # Before the queen's own subscription: the bypass time runs from a ticket's arrival.
         self._subscriptions = [
             self._bus.subscribe(
-                self._ticket_arrived, name="triage-clock", types={EventType.WORKER_ESCALATION_TICKET}
+                self._expect_ticket, name="triage-clock", types={EventType.WORKER_ESCALATION_TICKET}
             ),
             self._bus.subscribe(
-                self._worker_changed,
+                self._check_worker,
                 name="judge",
                 types={EventType.FINDING_OPENED, EventType.HEALTH_STATE_CHANGED},
             ),
@@ -217,23 +183,23 @@ class JudgeAndQueen:
         if self._orchestrator is not None:
             self._subscriptions.append(
                 self._bus.subscribe(
-                    self._orchestrator.heard,
+                    self._orchestrator.handle_event,
                     name="escalation-clock",
                     types={EventType.ESCALATION_TRIGGERED, EventType.ESCALATION_DECIDED},
                 )
             )
-        left_over = await self._tickets.load()
+        untriaged = await self._tickets.load()
         self._judge.adopt(self._tickets.open_tickets())
-        await self._judge.recall()
+        await self._judge.load_trends()
         await self.runtime.start()
         self._started = True
-        for ticket in left_over:
+        for ticket in untriaged:
             self._queen.expect(ticket.ticket_id)
-            self._triage(ticket.ticket_id)
-        await self.chat.take_up()
+            self._request_triage(ticket.ticket_id)
+        await self.chat.resume()
 
     async def stop(self) -> None:
-        """Stop both graphs; whatever is open is found again at the next start."""
+        """Stop the graphs. Unfinished work resumes after the next start."""
         self._started = False
         for subscription in self._subscriptions:
             subscription.cancel()
@@ -244,61 +210,46 @@ class JudgeAndQueen:
         if self._orchestrator is not None:
             await self._orchestrator.stop()
 
-    def take_up(self, escalations: Iterable[Escalation]) -> None:
-        """Have the queen decide what an earlier life was asked and did not answer; after the start."""
+    def resume_escalations(self, escalations: Iterable[Escalation]) -> None:
+        """Have the queen decide escalations that were pending before a restart. Call it after ``start``."""
         if self._orchestrator is not None and self._started:
             for escalation in escalations:
                 self._orchestrator.expect(escalation)
-                self._ask(escalation.escalation_id)
+                self._request_escalation_decision(escalation.escalation_id)
 
     def replacements(self) -> list[str]:
-        """Return a sentence about each model in whose place the rules answer now."""
-        models = [model for model in self._models if isinstance(model, Metered)]
+        """Return a sentence about each model that the rules replace now."""
         return [
-            f"The {model.role}'s model {model.name} is not asked ({_REASONS[reason]}); the rules answer."
-            for model in models
-            if (reason := model.replaced) is not None
+            f"The {role}'s model {model.provider.name} is not asked ({_REASONS[reason]}); the rules answer."
+            for role, model in zip(("judge", "queen"), self._models, strict=True)
+            if (reason := model.fallback_reason) is not None
         ]
 
     def wake(self, agent_id: str | None = None, reason: str = "") -> None:
-        """Have the judge look now: at one worker, or at all. From the loop's thread; does not wait."""
+        """Have the judge check one agent's workers now, or all. Call it from the loop's thread."""
         self._wake(agent_id, None, reason or "woken")
 
     def _wake(self, agent_id: str | None, session_id: str | None, reason: str) -> None:
         if self._started and self._judge.note(agent_id, session_id, reason):
             self.runtime.get_stream(HEALTH_CHECK, graph_id=JUDGE_GRAPH).fire(Trigger())
 
-    def _triage(self, ticket_id: str) -> None:
-        if self._started:
-            stream = self.runtime.get_stream(TICKET_RECEIVER, graph_id=QUEEN_GRAPH)
-            stream.fire(Trigger(input_data={"ticket_id": ticket_id}))
+    def _request_triage(self, ticket_id: str) -> None:
+        self._trigger_queen(TICKET_RECEIVER, ticket_id=ticket_id)
 
-    def _ask(self, escalation_id: str) -> None:
-        if self._started:
-            stream = self.runtime.get_stream(ESCALATION_RECEIVER, graph_id=QUEEN_GRAPH)
-            stream.fire(Trigger(input_data={"escalation_id": escalation_id}))
+    def _request_escalation_decision(self, escalation_id: str) -> None:
+        self._trigger_queen(ESCALATION_RECEIVER, escalation_id=escalation_id)
 
-    def _worker_changed(self, event: AgentEvent) -> None:
+    def _trigger_queen(self, entry_point: str, **inputs: str) -> None:
+        if self._started:
+            self.runtime.get_stream(entry_point, graph_id=QUEEN_GRAPH).fire(Trigger(input_data=inputs))
+
+    def _check_worker(self, event: AgentEvent) -> None:
         health = self._monitor.get(event.agent_id, event.session_id)
         if health is not None and self._judge.is_news(health):
             self._wake(event.agent_id, event.session_id, event.type.value)
 
-    def _ticket_arrived(self, event: AgentEvent) -> None:
+    def _expect_ticket(self, event: AgentEvent) -> None:
         ticket = event.data["ticket"]
         self._queen.expect(ticket["ticket_id"])
         if event.data.get("change") == "opened":
             self.metrics.ticket_opened(Severity(ticket["severity"]), FindingKind(ticket["kind"]))
-
-
-def _answering(model: LLMProvider) -> str:
-    """Return who answers now: the rules, while they stand in for a model."""
-    return RULES if _replaced(model) else model.name
-
-
-def _replaced(model: LLMProvider) -> FallbackReason | None:
-    return model.replaced if isinstance(model, Metered) else None
-
-
-def _count_invalid(model: LLMProvider, why: str) -> None:
-    if isinstance(model, Metered):
-        model.count_invalid(why)

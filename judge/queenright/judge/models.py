@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
 from queenright.judge.budget import Budget
 from queenright.judge.metered import Metered
-from queenright.judge.metrics import JudgeMetrics, ModelRole
+from queenright.judge.metrics import FallbackReason, JudgeMetrics, ModelRole
 from queenright.judge.prompting import judge_prompt, queen_prompt
 from queenright.judge.rules import RulesModel
 from queenright.judge.settings import RULES, JudgeSettings, ModelSettings
@@ -21,6 +22,29 @@ from queenright.runtime.llm.model import LLMProvider
 
 class ModelUnavailableError(QueenrightError):
     """Raised at start when a model is set that cannot be used here."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedModel:
+    """The model of one role, with its limits."""
+
+    provider: LLMProvider
+    settings: ModelSettings
+
+    @property
+    def fallback_reason(self) -> FallbackReason | None:
+        """Why the rules answer instead of the model; None if the model answers."""
+        return self.provider.replaced if isinstance(self.provider, Metered) else None
+
+    @property
+    def answering(self) -> str:
+        """The name of the model that answers now: the rules' while they replace it."""
+        return RULES if self.fallback_reason is not None else self.provider.name
+
+    def count_invalid(self, reason: str) -> None:
+        """Count a reply that holds no valid decision."""
+        if isinstance(self.provider, Metered):
+            self.provider.count_invalid(reason)
 
 
 def load_model(

@@ -175,27 +175,6 @@ def shown(health: WorkerHealth | None, now: float, last_n_steps: int) -> str:
     return worker_quoted(None if health is None else summarise(health, now, last_n_steps))
 
 
-async def write_ticket(
-    tickets: TicketService,
-    health: WorkerHealth,
-    ticket_json: str,
-    *,
-    trace_id: str = "",
-    span_id: str = "",
-    model: str = "",
-) -> Raised:
-    """
-    Write a ticket about a worker from what a model said.
-
-    Raises:
-        TicketRejectedError: It is no ticket, or the worker gives no reason for one; all that is wrong is
-            named.
-        StoreError: It could not be stored.
-    """
-    draft = parse_draft(ticket_json)
-    return await tickets.raise_ticket(health, draft, trace_id=trace_id, span_id=span_id, model=model)
-
-
 def written(raised: Raised) -> str:
     """Say what became of a ticket, to whoever wrote it."""
     ticket = raised.ticket
@@ -271,7 +250,7 @@ def register_worker_monitoring_tools(
         if health is None:
             raise ToolError("there is no worker with an active session; nothing to write a ticket about")
         try:
-            return written(await write_ticket(tickets, health, given.ticket_json))
+            return written(await tickets.raise_ticket(health, parse_draft(given.ticket_json)))
         except TicketError as refusal:
             raise ToolError(str(refusal)) from refusal
 

@@ -1,8 +1,8 @@
 """
-The queen as the orchestrator: she decides what becomes of a worker that no nudge has helped.
+The queen as the orchestrator: she decides escalations of workers that nudges did not help.
 
-It is a second entry point of her graph. A model that fails is asked again until the escalation's deadline,
-and then the deadline has the word: no answer is no decision.
+This is a second entry point of her graph. A model that fails is retried until the escalation's deadline;
+after that, the deadline's default applies: no answer is no decision.
 """
 
 from __future__ import annotations
@@ -13,25 +13,21 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
-from opentelemetry.trace import Tracer
 from pydantic import BaseModel, ConfigDict, Field
 
 from queenright.health.interventions.record import OPTIONS, Decision, Escalation
 from queenright.health.interventions.target import ActionKind, Target
-from queenright.health.monitor import HealthMonitor
 from queenright.instrumentation import names
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
 from queenright.judge import escalation_policy as policy
-from queenright.judge.desk import WorkerDesk
+from queenright.judge.desk import Desk, decision_node
 from queenright.judge.messages import escalation_message
-from queenright.judge.node import desk_node
+from queenright.judge.models import AssignedModel
 from queenright.judge.prompting import escalation_prompt
 from queenright.judge.rules import DECIDE, SUMMARY
-from queenright.judge.settings import ModelSettings
 from queenright.judge.tracing import child_of
-from queenright.runtime.deadline import Sleep
-from queenright.runtime.events import AgentEvent, Clock, EventType
+from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import Trigger
 from queenright.runtime.graphs.graph import EntryPointSpec, NodeSpec
 from queenright.runtime.stream import RunNode
@@ -48,18 +44,18 @@ _REMEMBERED: Final = 10_000
 _UNDECIDED: Final = "undecided"
 
 Decide = Callable[..., Awaitable[object]]
-"""``decide(escalation_id, decision, by=..., reason=..., more_time_seconds=...)``: carries a decision out."""
+"""``decide(escalation_id, decision, by=..., reason=..., more_time_seconds=...)`` carries out a decision."""
 
 
 class _Open(NamedTuple):
-    """An escalation without a decision, and (trace id, span id) of what led to it."""
+    """An undecided escalation, and the (trace id, span id) that led to it."""
 
     escalation: Escalation
     trace: tuple[str, str]
 
 
-class _Given(NamedTuple):
-    """How much more time a worker has had since its last progress."""
+class _ExtraTime(NamedTuple):
+    """The extra time that a worker has had since its last progress."""
 
     progress: float | None
     times: int = 0
@@ -67,7 +63,7 @@ class _Given(NamedTuple):
 
 
 class DecideArguments(BaseModel):
-    """What becomes of the worker."""
+    """What happens to the worker."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -87,52 +83,37 @@ class Orchestrator:
     Decides escalations one after another, each once.
 
     Args:
-        monitor: Knows how the worker is when it is re-checked.
-        model: The model's limits.
-        clock: Now.
-        sleep: The clock of the pauses before another try.
-        tracer: Makes a ``triage`` span for each decision.
-        decide: Carries a decision out; raises a ``QueenrightError`` if it comes too late.
-        retry: Asks for another try at an escalation.
-        no_decision: Is told why what the model answered was no decision.
+        desk: What all roles share.
+        model: The queen's model.
+        decide: Carries out a decision; raises a ``QueenrightError`` if it is refused.
+        retry: Requests another try at an escalation, by id.
     """
 
     def __init__(
-        self,
-        *,
-        monitor: HealthMonitor,
-        model: ModelSettings,
-        clock: Clock,
-        sleep: Sleep,
-        tracer: Tracer,
-        decide: Decide,
-        retry: Callable[[str], None],
-        no_decision: Callable[[str], None],
+        self, desk: Desk, model: AssignedModel, *, decide: Decide, retry: Callable[[str], None]
     ) -> None:
-        self._desk = WorkerDesk(monitor, clock)
+        self._desk = desk
+        self._clock = desk.clock
+        self._case = desk.open_case()
         self._model = model
         self._prompt = escalation_prompt()
-        self._clock = clock
-        self._sleep = sleep
-        self._tracer = tracer
         self._decide = decide
         self._retry = retry
-        self._no_decision = no_decision
         self._open: dict[str, _Open] = {}
         self._queued: set[str] = set()
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._current: Escalation | None = None
         self._outcome = _UNDECIDED
-        self._usual_seconds = monitor.settings.intervention.escalation.more_time_seconds
-        self._given: OrderedDict[Target, _Given] = OrderedDict()
+        self._usual_seconds = desk.settings.intervention.escalation.more_time_seconds
+        self._extra_time: OrderedDict[Target, _ExtraTime] = OrderedDict()
 
     def node(self) -> NodeSpec:
         """Return the node that decides."""
-        return desk_node(
+        return decision_node(
             DECISION_NODE,
             system_prompt=self._prompt.text,
             output_key="escalation_decision",
-            looks=(SUMMARY,),
+            reads=(SUMMARY,),
             decides=(DECIDE,),
             model=self._model,
         )
@@ -149,14 +130,14 @@ class Orchestrator:
     def tools(self) -> list[Tool]:
         """Return the orchestrator's tools."""
         return [
-            self._desk.tool(),
-            Tool(DECIDE, "Decide what becomes of the worker.", DecideArguments, self._decide_as_asked),
+            self._case.tool(),
+            Tool(DECIDE, "Decide what becomes of the worker.", DecideArguments, self._decide_by_model),
         ]
 
-    # -- what is asked --------------------------------------------------------------------------
+    # -- escalations ----------------------------------------------------------------------------
 
-    def heard(self, event: AgentEvent) -> None:
-        """Take note of an escalation that was triggered, or that somebody has decided."""
+    def handle_event(self, event: AgentEvent) -> None:
+        """Expect an escalation that was triggered; forget one that was decided."""
         if event.type is EventType.ESCALATION_DECIDED:
             self._forget(str(event.data["escalation_id"]))
             return
@@ -177,7 +158,7 @@ class Orchestrator:
         )
 
     def expect(self, escalation: Escalation, trace: tuple[str, str] = ("", "")) -> None:
-        """Keep an escalation until it is decided or its deadline is past, and try again where a try fails."""
+        """Keep an escalation until it is decided or past its deadline; retry failed tries."""
         key = escalation.escalation_id
         self._open[key] = _Open(escalation, trace)
         self._queued.add(key)
@@ -187,14 +168,14 @@ class Orchestrator:
             watch.add_done_callback(lambda _: self._watches.pop(key, None))
 
     async def stop(self) -> None:
-        """Try no more; what is undecided is in the store, and handed here again at the next start."""
+        """Stop retrying. Undecided escalations are in the store and resume after the next start."""
         watches = list(self._watches.values())
         for watch in watches:
             watch.cancel()
         await asyncio.gather(*watches, return_exceptions=True)
 
     async def receive(self, trigger: Trigger, run: RunNode) -> str:
-        """Decide the escalation that a trigger brought. This is the entry point ``escalation_receiver``."""
+        """Decide the escalation of a trigger. The entry point ``escalation_receiver``."""
         key = _escalation_id(trigger)
         try:
             found = self._open.get(key)
@@ -206,13 +187,13 @@ class Orchestrator:
 
     async def _consider(self, found: _Open, run: RunNode) -> str:
         escalation = found.escalation
-        self._desk.look_at(escalation.agent_id, escalation.session_id)
-        summary = self._desk.summary()
+        self._case.select((escalation.agent_id, escalation.session_id))
+        summary = self._case.summary()
         if policy.ended(summary):
             self._forget(escalation.escalation_id)
             return "nothing to decide: the session is over"
         self._current, self._outcome = escalation, _UNDECIDED
-        with self._tracer.start_as_current_span(
+        with self._desk.tracer.start_as_current_span(
             f"{names.SPAN_TRIAGE} {escalation.agent_id}",
             context=child_of(*found.trace),
             attributes={
@@ -231,7 +212,7 @@ class Orchestrator:
     async def _answer_or_ask(
         self, escalation: Escalation, summary: dict[str, Any] | None, run: RunNode
     ) -> None:
-        """Decide what needs no thought; else ask the model."""
+        """Decide by rule if the worker is out of trouble; else ask the model."""
         asked = self._asked(escalation, summary)
         if summary is not None and policy.relieved(asked, summary) is not None:
             try:
@@ -242,18 +223,18 @@ class Orchestrator:
         result = await run(escalation_message(asked, summary))
         if escalation.escalation_id in self._open:
             if result.outcome != "no_answer":
-                self._no_decision(result.error or "it ended without a decision")
+                self._model.count_invalid(result.error or "it ended without a decision")
             _log.warning("escalation %s has no decision yet: %s", escalation.escalation_id, result.error)
 
     # -- the decision ---------------------------------------------------------------------------
 
-    async def _decide_as_asked(self, given: DecideArguments) -> str:
+    async def _decide_by_model(self, given: DecideArguments) -> str:
         escalation = self._checked(given.escalation_id)
         if given.decision not in escalation.options:
             raise ToolError(
                 f"{given.decision!r} is not offered; choose one of {', '.join(escalation.options)}"
             )
-        summary = self._desk.summary()
+        summary = self._case.summary()
         if policy.ended(summary):
             self._forget(escalation.escalation_id)
             raise ToolError("the worker's session is over, there is nothing to decide; end with set_output")
@@ -266,7 +247,7 @@ class Orchestrator:
         return f"decided: {held.decision}"
 
     def _checked(self, escalation_id: str) -> Escalation:
-        """Return the escalation a tool call is about, if it may be decided."""
+        """Return the escalation of a tool call, if it may be decided."""
         current = self._current
         if current is None or escalation_id != current.escalation_id:
             raise ToolError(
@@ -277,22 +258,22 @@ class Orchestrator:
         return current
 
     async def _carry_out(self, escalation: Escalation, held: policy.Answer) -> None:
-        """Have a decision carried out; one that comes too late, or is refused, is a ``ToolError``."""
+        """Carry out a decision; raises ``ToolError`` if it is late or refused."""
         key = escalation.escalation_id
         seconds = held.more_time_seconds
         try:
             await self._decide(key, held.decision, by="queen", reason=held.reason, more_time_seconds=seconds)
         except QueenrightError as error:
             raise ToolError(str(error)) from error
-        summary = self._desk.summary()
+        summary = self._case.summary()
         if held.decision == "more_time":
             self._count(escalation, summary, self._usual_seconds if seconds is None else seconds)
         self._outcome = held.decision
         self._forget(key)
 
     def _asked(self, escalation: Escalation, summary: dict[str, Any] | None) -> dict[str, Any]:
-        """Return the question as JSON values: what a model is shown, and the rules go by."""
-        given = self._given_to(escalation, summary)
+        """Return the escalation as JSON values, for the model and the rules."""
+        given = self._extra_time_of(escalation, summary)
         return {
             "escalation_id": escalation.escalation_id,
             "agent_id": escalation.agent_id,
@@ -308,30 +289,32 @@ class Orchestrator:
             "context": escalation.context,
         }
 
-    # -- how often more time was given ----------------------------------------------------------
+    # -- extra time -----------------------------------------------------------------------------
 
-    def _given_to(self, escalation: Escalation, summary: dict[str, Any] | None) -> _Given:
-        given = self._given.get(escalation.target, _Given(None))
+    def _extra_time_of(self, escalation: Escalation, summary: dict[str, Any] | None) -> _ExtraTime:
+        given = self._extra_time.get(escalation.target, _ExtraTime(None))
         got_further = summary is not None and summary["last_progress"] != given.progress
-        return _Given(None) if got_further else given
+        return _ExtraTime(None) if got_further else given
 
     def _count(self, escalation: Escalation, summary: dict[str, Any] | None, seconds: float) -> None:
         if summary is not None and policy.relieved(self._asked(escalation, summary), summary) is not None:
-            return  # it needs no time to come back: it is back
-        given = self._given_to(escalation, summary)
+            return  # the worker is out of trouble and needs no extra time
+        given = self._extra_time_of(escalation, summary)
         progress = given.progress if summary is None else summary["last_progress"]
-        self._given[escalation.target] = _Given(progress, given.times + 1, given.minutes + seconds / 60)
-        self._given.move_to_end(escalation.target)
-        while len(self._given) > _REMEMBERED:
-            self._given.popitem(last=False)
+        self._extra_time[escalation.target] = _ExtraTime(
+            progress, given.times + 1, given.minutes + seconds / 60
+        )
+        self._extra_time.move_to_end(escalation.target)
+        while len(self._extra_time) > _REMEMBERED:
+            self._extra_time.popitem(last=False)
 
-    # -- another try ----------------------------------------------------------------------------
+    # -- retries --------------------------------------------------------------------------------
 
     async def _watch(self, escalation: Escalation) -> None:
-        """Have a failed try made again, after ever longer pauses; past the deadline, give it up."""
+        """Retry after growing pauses; give up at the deadline."""
         key, pause = escalation.escalation_id, _FIRST_PAUSE
         while (left := escalation.deadline - self._clock()) > 0:
-            await self._sleep(min(pause, left))
+            await self._desk.sleep(min(pause, left))
             if key not in self._open:
                 return
             if key not in self._queued and self._clock() < escalation.deadline:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from queenright.health.findings import Finding, FindingKind, Severity, worst
+from queenright.health.tickets import EVIDENCE_LIMIT, TEXT_LIMIT, TicketDraft
 from queenright.judge import wording
 
 DISMISS_LOW_BELOW: Final = 8
@@ -65,13 +66,12 @@ def findings_of(summary: Mapping[str, Any]) -> list[Finding]:
     return found
 
 
-def should_ticket(summary: Mapping[str, Any]) -> dict[str, Any] | None:
+def draft_ticket(summary: Mapping[str, Any]) -> TicketDraft | None:
     """
     Judge a health summary by the bands of bad steps and the kinds of findings.
 
     Returns:
-        What a judge puts into a ticket (severity, cause, reasoning, action, evidence), or None where
-        there is nothing to escalate.
+        The draft of a ticket, or None if there is nothing to escalate.
     """
     finding = worst(f for f in findings_of(summary) if f.ticket)
     if finding is None:
@@ -81,19 +81,20 @@ def should_ticket(summary: Mapping[str, Any]) -> dict[str, Any] | None:
     bad_steps = int(summary.get("steps_since_last_accept") or 0)
     counted = wording.numbers(bad_steps=bad_steps, stall_minutes=summary.get("stall_minutes"))
     reasoning = f"finding of {finding.severity.value} severity, {finding.kind.value.replace('_', ' ')}"
-    return {
-        "severity": finding.severity.value,
-        "cause": wording.cause(
-            finding.kind,
-            agent=agent,
-            node=str(summary.get("worker_node_id") or ""),
-            evidence=finding.evidence,
-            since=finding.since,
-        ),
-        "judge_reasoning": f"By the rules a {reasoning}" + (f": {counted}." if counted else "."),
-        "suggested_action": wording.advice(finding.kind, agent, session),
-        "evidence_snippet": str(summary.get("evidence_snippet") or finding.evidence)[-500:],
-    }
+    cause = wording.cause(
+        finding.kind,
+        agent=agent,
+        node=str(summary.get("worker_node_id") or ""),
+        evidence=finding.evidence,
+        since=finding.since,
+    )
+    return TicketDraft(
+        severity=finding.severity,
+        cause=cause[:TEXT_LIMIT],
+        judge_reasoning=f"By the rules a {reasoning}" + (f": {counted}." if counted else "."),
+        suggested_action=wording.advice(finding.kind, agent, session)[:TEXT_LIMIT],
+        evidence_snippet=str(summary.get("evidence_snippet") or finding.evidence)[-EVIDENCE_LIMIT:],
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

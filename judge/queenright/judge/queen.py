@@ -1,4 +1,4 @@
-"""The queen: a node that triages every ticket, and the clock that goes past her if she does not answer."""
+"""The queen: a node that triages every ticket, and a bypass for tickets that she does not answer in time."""
 
 from __future__ import annotations
 
@@ -10,30 +10,25 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, Final
 
-from opentelemetry.trace import Tracer
 from pydantic import BaseModel, ConfigDict, Field
 
 from queenright.health.deadlines import grace_until
 from queenright.health.findings import Severity
-from queenright.health.monitor import HealthMonitor
-from queenright.health.settings import HealthSettings
-from queenright.health.summary import summarise
-from queenright.health.ticket_service import Decision, TicketService
+from queenright.health.ticket_service import Decision
 from queenright.health.tickets import EscalationTicket, TicketError, TicketStatus
 from queenright.instrumentation import names
 from queenright.judge import policy, wording
-from queenright.judge.desk import WorkerDesk
+from queenright.judge.desk import Desk, decision_node
 from queenright.judge.messages import triage_message
-from queenright.judge.metrics import JudgeMetrics, TriageDecision
+from queenright.judge.metrics import TriageDecision
+from queenright.judge.models import AssignedModel
 from queenright.judge.monitoring_tools import NotifyArguments, notify_tool, open_ticket, urgency_of
-from queenright.judge.node import desk_node
 from queenright.judge.prompting import queen_prompt
 from queenright.judge.queen_actions import QueenActions, acting_tools
 from queenright.judge.rules import DISMISS, NOTIFY, SUMMARY
-from queenright.judge.settings import RULES, ModelSettings
+from queenright.judge.settings import RULES
 from queenright.judge.tracing import child_of
-from queenright.runtime.deadline import Sleep
-from queenright.runtime.events import Clock, EventType
+from queenright.runtime.events import EventType
 from queenright.runtime.execution import Trigger
 from queenright.runtime.graphs.graph import EntryPointSpec, NodeSpec
 from queenright.runtime.nodes.event_loop import NodeResult
@@ -46,31 +41,31 @@ QUEEN_GRAPH: Final = "queen"
 TICKET_RECEIVER: Final = "ticket_receiver"
 TRIAGE_NODE: Final = "ticket_triage"
 
-_WAITS: Final = "kept: its worker has begun a new life; it is looked at again when that is past its start"
+_WAITS: Final = "kept: its worker has restarted; it is triaged again after the start grace"
 
 _SETTLES: Final = 5.0
-"""Seconds after a start grace until the monitor has surely said what it saw in it."""
+"""Seconds after a start grace until the monitor has published its findings."""
 
 _FIRST_PAUSE: Final = 1.0
 _TRIES: Final = 4
 """
-A triage that failed is tried again after pauses of a second and more, none longer than this part of the
-bypass time: a model that fails at once is soon replaced by the rules.
+A failed triage is retried after pauses that start at a second and never exceed this fraction of the bypass
+time: a model that fails at once is soon replaced by the rules.
 """
 
 
 _CROWD: Final = 20
-"""If more tickets than this wait, the rules pass them on: no model decides on so many in a minute."""
+"""If more tickets than this wait, the rules decide: a model is too slow."""
 
 _BATCH: Final = 50
-"""Tickets that one transaction passes on; others have the loop between two."""
+"""Tickets that one transaction decides; the loop gets a turn between two."""
 
 _MAX_WAITING: Final = 1_000_000
-"""No ticket is refused triage: after a restart in a crowd there are as many as it has workers."""
+"""Every ticket is triaged: after a restart there may be one for each worker."""
 
 
 class DismissArguments(BaseModel):
-    """Why the operator is not told."""
+    """Why the operator is not notified."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -80,7 +75,7 @@ class DismissArguments(BaseModel):
 
 @dataclass(slots=True)
 class _Deadline:
-    """When a ticket that waits is looked at next, and from when on the rules may pass it on."""
+    """When a waiting ticket is checked next, and from when on the rules may decide it."""
 
     at: float
     bypass_at: float
@@ -89,77 +84,53 @@ class _Deadline:
 
 class Queen:
     """
-    Triages tickets one after another; none is lost, and none that binds waits longer than the bypass time.
+    Triages tickets one after another. A high or critical ticket waits no longer than the bypass time.
 
     A model that would dismiss a high or critical ticket whose condition still holds is overruled.
 
     Args:
-        monitor: Knows how the worker is when it is re-checked.
-        tickets: Carries the decisions out.
-        settings: The bypass time.
-        model: The model's limits.
-        clock: Now.
-        sleep: The clock of the bypass time.
-        metrics: Counts decisions.
-        tracer: Makes ``triage`` spans.
-        retry: Asks for another triage of a ticket.
-        hands: Carries out what she does to a worker; without, she has no tools for it.
-        looks: Tools besides the summary that only show something.
-        answering: Returns the name of the model that answers now.
-        no_decision: Is told why what the model answered was no decision.
+        desk: What all roles share.
+        model: The queen's model.
+        retry: Requests another triage of a ticket, by id.
+        actions: Nudges and stops workers; without it, the queen has no tools for that.
     """
 
     def __init__(
         self,
+        desk: Desk,
+        model: AssignedModel,
         *,
-        monitor: HealthMonitor,
-        tickets: TicketService,
-        settings: HealthSettings,
-        model: ModelSettings,
-        clock: Clock,
-        sleep: Sleep,
-        metrics: JudgeMetrics,
-        tracer: Tracer,
         retry: Callable[[str], None],
-        hands: QueenActions | None = None,
-        looks: Sequence[Tool] = (),
-        answering: Callable[[], str],
-        no_decision: Callable[[str], None],
+        actions: QueenActions | None = None,
     ) -> None:
-        self._monitor = monitor
-        self._tickets = tickets
-        self._settings = settings
-        self._timeout = settings.judge.triage_timeout_seconds
+        self._desk = desk
+        self._monitor = desk.monitor
+        self._tickets = desk.tickets
+        self._clock = desk.clock
         self._model = model
-        self._prompt = queen_prompt(model.prompt)
-        self._clock = clock
-        self._sleep = sleep
-        self._metrics = metrics
-        self._tracer = tracer
+        self._timeout = desk.settings.judge.triage_timeout_seconds
+        self._prompt = queen_prompt(model.settings.prompt)
         self._retry = retry
-        self._acts = [] if hands is None else acting_tools(hands, self._checked)
-        self._looks = tuple(looks)
-        self._answering = answering
-        self._no_decision = no_decision
-        self._desk = WorkerDesk(monitor, clock)
+        self._action_tools = [] if actions is None else acting_tools(actions, self._checked)
+        self._case = desk.open_case()
         self._current: EscalationTicket | None = None
         self._arrived: dict[str, float] = {}
         self._queued: set[str] = set()
         self._left_to_model: set[str] = set()
-        """Of those that wait, the tickets that the rules did not pass on when a crowd waited."""
+        """Tickets that wait and that the rules did not pass on when a crowd waited."""
         self._deadlines: dict[str, _Deadline] = {}
         self._checks: list[tuple[float, str]] = []
-        """A heap of the deadlines; an entry that is no ticket's deadline any more is passed over."""
+        """A heap of the deadlines; an entry that no longer matches its ticket's deadline is skipped."""
         self._timer: asyncio.Task[None] | None = None
         self._wakes_at = math.inf
 
     def node(self) -> NodeSpec:
         """Return the node that triages."""
-        return desk_node(
+        return decision_node(
             TRIAGE_NODE,
             system_prompt=self._prompt.text,
             output_key="intervention_decision",
-            looks=(SUMMARY, *(tool.name for tool in (*self._looks, *self._acts))),
+            reads=(SUMMARY, *(tool.name for tool in (*self._desk.read_tools, *self._action_tools))),
             decides=(NOTIFY, DISMISS),
             model=self._model,
         )
@@ -177,18 +148,18 @@ class Queen:
     def tools(self) -> list[Tool]:
         """Return the queen's tools."""
         return [
-            self._desk.tool(),
+            self._case.tool(),
             notify_tool(self._notify),
             Tool(DISMISS, "Keep the ticket from the operator.", DismissArguments, self._dismiss),
-            *self._acts,
-            *self._looks,
+            *self._action_tools,
+            *self._desk.read_tools,
         ]
 
     def expect(self, ticket_id: str) -> None:
-        """Start the bypass time of a ticket that has arrived, if it waits to be triaged."""
+        """Start the bypass time of a new ticket, if it waits for triage."""
         ticket = self._tickets.get(ticket_id)
         if ticket is None or ticket.status is not TicketStatus.OPEN:
-            return  # one that got worse while an operator has it, or that has been triaged meanwhile
+            return  # it got worse while an operator has it, or was triaged meanwhile
         self._queued.add(ticket_id)
         arrived = self._arrived.setdefault(ticket_id, self._clock())
         if ticket_id not in self._deadlines:
@@ -198,7 +169,7 @@ class Queen:
             )
 
     async def stop(self) -> None:
-        """End the clock; tickets not triaged are still open, and are found at the next start."""
+        """Stop the bypass timer. Untriaged tickets stay open and are triaged after the next start."""
         self._deadlines.clear()
         self._checks.clear()
         if self._timer is not None:
@@ -206,45 +177,45 @@ class Queen:
             await asyncio.gather(self._timer, return_exceptions=True)
 
     async def receive(self, trigger: Trigger, run: RunNode) -> str:
-        """Triage the ticket that a trigger brought. This is the entry point ``ticket_receiver``."""
+        """Triage the ticket of a trigger. The entry point ``ticket_receiver``."""
         ticket_id = _ticket_id(trigger)
         try:
             if len(self._queued) - len(self._left_to_model) > _CROWD:
                 await self._triage_crowd()
             ticket = self._tickets.get(ticket_id)
-            if ticket is not None and _is_told(ticket) and _is_changed(trigger, ticket):
+            if ticket is not None and _is_notified(ticket) and _is_changed(trigger, ticket):
                 await self._intervene(ticket, _analysis(ticket), ticket.severity, by="rules")
                 return "intervene"
             if ticket is None or ticket.status is not TicketStatus.OPEN:
                 return "nothing to decide"
             return await self._triage(ticket, run)
         finally:
-            self._done_with(ticket_id)
+            self._finish(ticket_id)
 
-    def _done_with(self, ticket_id: str) -> None:
+    def _finish(self, ticket_id: str) -> None:
         self._queued.discard(ticket_id)
         self._left_to_model.discard(ticket_id)
         self._settle(ticket_id)
 
     async def _triage_crowd(self) -> None:
-        """Pass on what waits and the rules would pass on, many tickets in one transaction."""
+        """Let the rules decide the waiting tickets that they would pass on, many per transaction."""
         waiting = sorted(self._queued - self._left_to_model)
         for first in range(0, len(waiting), _BATCH):
             batch = waiting[first : first + _BATCH]
             try:
-                await self._pass_on_all([one for id_ in batch if (one := self._by_rules(id_)) is not None])
+                await self._decide_all([one for id_ in batch if (one := self._by_rules(id_)) is not None])
             except Exception:
-                _log.exception("tickets of a crowd could not be passed on; they are triaged one by one")
+                _log.exception("cannot pass on the tickets of a crowd, triaging them one by one")
             for ticket_id in batch:
                 ticket = self._tickets.get(ticket_id)
                 if ticket is not None and ticket.status is TicketStatus.OPEN:
                     self._left_to_model.add(ticket_id)
                 else:
-                    self._done_with(ticket_id)
+                    self._finish(ticket_id)
             await asyncio.sleep(0)
 
     def _by_rules(self, ticket_id: str) -> Decision | None:
-        """Return how the rules pass a ticket on; None where they do not, or a model has the word."""
+        """Return the rules' decision to pass a ticket on; None if they do not, or the model decides."""
         ticket = self._tickets.get(ticket_id)
         if ticket is None or ticket.status is not TicketStatus.OPEN:
             return None
@@ -254,14 +225,14 @@ class Queen:
         decided = policy.triage(_fields(ticket), summary)
         if decided.decision != "intervene":
             return None
-        if self._answering() == RULES:
+        if self._model.answering == RULES:
             return Decision(ticket_id, decided.text, decided.urgency, model=RULES)
         if not policy.binding(ticket.severity):
             return None
         text = f"{decided.text} Too many tickets wait for the queen; it comes to you as the rules see it."
         return Decision(ticket_id, text, decided.urgency, by="rules", untriaged=True, model=RULES)
 
-    async def _pass_on_all(self, decisions: Sequence[Decision]) -> None:
+    async def _decide_all(self, decisions: Sequence[Decision]) -> None:
         if decisions:
             changed = await self._tickets.intervene_all(
                 decisions, graph_id=QUEEN_GRAPH, stream_id=f"{QUEEN_GRAPH}::{TICKET_RECEIVER}"
@@ -270,9 +241,9 @@ class Queen:
                 self._count(ticket.ticket_id, "bypass" if ticket.untriaged else "intervene")
 
     async def _triage(self, ticket: EscalationTicket, run: RunNode) -> str:
-        self._desk.look_at(ticket.worker_agent_id, ticket.worker_session_id)
+        self._case.select((ticket.worker_agent_id, ticket.worker_session_id))
         self._current = ticket
-        with self._tracer.start_as_current_span(
+        with self._desk.tracer.start_as_current_span(
             f"{names.SPAN_TRIAGE} {ticket.worker_agent_id}",
             context=child_of(ticket.trace_id, ticket.span_id),
             attributes={
@@ -283,13 +254,13 @@ class Queen:
         ) as span:
             try:
                 if self._starting(ticket):
-                    _log.info("ticket %s waits: its worker has begun a new life", ticket.ticket_id)
+                    _log.info("ticket %s waits: its worker has restarted", ticket.ticket_id)
                 elif self._recovered():
                     await self._dismiss_recovered(ticket)
                 else:
-                    result = await run(triage_message(_fields(ticket), self._desk.summary()))
+                    result = await run(triage_message(_fields(ticket), self._case.summary()))
                     if self._undecided(ticket):
-                        await self._go_on_undecided(ticket, result)
+                        await self._handle_no_decision(ticket, result)
             finally:
                 self._current = None
             after = self._tickets.get(ticket.ticket_id)
@@ -297,19 +268,19 @@ class Queen:
             span.set_attribute(names.TRIAGE_DECISION, decision)
         return decision
 
-    async def _go_on_undecided(self, ticket: EscalationTicket, result: NodeResult) -> None:
-        """Pass on at once what binds and got an answer that is none: the same question would get the same."""
+    async def _handle_no_decision(self, ticket: EscalationTicket, result: NodeResult) -> None:
+        """Pass a binding ticket on at once if the model answered without a decision: it would do so again."""
         why = result.error or "it ended without a decision"
         _log.warning("triage of ticket %s gave no decision: %s", ticket.ticket_id, why)
         if result.outcome == "no_answer" or self._starting(ticket):
-            return  # it is tried again
-        self._no_decision(why)
+            return  # retried later
+        self._model.count_invalid(why)
         if not policy.binding(ticket.severity) or not self._holds(ticket, self._summary(ticket)):
             return
         try:
             await self._pass_on([ticket], "The queen's model gave no valid decision")
         except Exception:
-            _log.exception("ticket %s could not be passed on untriaged; trying again", ticket.ticket_id)
+            _log.exception("cannot pass on ticket %s untriaged, retrying", ticket.ticket_id)
 
     # -- the queen's tools ----------------------------------------------------------------------
 
@@ -340,29 +311,27 @@ class Queen:
         return f"overruled: {ticket.severity.value}, and the condition still holds; the operator is told"
 
     def _checked(self, ticket_id: str) -> EscalationTicket:
-        """Return the ticket a tool call is about, if it may be decided on."""
+        """Return the ticket of a tool call, if it may be decided."""
         about = self._current.ticket_id if self._current is not None else ""
         return open_ticket(self._tickets, ticket_id, about=about)
 
     def _starting(self, ticket: EscalationTicket) -> bool:
-        """Return whether the worker has begun another life since, of which nothing can be said yet."""
+        """Return whether the worker has restarted since the ticket and is in its start grace."""
         health = self._monitor.get(ticket.worker_agent_id, ticket.worker_session_id)
         if health is None or health.vitals.ended or health.vitals.incarnation_id == ticket.incarnation_id:
             return False
-        return self._clock() < grace_until(health.vitals, self._settings) + _SETTLES
+        return self._clock() < grace_until(health.vitals, self._desk.settings) + _SETTLES
 
     def _summary(self, ticket: EscalationTicket) -> dict[str, Any] | None:
-        """Return how a ticket's worker is now; None if it is not known."""
-        health = self._monitor.get(ticket.worker_agent_id, ticket.worker_session_id)
-        return None if health is None else summarise(health, self._clock())
+        return self._desk.summary((ticket.worker_agent_id, ticket.worker_session_id))
 
     def _holds(self, ticket: EscalationTicket, summary: dict[str, Any] | None) -> bool:
-        """Return whether nothing is known that speaks against telling the operator at once."""
+        """Return whether nothing known speaks against notifying the operator at once."""
         return summary is None or not (self._starting(ticket) or policy.condition_gone(summary))
 
     def _recovered(self) -> bool:
-        # A worker that is known no more (after a restart) is not one that has recovered.
-        summary = self._desk.summary()
+        # An unknown worker (after a restart) has not recovered.
+        summary = self._case.summary()
         return summary is not None and policy.condition_gone(summary)
 
     # -- decisions ------------------------------------------------------------------------------
@@ -378,15 +347,15 @@ class Queen:
                 by=by,
                 graph_id=QUEEN_GRAPH,
                 stream_id=f"{QUEEN_GRAPH}::{TICKET_RECEIVER}",
-                model=self._answering() if by == "queen" else RULES,
+                model=self._model.answering if by == "queen" else RULES,
             )
         except TicketError as error:
             raise ToolError(str(error)) from error
         self._count(ticket.ticket_id, "intervene")
 
     async def _dismiss_recovered(self, ticket: EscalationTicket) -> None:
-        # The service must know of the recovery first: it lets nobody dismiss what holds.
-        health = self._desk.health
+        # The ticket service must know of the recovery first: it rejects dismissing what still holds.
+        health = self._case.health
         if health is not None:
             await self._tickets.observe(health)
         if self._undecided(ticket):
@@ -401,12 +370,12 @@ class Queen:
 
     def _count(self, ticket_id: str, decision: TriageDecision) -> None:
         now = self._clock()
-        self._metrics.triaged(decision, now - self._arrived.get(ticket_id, now))
+        self._desk.metrics.triaged(decision, now - self._arrived.get(ticket_id, now))
 
-    # -- the clock that goes past her -----------------------------------------------------------
+    # -- bypass ---------------------------------------------------------------------------------
 
     def _check_at(self, ticket_id: str, deadline: _Deadline) -> None:
-        """Look at a ticket at its deadline: one timer sleeps until the first of all."""
+        """Check a ticket at its deadline; one timer sleeps until the earliest."""
         self._deadlines[ticket_id] = deadline
         heappush(self._checks, (deadline.at, ticket_id))
         if deadline.at < self._wakes_at:
@@ -418,12 +387,12 @@ class Queen:
     async def _run_timer(self) -> None:
         while self._checks:
             self._wakes_at = self._checks[0][0]
-            await self._sleep(max(0.0, self._wakes_at - self._clock()))
-            self._wakes_at = -math.inf  # nobody need wake it before it has looked at the heap again
+            await self._desk.sleep(max(0.0, self._wakes_at - self._clock()))
+            self._wakes_at = -math.inf  # awake: it reads the heap again before it sleeps
             try:
                 await self._check_due()
             except Exception:
-                _log.exception("tickets that wait for triage could not be looked at")
+                _log.exception("cannot check the tickets that wait for triage")
         self._wakes_at = math.inf
 
     async def _check_due(self) -> None:
@@ -438,7 +407,7 @@ class Queen:
             await asyncio.sleep(0)
 
     async def _check(self, ticket_ids: Sequence[str]) -> None:
-        """Try failed triages again, ever later; past the bypass time, tell the operator of what binds."""
+        """Retry failed triages; past the bypass time, pass binding tickets on to the operator."""
         waiting = [one for id_ in ticket_ids if (one := self._tickets.get(id_)) is not None]
         late = [
             ticket
@@ -452,12 +421,12 @@ class Queen:
         try:
             await self._pass_on(late, f"The queen has not triaged this within {self._timeout:g} s")
         except Exception:
-            _log.exception("%d tickets could not be passed on untriaged; trying again", len(late))
+            _log.exception("cannot pass on %d tickets untriaged, retrying", len(late))
         for ticket_id in ticket_ids:
-            self._try_again(ticket_id)
+            self._request_retry(ticket_id)
 
-    def _try_again(self, ticket_id: str) -> None:
-        """Ask for another triage of a ticket that still waits."""
+    def _request_retry(self, ticket_id: str) -> None:
+        """Request another triage of a ticket that still waits."""
         deadline, ticket = self._deadlines.get(ticket_id), self._tickets.get(ticket_id)
         if deadline is None or ticket is None or ticket.status is not TicketStatus.OPEN:
             self._deadlines.pop(ticket_id, None)
@@ -471,8 +440,8 @@ class Queen:
             self._retry(ticket_id)
 
     async def _pass_on(self, tickets: Sequence[EscalationTicket], why: str) -> None:
-        """Tell the operator of tickets without the queen's word."""
-        await self._pass_on_all(
+        """Notify the operator of tickets that the queen has not decided."""
+        await self._decide_all(
             [
                 Decision(
                     ticket.ticket_id,
@@ -493,7 +462,7 @@ class Queen:
         return now is not None and now.status is TicketStatus.OPEN
 
     def _settle(self, ticket_id: str) -> None:
-        """Forget a ticket that has been decided on."""
+        """Forget a ticket that has been decided."""
         ticket = self._tickets.get(ticket_id)
         if ticket is not None and ticket.status is TicketStatus.OPEN:
             return
@@ -507,17 +476,17 @@ def _ticket_id(trigger: Trigger) -> str:
     return str(trigger.input_data["ticket_id"])
 
 
-def _is_told(ticket: EscalationTicket) -> bool:
+def _is_notified(ticket: EscalationTicket) -> bool:
     return ticket.status in (TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED)
 
 
 def _is_changed(trigger: Trigger, ticket: EscalationTicket) -> bool:
-    """Return whether a ticket that people were told of says something else now; of several changes, once."""
+    """Return whether a notified ticket has changed since it was triaged; of several changes, once."""
     event = trigger.event
     if event is None or event.data.get("change") not in ("rose", "renewed"):
         return False
     if event.data["change"] == "rose" and ticket.words_severity is not ticket.severity:
-        return False  # its words have not followed yet
+        return False  # its texts are not updated yet
     return ticket.urgency != ticket.severity.value or (ticket.triaged_at or 0.0) < event.time
 
 

@@ -1,8 +1,8 @@
 """
-The queen's hands: what she may do to a worker, past deciding on its ticket.
+The queen's actions on a worker, beyond deciding its ticket.
 
-A model says which ticket and in which words. Whom it is about is read from the ticket, and whether anything
-may be done to that worker is the intervention service's to say, whoever asks.
+The model names the ticket and the words. The worker comes from the ticket, and the intervention service
+decides whether an action on that worker is permitted.
 """
 
 from __future__ import annotations
@@ -80,20 +80,20 @@ class QueenActions(Protocol):
         ...
 
 
-def acting_tools(hands: QueenActions, about: Callable[[str], EscalationTicket]) -> list[Tool]:
+def acting_tools(actions: QueenActions, about: Callable[[str], EscalationTicket]) -> list[Tool]:
     """
     Return the tools that do something to a worker.
 
     Args:
-        hands: Does it.
+        actions: Carries them out.
         about: Returns the ticket of an id, if something may be done about it now; else raises ``ToolError``.
     """
 
     async def nudge(given: NudgeArguments) -> str:
-        return await hands.nudge(about(given.ticket_id), given.message)
+        return await actions.nudge(about(given.ticket_id), given.message)
 
     async def request_termination(given: TerminationArguments) -> str:
-        return await hands.request_termination(about(given.ticket_id), given.reason)
+        return await actions.request_termination(about(given.ticket_id), given.reason)
 
     return [
         Tool(
@@ -111,11 +111,8 @@ def acting_tools(hands: QueenActions, about: Callable[[str], EscalationTicket]) 
     ]
 
 
-# -- the hands of the service ---------------------------------------------------------------------
-
-
 class WorkerInterventions(Protocol):
-    """Of the intervention service, what the hands use: both past its permit, limits and record."""
+    """The part of the intervention service that the queen uses; its permits, limits and records apply."""
 
     def nudge(
         self,
@@ -146,24 +143,24 @@ class WorkerInterventions(Protocol):
 
 class WorkerActions:
     """
-    Hands that reach the workers which the service watches.
+    Carries out the queen's actions through the intervention service.
 
     Args:
-        does: Returns what acts on workers; asked when something is done, for it may come after the queen.
-        approvals: Asks an operator.
-        monitor: Knows the workers.
-        settings: Whether a termination must be approved.
+        interventions: Nudges and terminates workers.
+        approvals: Asks an operator to approve a termination.
+        monitor: The workers' health.
+        settings: Whether a termination needs approval.
     """
 
     def __init__(
         self,
-        does: Callable[[], WorkerInterventions],
+        interventions: WorkerInterventions,
         approvals: Approvals,
         *,
         monitor: HealthMonitor,
         settings: Termination,
     ) -> None:
-        self._does = does
+        self._interventions = interventions
         self._approvals = approvals
         self._monitor = monitor
         self._settings = settings
@@ -179,7 +176,7 @@ class WorkerActions:
         if not said:
             raise ToolError("message: must say something")
         done = await _tried(
-            self._does().nudge(
+            self._interventions.nudge(
                 ticket.worker_agent_id,
                 said,
                 session_id=ticket.worker_session_id,
@@ -227,7 +224,7 @@ class WorkerActions:
 
     async def _terminate(self, ticket: EscalationTicket, reason: str, by: str) -> str:
         done = await _tried(
-            self._does().terminate(
+            self._interventions.terminate(
                 ticket.worker_agent_id,
                 reason,
                 session_id=ticket.worker_session_id,

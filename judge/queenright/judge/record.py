@@ -1,4 +1,4 @@
-"""The one line of record that every check of the judge leaves, whatever came of it."""
+"""The record of one check of the judge: one event, whatever the outcome."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.nodes.event_loop import NodeResult
 
 _REASONS = 5
-"""Different reasons of waking that are named; the others are a number."""
+"""Wake-up reasons that are named; the others are counted."""
 
 
 @dataclass(slots=True)
 class CheckRecord:
-    """What a check looked at, and what it cost; filled while it goes on."""
+    """What a check covered and cost; filled during the check."""
 
     began_at: float
     workers: int = 0
-    """Workers that were looked at."""
+    """Workers that were checked."""
     woken_by: list[str] = field(default_factory=list)
-    """``timer`` if everybody was looked at, and what else woke the judge."""
+    """``timer`` if all workers were checked, and what else woke the judge."""
     counted: int = 0
-    """Conditions that stand and have a ticket: counted without a model."""
+    """Workers whose ticket still holds: counted without a model call."""
     model_calls: int = 0
     tokens: int = 0
     cost: float = 0.0
     """Dollars."""
 
-    def looked(self, workers: int, *, everybody: bool, woken: Iterable[str]) -> None:
-        """Note how many workers were looked at, and why."""
+    def note_workers(self, workers: int, *, is_full: bool, woken: Iterable[str]) -> None:
+        """Note how many workers were checked, and why."""
         self.workers = workers
         reasons = [name for name, _ in Counter(woken).most_common()]
         more = [f"and {len(reasons) - _REASONS} more"] if len(reasons) > _REASONS else []
-        self.woken_by = [*(["timer"] if everybody else []), *reasons[:_REASONS], *more]
+        self.woken_by = [*(["timer"] if is_full else []), *reasons[:_REASONS], *more]
 
-    def asked(self, result: NodeResult) -> None:
-        """Add what one deliberation cost."""
+    def add_cost(self, result: NodeResult) -> None:
+        """Add the cost of one run of the model."""
         self.model_calls += result.turns
         self.tokens += result.input_tokens + result.output_tokens
         self.cost += result.cost

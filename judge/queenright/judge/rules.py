@@ -59,10 +59,10 @@ def _judge(said: Sequence[Message]) -> ModelReply:
     summary = _asked("worker", said)
     if EMIT in _answers(said):
         return _call(said, SET_OUTPUT, {"health_verdict": "healthy"})  # it was refused: things have changed
-    draft = policy.should_ticket(summary)
+    draft = policy.draft_ticket(summary)
     if draft is None:
         return _call(said, SET_OUTPUT, {"health_verdict": "healthy"})
-    return _call(said, EMIT, {"ticket_json": json.dumps(draft, ensure_ascii=False)})
+    return _call(said, EMIT, {"ticket_json": draft.model_dump_json(exclude_none=True)})
 
 
 def _queen(said: Sequence[Message]) -> ModelReply:

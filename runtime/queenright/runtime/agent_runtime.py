@@ -31,7 +31,7 @@ from queenright.runtime.llm.model import LLMProvider
 from queenright.runtime.nodes.function_node import NodeFunction
 from queenright.runtime.nodes.guard import GuardFactory
 from queenright.runtime.nodes.node_judge import NodeJudge
-from queenright.runtime.services import IncarnationRegistry, LoadedGraph, RuntimeServices
+from queenright.runtime.services import IncarnationRegistry, LoadedGraph
 from queenright.runtime.sessions import SessionResolver
 from queenright.runtime.storage.checkpoint_store import Checkpoint, CheckpointStore
 from queenright.runtime.storage.files import Disk
@@ -39,6 +39,7 @@ from queenright.runtime.storage.replay import branch_session
 from queenright.runtime.storage.session_state import ExecutionState, SessionState
 from queenright.runtime.storage.session_store import Session, SessionStatus, SessionStore
 from queenright.runtime.stream import EntryHandler, ExecutionStream
+from queenright.runtime.stream_services import StreamServices
 from queenright.runtime.tooling.approval import ApprovalCallback
 from queenright.runtime.tooling.tools import Tool, ToolRegistry
 from queenright.runtime.workers import WorkerRegistry
@@ -142,7 +143,7 @@ class AgentRuntime:
         self._heartbeats = HeartbeatSender(
             heartbeat_interval, monotonic=monotonic, sleep=sleep, random=random
         )
-        self._services = RuntimeServices(
+        self._services = StreamServices(
             bus=bus,
             clock=clock,
             monotonic=monotonic,

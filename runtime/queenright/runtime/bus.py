@@ -88,6 +88,21 @@ class EventBus:
         self._routes: dict[EventType, tuple[Subscription | Expectation, ...]] = {}
         self._closed = False
 
+    def connect(
+        self,
+        *,
+        on_publish: Callable[[Sequence[AgentEvent]], None],
+        on_drop: Callable[[str, int], None],
+    ) -> None:
+        """Set ``on_publish`` and ``on_drop``, for parts that need the bus before they can take them."""
+        self._on_publish = on_publish
+        self._on_drop = on_drop
+
+    def report_drop(self, subscriber: str, count: int) -> None:
+        """Report events that a subscriber lost, as ``on_drop`` says."""
+        if self._on_drop is not None:
+            self._on_drop(subscriber, count)
+
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
         """The current subscriptions."""
@@ -162,7 +177,7 @@ class EventBus:
             ),
             capacity=capacity,
             remove=self._remove,
-            on_drop=self._on_drop,
+            on_drop=self.report_drop,
             on_error=self._handle_error,
         )
         self._listeners.append(subscription)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from weakref import WeakValueDictionary
 
 from prometheus_client import CollectorRegistry
@@ -30,11 +30,6 @@ from queenright.runtime.tooling.tools import ToolRegistry
 
 _MAX_RESPAWNED_SESSIONS: Final = 10_000
 """Number of respawned sessions whose incarnation is kept, newest first."""
-
-if TYPE_CHECKING:
-    from queenright.runtime.execution import Execution
-    from queenright.runtime.heartbeats import HeartbeatSender
-    from queenright.runtime.sessions import SessionResolver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +81,7 @@ class IncarnationRegistry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeServices:
-    """The runtime's services, as streams and executors use them."""
+    """The runtime's services, as executors use them; streams use ``StreamServices``."""
 
     bus: EventBus
     clock: Clock
@@ -102,10 +97,6 @@ class RuntimeServices:
     muted: tuple[Telemetry, CollectorRegistry]
     """For graphs that are not workers: their spans and metrics are discarded."""
     incarnations: IncarnationRegistry
-    heartbeats: HeartbeatSender
-    sessions: SessionResolver
-    remember: Callable[[Execution], None]
-    """Called with each requested run."""
     context: Mapping[str, object]
     """Context parameters of tools that are the same for all: ``runtime``."""
     approvals: ApprovalGate = field(default_factory=ApprovalGate)

@@ -25,7 +25,7 @@ from queenright.runtime.inputs import INPUT_REFUSED, InputRefused
 from queenright.runtime.llm.model import CURRENT_RUN_ID
 from queenright.runtime.nodes.event_loop import EventLoopNode, NodeResult
 from queenright.runtime.nodes.reporting import Origin, Reporter
-from queenright.runtime.services import LoadedGraph, RuntimeServices
+from queenright.runtime.services import LoadedGraph
 from queenright.runtime.storage.checkpoint_store import Checkpoint
 from queenright.runtime.storage.runtime_logger import RuntimeLogger
 from queenright.runtime.storage.session_store import (
@@ -34,6 +34,7 @@ from queenright.runtime.storage.session_store import (
     SessionStore,
     execution_key,
 )
+from queenright.runtime.stream_services import StreamServices
 from queenright.runtime.timers import Tick, cron_ticks, interval_ticks
 
 _log = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ class ExecutionStream:
         spec: EntryPointSpec,
         *,
         handler: EntryHandler | None,
-        services: RuntimeServices,
+        services: StreamServices,
     ) -> None:
         self.id = execution_key(graph.spec.id, spec.id)
         self.spec = spec

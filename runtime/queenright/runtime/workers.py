@@ -14,11 +14,12 @@ from typing import Final
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.execution import Execution, ExecutionResult, Respawn
 from queenright.runtime.nodes.inbox import Note
-from queenright.runtime.services import LoadedGraph, RuntimeServices
+from queenright.runtime.services import LoadedGraph
 from queenright.runtime.storage.checkpoint_store import ChainLink, CheckpointStore
 from queenright.runtime.storage.session_state import ExecutionState, SessionStatus
 from queenright.runtime.storage.session_store import Session, SessionBusy
 from queenright.runtime.stream import ExecutionStream
+from queenright.runtime.stream_services import StreamServices
 
 _FINAL_STATUSES: Final = frozenset({SessionStatus.COMPLETED, SessionStatus.CANCELLED, SessionStatus.UNKNOWN})
 
@@ -74,7 +75,7 @@ class WorkerRegistry:
     def __init__(
         self,
         graphs: Callable[[], Iterable[tuple[LoadedGraph, Mapping[str, ExecutionStream]]]],
-        services: RuntimeServices,
+        services: StreamServices,
     ) -> None:
         self._graphs = graphs
         self._services = services

@@ -1,4 +1,4 @@
-"""Which tickets belong to earlier lives of an agent: one that crashes is started anew. Pure."""
+"""Find the tickets of an agent's earlier lives: an agent that crashes is restarted. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.health.vitals import VitalSigns
 
 RECENT_SECONDS: Final = 3600.0
-"""How far back the lives of an agent are counted."""
+"""How far back an agent's lives are counted."""
 SHORT_SECONDS: Final = 600.0
-"""A life that is longer, or begins so long after the one before it, is no part of a row of crashes."""
+"""A longer life, or one that begins this long after the one before it, is not part of a crash loop."""
 
 _SILENT_LIVES: Final = 2
-"""So many lives that people were told of, one after the other, show that what falls silent has crashed."""
+"""After this many notified lives in a row, a session that falls silent counts as crashed."""
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierLives:
-    """What came before a ticket, of the same agent and cause."""
+    """Earlier tickets of the same agent and cause."""
 
     tickets: tuple[str, ...] = ()
-    """Those whose alert it joins if one of them fires, the latest first."""
+    """Tickets whose alert the new one joins if one of them fires, newest first."""
     is_recurring: bool = False
-    """Whether people were told of an earlier life within the last hour."""
+    """Whether people were notified of an earlier life within the last hour."""
 
 
 def find_earlier_lives(
@@ -37,20 +37,20 @@ def find_earlier_lives(
     now: float,
 ) -> EarlierLives:
     """
-    Find the earlier lives of a ticket's agent that the same happened to.
+    Find the tickets of earlier lives of a ticket's agent with the same cause.
 
-    A session is an earlier life if nothing was heard of it after this one began. The agent crashes again and
-    again if this life was short and began soon after that one; any other trouble is told for itself. Of a
-    session without heartbeats that has not said that it ended, nobody knows whether it is silent or gone; it
-    counts as gone once two lives were told within the hour.
+    A session is an earlier life if its last event is before this session began. The agent is in a crash loop
+    if this life was short and began soon after the earlier one; any other trouble is notified on its own. A
+    session without heartbeats that did not report its end may be silent or gone; it counts as gone once two
+    lives were notified within the hour.
 
-    Work that was given up is a person's, run by run: from the third within the hour on it joins what nobody
-    has acknowledged yet. An incident that a person resolved in PagerDuty is closed there: nothing joins it.
+    A failed recovery needs a person for each run: from the third within the hour on, it joins a ticket that
+    is not acknowledged. Nothing joins an incident that a person resolved in PagerDuty.
 
     Args:
-        ticket: A ticket.
-        others: Tickets of the same agent and cause, the latest first.
-        sessions: What is known of the agent's sessions.
+        ticket: The new ticket.
+        others: Tickets of the same agent and cause, newest first.
+        sessions: The vital signs of the agent's sessions, by session id.
         now: Seconds since the epoch.
     """
     mine = sessions.get(ticket.worker_session_id)
@@ -86,7 +86,7 @@ def _is_earlier(
     one: EscalationTicket, ticket: EscalationTicket, session: VitalSigns | None, began: float
 ) -> bool:
     if one.worker_session_id == ticket.worker_session_id:
-        # A session that was begun again, by another process.
+        # The same session, restarted by another process.
         return one.closed_at is not None and one.incarnation_id != ticket.incarnation_id
     if session is not None:
         return session.last_event <= began

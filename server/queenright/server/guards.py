@@ -1,9 +1,9 @@
 """
-Guards of the nodes that run here: health's own detectors, looking over a node's shoulder while it works.
+Guards of the nodes that run in the service: the health layer's detectors, inside a running node.
 
-What the monitor would write a ticket about is said to the model first: a loop that ends by itself needs
-nobody to be woken. One that goes on to the last band is stopped where it stands, so that it costs nothing
-while the judge looks at it and the ladder is climbed.
+A guard tells the model first what the monitor would open a ticket about: a loop that ends by itself needs no
+operator. A loop that becomes critical is stopped at once, so that it costs nothing while judge, queen and
+interventions deal with it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ GUARDED: Final = frozenset(
         FindingKind.ZERO_PROGRESS,
     }
 )
-"""What a model can do something about. Silence is the monitor's affair, a failing provider nobody's fault."""
+"""What a model can correct. The monitor handles silence; no model can correct a failing provider."""
 
 
 def health_guard(settings: HealthSettings, *, hold_seconds: float = 0.0) -> GuardFactory:
     """
-    Return what makes a guard for each visit of a node.
+    Return a factory of guards, one for each visit of a node.
 
-    A finding is said to the model when it is ``medium``, and again when it is ``high``; ``critical`` stops
+    The model is told of a finding when it is ``medium``, and again when it is ``high``; ``critical`` stops
     the visit.
 
     Args:
         settings: The thresholds.
-        hold_seconds: How long a visit that is stopped waits for who watches it before it ends.
+        hold_seconds: How long a stopped visit waits for an intervention before it ends.
     """
 
     def make(origin: Origin, node_id: str) -> HealthGuard:
@@ -50,7 +50,7 @@ def health_guard(settings: HealthSettings, *, hold_seconds: float = 0.0) -> Guar
 
 
 def ladder_seconds(settings: HealthSettings) -> float:
-    """Return how long the judge, and then every rung of the ladder, may take with one worker."""
+    """Return how long judge, nudges and escalation may take with one worker, in seconds."""
     judge, acting = settings.judge, settings.intervention
     judged = judge.start_grace_seconds + judge.interval_seconds + judge.triage_timeout_seconds
     if not acting.enabled or acting.is_dry("nudge"):
@@ -63,8 +63,8 @@ class HealthGuard:
     """
     The guard of one visit.
 
-    Time is read from the events, so that a visit which is taken up after a kill, and whose events are shown
-    again, gets the verdict that it would have got.
+    Time is read from the events: a visit that resumes after a kill, with its events replayed, gets the same
+    verdict.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class HealthGuard:
         self._vitals: VitalSigns | None = None
 
     def observe(self, event: AgentEvent) -> GuardFinding | None:
-        """Take in one event of the visit, and return the worst of what the detectors say after it."""
+        """Apply one event of the visit; return the worst finding after it, or None."""
         vitals = self._vitals
         if vitals is None:
             vitals = self._vitals = VitalSigns(
                 self._agent_id, self._session_id, event.time, self._settings.loops
             )
         at = max(event.time, vitals.last_activity)
-        # A visit that a restart interrupted is still the same visit: its counts go on.
+        # A visit that a restart interrupted is the same visit: its counts continue.
         vitals.apply(replace(event, incarnation_id=""), at)
         if not suspicious(vitals, self._settings):
             return None
@@ -104,5 +104,5 @@ class HealthGuard:
         )
 
     def reset(self) -> None:
-        """Begin again with nothing counted."""
+        """Reset all counts."""
         self._vitals = None

@@ -1,10 +1,10 @@
-"""What only a person can decide or do about a worker: said once, on its ticket, to those who are on call."""
+"""Requests to the operator: what only a person can decide or do about a worker, sent once, on its ticket."""
 
 from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import Connection
@@ -56,7 +56,7 @@ REQUESTING: Final = frozenset(
         EventType.TERMINATION_REQUESTED,
     }
 )
-"""After these there may be something for a person to decide or do."""
+"""Events after which there may be a request to the operator."""
 
 _MOST: Final = 1_000
 
@@ -64,14 +64,14 @@ _NOT_STOPPED: Final = {
     Outcome.UNREACHABLE: "it could not be reached",
     Outcome.UNCONFIRMED: "nothing says that it has stopped",
     Outcome.FAILED: "that failed",
-    Outcome.EXPIRED: "it did not fetch that in time",
+    Outcome.EXPIRED: "it did not fetch the instruction in time",
 }
 
 
 def find_requests(
     conn: Connection, ticket: EscalationTicket, settings: InterventionSettings
 ) -> list[OperatorRequest]:
-    """Return what a ticket asks a person to decide or do."""
+    """Return the requests to the operator that a ticket's notification carries."""
     who = (ticket.worker_agent_id, ticket.worker_session_id)
     approval = latest_about(conn, *who)
     found = [find_request(conn, *who, settings, approval)]
@@ -90,7 +90,7 @@ def find_request(
     """
     Return what only a person can decide or do about a worker's session; None if there is nothing.
 
-    ``approval`` is the latest request about it.
+    ``approval`` is the latest approval request about it.
     """
     ladder = find_ladder(conn, (agent_id, session_id))
     if ladder is not None and ladder.level is Level.ESCALATED and settings.escalation.orchestrator == "none":
@@ -117,7 +117,7 @@ def _terminations(conn: Connection, agent_id: str, session_id: str) -> list[Inte
 
 
 def _approval(approval: Approval) -> OperatorRequest:
-    # The reason may be a model's; the command beside it is ours.
+    # A model may have written the reason; the command next to it is ours.
     approval = approval.model_copy(update={"reason": plain(approval.reason, 500)})
     return OperatorRequest(
         title=f"Approve or deny its termination until {wording.clock_time(approval.expires_at)}.",
@@ -128,12 +128,12 @@ def _approval(approval: Approval) -> OperatorRequest:
 
 def _decision(question: Escalation, settings: InterventionSettings) -> OperatorRequest:
     until = wording.clock_time(question.deadline)
-    after = "it is terminated" if settings.termination.automatic else "nothing is done to it"
+    after = "the worker is terminated" if settings.termination.automatic else "nothing happens to the worker"
     return OperatorRequest(
         title=f"Decide until {until}: more time, hand off or terminate.",
-        text=f"Decide until {until} what is to become of this worker: "
+        text=f"Decide until {until} how to go on with this worker: "
         f"queenright escalations decide {question.escalation_id} more_time (or hand_off, or terminate). "
-        f"Without an answer {after} then.",
+        f"Without an answer, {after}.",
         since=question.created_at,
     )
 
@@ -143,8 +143,8 @@ def _not_stopped(one: Intervention) -> OperatorRequest:
     why = f"{_NOT_STOPPED[one.outcome]} ({detail})" if detail else _NOT_STOPPED[one.outcome]
     return OperatorRequest(
         title="It could not be terminated: end its process yourself.",
-        text=f"This worker was to be terminated, and {why}. It may be at work still: end its process "
-        f"yourself; if its work is to go on then: queenright recover {shlex.quote(one.session_id)}",
+        text=f"Terminating this worker failed: {why}. It may still be running: end its process yourself. "
+        f"To continue its work afterwards: queenright recover {shlex.quote(one.session_id)}",
         since=one.finished_at or one.created_at,
     )
 
@@ -153,95 +153,78 @@ def _undecided(ladder: Ladder) -> OperatorRequest:
     who = shlex.join([ladder.agent_id, "--session", ladder.session_id])
     return OperatorRequest(
         title="Nobody decided in time: terminate it yourself, or leave it.",
-        text="Nobody decided in time what is to become of this worker, and it is not terminated by itself: "
+        text="Nobody decided about this worker in time, and it is not terminated automatically: "
         f'queenright terminate {who} --reason "..."',
         since=ladder.until or 0.0,
     )
 
 
+@dataclass(kw_only=True, eq=False)
 class OperatorRequests:
-    """
-    Brings up what only a person can decide or do. Belongs to one event loop.
+    """Puts requests to the operator on tickets. Belongs to one event loop."""
 
-    Args:
-        store: Where it is looked up.
-        tickets: Carry it to people.
-        monitor: Knows the workers.
-        ledger: Knows the ladders.
-        settings: Who decides.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        *,
-        tickets: TicketService,
-        monitor: HealthMonitor,
-        ledger: Callable[[], Ledger],
-        settings: InterventionSettings,
-    ) -> None:
-        self._store = store
-        self._tickets = tickets
-        self._monitor = monitor
-        self._ledger = ledger
-        self._settings = settings
+    store: Store
+    tickets: TicketService
+    monitor: HealthMonitor
+    ledger: Ledger
+    settings: InterventionSettings
 
     async def load(self) -> None:
-        """Bring up what a restart came before; whoever was told is not told again."""
-        for key, ladder in list(self._ledger().ladders.items()):
+        """Send the requests that a restart interrupted; a request that was sent is not sent again."""
+        for key, ladder in list(self.ledger.ladders.items()):
             if ladder.level in (Level.ESCALATED, Level.HUMAN):
-                await self._bring_up(key)
-        pending = await self._store.read(lambda conn: read_approvals(conn, limit=_MOST, only_open=True))
+                await self._send(key)
+        pending = await self.store.read(lambda conn: read_approvals(conn, limit=_MOST, only_open=True))
         for approval in pending:
             if approval.asks:
-                await self._tickets.bring_up(approval.ticket_id, since=approval.created_at)
+                await self.tickets.bring_up(approval.ticket_id, since=approval.created_at)
 
     async def changed(self, event: AgentEvent) -> None:
-        """Bring up what an event leaves to a person."""
+        """Send the request that an event calls for, if any."""
         if event.type is EventType.TERMINATION_REQUESTED:
-            await self._tickets.bring_up(str(event.data["ticket_id"]), since=event.time)
+            await self.tickets.bring_up(str(event.data["ticket_id"]), since=event.time)
             return
         kind = event.data.get("kind", ActionKind.TERMINATE.value)
         if kind != ActionKind.TERMINATE.value:
             return
-        await self._bring_up((event.agent_id, event.session_id))
+        await self._send((event.agent_id, event.session_id))
 
-    async def _bring_up(self, key: WorkerKey) -> None:
-        request = await self._store.read(
-            lambda conn: find_request(conn, *key, self._settings, latest_about(conn, *key))
+    async def _send(self, key: WorkerKey) -> None:
+        request = await self.store.read(
+            lambda conn: find_request(conn, *key, self.settings, latest_about(conn, *key))
         )
-        worker = self._monitor.get(*key)
+        worker = self.monitor.get(*key)
         if request is None or worker is None or worker.vitals.ended:
             return
         try:
-            await self._raise(worker)
+            await self._raise_paging_ticket(worker)
         except TicketRejectedError as error:
-            ticket = self._tickets.open_for(*key)
+            ticket = self.tickets.open_for(*key)
             if ticket is None:
-                _log.warning("%r: %s (there is no ticket to say this on: %s)", key[0], request.text, error)
+                _log.warning("%r: %s (no ticket can carry this request: %s)", key[0], request.text, error)
                 return
-        ticket = self._tickets.open_for(*key)
+        ticket = self.tickets.open_for(*key)
         if ticket is None:
             return
         if ticket.status is TicketStatus.OPEN:
-            await self._tickets.intervene(ticket.ticket_id, request.text, "high", by="ladder")
+            await self.tickets.intervene(ticket.ticket_id, request.text, "high", by="ladder")
         else:
-            await self._tickets.bring_up(ticket.ticket_id, since=request.since)
+            await self.tickets.bring_up(ticket.ticket_id, since=request.since)
 
-    async def _raise(self, worker: WorkerHealth) -> None:
-        """Let the worker have a ticket that pages: there is a deadline, or nobody else who does anything."""
-        ticket = self._tickets.open_for(*worker.key)
+    async def _raise_paging_ticket(self, worker: WorkerHealth) -> None:
+        """Make sure that the worker has a ticket that pages: only a person can act now."""
+        ticket = self.tickets.open_for(*worker.key)
         if ticket is not None and ticket.severity.rank >= Severity.HIGH.rank:
             return
         found = reasons(worker)
         evidence = found[0].evidence if found else worker.reason
         draft = TicketDraft(
             severity=Severity.HIGH,
-            cause=redact(evidence, 1000) or "it gets nowhere",
-            judge_reasoning="What is done by itself has come to nothing: a person has to decide.",
+            cause=redact(evidence, 1000) or "it makes no progress",
+            judge_reasoning="Automatic interventions did not help: a person has to decide.",
             suggested_action=wording.advice(found[0].kind, *worker.key)
             if found
-            else "Look at it, and decide.",
+            else "Check the worker, and decide.",
             evidence_snippet=redact(worker.vitals.evidence, EVIDENCE_LIMIT),
         )
-        await self._tickets.raise_ticket(worker, draft)
+        await self.tickets.raise_ticket(worker, draft)

@@ -1,5 +1,7 @@
 """
-Every setting there is, in one table: argument > ``QUEENRIGHT_*`` environment > ``queenright.yaml`` > default.
+All settings, in one table.
+
+Precedence: argument > ``QUEENRIGHT_*`` environment > ``queenright.yaml`` > default.
 
 In the environment a nested name is joined by two underscores:
 ``QUEENRIGHT_HEALTH_MONITORING__STALL__IDLE_SECONDS=300``.
@@ -49,13 +51,13 @@ _OTHER_VARIABLES = {
     "QUEENRIGHT_TRACES",
     "QUEENRIGHT_URL",
 }
-"""Variables of ours that are no settings: where a service is found, how it is asked, and recorded runs."""
+"""Environment variables of ours that are not settings: addresses, tokens and recorded runs."""
 
 _SECRET = frozenset({"database", "webhook_url", "prometheus_url", "tempo_url"})
-"""Settings whose values no message repeats: they may hold a password or a token."""
+"""Settings whose values no message shows: they may hold a password or a token."""
 
 _REACHED_AT: Mapping[str, str] = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
-"""Where a service that listens on all addresses is reached from its own machine."""
+"""The address by which a service that listens on all addresses is reached from its own machine."""
 
 _AnyBlock = TypeVar("_AnyBlock", bound=BaseModel)
 
@@ -155,7 +157,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _require_distinct_ports(self) -> Self:
         hosts = {host.replace("localhost", "127.0.0.1") for host in (self.http.host, self.otlp.host)}
-        # On two addresses of its own, each may have the same port.
+        # On two different addresses, both may have the same port.
         if self.http.port == self.otlp.port != 0 and (len(hosts) == 1 or hosts & _REACHED_AT.keys()):
             raise ValueError(
                 f"http.port and otlp.port are both {self.http.port}; give each a port of its own, or 0 for "
@@ -167,7 +169,7 @@ class Settings(BaseSettings):
     @classmethod
     def _address(cls, url: str | None) -> str | None:
         if url is not None:
-            # Here, because it takes SQLAlchemy.
+            # Imported here: it needs SQLAlchemy.
             from queenright.health.database import StoreError
             from queenright.health.engines import parse_address
 
@@ -193,22 +195,22 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments, then the environment; nested blocks are merged key by key."""
+        """Return arguments, then the environment; nested blocks are merged key by key."""
         return init_settings, env_settings
 
     as_read: ClassVar[Settings | None] = None
-    """The settings as they were read; None if they were not, but made by a program."""
+    """The settings as they were read; None if a program made them."""
 
     def read_again(self) -> Settings | None:
         """
-        Return the settings as file and environment say them now, with the same arguments as before.
+        Return the settings from file and environment as they are now, with the same arguments as before.
 
-        None if these were not read from there. Raises ``InvalidSettingsError`` as ``load_settings`` does.
+        None if a program made these. Raises ``InvalidSettingsError`` as ``load_settings`` does.
         """
         return None
 
     def linked_to_service(self) -> Settings:
-        """Return the settings with the console where the service listens, unless they say where it is."""
+        """Return the settings with ``console_url`` set to where the service listens, unless it is set."""
         if "console_url" in self.alerting.model_fields_set or self.http.port == 0:
             return self
         host = _REACHED_AT.get(self.http.host, self.http.host)
@@ -217,12 +219,12 @@ class Settings(BaseSettings):
 
     @property
     def database_url(self) -> str:
-        """SQLAlchemy's URL of the store."""
+        """The store's address, as a SQLAlchemy URL."""
         return self.database or f"sqlite:///{self.storage / 'queenright.db'}"
 
 
 class InvalidSettingsError(QueenrightError):
-    """Raised at start when a setting is unknown or bad: names its path, its value, what is allowed."""
+    """Raised when a setting is unknown or invalid; names its path, its value and what is allowed."""
 
 
 def load_settings(
@@ -233,13 +235,14 @@ def load_settings(
 
     Args:
         file: The YAML file; ``queenright.yaml`` in the current folder if there is one.
-        defaults: What holds where nothing was said, in place of the built-in defaults.
-        arguments: What was said on the command line, nested like the settings.
+        defaults: Used instead of the built-in defaults.
+        arguments: From the command line, nested like the settings.
 
-    Paths in them are absolute: they stay what they are wherever the process goes later.
+    Returns:
+        The settings, with absolute paths: they stay valid if the process changes its folder.
 
     Raises:
-        InvalidSettingsError: with a line for each fault.
+        InvalidSettingsError: With a line for each fault.
     """
     return _load(Path.cwd(), file, defaults, arguments)
 
@@ -247,11 +250,11 @@ def load_settings(
 def _load(
     folder: Path, named: Path | None, defaults: Mapping[str, Any] | None, arguments: dict[str, Any]
 ) -> Settings:
-    """Read the settings as seen from a folder: an agent that runs in this process may have left it."""
+    """Read the settings as seen from a folder: an agent in this process may have changed the folder."""
     file = named
     if file is None and (folder / DEFAULT_FILE).is_file():
         file = DEFAULT_FILE
-    # Read once: a pipe, as of the shell's <(...), is empty the second time.
+    # Read once: a pipe, such as the shell's <(...), is empty the second time.
     content = {} if file is None else _read(folder / file, file)
     is_pipe = file is not None and (folder / file).is_fifo()
     _refuse_unknown_environment()
@@ -268,13 +271,13 @@ def _load(
         def read_again(self) -> Settings:
             if file is not None and is_pipe:
                 raise InvalidSettingsError(
-                    f"{file} is a pipe, and was read when the service started; to change settings, start it "
-                    "again, or with a file."
+                    f"{file} is a pipe that was read when the service started; to change settings, restart "
+                    "the service, or start it with a file."
                 )
             return _load(folder, named, defaults, arguments)
 
     try:
-        # Copies are of this class, too: what changes in them, nobody has read.
+        # Copies have this class as well: what changes in them was not read.
         Loaded.as_read = _anchored(Loaded(**arguments), folder)
         return Loaded.as_read
     except ValidationError as error:
@@ -284,7 +287,7 @@ def _load(
 
 
 def _anchored(block: _AnyBlock, folder: Path) -> _AnyBlock:
-    """Return settings whose paths are absolute, as seen from a folder; what was set, and what not, stays."""
+    """Return settings with absolute paths, as seen from a folder; which fields are set stays the same."""
     changed: dict[str, Any] = {}
     for name in type(block).model_fields:
         value = getattr(block, name)
@@ -293,7 +296,7 @@ def _anchored(block: _AnyBlock, folder: Path) -> _AnyBlock:
         elif isinstance(value, Path):
             changed[name] = folder / value
         elif isinstance(value, tuple) and any(isinstance(one, Path) for one in value):
-            # An agent that is loaded may be named as it is below a root; that is no path from here.
+            # `agents.load` may hold names below a root, which are not paths from here.
             named = name == "load"
             changed[name] = tuple(
                 one if named and not (folder / one).exists() else folder / one for one in value
@@ -304,7 +307,7 @@ def _anchored(block: _AnyBlock, folder: Path) -> _AnyBlock:
 
 
 def _read(path: Path, file: Path) -> dict[Any, Any]:
-    """Return the settings in a file, which is called ``file`` in words."""
+    """Return the settings in a file; messages call it ``file``."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -312,9 +315,7 @@ def _read(path: Path, file: Path) -> dict[Any, Any]:
             f"{file} cannot be read ({error.strerror}); name another with --config."
         ) from None
     except RecursionError:
-        raise InvalidSettingsError(
-            f"{file} is nested too deep to be read; settings have four levels."
-        ) from None
+        raise InvalidSettingsError(f"{file} is nested too deeply; settings have four levels.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InvalidSettingsError(f"{file} is not valid YAML: {error}") from None
     if content is None:
@@ -333,11 +334,11 @@ def _refuse_unknown_environment() -> None:
         if top.startswith(ENV_PREFIX) and top not in known and top not in _OTHER_VARIABLES:
             near = get_close_matches(top, known, 1)
             hint = f" Did you mean {near[0]}?" if near else ""
-            raise InvalidSettingsError(f"The environment variable {name} is no setting.{hint}")
+            raise InvalidSettingsError(f"The environment variable {name} is not a setting.{hint}")
 
 
 def _explain(error: ValidationError, file: Path | None) -> str:
-    """Say each fault as path, value, what is allowed. Secrets in values are masked."""
+    """Return a line for each fault: path, value, what is allowed. Secrets in values are masked."""
     lines = [f"Settings refused ({file or 'environment and arguments'}):"]
     for fault in error.errors():
         path = ".".join(str(part) for part in fault["loc"] if part != "[key]")
@@ -347,7 +348,7 @@ def _explain(error: ValidationError, file: Path | None) -> str:
             hint = f" Did you mean {near[0]}?" if near else f" Known here: {', '.join(allowed)}."
             lines.append(f"  {path}: no such setting.{hint}")
         else:
-            if not path:  # of several settings at once: the words name them and their values
+            if not path:  # of several settings at once: the message names them and their values
                 lines.append(f"  {fault_message(fault)}.")
                 continue
             value = MASK if _SECRET.intersection(fault["loc"]) else redact(repr(fault["input"]), 80)

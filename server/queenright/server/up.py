@@ -1,8 +1,8 @@
 """
-`queenright up`: the service, the real Prometheus and Alertmanager beside it, and something to watch.
+`queenright up`: the service, the real Prometheus and Alertmanager, and a demo fleet.
 
-Everything listens on loopback. What is missing is said plainly; the service
-itself needs neither program to detect, judge and keep.
+Everything listens on loopback. A missing program is reported; the service needs neither to detect, judge and
+store.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from queenright.server.access.access import Access
 from queenright.server.access.otlp_guard import OtlpGuard
 from queenright.server.access.token_watch import TokenWatch
 from queenright.server.app import create_app
+from queenright.server.build import build, require_usable_storage
 from queenright.server.metrics.tracing import tracer_provider
 from queenright.server.ops.child_processes import Child
 from queenright.server.ops.programs import ProgramNotFoundError, find_program
@@ -43,7 +44,7 @@ from queenright.server.ops.sockets import free_port, listen, listening, url_of
 from queenright.server.otlp.forward import Forwarder
 from queenright.server.otlp.grpc_refusal import OtlpProtocol
 from queenright.server.otlp.receiver import OtlpReceiver
-from queenright.server.service import Service, usable
+from queenright.server.service import Service
 from queenright.server.settings import AgentsSettings, Settings
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.pricing import load_prices
@@ -62,15 +63,15 @@ DEMO_DEFAULTS: Final[dict[str, Any]] = {
         "tickets": {"hold_seconds": 5},
         "health_check": {"interval_seconds": 5},
         "intervention": {"quiet_seconds": 20},
-        # Its agents are there to be in trouble.
+        # The demo agents get into trouble on purpose.
         "rules": {"bad_steps": {"error_budget": 0.5}},
     },
 }
-"""The demo's clock: a story of minutes is told in seconds. Holds only where nothing else was set."""
+"""Defaults of the demo: minutes become seconds. A setting that was made takes precedence."""
 
 
 def with_examples(folder: Path = Path()) -> dict[str, Any]:
-    """Return the defaults by which the agents of a checkout can be loaded, too; none where there are none."""
+    """Return defaults that add a checkout's ``examples`` folder to the agent roots; empty without one."""
     examples = folder / "examples"
     if not examples.is_dir():
         return {}
@@ -89,11 +90,11 @@ class AlreadyRunningError(QueenrightError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpOptions:
-    """What `queenright up` is to start besides the service. Port 0 takes a free one."""
+    """What `queenright up` starts besides the service. Port 0 takes a free port."""
 
     demo: bool = True
     fast: bool = True
-    """Scrape every second and group alerts for one, as the demo's clock wants it."""
+    """Scrape every second and group alerts for one second."""
     model: str | None = None
     files: Path = Path()
     prometheus_port: int = 9090
@@ -105,7 +106,7 @@ class UpOptions:
 
 @dataclass(slots=True)
 class Running:
-    """What was started, for whoever shows it."""
+    """What was started: addresses, for the caller to show."""
 
     service: Service
     url: str
@@ -114,7 +115,7 @@ class Running:
     alertmanager_url: str | None = None
     missing: list[str] = field(default_factory=list)
     own_token: str | None = None
-    """What programs beside the service show it; None: they need nothing."""
+    """The token of the programs that `up` starts; None if the service requires none."""
 
 
 @contextlib.contextmanager
@@ -125,7 +126,7 @@ def only_one(storage: Path, url: str) -> Iterator[None]:
     Raises:
         AlreadyRunningError: another process holds it.
     """
-    usable(storage)
+    require_usable_storage(storage)
     path = storage / "up.lock"
     with path.open("a+", encoding="utf-8") as lock:
         try:
@@ -162,7 +163,7 @@ async def serving(
         stack.enter_context(contextlib.closing(api_socket))
         otlp_socket = listen(otlp.host, otlp.port, what="telemetry (OTLP)", option="--otlp-port")
         stack.enter_context(contextlib.closing(otlp_socket))
-        settings = _links_lead_here(settings, url_of(api_socket))
+        settings = _link_to_service(settings, url_of(api_socket))
         access = Access(settings)
         access.require_live_token(*(sock.getsockname()[0] for sock in (api_socket, otlp_socket)))
         service = await stack.enter_async_context(
@@ -208,8 +209,8 @@ async def serving(
         app = create_app(service, bound=api_socket.getsockname()[0], access=access)
         await stack.enter_async_context(listening(app, api_socket))
         watch = TokenWatch(access.file, service.store, service.bus.publish, clock=service.clock)
-        for name, work in (("tokens", watch.run()), ("ends", receiver.keep_ending())):
-            stack.callback(asyncio.create_task(work, name=name).cancel)
+        service.tasks.add("tokens", watch.run)
+        service.tasks.add("ends", receiver.keep_ending)
         stack.callback(service.agents.stop_loading)
         stack.callback(service.stopping.set)
         stack.callback(service.permissions.close)
@@ -227,17 +228,17 @@ async def up(
     settings: Settings, options: UpOptions, *, say: Say, find: Find = find_program
 ) -> AsyncIterator[Running]:
     """
-    Run everything; stop what was started, and nothing else, at the end.
+    Run everything; at the end, stop what was started and nothing else.
 
     Args:
         settings: All settings; Alertmanager's address is set here.
         options: What to start.
-        say: Told what is being done, a line at a time.
-        find: Returns where a program is, None if it is not to be had.
+        say: Is called with each line of progress.
+        find: Returns the path of a program, or None if there is none.
 
     Raises:
-        AlreadyRunningError, PortInUseError, ChildProcessFailedError, InvalidSecretError, StoreError: with the
-            way out in the message.
+        AlreadyRunningError, PortInUseError, ChildProcessFailedError, InvalidSecretError, StoreError: The
+            message says what to do.
     """
     _refuse_unusable(
         options.slack_url_file, "--slack-url-file", "a Slack webhook URL", ("https://", "http://")
@@ -245,7 +246,7 @@ async def up(
     _refuse_unusable(options.pagerduty_key_file, "--pagerduty-key-file", "a PagerDuty routing key", ())
     with only_one(settings.storage, f"http://{settings.http.host}:{settings.http.port}"):
         async with contextlib.AsyncExitStack() as stack:
-            # First of all ports: if another Queenright runs, this is the one that tells.
+            # Before all other ports: if another Queenright runs, its API port is taken.
             free_port(settings.http.host, settings.http.port, what=_API, option="--port")
             recorder = Recorder()
             receiver = listen(
@@ -257,12 +258,12 @@ async def up(
             stack.enter_context(contextlib.closing(receiver))
             await stack.enter_async_context(listening(recorder, receiver))
 
-            # Whoever has named an Alertmanager gets no second one.
+            # A configured Alertmanager is used; no second one is started.
             program = None if settings.alerting.alertmanager_urls else _program("alertmanager", find, say)
             settings, alertmanager_url = _alertmanager_address(settings, options, program)
             prometheus = _program("prometheus", find, say)
             settings, prometheus_url = _prometheus_address(settings, options, prometheus)
-            # They end after the service, which speaks to Alertmanager to its end.
+            # They stop after the service, which delivers to Alertmanager until it stops.
             programs = await stack.enter_async_context(contextlib.AsyncExitStack())
             say("Starting the service ...")
             running = await stack.enter_async_context(serving(settings, hold_outbox=bool(program)))
@@ -270,7 +271,7 @@ async def up(
                 running.service.recorder = recorder
             token_file = None
             if running.own_token:
-                token_file = _secret(settings.storage / "own_token", running.own_token).resolve()
+                token_file = _write_secret(settings.storage / "own_token", running.own_token).resolve()
             if program and alertmanager_url:
                 say("Starting Alertmanager ...")
                 child = await alertmanager_beside(
@@ -285,19 +286,19 @@ async def up(
                 programs.push_async_callback(child.stop)
                 await child.wait_ready(f"{alertmanager_url}/-/ready")
                 running.service.outbox.release()
-                await stack.enter_async_context(_watched(child, running.service, say))
+                await stack.enter_async_context(_watch_child(child, running.service, say))
                 running.alertmanager_url = alertmanager_url
 
             if prometheus and prometheus_url:
                 say("Starting Prometheus ...")
                 port = urlsplit(prometheus_url).port or 0
-                # The service's own settings: they know by which address people reach it.
+                # The service's settings: they hold the address by which people reach it.
                 own = running.service.settings
                 child = await _prometheus(prometheus, own, options, port, running.url, token_file)
                 programs.push_async_callback(child.stop)
                 running.prometheus_url = prometheus_url
                 await child.wait_ready(f"{running.prometheus_url}/-/ready")
-                await stack.enter_async_context(_watched(child, running.service, say))
+                await stack.enter_async_context(_watch_child(child, running.service, say))
             if options.demo:
                 fleet = Fleet(
                     options.files,
@@ -308,22 +309,22 @@ async def up(
                     model=options.model,
                 )
                 if running.own_token:
-                    stack.enter_context(_showing(running.own_token))
+                    stack.enter_context(_token_in_environment(running.own_token))
                 say(f"Starting the demo fleet on {fleet.files} files below {options.files.resolve()} ...")
-                await _end_former_demo(running.service)
+                await _end_former_demo_runs(running.service)
                 fleet.start()
                 stack.push_async_callback(asyncio.to_thread, fleet.stop)
             yield running
 
 
 def _refuse_unusable(file: Path | None, option: str, holds: str, starts: tuple[str, ...]) -> None:
-    """Alertmanager would start with a secret file it cannot use, and the page would be lost in its log."""
+    """Refuse an unusable secret file: Alertmanager would start with it, and pages would be lost."""
     if file is None:
         return
     try:
         secret = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise InvalidSecretError(f"{option} {file} cannot be read ({why}); it should hold {holds}.") from None
     if not secret or (starts and not secret.startswith(starts)) or len(secret.split()) != 1:
         raise InvalidSecretError(f"{option} {file} does not hold {holds} alone on its line.")
@@ -332,7 +333,7 @@ def _refuse_unusable(file: Path | None, option: str, holds: str, starts: tuple[s
 def _alertmanager_address(
     settings: Settings, options: UpOptions, program: Path | None
 ) -> tuple[Settings, str | None]:
-    """Return the settings with the address of the Alertmanager to be started, and the address."""
+    """Return the settings with the address of the Alertmanager that is started, and the address."""
     if program is None:
         return settings, None
     port = free_port(
@@ -346,19 +347,19 @@ def _alertmanager_address(
 def _prometheus_address(
     settings: Settings, options: UpOptions, program: Path | None
 ) -> tuple[Settings, str | None]:
-    """Return the settings with the address of the Prometheus to be started, and the address."""
+    """Return the settings with the address of the Prometheus that is started, and the address."""
     if program is None:
         return settings, None
     port = free_port("127.0.0.1", options.prometheus_port, what="Prometheus", option="--prometheus-port")
     url = f"http://127.0.0.1:{port}"
     if settings.judging.prometheus_url is not None:
-        return settings, url  # the judge looks at the one that somebody named
+        return settings, url  # the judge reads the configured one
     judging = settings.judging.model_copy(update={"prometheus_url": SecretStr(url)})
     return settings.model_copy(update={"judging": judging}), url
 
 
-def _links_lead_here(settings: Settings, url: str) -> Settings:
-    """The links of a notification lead to this service, unless somebody said where people reach it."""
+def _link_to_service(settings: Settings, url: str) -> Settings:
+    """Let the links in notifications lead to this service, unless ``console_url`` is set."""
     if "console_url" in settings.alerting.model_fields_set:
         return settings
     return settings.model_copy(update={"alerting": settings.alerting.model_copy(update={"console_url": url})})
@@ -369,8 +370,10 @@ async def _service(
     settings: Settings, registry: CollectorRegistry | None, otlp_url: str, hold_outbox: bool
 ) -> AsyncIterator[Service]:
     provider = tracer_provider(otlp_url)
-    service = Service(settings, registry=registry, tracer=provider.get_tracer("queenright"))
-    await service.start(hold_outbox=hold_outbox)
+    service = await build(settings, registry=registry, tracer=provider.get_tracer("queenright"))
+    if hold_outbox:
+        service.outbox.hold()
+    await service.start()
     try:
         yield service
     finally:
@@ -379,12 +382,12 @@ async def _service(
 
 
 @contextlib.asynccontextmanager
-async def _watched(child: Child, service: Service, say: Say) -> AsyncIterator[None]:
-    """Say it, and be no longer ready, when a program that we started ends by itself."""
+async def _watch_child(child: Child, service: Service, say: Say) -> AsyncIterator[None]:
+    """Report a fault when a program that was started exits by itself."""
 
     async def watch() -> None:
         code = await child.process.wait()
-        fault = f"{child.name} has ended by itself (exit code {code}, {child.log}); restart `queenright up`"
+        fault = f"{child.name} exited by itself (exit code {code}, {child.log}); restart `queenright up`"
         service.faults.append(fault)
         say(f"warning: {fault}.")
 
@@ -397,9 +400,9 @@ async def _watched(child: Child, service: Service, say: Say) -> AsyncIterator[No
             await task
 
 
-async def _end_former_demo(service: Service) -> None:
-    """End the runs of demo agents that died with a process before this one: nobody else will."""
-    died = [health.vitals for health in service.workers() if health.vitals.framework == DEMO_FRAMEWORK]
+async def _end_former_demo_runs(service: Service) -> None:
+    """End the runs of demo agents whose process was killed: nothing else ends them."""
+    left = [health.vitals for health in service.workers() if health.vitals.framework == DEMO_FRAMEWORK]
     await service.ingest(
         [
             AgentEvent(
@@ -409,7 +412,7 @@ async def _end_former_demo(service: Service) -> None:
                 session_id=vitals.session_id,
                 incarnation_id=vitals.incarnation_id,
             )
-            for vitals in died
+            for vitals in left
             if not vitals.ended
         ]
     )
@@ -432,11 +435,13 @@ async def alertmanager_beside(
     *,
     token_file: Path | None = None,
 ) -> Child:
-    """Start Alertmanager at ``url``, with a configuration that leads to people and back to the service."""
+    """Start Alertmanager at ``url``, with routes to the receivers and back to the service."""
     folder = settings.storage / "alertmanager"
     folder.mkdir(parents=True, exist_ok=True)
-    slack = options.slack_url_file or _secret(folder / "slack_url", f"{receiver_url}/slack/services/demo")
-    pagerduty = options.pagerduty_key_file or _secret(folder / "pagerduty_key", "0" * 32)
+    slack = options.slack_url_file or _write_secret(
+        folder / "slack_url", f"{receiver_url}/slack/services/demo"
+    )
+    pagerduty = options.pagerduty_key_file or _write_secret(folder / "pagerduty_key", "0" * 32)
     config = folder / "alertmanager.yml"
     config.write_text(
         render_alertmanager(
@@ -460,7 +465,7 @@ async def alertmanager_beside(
             f"--config.file={config}",
             f"--storage.path={folder / 'data'}",
             f"--web.listen-address={url.removeprefix('http://')}",
-            # Its links in messages lead there; by itself it takes the machine's name.
+            # For the links in its messages; the default is the host name.
             f"--web.external-url={url}",
             "--cluster.listen-address=",
         ],
@@ -505,7 +510,7 @@ async def _prometheus(
 
 
 def _rules(folder: Path, settings: Settings) -> Path:
-    """Write the rules with the thresholds that the service itself runs on, and return their folder."""
+    """Write the rules with the service's own thresholds; return their folder."""
     files = rule_files(
         settings.health_monitoring,
         links=rule_links(settings.alerting),
@@ -518,8 +523,8 @@ def _rules(folder: Path, settings: Settings) -> Path:
 
 
 @contextlib.contextmanager
-def _showing(token: str) -> Iterator[None]:
-    """Let the demo's agents show a token, as others do: by what is in their environment."""
+def _token_in_environment(token: str) -> Iterator[None]:
+    """Give the demo agents a token, in their environment, as for other agents."""
     ours = {TOKEN_ENV: token, "OTEL_EXPORTER_OTLP_HEADERS": f"Authorization=Bearer%20{token}"}
     before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
@@ -533,8 +538,8 @@ def _showing(token: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _secret(path: Path, value: str) -> Path:
-    """Write a secret file that only we can read."""
+def _write_secret(path: Path, value: str) -> Path:
+    """Write a secret file that only its user can read."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(value)
     return path

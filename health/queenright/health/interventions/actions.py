@@ -8,7 +8,7 @@ for again once the action is written down: the disk may have taken its time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -62,7 +62,7 @@ class Actions:
         ledger: Ledger,
         *,
         monitor: HealthMonitor,
-        controls: Sequence[WorkerControl],
+        controls: Iterable[WorkerControl],
         settings: InterventionSettings,
         stopped: Callable[[], str | None],
         clock: Clock,

@@ -85,7 +85,6 @@ class Instructions:
         store: Where instructions are kept.
         clock: Seconds since the epoch.
         sleep: Waits on that clock.
-        closed: Is told of each instruction that is answered or whose time is over.
         withheld: Says why a worker must be told nothing now (the emergency stop, a wait), or None.
     """
 
@@ -95,18 +94,21 @@ class Instructions:
         *,
         clock: Clock,
         sleep: Sleep = asyncio.sleep,
-        closed: Callable[[Instruction], None] = lambda _: None,
         withheld: Callable[[Target], str | None] = lambda _: None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._sleep = sleep
-        self._closed = closed
+        self._on_closed: Callable[[Instruction], None] = lambda _: None
         self._withheld = withheld
         self._queued: dict[WorkerKey, dict[str, Instruction]] = {}
         self._asked: dict[Target, float] = {}
         self._asking: dict[Target, set[asyncio.Future[None]]] = {}
         self._answers: dict[str, asyncio.Future[Instruction]] = {}
+
+    def subscribe(self, on_closed: Callable[[Instruction], None]) -> None:
+        """Call ``on_closed`` with each instruction that is answered or expires."""
+        self._on_closed = on_closed
 
     async def load(self) -> None:
         """Know again what was not fetched before a restart."""
@@ -290,7 +292,7 @@ class Instructions:
         answer = self._answers.get(one.instruction_id)
         if answer is not None and not answer.done():
             answer.set_result(closed)
-        self._closed(closed)
+        self._on_closed(closed)
 
 
 def _write(conn: Connection, one: Instruction) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from queenright.health.deadlines import shows_its_end
@@ -92,7 +92,7 @@ class InterventionService:
         store: Where ladders, interventions and escalations are kept.
         settings: The rungs and their times.
         monitor: Knows the workers.
-        controls: Reach workers.
+        controls: Reach workers; iterated for each action.
         recovery: Brings back what was stopped or crashed.
         stop: The emergency stop.
         storm: Sees storms.
@@ -109,7 +109,7 @@ class InterventionService:
         *,
         settings: HealthSettings,
         monitor: HealthMonitor,
-        controls: Sequence[WorkerControl],
+        controls: Iterable[WorkerControl],
         recovery: Recovers,
         stop: EmergencyStop,
         storm: StormWatch,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from random import Random
 from typing import Final
@@ -27,7 +27,7 @@ from queenright.health.recovery.attempt import Recovery, RecoveryResult, Recover
 from queenright.health.recovery.ledger import Changes, Ledger
 from queenright.health.recovery.plan import Exhausted
 from queenright.health.recovery.respawner import CheckpointRef, Respawned, Respawner
-from queenright.health.recovery.starter import NOBODY, Dropped, NotStarted, Outcome, PutOff, Starter
+from queenright.health.recovery.starter import NOBODY, Dropped, NotStarted, Outcome, PutOff, Starter, Stop
 from queenright.health.settings import HealthSettings
 from queenright.health.store import Store
 from queenright.instrumentation.errors import QueenrightError
@@ -68,15 +68,13 @@ class RecoveryService:
         store: Where tries and their events are kept.
         settings: The limits, the backoff, the watch.
         monitor: Knows how the workers are.
-        respawners: Who can start workers; the first that reaches one does.
+        respawners: Start workers; iterated for each try, and the first that reaches the worker is used.
         breakers: Gives the breaker before the recoveries of an agent; None: there is none.
         clock: Seconds since the epoch.
         ids: Makes ids.
         random: Spreads the backoff.
         publish: Is given events once they are durable (``EventBus.fan_out``).
         held: Says why nothing may be begun now (the emergency stop), or None.
-        stop: Takes down a worker that was brought back and fails again, past the guard that every
-            termination passes; None: it is left to whoever starts the next.
         sleep: The clock of time limits.
     """
 
@@ -86,14 +84,13 @@ class RecoveryService:
         *,
         settings: HealthSettings,
         monitor: HealthMonitor,
-        respawners: Sequence[Respawner],
+        respawners: Iterable[Respawner],
         breakers: Breakers | None = None,
         clock: Clock,
         ids: Callable[[], str] = new_id,
         random: Random | None = None,
         publish: Callable[..., None],
         held: Callable[[], str | None] = lambda: None,
-        stop: Callable[[Target, str], Awaitable[object]] | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._ledger = Ledger(store, clock=clock, ids=ids, publish=publish)
@@ -106,7 +103,6 @@ class RecoveryService:
             monitor=monitor,
             respawners=respawners,
             breakers=breakers,
-            stop=stop,
             tolerance=settings.clock_tolerance_seconds,
             sleep=sleep,
         )
@@ -118,6 +114,16 @@ class RecoveryService:
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._asked: set[str] = set()
         """Tries that somebody has asked for since the start: they need not wait until all was heard of."""
+
+    def connect(self, stop: Stop) -> None:
+        """
+        Stop a recovered worker that fails again before it is started once more.
+
+        Args:
+            stop: Stops a worker, subject to the checks of every termination. Without it, whoever starts the
+                next worker has to stop the last one.
+        """
+        self._starter.connect(stop)
 
     # -- life ---------------------------------------------------------------------------------------
 

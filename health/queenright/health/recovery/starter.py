@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -65,6 +65,8 @@ class PutOff:
 
 
 Outcome = Dropped | NotStarted | PutOff | Respawned
+Stop = Callable[[Target, str], Awaitable[object]]
+"""Stops a worker, for a reason."""
 
 
 class Starter:
@@ -78,18 +80,21 @@ class Starter:
         self,
         *,
         monitor: HealthMonitor,
-        respawners: Sequence[Respawner],
+        respawners: Iterable[Respawner],
         breakers: Breakers | None,
-        stop: Callable[[Target, str], Awaitable[object]] | None,
         tolerance: float,
         sleep: Sleep,
     ) -> None:
         self._monitor = monitor
         self._respawners = respawners
         self._breakers = breakers
-        self._stop = stop
+        self._stop: Stop | None = None
         self._tolerance = tolerance
         self._sleep = sleep
+
+    def connect(self, stop: Stop) -> None:
+        """Use ``stop``; see ``RecoveryService.connect``."""
+        self._stop = stop
 
     def respawner(self, target: Target) -> Respawner | None:
         """Return who can start a worker again, None if nobody can."""

@@ -28,11 +28,11 @@ from queenright.instrumentation.redaction import redact
 from queenright.judge.models import ModelUnavailableError
 from queenright.judge.settings import JudgeSettings, ModelSettings
 from queenright.judge.stack.http import InvalidSelectorError, StackAddress, StackUnavailableError
-from queenright.judge.stack.job import Look, StackJudge, undecided
 from queenright.judge.stack.prometheus import Prometheus
 from queenright.judge.stack.stale_tickets import Unseen
 from queenright.judge.stack.targets import is_selector
 from queenright.judge.stack.tempo import Tempo
+from queenright.judge.stack_job import Look, StackJudge, undecided
 from queenright.runtime.events import EventType
 from queenright.server.ops.folders import folder_error
 from queenright.server.ops.secret_files import stack_tokens

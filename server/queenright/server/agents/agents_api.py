@@ -209,7 +209,7 @@ def _themselves(service: Service) -> APIRouter:
     ) -> Response:
         """Unload an agent: its runs are paused and can be resumed later; its sessions stay on disk."""
         await agents.unload(agent_id)
-        await service.acting.recovery.drop_waiting(agent_id, "its agent was unloaded")
+        await service.remediation.recovery.drop_waiting(agent_id, "its agent was unloaded")
         await log_operator_action(service, request, "unload", agent_id, by=by)
         _log.info("agent %r was unloaded by %s", agent_id, redact(who(request, by), 200))
         return Response(status_code=204)

@@ -1,111 +1,35 @@
-"""Control and recovery of the workers that are agents loaded here: each is asked of its own runtime."""
+"""Control and recovery of workers inside the service: a control, or respawner, for each of its runtimes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from queenright.health.interventions.control import Delivery, Stopped, WorkerUnreachableError
-from queenright.health.interventions.runtime_control import RuntimeControl
-from queenright.health.interventions.target import Target
-from queenright.health.recovery.respawner import CheckpointRef, Respawned, RespawnRefusedError
-from queenright.health.recovery.runtime_respawner import RuntimeRespawner
 from queenright.runtime.agent_runtime import AgentRuntime
 
+T = TypeVar("T")
+
 Runtimes = Callable[[], Iterable[AgentRuntime]]
-"""Returns the runtimes of the agents that are loaded now."""
+"""Returns the runtimes that are in the service now."""
 
 
-class LoadedControl:
+@dataclass(frozen=True)
+class EachRuntime(Generic[T]):
     """
-    The ``WorkerControl`` of all agents that are loaded.
+    What reaches workers: made anew for each runtime at every iteration, then what reaches workers elsewhere.
 
     Args:
-        runtimes: What they run on.
+        make: Makes a control or a respawner of a runtime.
+        runtimes: Returns the runtimes: agents are loaded and unloaded.
+        elsewhere: Controls or respawners of workers outside the service.
     """
 
-    def __init__(self, runtimes: Runtimes) -> None:
-        self._runtimes = runtimes
+    make: Callable[[AgentRuntime], T]
+    runtimes: Runtimes
+    elsewhere: tuple[T, ...] = ()
 
-    def reaches(self, target: Target) -> bool:
-        """Return whether one of them is this worker, or was in this session."""
-        return self._of(target) is not None
-
-    async def nudge(
-        self, target: Target, message: str, *, instruction_id: str, expires_at: float
-    ) -> Delivery:
-        """Leave the nodes that are talking with a model a note; raises ``WorkerUnreachableError``."""
-        return await self._control(target).nudge(
-            target, message, instruction_id=instruction_id, expires_at=expires_at
-        )
-
-    async def terminate(self, target: Target, reason: str, *, instruction_id: str, within: float) -> Stopped:
-        """Stop the run and save its state; raises ``WorkerUnreachableError``."""
-        return await self._control(target).terminate(
-            target, reason, instruction_id=instruction_id, within=within
-        )
-
-    def _of(self, target: Target) -> RuntimeControl | None:
-        controls = (RuntimeControl(runtime) for runtime in self._runtimes())
-        return next((one for one in controls if one.reaches(target)), None)
-
-    def _control(self, target: Target) -> RuntimeControl:
-        found = self._of(target)
-        if found is None:
-            raise WorkerUnreachableError(_gone(target))
-        return found
-
-
-class LoadedRespawner:
-    """
-    The ``Respawner`` of all agents that are loaded.
-
-    Args:
-        runtimes: What they run on.
-    """
-
-    def __init__(self, runtimes: Runtimes) -> None:
-        self._runtimes = runtimes
-
-    def reaches(self, target: Target) -> bool:
-        """Return whether one of them is this worker and has its session on the disk."""
-        return self._of(target) is not None
-
-    async def chain(self, target: Target) -> Sequence[CheckpointRef]:
-        """Return the checkpoints of the run that was interrupted; raises ``RespawnRefusedError``."""
-        return await self._respawner(target).chain(target)
-
-    async def respawn(
-        self,
-        target: Target,
-        checkpoint: CheckpointRef | None,
-        *,
-        task_id: str,
-        attempt: int,
-        note: str,
-        repeatable: bool,
-        may_start_over: bool,
-    ) -> Respawned:
-        """Take up the run in its session; raises ``RespawnRefusedError``."""
-        return await self._respawner(target).respawn(
-            target,
-            checkpoint,
-            task_id=task_id,
-            attempt=attempt,
-            note=note,
-            repeatable=repeatable,
-            may_start_over=may_start_over,
-        )
-
-    def _of(self, target: Target) -> RuntimeRespawner | None:
-        respawners = (RuntimeRespawner(runtime) for runtime in self._runtimes())
-        return next((one for one in respawners if one.reaches(target)), None)
-
-    def _respawner(self, target: Target) -> RuntimeRespawner:
-        found = self._of(target)
-        if found is None:
-            raise RespawnRefusedError(_gone(target))
-        return found
-
-
-def _gone(target: Target) -> str:
-    return f"worker {target} is not loaded here any more; load it with `queenright agents load`"
+    def __iter__(self) -> Iterator[T]:
+        """Yield what reaches workers, the service's own runtimes first."""
+        yield from map(self.make, self.runtimes())
+        yield from self.elsewhere

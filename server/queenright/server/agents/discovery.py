@@ -1,4 +1,4 @@
-"""Which agents there are below the roots: found by their files, without running any of their code."""
+"""Discover the agents below the roots by their files, without running any of their code."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from queenright.runtime.agents.agent_spec import AgentLoadError, read_agent_spec
 from queenright.server.agents.roots import PathNotAllowedError, Roots
 
 DEPTH: Final = 3
-"""So many folders below a root agents are looked for."""
+"""How many folders deep below a root agents are searched."""
 _FOLDERS: Final = 10_000
-"""So many folders are looked at."""
+"""Folders that are searched, at most."""
 _LARGEST: Final = 1 << 20
 """Bytes of an ``agent.py`` that are read."""
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "sessions"})
@@ -36,7 +36,7 @@ def discover(roots: Roots, loaded: Collection[Path]) -> list[Discovered]:
     for folder in _folders(roots):
         there = [name for name in SPEC_FILES if (folder / name).is_file()]
         if there:
-            found[folder] = _described(roots, folder, there, folder in loaded)
+            found[folder] = _describe(roots, folder, there, folder in loaded)
     return [found[folder] for folder in sorted(found, key=str)]
 
 
@@ -57,35 +57,35 @@ def _folders(roots: Roots) -> Iterator[Path]:
 def _inside(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in entries if _is_looked_into(entry))
+            names = sorted(entry.name for entry in entries if _is_searched(entry))
     except OSError:
         return []
     found = []
     for name in names:
-        with suppress(OSError, RuntimeError):  # it went away meanwhile, or is a link in a circle by now
+        with suppress(OSError, RuntimeError):  # removed meanwhile, or a circular link
             found.append((folder / name).resolve())
     return found
 
 
-def _is_looked_into(entry: os.DirEntry[str]) -> bool:
+def _is_searched(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.name not in _SKIPPED and not entry.name.startswith(".") and entry.is_dir()
-    except OSError:  # a link in a circle: it leads nowhere, and what is beside it does
+    except OSError:  # a circular link
         return False
 
 
-def _described(roots: Roots, folder: Path, there: list[str], loaded: bool) -> Discovered:
+def _describe(roots: Roots, folder: Path, there: list[str], loaded: bool) -> Discovered:
     problem = None
-    said: dict[str, Any] = {}
+    spec: dict[str, Any] = {}
     try:
         if len(there) > 1:
             problem = "it has both agent.json and agent.py; keep one"
         elif there == ["agent.json"]:
-            said = read_agent_spec(folder / "agent.json").model_dump(
+            spec = read_agent_spec(folder / "agent.json").model_dump(
                 include={"name", "version", "description"}
             )
         else:
-            said = _said_in(folder / "agent.py")
+            spec = _read_spec_call(folder / "agent.py")
         if problem is None:
             roots.check_files(folder)
     except PathNotAllowedError as error:
@@ -96,16 +96,16 @@ def _described(roots: Roots, folder: Path, there: list[str], loaded: bool) -> Di
         problem = f"agent.py cannot be read: {redact(str(error), 200)}"
     return Discovered(
         path=str(folder),
-        name=str(said.get("name") or folder.name),
-        version=str(said.get("version") or "0"),
-        description=redact(str(said.get("description") or ""), 1000),
+        name=str(spec.get("name") or folder.name),
+        version=str(spec.get("version") or "0"),
+        description=redact(str(spec.get("description") or ""), 1000),
         loaded=loaded,
         problem=problem,
     )
 
 
-def _said_in(path: Path) -> dict[str, Any]:
-    """Return what an ``agent.py`` says of itself in plain words: the texts given to its ``AgentSpec``."""
+def _read_spec_call(path: Path) -> dict[str, Any]:
+    """Return the literal texts that an ``agent.py`` passes to ``AgentSpec``."""
     with path.open("rb") as file:
         tree = ast.parse(file.read(_LARGEST))
     for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""The agents that run inside the service: loaded, unloaded, and found again."""
+"""The agents that run inside the service: load and unload them."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from queenright.server.agents.roots import Roots
 _log = logging.getLogger(__name__)
 
 LOAD_SECONDS: Final = 60.0
-"""How long the code of an agent may take to be loaded, and how long the agent then to start."""
+"""How long loading an agent's code may take, and again how long the agent may take to start."""
 
 _ENDING_SECONDS: Final = 10.0
-"""A start that is given up ends its servers within so many seconds, and is waited for."""
+"""A start that timed out has this long to stop its MCP servers."""
 
-_CLOSING: Final = "the service is stopping, and loads no agents"
+_CLOSING: Final = "the service is stopping and loads no agents; try again after its restart"
 
 T = TypeVar("T")
 
 
 class AgentNotLoadedError(QueenrightError):
-    """Raised when something is asked of an agent that does not run here."""
+    """Raised when an agent is named that is not loaded."""
 
     def __init__(self, agent_id: str) -> None:
         super().__init__(
@@ -52,20 +52,20 @@ class AgentNotLoadedError(QueenrightError):
 
 
 class AgentAlreadyLoadedError(QueenrightError):
-    """Raised when an agent is loaded whose name is taken."""
+    """Raised when an agent of this name, or from this folder, is loaded already."""
 
 
 class LoadTimeoutError(QueenrightError):
-    """Raised when an agent's code or start takes too long, or another one's code keeps it from beginning."""
+    """Raised when an agent's code or start takes too long, or another agent's code blocks it."""
 
 
 class ManagerClosingError(QueenrightError):
-    """Raised when an agent is loaded into a service that stops."""
+    """Raised when an agent is loaded while the service stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSlot:
-    """One agent that is loaded: what runs it, and what it is."""
+    """One loaded agent."""
 
     id: str
     path: Path
@@ -75,31 +75,32 @@ class AgentSlot:
     warnings: tuple[str, ...]
     loaded_at: float
     lifecycle: Lifecycle
-    """The tools with which its nodes may load others beside it."""
-    beside: dict[str, AgentRunner] = field(default_factory=dict)
-    """Agents that were loaded as further graphs of it, by graph: by somebody, or by its own nodes."""
-    coming: set[str] = field(default_factory=set)
-    """Graphs that are about to be."""
+    """The tools with which its nodes load further graphs."""
+    added_graphs: dict[str, AgentRunner] = field(default_factory=dict)
+    """Agents that run as further graphs of this one, by graph id."""
+    loading_graphs: set[str] = field(default_factory=set)
+    """Ids of graphs that are being loaded."""
 
     @property
     def graph_id(self) -> str:
-        """Its own graph."""
+        """The id of the agent's own graph."""
         return self.runner.spec.graph.id
 
 
 class AgentManager:
     """
-    The agents that are loaded. Each has a runtime of its own, and a bus that leads into the service's.
+    The loaded agents. Each has its own runtime, and a bus that forwards to the service's.
 
     Args:
         roots: Agents are loaded from below these folders only.
-        bus: Makes the bus of an agent, given what says its name, once it has begun.
-        storage: Holds a folder for each agent's sessions; None is where `queenright run` has them.
+        bus: Makes an agent's bus, given a function that returns the agent's name once it is known.
+        companions: Remembers the sessions of graphs that run next to an agent.
+        storage: Holds a folder for each agent's sessions; None is where `queenright run` keeps them.
         clock: Seconds since the epoch.
-        guards: Makes the guards that watch nodes from inside.
-        breakers: Gives the circuit breakers.
+        guards: Makes the guards of nodes.
+        breakers: The circuit breakers.
         sleep: The clock of time limits.
-        load_seconds: How long an agent's code may take to be loaded, and how long the agent then to start.
+        load_seconds: How long loading the code may take, and again how long the start may take.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class AgentManager:
         roots: Iterable[Path],
         *,
         bus: Callable[[Callable[[], str]], EventBus],
+        companions: CompanionSessions | None = None,
         storage: Path | None,
         clock: Clock,
         guards: GuardFactory | None = None,
@@ -115,8 +117,8 @@ class AgentManager:
         load_seconds: float = LOAD_SECONDS,
     ) -> None:
         self.roots = Roots(roots)
-        self.beside = CompanionSessions()
-        """Sessions of the graphs that run beside them."""
+        self.companions = companions or CompanionSessions()
+        """Sessions of the graphs that run next to the agents."""
         self._bus = bus
         self._storage = storage
         self._clock = clock
@@ -125,29 +127,29 @@ class AgentManager:
         self._sleep = sleep
         self._load_seconds = load_seconds
         self._slots: dict[str, AgentSlot] = {}
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._reading = asyncio.Lock()
-        self._coming: set[Path] = set()
+        self._loading_folders: set[Path] = set()
         """Folders of agents that are being loaded."""
         self._underway: set[asyncio.Task[Any]] = set()
         self._starting: set[asyncio.Task[Any]] = set()
-        """Starts that are not over, also those that were given up and end their servers."""
+        """Starts in progress, including those that timed out and stop their servers."""
         self._threads = ToolThreads()
         self._hanging: list[Path] = []
-        """Agents whose code is still being loaded, though nobody waits for them any more."""
+        """Folders whose code still runs although loading timed out."""
         self._closing = False
 
     @property
     def slots(self) -> Mapping[str, AgentSlot]:
-        """The agents that are loaded, by name, in the order they were."""
+        """The loaded agents by name, in the order of loading."""
         return MappingProxyType(self._slots)
 
     def get(self, agent_id: str) -> AgentSlot:
         """
-        Return one that is loaded.
+        Return a loaded agent.
 
         Raises:
-            AgentNotLoadedError: It is not.
+            AgentNotLoadedError: There is none of this name.
         """
         slot = self._slots.get(agent_id)
         if slot is None:
@@ -155,12 +157,12 @@ class AgentManager:
         return slot
 
     def runtimes(self) -> Iterator[AgentRuntime]:
-        """Give what they run on, for who watches over them."""
+        """Return the runtimes of the loaded agents."""
         return iter([slot.runtime for slot in self._slots.values()])
 
     @property
     def is_held_up(self) -> bool:
-        """Whether the code of an agent that was given up is still at work: no other can be loaded then."""
+        """Whether code whose loading timed out still runs: no other agent can be loaded then."""
         self._hanging = [path for path in self._hanging if self._threads.count_running(str(path))]
         return bool(self._hanging)
 
@@ -169,71 +171,71 @@ class AgentManager:
         Load an agent and start it. Its code runs in this process.
 
         Args:
-            path: Its folder, below a root.
-            model: The model to use in place of its own.
+            path: The agent's folder, below a root.
+            model: The model to use instead of the agent's own.
 
         Raises:
             PathNotAllowedError: There is no such folder below the roots.
-            AgentLoadError, InvalidAgentError, McpUnavailableError, GraphError: What is wrong with it.
-            AgentAlreadyLoadedError: Its name is taken.
-            LoadTimeoutError: Its code does not come to an end, or its MCP servers do not answer.
+            AgentLoadError, InvalidAgentError, McpUnavailableError, GraphError: The agent is faulty.
+            AgentAlreadyLoadedError: An agent of this name or folder is loaded.
+            LoadTimeoutError: The code does not return, or the MCP servers do not answer.
             ManagerClosingError: The service stops.
         """
-        return await self._unless_closing(self._loaded(path, model))
+        return await self._run_unless_closing(self._load_agent(path, model))
 
     async def unload(self, agent_id: str) -> None:
         """
-        Pause what an agent does, and let it go; its sessions stay on disk.
+        Pause an agent's runs and unload it; its sessions stay on disk.
 
         Raises:
-            AgentNotLoadedError: It is not there.
+            AgentNotLoadedError: There is no such agent.
         """
         self.get(agent_id)
-        async with self._turn_of(agent_id):
+        async with self._lock_for(agent_id):
             await self._close(self.get(agent_id))
 
     async def add_graph(
         self, agent_id: str, path: str | Path, *, graph_id: str | None = None, model: str | None = None
     ) -> str:
         """
-        Load an agent as one more graph of another one; return the graph's id.
+        Load an agent as a further graph of a loaded one; return the graph's id.
 
         Args:
-            agent_id: Whose graph it becomes.
-            path: Its folder, below a root.
-            graph_id: What it is called there; its own name without.
-            model: The model to use in place of its own.
+            agent_id: The loaded agent.
+            path: The folder of the agent to add, below a root.
+            graph_id: The id of the new graph; the added agent's name if left out.
+            model: The model to use instead of the added agent's own.
 
         Raises:
-            AgentNotLoadedError: The other one is not there, or not any more.
-            AgentAlreadyLoadedError: It has a graph of this id, or is about to.
+            AgentNotLoadedError: The loaded agent does not exist, or was unloaded meanwhile.
+            AgentAlreadyLoadedError: It has a graph of this id, or is loading one.
             GraphError: And what ``load`` raises.
         """
-        return await self._unless_closing(self._added(agent_id, path, graph_id, model))
+        return await self._run_unless_closing(self._add_graph(agent_id, path, graph_id, model))
 
     async def remove_graph(self, agent_id: str, graph_id: str) -> None:
         """
-        Pause what a graph does, and let it go; its sessions stay on disk.
+        Pause a graph's runs and unload it; its sessions stay on disk.
 
         Raises:
             AgentNotLoadedError: There is no such agent.
             GraphError: There is no such graph, or it is the agent's own.
         """
-        async with self._turn_of(agent_id):
+        async with self._lock_for(agent_id):
             slot = self.get(agent_id)
             await slot.runtime.remove_graph(graph_id)
-            runner = slot.beside.pop(graph_id, None)
+            runner = slot.added_graphs.pop(graph_id, None)
             if runner is not None:
                 await runner.cleanup_async()
 
     def stop_loading(self) -> None:
-        """Give up what is being loaded: whoever waits for that is told; none is loaded any more."""
+        """Cancel what is being loaded, and load no agents any more."""
         self._closing = True
         for task in self._underway:
             task.cancel()
 
     async def shutdown_all(self) -> None:
-        """Pause and let go of all agents; none is loaded any more."""
+        """Unload all agents, and load none any more."""
         self.stop_loading()
         await asyncio.gather(*self._underway, return_exceptions=True)
         if self._starting:
@@ -243,11 +245,11 @@ class AgentManager:
         )
         for error in ended:
             if isinstance(error, Exception) and not isinstance(error, AgentNotLoadedError):
-                _log.error("an agent could not be stopped: %s", redact(str(error)))
+                _log.error("cannot stop an agent: %s", redact(str(error)))
 
     # -- inside ---------------------------------------------------------------------------------
 
-    async def _unless_closing(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _run_unless_closing(self, work: Coroutine[Any, Any, T]) -> T:
         if self._closing:
             work.close()
             raise ManagerClosingError(_CLOSING)
@@ -261,23 +263,23 @@ class AgentManager:
                 raise ManagerClosingError(_CLOSING) from None
             raise
 
-    def _turn_of(self, agent_id: str) -> asyncio.Lock:
-        """Return what is held while an agent of this name begins or ends; nobody else waits for that."""
-        return self._turns.setdefault(agent_id, asyncio.Lock())
+    def _lock_for(self, agent_id: str) -> asyncio.Lock:
+        """Return the lock that is held while an agent of this name is loaded or unloaded."""
+        return self._locks.setdefault(agent_id, asyncio.Lock())
 
-    async def _loaded(self, path: str | Path, model: str | None) -> AgentSlot:
+    async def _load_agent(self, path: str | Path, model: str | None) -> AgentSlot:
         folder = await asyncio.to_thread(self.roots.agent, str(path))
         self._refuse_folder(folder)
-        self._coming.add(folder)
+        self._loading_folders.add(folder)
         name = ""
         bus = self._bus(lambda: name)
-        beside: dict[str, AgentRunner] = {}
-        lifecycle = self._lifecycle(beside)
+        added_graphs: dict[str, AgentRunner] = {}
+        lifecycle = self._make_lifecycle(added_graphs)
         try:
-            runner = await self._read(folder, model, bus, lifecycle)
+            runner = await self._read_agent(folder, model, bus, lifecycle)
             name = runner.spec.name
             try:
-                return await self._started(runner, lifecycle, beside)
+                return await self._start_agent(runner, lifecycle, added_graphs)
             except BaseException:
                 await _end(runner)
                 raise
@@ -285,26 +287,26 @@ class AgentManager:
             await bus.close()
             raise
         finally:
-            self._coming.discard(folder)
+            self._loading_folders.discard(folder)
 
-    def _lifecycle(self, beside: dict[str, AgentRunner]) -> Lifecycle:
-        """Return the tools of an agent with which it loads others; what it loads is in ``beside``."""
+    def _make_lifecycle(self, added_graphs: dict[str, AgentRunner]) -> Lifecycle:
+        """Return the tools with which an agent loads further graphs into ``added_graphs``."""
 
         def load(path: Path) -> AgentRunner:
             return self._load(self.roots.agent(str(path)), None, None, lifecycle)
 
-        lifecycle = Lifecycle(self.roots.folders, load=load, loaded=beside)
+        lifecycle = Lifecycle(self.roots.folders, load=load, loaded=added_graphs)
         return lifecycle
 
-    async def _started(
-        self, runner: AgentRunner, lifecycle: Lifecycle, beside: dict[str, AgentRunner]
+    async def _start_agent(
+        self, runner: AgentRunner, lifecycle: Lifecycle, added_graphs: dict[str, AgentRunner]
     ) -> AgentSlot:
         name = runner.spec.name
-        async with self._turn_of(name):
+        async with self._lock_for(name):
             if (taken := self._slots.get(name)) is not None:
                 raise AgentAlreadyLoadedError(_taken(taken))
-            self.beside.note(name, await asyncio.to_thread(list_companion_sessions, runner.storage))
-            runtime = await self._soon(runner, runner.start())
+            self.companions.note(name, await asyncio.to_thread(list_companion_sessions, runner.storage))
+            runtime = await self._within_limit(runner, runner.start())
             checked = await asyncio.to_thread(runner.validate)
             slot = self._slots[name] = AgentSlot(
                 id=name,
@@ -315,36 +317,38 @@ class AgentManager:
                 warnings=checked.warnings,
                 loaded_at=self._clock(),
                 lifecycle=lifecycle,
-                beside=beside,
+                added_graphs=added_graphs,
             )
         return slot
 
-    async def _added(self, agent_id: str, path: str | Path, graph_id: str | None, model: str | None) -> str:
+    async def _add_graph(
+        self, agent_id: str, path: str | Path, graph_id: str | None, model: str | None
+    ) -> str:
         slot = self.get(agent_id)
-        runner = await self._read(
+        runner = await self._read_agent(
             await asyncio.to_thread(self.roots.agent, str(path)), model, None, slot.lifecycle
         )
         name = graph_id or runner.spec.name
         try:
-            if name in slot.runtime.list_graphs() or name in slot.coming:
+            if name in slot.runtime.list_graphs() or name in slot.loading_graphs:
                 raise AgentAlreadyLoadedError(
-                    f"agent {agent_id!r} has a graph {name!r} already, or is about to; remove it first"
+                    f"agent {agent_id!r} has a graph {name!r} already, or is loading it; remove it first"
                 )
-            slot.coming.add(name)
+            slot.loading_graphs.add(name)
             try:
-                await self._soon(runner, runner.setup_as_secondary(slot.runtime, name))
+                await self._within_limit(runner, runner.setup_as_secondary(slot.runtime, name))
             finally:
-                slot.coming.discard(name)
+                slot.loading_graphs.discard(name)
             if self._slots.get(agent_id) is not slot or name not in slot.runtime.list_graphs():
-                raise AgentNotLoadedError(agent_id)  # it went meanwhile
-            slot.beside[name] = runner
+                raise AgentNotLoadedError(agent_id)  # it was unloaded meanwhile
+            slot.added_graphs[name] = runner
         except BaseException:
             await _end(runner)
             raise
         return name
 
-    async def _soon(self, runner: AgentRunner, work: Coroutine[Any, Any, T]) -> T:
-        """Return what an agent's start returns in time: its servers may never answer."""
+    async def _within_limit(self, runner: AgentRunner, work: Coroutine[Any, Any, T]) -> T:
+        """Run an agent's start within the time limit: its MCP servers may never answer."""
         task = asyncio.create_task(work)
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
@@ -353,8 +357,8 @@ class AgentManager:
         except TimeoutError as error:
             servers = ", ".join(runner.info().mcp_servers) or "none"
             raise LoadTimeoutError(
-                f"agent {runner.spec.name!r} has not started within {self._load_seconds:g} s; its MCP "
-                f"servers ({servers}) write what they do to {runner.storage / 'logs'}"
+                f"agent {runner.spec.name!r} has not started within {self._load_seconds:g} s; see the logs "
+                f"of its MCP servers ({servers}) in {runner.storage / 'logs'}"
             ) from error
 
     async def _close(self, slot: AgentSlot) -> None:
@@ -362,30 +366,30 @@ class AgentManager:
         try:
             await slot.runner.cleanup_async()
         finally:
-            await asyncio.gather(*(_end(runner) for runner in list(slot.beside.values())))
+            await asyncio.gather(*(_end(runner) for runner in list(slot.added_graphs.values())))
             await slot.runtime.bus.close()
 
     def _refuse_folder(self, folder: Path) -> None:
-        """Refuse a folder before its code is run again."""
+        """Refuse a folder whose agent is loaded, before its code runs again."""
         for slot in self._slots.values():
             if slot.path == folder:
                 raise AgentAlreadyLoadedError(_taken(slot))
-        if folder in self._coming:
+        if folder in self._loading_folders:
             raise AgentAlreadyLoadedError(
-                f"{folder} is being loaded already; `queenright agents list` shows it once it is there"
+                f"{folder} is being loaded already; `queenright agents list` shows it once it is loaded"
             )
 
     def _refuse_held_up(self, folder: Path) -> None:
         if self.is_held_up:
             raise LoadTimeoutError(
-                f"{folder} cannot be loaded: the code of {self._hanging[0]} is still at work, and no other "
-                "is loaded meanwhile; if it never ends, mend it and restart the service"
+                f"{folder} cannot be loaded: the code of {self._hanging[0]} is still running, and agents "
+                "are loaded one at a time; if it never ends, fix it and restart the service"
             )
 
-    async def _read(
+    async def _read_agent(
         self, folder: Path, model: str | None, bus: EventBus | None, lifecycle: Lifecycle
     ) -> AgentRunner:
-        """Run an agent's code, in a thread that may hang: it cannot be stopped."""
+        """Run an agent's code in a thread. The thread may hang: it cannot be stopped."""
         if model is not None:
             model = await asyncio.to_thread(self.roots.model, model, folder)
         self._refuse_held_up(folder)
@@ -396,10 +400,10 @@ class AgentManager:
             except Exception:
                 raise
             except BaseException as error:
-                # What would end a program must not end this one.
+                # SystemExit and the like must not stop the service.
                 raise AgentLoadError(folder, f"its code raised {type(error).__name__}") from error
 
-        # The code of one at a time: who waits for another's is not to blame for the time.
+        # One at a time: the time limit does not count the wait for another agent's code.
         async with self._reading:
             self._refuse_held_up(folder)
             try:
@@ -407,7 +411,7 @@ class AgentManager:
             except TimeoutError as error:
                 raise LoadTimeoutError(
                     f"{folder} has not been loaded within {self._load_seconds:g} s: its code does too much "
-                    "when it is imported; do that where a tool is called, or when a run begins"
+                    "on import; move that into a tool, or to the start of a run"
                 ) from error
             finally:
                 if self._threads.count_running(str(folder)):
@@ -416,7 +420,7 @@ class AgentManager:
     def _load(
         self, folder: Path, model: str | None, bus: EventBus | None, lifecycle: Lifecycle
     ) -> AgentRunner:
-        """Blocks."""
+        """Load an agent. Blocks."""
         runner = AgentRunner.load(
             folder,
             model=model,
@@ -443,8 +447,8 @@ def _taken(slot: AgentSlot) -> str:
 
 
 async def _end(runner: AgentRunner) -> None:
-    """Let go of an agent, whatever it says to that."""
+    """Clean up after an agent; log what fails."""
     try:
         await runner.cleanup_async()
     except Exception as error:
-        _log.error("agent %r could not be ended: %s", runner.spec.name, redact(str(error)))
+        _log.error("cannot clean up after agent %r: %s", runner.spec.name, redact(str(error)))

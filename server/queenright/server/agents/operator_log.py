@@ -1,4 +1,4 @@
-"""Who did what with an agent that runs here: it is in the log, next to what the agent itself did."""
+"""Log what operators do with loaded agents, in the event log, next to the agents' own events."""
 
 from __future__ import annotations
 
@@ -45,21 +45,20 @@ async def log_operator_action(
     detail: str = "",
 ) -> None:
     """
-    Note what somebody did with an agent, once it is done.
+    Log an operator's action on an agent, after it was done.
 
-    A log that cannot be written does not undo it, so that the answer is the same: it is said in the service's
-    own log then.
+    If the event log cannot be written, the action stands, and the service's own log says so.
 
     Args:
-        service: Where it runs.
-        request: What was asked; its token says who did it.
-        what: What was done.
-        agent_id: With which agent.
+        service: Runs the agent.
+        request: The request; its token identifies the operator.
+        what: The action.
+        agent_id: The agent.
         by: The name that the caller gave.
-        graph_id: With which of its graphs.
-        session_id: In which session, if that is known.
-        execution_id: Which run began or went on by it.
-        detail: What else there is to say: a folder, a checkpoint, runs that were stopped.
+        graph_id: The graph, if the action was on one.
+        session_id: The session, if it is known.
+        execution_id: The run that was started or resumed.
+        detail: More: a folder, a checkpoint, the runs that were stopped.
     """
     name = redact(who(request, by), 100)
     event = AgentEvent(
@@ -75,7 +74,7 @@ async def log_operator_action(
         await service.bus.publish(event)
     except StoreError as error:
         _log.error(
-            "that %s did %s with agent %r is not in the event log: %s",
+            "cannot log to the event log that %s did %s with agent %r: %s",
             name,
             what,
             redact(agent_id, 200),

@@ -1,4 +1,4 @@
-"""What requests about loaded agents have in common: what they name, what is refused, what is masked."""
+"""Shared parts of requests about loaded agents: path parameters, error statuses, masking."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ LONGEST: Final = 20_000
 """Characters of a text that are shown, from its end."""
 
 _LATER: Final = "5"
-"""Seconds until it is worth asking again for a run where too many wait."""
+"""The Retry-After, in seconds, if too many runs are queued."""
 
 GraphId = Annotated[str, Path(description="A graph of it, as `list_graphs` says it.", max_length=200)]
 NodeId = Annotated[str, Path(description="A node of the graph, as `list_nodes` says it.", max_length=200)]
@@ -77,11 +77,11 @@ STATUS: Final[Mapping[type[Exception], int]] = {
     CorruptCheckpointError: 409,
     UnusableFileError: 409,
 }
-"""By what is raised, the status of the answer."""
+"""HTTP statuses by exception."""
 
 
 def add_refusals(app: FastAPI) -> None:
-    """Let the app answer what agents and their storage refuse."""
+    """Add exception handlers for what agents and their storage refuse."""
     for kind, status in STATUS.items():
         app.add_exception_handler(kind, _answering(status))
 
@@ -109,9 +109,9 @@ def graph_of(slot: AgentSlot, graph_id: str | None) -> GraphSpec:
 
 def seen_in(service: Service, slot: AgentSlot, graph_id: str | None) -> AgentSlot:
     """
-    Return an agent as whoever looks at one of its graphs sees it: judge and queen run beside every agent.
+    Return an agent with the runtime of one of its graphs: judge and queen are readable next to every agent.
 
-    Those are on the service's own runtime, and only to be looked at.
+    Judge and queen run on the service's own runtime, and can only be read.
     """
     runtime = service.runtime
     if graph_id is None or graph_id in slot.runtime.list_graphs() or graph_id not in runtime.list_graphs():
@@ -130,7 +130,7 @@ def node_of(graph: GraphSpec, node_id: str) -> NodeSpec:
 
 def entry_of(graph: GraphSpec, entry_point_id: str | None) -> str:
     """
-    Return an entry point of a graph; without a name where a run begins: the first manual one, or the first.
+    Return an entry point of a graph; without a name the first manual one, or the first.
 
     Raises:
         HTTPException: 404, there is none of this name; 409, the graph has none.
@@ -151,17 +151,17 @@ def entry_of(graph: GraphSpec, entry_point_id: str | None) -> str:
 
 
 def goal_of(slot: AgentSlot, graph_id: str) -> Goal | None:
-    """Return what a graph of an agent is for; None if nobody said."""
-    runner = slot.runner if graph_id == slot.graph_id else slot.beside.get(graph_id)
+    """Return the goal of an agent's graph; None if it has none."""
+    runner = slot.runner if graph_id == slot.graph_id else slot.added_graphs.get(graph_id)
     return None if runner is None else runner.spec.goal
 
 
 async def on_disk(runtime: AgentRuntime, work: Callable[[], T]) -> T:
     """
-    Do disk work of an agent in a thread of its own.
+    Run an agent's disk work in a thread.
 
     Raises:
-        HTTPException: 503, the disk refused.
+        HTTPException: 503, the disk failed.
     """
     try:
         return await runtime.disk.run(work)
@@ -170,7 +170,7 @@ async def on_disk(runtime: AgentRuntime, work: Callable[[], T]) -> T:
 
 
 def storage_fault(error: OSError) -> HTTPException:
-    """Return the answer to a disk that refused."""
+    """Return the error for a disk that failed."""
     return HTTPException(503, f"the agent's storage cannot be used: {error.strerror or type(error).__name__}")
 
 
@@ -178,7 +178,7 @@ def state_of(slot: AgentSlot, graph_id: str, session_id: str) -> tuple[SessionSt
     """
     Return a session of a graph and its state. Blocks.
 
-    A graph that shares sessions of others is found in these, too.
+    A graph that shares sessions of another graph is found there as well.
 
     Raises:
         SessionNotFound, InvalidSessionIdError, UnusableFileError: as ``SessionStore.read_state``.
@@ -187,7 +187,7 @@ def state_of(slot: AgentSlot, graph_id: str, session_id: str) -> tuple[SessionSt
 
 
 def masked(value: Any) -> Any:
-    """Return JSON values with what looks like a secret masked in every text, and long ones cut."""
+    """Return JSON values with secrets masked in every text, and long texts cut."""
     if isinstance(value, str):
         return redact(value, LONGEST)
     if isinstance(value, Mapping):
@@ -198,4 +198,4 @@ def masked(value: Any) -> Any:
 
 
 shown_text = partial(redact, limit=LONGEST)
-"""Returns a text as it may be shown."""
+"""Returns a text with secrets masked, cut to ``LONGEST`` characters."""

@@ -1,4 +1,4 @@
-"""The folders below which agents may be loaded: what lies elsewhere is not read, and not said to be there."""
+"""The folders below which agents may be loaded. What lies elsewhere is neither read nor reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queenright.runtime.llm.litellm_provider import SCRIPTED
 
 
 class PathNotAllowedError(QueenrightError):
-    """Raised for an agent that is not below the roots, or not there: which of them is not said."""
+    """Raised for an agent that does not exist below the roots."""
 
 
 class Roots:
@@ -21,24 +21,24 @@ class Roots:
     Folders below which agents may be loaded. Every method blocks.
 
     Args:
-        folders: The folders; one that is not there has no agents.
+        folders: The folders; a missing one has no agents.
     """
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self.folders = tuple(dict.fromkeys(folder.resolve() for folder in folders))
 
-    def agent(self, said: str) -> Path:
+    def agent(self, path_text: str) -> Path:
         """
         Return the folder of an agent, with its links resolved.
 
         Args:
-            said: Its path, or that of its ``agent.json`` or ``agent.py``: absolute, or below a root or the
-                current folder.
+            path_text: Its path, or that of its ``agent.json`` or ``agent.py``: absolute, or below a root
+                or the current folder.
 
         Raises:
             PathNotAllowedError: There is none below the roots.
         """
-        path = Path(said)
+        path = Path(path_text)
         above = [] if path.is_absolute() else [*self.folders, Path.cwd()]
         choices = [root / path for root in above] or [path]
         for choice in choices:
@@ -52,8 +52,8 @@ class Roots:
             except (OSError, ValueError, RuntimeError):
                 continue  # a name that no file can have, or links in a circle
         raise PathNotAllowedError(
-            f"there is no agent {redact(said, 200)!r} to be loaded; agents are loaded from below "
-            f"{self.said} (agents.roots), and `queenright agents discover` lists them"
+            f"there is no agent {redact(path_text, 200)!r} to load; agents are loaded from below "
+            f"{self.listing} (agents.roots), and `queenright agents discover` lists them"
         )
 
     def holds(self, path: Path) -> bool:
@@ -62,10 +62,10 @@ class Roots:
 
     def model(self, name: str, folder: Path) -> str:
         """
-        Return the name of a model that was asked for; a script is looked for below the roots only.
+        Return the name of a requested model, with a script's path resolved.
 
         Raises:
-            PathNotAllowedError: It is a script somewhere else.
+            PathNotAllowedError: It is a script that does not exist below the roots.
         """
         if not name.startswith(SCRIPTED):
             return name
@@ -81,29 +81,29 @@ class Roots:
         )
 
     @property
-    def said(self) -> str:
-        """The roots, in words."""
+    def listing(self) -> str:
+        """The roots as text."""
         return ", ".join(map(str, self.folders)) or "nowhere"
 
     def check_files(self, folder: Path) -> None:
         """
-        Look at all that an agent's code could import: its files and folders, and where their links lead.
+        Check everything that an agent's code could import: files, folders and link targets.
 
         Raises:
-            PathNotAllowedError: One leads out of the roots.
+            PathNotAllowedError: A link leads out of the roots.
             OSError: The folder cannot be read.
         """
         seen = {folder}
         todo = [folder]
         while todo:
             with os.scandir(todo.pop()) as entries:
-                inner = [self._led_to(entry) for entry in entries if not entry.name.startswith(".")]
+                inner = [self._find_folder(entry) for entry in entries if not entry.name.startswith(".")]
             new = {path for path in inner if path is not None} - seen
             seen |= new
             todo += new
 
-    def _led_to(self, entry: os.DirEntry[str]) -> Path | None:
-        """Return the folder that an entry of a folder is, or leads to; None if it is none."""
+    def _find_folder(self, entry: os.DirEntry[str]) -> Path | None:
+        """Return the folder that an entry is, or links to; None for a file."""
         path = Path(entry.path)
         if entry.is_symlink():
             try:
@@ -112,7 +112,7 @@ class Roots:
                 return None
             if not self.holds(path):
                 raise PathNotAllowedError(
-                    f"{entry.path} is a link that leads out of {self.said}; agents are loaded from below "
-                    "these only, and so is what they import"
+                    f"{entry.path} is a link that leads out of {self.listing}; agents, and what they import, "
+                    "are loaded from below these only"
                 )
         return path if path.is_dir() else None

@@ -1,4 +1,4 @@
-"""What is shown of loaded agents: their runners, runtimes and graphs as the models of the API."""
+"""Loaded agents as models of the API: runners, runtimes and graphs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from queenright.server.agents.manager import AgentSlot
 from queenright.server.agents.requests import graph_of, masked
 
 _RUNS: Final = 10_000
-"""So many runs that ended count in the totals, the newest."""
+"""Ended runs that the totals count, the newest."""
 _COUNTED: Final = ("steps", "input_tokens", "output_tokens", "cost")
 
 
 def slot_row(slot: AgentSlot) -> api.AgentSlot:
-    """Return an agent that is loaded."""
+    """Return a loaded agent."""
     info = slot.info
     return api.AgentSlot(
         agent_id=slot.id,
@@ -48,7 +48,7 @@ def slot_row(slot: AgentSlot) -> api.AgentSlot:
 def streams_of(
     slot: AgentSlot, graph_id: str | None = None
 ) -> Iterator[tuple[EntryPointSpec, ExecutionStream]]:
-    """Give the entry points of an agent with what they are doing: of one graph, or of all by id."""
+    """Yield the entry points of an agent with their streams: of one graph, or of all, sorted by id."""
     for name in [graph_id] if graph_id is not None else sorted(slot.runtime.list_graphs()):
         for entry in graph_of(slot, name).entry_points:
             yield entry, slot.runtime.get_stream(entry.id, graph_id=name)
@@ -76,7 +76,7 @@ def entry_row(entry: EntryPointSpec, stream: ExecutionStream) -> api.EntryPoint:
 
 
 def stats_row(slot: AgentSlot, now: float, *, sessions: int, totals: api.RunTotals) -> api.AgentStats:
-    """Return how an agent is getting on."""
+    """Return an agent's statistics."""
     streams = [entry_row(entry, stream) for entry, stream in streams_of(slot)]
     return api.AgentStats(
         agent_id=slot.id,
@@ -92,11 +92,11 @@ def stats_row(slot: AgentSlot, now: float, *, sessions: int, totals: api.RunTota
 
 
 def totals_of(slot: AgentSlot) -> api.RunTotals:
-    """Return what the runs of an agent's own graph took. Blocks; raises ``UnusableFileError``."""
+    """Return the totals of the runs of an agent's own graph. Blocks; raises ``UnusableFileError``."""
     path = slot.runtime.session_store(slot.graph_id).base / "runtime_logs" / "executions.jsonl"
     known: dict[str, dict[str, Any]] = {}
     for row in islice(newest_lines(path), _RUNS):
-        # A run that went on has several lines, and the newest, which comes first, holds.
+        # A resumed run has several lines; the newest comes first and counts.
         known.setdefault(str(row.get("execution_id")), row)
     statuses: dict[str, int] = {}
     counts: dict[str, float] = dict.fromkeys(_COUNTED, 0)
@@ -117,7 +117,7 @@ def totals_of(slot: AgentSlot) -> api.RunTotals:
 
 
 def execution_row(run: Execution) -> api.ExecutionRow:
-    """Return a run: as it stands, or how it ended."""
+    """Return a run: its current state, or its result."""
     result = run.result
     if result is None:
         state = run.executor.state if run.executor is not None and run.has_begun else None
@@ -152,7 +152,7 @@ def graph_row(slot: AgentSlot, graph_id: str) -> api.GraphRow:
     """Return a graph of an agent."""
     graph = slot.runtime.get_graph(graph_id)
     own = slot.graph_id in slot.runtime.list_graphs()
-    spec = slot.beside.get(graph_id, slot.runner).spec if own else None
+    spec = slot.added_graphs.get(graph_id, slot.runner).spec if own else None
     return api.GraphRow(
         graph_id=graph_id,
         primary=graph_id == slot.graph_id,
@@ -160,7 +160,7 @@ def graph_row(slot: AgentSlot, graph_id: str) -> api.GraphRow:
         of_service=not own,
         agent_id="" if spec is None else spec.name,
         description=graph.description or ("" if spec is None else spec.description),
-        path=str(slot.beside.get(graph_id, slot.runner).path) if own else "",
+        path=str(slot.added_graphs.get(graph_id, slot.runner).path) if own else "",
         nodes=[node.id for node in graph.nodes],
         entry_points=[entry.id for entry in graph.entry_points],
     )
@@ -172,7 +172,7 @@ def node_row(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeRow:
 
 
 def node_detail(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeDetail:
-    """Return all that is known of a node."""
+    """Return a node with all details."""
     return api.NodeDetail(
         **_node(slot, graph, node),
         graph_id=graph.id,

@@ -40,7 +40,7 @@ WHY = Field(
 
 def objection(service: Service, kind: ActionKind, worker: WorkerHealth) -> str:
     """Return why an action on a worker is not possible now; empty if it is."""
-    stopped = service.acting.stop_switch.reason
+    stopped = service.remediation.stop_switch.reason
     if kind is ActionKind.RECOVER and is_lost(worker):
         return stopped or ""
     try:
@@ -214,7 +214,7 @@ async def _ask_recover(service: Service, given: Given) -> Question:
     if worker is None and status.history:
         last = status.history[0].successor
         worker = service.monitor.get(last.agent_id, last.session_id)
-    refused = service.acting.stop_switch.reason or ""
+    refused = service.remediation.stop_switch.reason or ""
     if worker is not None:
         refused = objection(service, ActionKind.RECOVER, worker)
     whose = f"{worker.vitals.agent_id}'s task" if worker is not None else "this task"

@@ -123,7 +123,7 @@ async def record_told(request: Request, service: ServiceDep) -> api.ToldTaken:
     """Receive what Alertmanager sent to a receiver for people, and record it for each ticket."""
     noted = await service.callbacks.record_notification(await request.body())
     if noted:
-        service.told.look()
+        service.recent_notifications.look()
     return api.ToldTaken(noted=noted)
 
 

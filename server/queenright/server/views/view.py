@@ -351,7 +351,7 @@ def status(service: Service) -> api.Status:
                 ticket,
                 now,
                 silenced=service.silences.of_ticket(ticket.ticket_id),
-                told=service.told.of(ticket.ticket_id),
+                told=service.recent_notifications.of(ticket.ticket_id),
             )
             for ticket in tickets
         ],
@@ -391,7 +391,7 @@ def _acting(service: Service, now: float) -> api.Acting:
     ledger = service.interventions.ledger
     return acting(
         stop=service.health.emergency_stopped,
-        storm=service.acting.storm,
+        storm=service.remediation.storm,
         budget=service.interventions.budget,
         dry_run=service.settings.health_monitoring.intervention.is_dry("nudge"),
         ladders=[(one, step) for one in ledger.ladders.values() if (step := _next(service, one))],

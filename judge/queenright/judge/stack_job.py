@@ -196,7 +196,7 @@ class StackJudge:
             registry=self._registry,
             tracer=self._tracer,
             models=self._models,
-            looks=stack_tools(prometheus=self._prometheus, traces=self._tempo, clock=self.clock),
+            read_tools=stack_tools(prometheus=self._prometheus, traces=self._tempo, clock=self.clock),
         )
 
     async def close(self) -> None:

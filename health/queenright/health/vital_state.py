@@ -1,0 +1,829 @@
+"""The state behind vital signs: everything the detectors know of one run of one worker."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from queenright.health.calls import RecentCalls
+from queenright.health.learned_clocks import LearnedClocks
+from queenright.health.limits import NOT_CUT, Resources
+from queenright.health.settings import HealthSettings, Loops
+from queenright.health.tool_counts import ToolCounts
+from queenright.health.vital_facts import (
+    NO_BREAKERS,
+    Beat,
+    McpServers,
+    OpenTool,
+    Output,
+    Refusals,
+    SessionStatus,
+    SpentToday,
+    tail,
+)
+from queenright.instrumentation.names import Phase, Verdict, WaitingReason
+from queenright.runtime.events import AgentEvent
+
+_SEEN: Final = 48
+"""Results and texts that are remembered to tell the new from the known."""
+
+_WORDS: Final = {
+    "A": Verdict.ACCEPT.value,
+    "R": Verdict.RETRY.value,
+    "C": Verdict.CONTINUE.value,
+    "E": Verdict.ESCALATE.value,
+    "X": "ERROR",
+    "-": "NONE",
+}
+_NO_OUTCOMES: Final = 1
+_CLOCKS: Final = (
+    "last_heartbeat",
+    "last_checkpoint",
+    "saved_from",
+    "last_tool_call",
+    "progress_from",
+    "failing_since",
+    "waiting_since",
+    "tokens_from",
+    "limited_until",
+    "limit_due",
+    "polls_since",
+    "_answered",
+    "_tool_ended",
+)
+"""What silence and age are counted from; may be None."""
+_MOMENTS: Final = (
+    "started_at",
+    "incarnation_started",
+    "ended_at",
+    "last_progress",
+    "tokens_at",
+    "bad_since",
+    "stale_since",
+    "fruitless_since",
+    "gained_at",
+    "idle_turns_since",
+    "streak_since",
+    "llm_error_since",
+    "error_rate_since",
+    "breakers_since",
+    "runs_failed_since",
+    "recovered_at",
+    "recovery_failed_at",
+)
+"""When something happened: no shift of clocks moves it, but it is never in the future. May be None."""
+_DEFAULTS: Final = HealthSettings()
+
+
+TOKENS: Final = "tokens"
+"""As what the tokens between two changes are learned."""
+TOKENS_COUNTED_AS: Final = 1_000
+
+
+@lru_cache(4096)
+def timed_as(phase: Phase, what: str = "") -> str:
+    """Return as what the time of a phase is learned: of one tool, one model, or of a pause."""
+    return f"{phase.value}:{what}"
+
+
+class VitalState:
+    """
+    One run of one worker, compact: a hundred thousand of these fit one process.
+
+    All times are seconds since the epoch. They never go backwards, and
+    reading never moves them. How each event changes them is in
+    ``vital_events`` and ``vital_work``; what begins with an underscore is their memory.
+
+    Args:
+        agent_id: The worker.
+        session_id: Its run.
+        at: When it was first heard of.
+        loops: What is counted, and how far back.
+        settings: The borders with two sides: error rate and late heartbeats. The defaults if left out.
+    """
+
+    __slots__ = (
+        "_all_well",
+        "_answered",
+        "_failed_life",
+        "_has_waited",
+        "_idle_before",
+        "_inputs",
+        "_known_result",
+        "_loops",
+        "_new_result",
+        "_outcomes",
+        "_previous_incarnation",
+        "_refused_turn",
+        "_seen",
+        "_side_by_side",
+        "_stale_turn",
+        "_streak_turn",
+        "_tool_ended",
+        "_verdicts",
+        "agent_id",
+        "away",
+        "bad_repeats",
+        "bad_since",
+        "beat",
+        "breakers",
+        "breakers_since",
+        "calls",
+        "calls_since_gain",
+        "clock_base",
+        "clocks",
+        "consecutive_failures",
+        "cost_usd",
+        "counted_end",
+        "cut_answers",
+        "ended_at",
+        "error_count",
+        "error_rate_high",
+        "error_rate_since",
+        "evidence",
+        "failed_calls",
+        "failed_runs",
+        "failing_since",
+        "fetches",
+        "framework",
+        "fruitless",
+        "fruitless_since",
+        "gained_at",
+        "graph_id",
+        "has_new_start",
+        "has_user",
+        "heartbeat_interval",
+        "heartbeat_late",
+        "idle_turns",
+        "idle_turns_of_model",
+        "idle_turns_since",
+        "incarnation_id",
+        "incarnation_started",
+        "is_foreign",
+        "last_activity",
+        "last_checkpoint",
+        "last_heartbeat",
+        "last_progress",
+        "last_span_id",
+        "last_tool_call",
+        "last_trace_id",
+        "limit_due",
+        "limited_until",
+        "lives",
+        "llm_error",
+        "llm_error_since",
+        "llm_errors",
+        "llm_open",
+        "mcp_servers",
+        "metrics_served",
+        "model",
+        "node_id",
+        "only_heartbeats",
+        "open_tools",
+        "outlived_termination",
+        "output",
+        "polls",
+        "polls_since",
+        "progress_from",
+        "provider",
+        "question",
+        "recovered_at",
+        "recovery_failed",
+        "recovery_failed_at",
+        "refusals",
+        "repeatable",
+        "resources",
+        "runs_failed_since",
+        "saved_from",
+        "session_id",
+        "settings",
+        "spent_today",
+        "stale_calls",
+        "stale_since",
+        "stale_tries",
+        "start_records",
+        "started_at",
+        "status",
+        "steps_since_last_accept",
+        "steps_total",
+        "streak",
+        "streak_error",
+        "streak_since",
+        "streak_tool",
+        "talks",
+        "task_id",
+        "token_spike",
+        "tokens",
+        "tokens_at",
+        "tokens_from",
+        "tokens_since_gain",
+        "told",
+        "told_known",
+        "tool_calls_total",
+        "tools",
+        "unpriced_tokens",
+        "waiting",
+        "waiting_since",
+        "withdrawal_due",
+    )
+
+    def __init__(
+        self, agent_id: str, session_id: str, at: float, loops: Loops, settings: HealthSettings | None = None
+    ) -> None:
+        self._loops = loops
+        self.settings = settings or _DEFAULTS
+        self._outcomes = _NO_OUTCOMES
+        self._all_well = 1 << self.settings.health_check.error_window
+        self._failed_life = 0
+        self._previous_incarnation = ""
+        self.only_heartbeats = True
+        self._seen: bytearray | None = None
+        self._inputs: array[int] | None = None
+        self._verdicts = ""
+        self._new_result = False
+        self._known_result = False
+        self._streak_turn: object = None
+        self._stale_turn: object = None
+        self._refused_turn: object = None
+        self._has_waited = False
+        self._idle_before = 0  # at the last step that was judged; -1 if it has called a tool since
+        self._answered: float | None = None
+        self._tool_ended: float | None = None
+        self._side_by_side: tuple[float, float] | None = None
+        self.agent_id = agent_id
+        self.session_id = session_id
+        self.task_id = session_id
+        """What the session is about; the session itself, unless the worker says otherwise."""
+        self.incarnation_id = ""
+        self.lives = 1
+        """Incarnations and executions so far: only a new one brings a terminated worker back."""
+        self.graph_id = ""
+        self.node_id = ""
+        self.framework = ""
+        self.status = SessionStatus.ACTIVE
+        self.started_at = at
+        self.incarnation_started = at
+        self.ended_at: float | None = None
+        self.has_new_start = False
+        """It was terminated and started again, by its own clock before the end: a later sign revives it."""
+        self.outlived_termination = False
+        """This life worked on after it was reported as terminated."""
+        self.has_user = False
+        """Somebody has talked with it, or it has asked somebody."""
+        self.withdrawal_due = False
+        """That has not been written down at the termination yet."""
+        self.clocks: LearnedClocks | None = None
+        """What was learned of its agent's clocks, shared by its sessions; None: nothing is."""
+        self.model = ""
+        """The model that it asked last."""
+        self.provider = ""
+        """Who serves that model, if it is reported."""
+        self.clock_base = at
+        """Silence counts from here at the earliest: a new incarnation, the end of a wait, a clock set."""
+        self.last_activity = at
+        self.last_progress: float | None = None
+        """When something came of the work. No shift of clocks moves it: a later one is a further progress."""
+        self.progress_from: float | None = None
+        """The same as a clock: what silence is counted from."""
+        self.last_heartbeat: float | None = None
+        self.heartbeat_interval: float | None = None
+        self.heartbeat_late = False
+        """The last heartbeat was late; over with the first that comes in time."""
+        self.beat: Beat | None = None
+        self.metrics_served = False
+        """Prometheus scrapes the worker's process, so it said."""
+        self.fetches = False
+        """The worker fetches instructions, so it said."""
+        self.last_checkpoint: float | None = None
+        self.saved_from: float | None = None
+        """From here a checkpoint's age counts: later than it by the declared time of tools that ran since."""
+        self.last_tool_call: float | None = None
+        self.last_trace_id = ""
+        self.last_span_id = ""
+        self.start_records = False
+        self.is_foreign = False
+        """It is of a framework: its telemetry need not tell how it ends, and sends no heartbeats."""
+        self.open_tools: list[OpenTool] | None = None
+        self.llm_open = 0
+        self.waiting: WaitingReason | None = None
+        self.waiting_since: float | None = None
+        self.limited_until: float | None = None
+        """When the rate limit ends that it waits for."""
+        self.limit_due: float | None = None
+        """When the first refusal in a row said that its limit ends; None once a call was answered."""
+        self.question = ""
+        """What a person is asked, its secrets masked; empty while nobody is."""
+        self.steps_total = 0
+        self.tool_calls_total = 0
+        self.tools: ToolCounts | None = None
+        """What each of its tools was called for; None before the first call."""
+        self.error_count = 0
+        self.error_rate_high = False
+        """Too many of the last calls and steps failed; it is over at a lower share than it begins at."""
+        self.error_rate_since = at
+        self.tokens = 0
+        self.cost_usd: float | None = None
+        """What its model calls cost, as far as it is known."""
+        self.unpriced_tokens = 0
+        """Tokens of calls of which it is not known what they cost."""
+        self.spent_today: SpentToday | None = None
+        """What its agent and all had spent on the day when it last spent something."""
+        self.tokens_at: float | None = None
+        """When tokens were used last; None for a worker that reports none."""
+        self.tokens_from: float | None = None
+        """From here it counts that none are used: later than ``tokens_at`` by the time that tools ran."""
+        self.output: Output | None = None
+        self.resources: Resources = ()
+        """What its process reports of memory, disk and quotas."""
+        self.cut_answers = NOT_CUT
+        self.mcp_servers: McpServers = ()
+        """The MCP servers of which something has been reported."""
+        self.breakers = NO_BREAKERS
+        """The agent's circuit breakers that are not closed."""
+        self.breakers_since = at
+        self.recovery_failed = ""
+        """Why bringing it back failed for good; empty once it has got further."""
+        self.recovery_failed_at: float | None = None
+        self.recovered_at: float | None = None
+        self.repeatable = False
+        """The task says that it may be done again from its start."""
+        self.evidence = ""
+        self.steps_since_last_accept = 0
+        self.bad_repeats = 0
+        """How many of the bad steps brought nothing new."""
+        self.bad_since = at
+        self.consecutive_failures = 0
+        self.away: tuple[float, float] | None = None
+        """From when to when nobody could hear it, if it has not been heard since."""
+        self.failed_runs = 0
+        """Of the session that stands for too many failed runs of its agent in a row: how many. Else 0."""
+        self.runs_failed_since = at
+        self.counted_end: tuple[int, SessionStatus] | None = None
+        """The life and the status of the last end that was counted as a run's: an end may be told twice."""
+        self.calls: RecentCalls | None = None
+        self.stale_calls = self.stale_tries = 0
+        """Tool calls in a row that told nothing new."""
+        self.stale_since = at
+        self.fruitless = 0
+        """New searches that found nothing, since the last progress or change."""
+        self.fruitless_since = at
+        self.polls = 0
+        """Calls that waited for something, and were told what they had been told before."""
+        self.polls_since = at
+        self.refusals: Refusals = ()
+        """Turns in which edits or submissions failed, since a change succeeded."""
+        self.gained_at = at
+        """When it last changed something, had something accepted or saved, or heard from its user."""
+        self.calls_since_gain = 0
+        self.tokens_since_gain = 0
+        self.idle_turns = 0
+        """Turns of the model in a row that called no tool, but to hand in a result."""
+        self.idle_turns_since = at
+        self.idle_turns_of_model = False
+        """The last of them was an answer of the model, and no call yet."""
+        self.talks = False
+        """Its model answered in words before its last call of a tool: somebody may be talking to it."""
+        self.failed_calls = 0
+        """Turns in a row in which tool calls failed, of whatever tool, and nothing came of any other call."""
+        self.failing_since: float | None = None
+        self.told = 0
+        """Tool calls whose result is known, since the last ACCEPT, checkpoint or new visit."""
+        self.told_known = 0.0
+        """How many told nothing new: a repeat counts 1, a new error or a result known from elsewhere ½."""
+        self.streak = 0
+        """Turns in a row in which one tool failed with one class of error."""
+        self.streak_tool = ""
+        self.streak_error = ""
+        self.streak_since = at
+        self.llm_errors = 0
+        """LLM API errors in a row."""
+        self.llm_error = ""
+        self.llm_error_since = at
+        self.token_spike = 0.0
+        """Input tokens of the last LLM call as a multiple of the usual; 0 if that is nothing special."""
+
+    def rename(self, agent_id: str, session_id: str) -> None:
+        """Be known by other names."""
+        if self.task_id == self.session_id:
+            self.task_id = session_id
+        self.agent_id, self.session_id = agent_id, session_id
+
+    def absorb(self, other: VitalState) -> None:
+        """Add the totals of vital signs that were kept under another name, of the same session."""
+        self.started_at = min(self.started_at, other.started_at)
+        self.steps_total += other.steps_total
+        self.tool_calls_total += other.tool_calls_total
+        self.error_count += other.error_count
+        self.tokens += other.tokens
+        self.unpriced_tokens += other.unpriced_tokens
+        if other.cost_usd is not None:
+            self.cost_usd = (self.cost_usd or 0.0) + other.cost_usd
+        if other.tools is not None:
+            if self.tools is None:
+                self.tools = ToolCounts()
+            self.tools.absorb(other.tools)
+
+    # -- what is read -------------------------------------------------------------------------------
+
+    def exchange(self, settings: HealthSettings) -> None:
+        """Take other borders for what has two sides; what is counted, and how far back, stays."""
+        self.settings = settings
+
+    @property
+    def ended(self) -> bool:
+        """Whether the session is over."""
+        return self.ended_at is not None
+
+    @property
+    def lost(self) -> bool:
+        """Whether it could not be brought back, and has not begun anew since."""
+        return bool(self.recovery_failed) and self._failed_life == self.lives
+
+    @property
+    def open_breakers(self) -> tuple[str, ...]:
+        """Names of circuit breakers that refuse the worker's calls."""
+        return self.breakers.open
+
+    @property
+    def phase(self) -> Phase:
+        """What the worker is in the middle of, as far as it said so."""
+        if not self.start_records:
+            return Phase.UNKNOWN
+        if self.open_tools:
+            return Phase.TOOL
+        return Phase.LLM if self.llm_open else Phase.IDLE
+
+    @property
+    def open_tool(self) -> OpenTool | None:
+        """The open call whose declared time is over first; without declared times the oldest."""
+        if not self.open_tools:
+            return None
+        return min(self.open_tools, key=lambda t: (t.timeout is None, t.started + (t.timeout or 0.0)))
+
+    @property
+    def tool(self) -> str:
+        """The tool that is running, or an empty string."""
+        running = self.open_tool
+        return running.tool if running else ""
+
+    @property
+    def tool_timeout(self) -> float | None:
+        """The time that the running tool declared, in seconds."""
+        running = self.open_tool
+        return running.timeout if running else None
+
+    @property
+    def recent_verdicts(self) -> list[str]:
+        """How the last steps ended, oldest first: a verdict, ``ERROR``, or ``NONE`` if nobody judged."""
+        return [_WORDS[letter] for letter in self._verdicts]
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether somebody judges its steps, and let it go on after the last one."""
+        return self._verdicts.endswith("C")
+
+    @property
+    def last_event(self) -> float:
+        """When the worker was last heard of, heartbeats included."""
+        return max(self.last_activity, self.last_heartbeat or 0.0)
+
+    @property
+    def error_share(self) -> float:
+        """Of the last calls and steps, the share that failed; 0 if there were none."""
+        known = self._outcomes.bit_length() - 1
+        return (self._outcomes.bit_count() - 1) / known if known else 0.0
+
+    @property
+    def outcomes(self) -> int:
+        """How many calls and steps ``error_share`` is of."""
+        return self._outcomes.bit_length() - 1
+
+    @property
+    def token_count(self) -> int:
+        """Tokens used, by its calls or by its own count in heartbeats, whichever knows of more."""
+        return max(self.tokens, (self.beat.token_count or 0) if self.beat else 0)
+
+    @property
+    def errors_told(self) -> int:
+        """Errors, by its calls and steps or by its own count in heartbeats, whichever knows of more."""
+        return max(self.error_count, (self.beat.error_count or 0) if self.beat else 0)
+
+    # -- what is written ----------------------------------------------------------------------------
+
+    def restart_clocks(self, now: float) -> None:
+        """Count silence from ``now``: the clock has jumped and what it said before means nothing."""
+        self.clock_base = now
+        self.last_activity = min(self.last_activity, now)
+        self._no_later_than(now)
+
+    def shift_clocks(self, seconds: float, now: float) -> None:
+        """Move every clock by ``seconds``, so that every age at ``now`` is what it was before the jump."""
+        self.clock_base += seconds
+        self.last_activity += seconds
+        for name in _CLOCKS:
+            value = getattr(self, name)
+            if value is not None:
+                setattr(self, name, value + seconds)
+        if self.open_tools:
+            self.open_tools = [tool._replace(started=tool.started + seconds) for tool in self.open_tools]
+        if self.output is not None:
+            self.output = self.output._replace(since=self.output.since + seconds)
+        self.mcp_servers = tuple(server.moved(seconds) for server in self.mcp_servers)
+        self.resources = tuple(each._replace(since=each.since + seconds) for each in self.resources)
+        self.cut_answers = self.cut_answers._replace(since=self.cut_answers.since + seconds)
+        if self.away is not None:
+            self.away = (self.away[0] + seconds, self.away[1] + seconds)
+        self._no_later_than(now)
+
+    def _no_later_than(self, now: float) -> None:
+        self._side_by_side = None
+        for name in ("clock_base", "last_activity", *_CLOCKS, *_MOMENTS):
+            value = getattr(self, name)
+            if value is not None and value > now:
+                setattr(self, name, now)
+        if self.open_tools:
+            self.open_tools = [tool._replace(started=min(tool.started, now)) for tool in self.open_tools]
+        if self.output is not None and self.output.since > now:
+            self.output = self.output._replace(since=now)
+        self.mcp_servers = tuple(server.moved(0.0, now) for server in self.mcp_servers)
+        self.resources = tuple(each._replace(since=min(each.since, now)) for each in self.resources)
+        self.cut_answers = self.cut_answers._replace(since=min(self.cut_answers.since, now))
+        self.refusals = tuple(each._replace(since=min(each.since, now)) for each in self.refusals)
+        if self.away is not None:
+            self.away = (min(self.away[0], now), min(self.away[1], now))
+
+    def is_late(self, at: float) -> bool:
+        """Say whether work that ended then was before the end, and is told after it: it only counts."""
+        return (
+            self.ended_at is not None and at <= self.ended_at and self.status is not SessionStatus.TERMINATED
+        )
+
+    def active(self, at: float) -> bool:
+        """Note that the worker did something; False if it is over and this is a late report."""
+        if self.ended_at is not None:
+            is_stopped = self.status is SessionStatus.TERMINATED and not self.has_new_start
+            if at <= self.ended_at or is_stopped:
+                return False
+            self.reopen(at)
+        self.only_heartbeats = False
+        if at > self.last_activity:
+            if self.clocks is not None and self.waiting is None:
+                self._learn_pause(at)
+            self.last_activity = at
+        return True
+
+    def _learn_pause(self, at: float) -> None:
+        phase = self.phase
+        if phase in (Phase.IDLE, Phase.UNKNOWN) and self.clocks is not None:
+            self.clocks.learn(timed_as(phase), at - max(self.last_activity, self.clock_base))
+
+    def time_given(self, tool: OpenTool) -> float:
+        """
+        Return for how many seconds a tool may run while nothing else is expected; 0 if that is not known.
+
+        That is the time that it declared, or a learned limit that is longer than the configured one.
+        """
+        if tool.timeout is not None:
+            return tool.timeout
+        if self.clocks is None or self.settings.learned_clocks.mode != "on":
+            return 0.0
+        configured = self.settings.stall.tool_seconds
+        learned = self.clocks.limit(timed_as(Phase.TOOL, tool.tool), configured, self.settings.learned_clocks)
+        return learned.limit if learned is not None and learned.limit > configured else 0.0
+
+    def learn_duration(self, phase: Phase, what: str, began: float, at: float) -> None:
+        """Note how long a call took, unless the worker waited for somebody meanwhile."""
+        if self.clocks is not None and self.waiting is None and began >= self.clock_base:
+            self.clocks.learn(timed_as(phase, what), at - began)
+
+    def busy(self, at: float) -> bool:
+        """Note that the worker began something, which ends every wait but a pause."""
+        if not self.active(at):
+            return False
+        if self.waiting is not None and self.waiting is not WaitingReason.PAUSED:
+            self.end_wait(at)
+        return True
+
+    def finished(self, at: float) -> bool:
+        """Note that something ended: of a worker that never says what it begins, that ends a wait too."""
+        return self.active(at) if self.start_records else self.busy(at)
+
+    def progressed(self, at: float) -> None:
+        """Note that something came of the work: a result not seen before, at least."""
+        if self.last_progress is None or at > self.last_progress:
+            self.last_progress = self.progress_from = at
+        self.stale_calls = self.stale_tries = self.fruitless = self.polls = 0
+        self.end_failed_calls()
+        if self.breakers.on_trial and at > self.breakers_since:
+            # Nobody has called what is behind them since their time was over, and it goes on without.
+            self.breakers = self.breakers._replace(on_trial=())
+        if self.recovery_failed and at > (self.recovery_failed_at or 0.0):
+            self.recovery_failed = ""
+
+    def gained(self, at: float) -> None:
+        """Note that there is something to show for the work, or that its user has spoken."""
+        if self.tokens_since_gain and self.clocks is not None:
+            self.clocks.learn(TOKENS, self.tokens_since_gain / TOKENS_COUNTED_AS)
+        self.gained_at, self.calls_since_gain, self.tokens_since_gain = at, 0, 0
+
+    def count_idle_turn(self, at: float) -> None:
+        """Count a turn of the model that did nothing, until a tool call shows that it did."""
+        if self.idle_turns == 0:
+            self.idle_turns_since = at
+        self.idle_turns += 1
+
+    def hear_user(self, at: float) -> None:
+        """Note that a person has seen what it did, and spoken: whatever was repeated until now is over."""
+        self.has_user = True
+        self.gained(at)
+        self.stale_calls = self.stale_tries = self.fruitless = self.polls = 0
+        self.streak = self.idle_turns = self._idle_before = 0
+        self.refusals = ()
+        self.told, self.told_known = 0, 0.0
+        self._has_waited = False
+        self.end_failed_calls()
+        if self.calls is not None:
+            self.calls.clear()
+
+    def end_failed_calls(self) -> None:
+        """Count failed calls anew."""
+        self.failed_calls = 0
+        self.failing_since = None
+
+    def got_further(self, at: float) -> None:
+        """Note that the work is a piece further: an ACCEPT or a checkpoint."""
+        self.progressed(at)
+        self.gained(at)
+        self.idle_turns = 0
+        self.refusals = ()
+        self.told, self.told_known = 0, 0.0
+
+    def _begin_incarnation(self, at: float) -> None:
+        self.incarnation_started = at
+        self.last_heartbeat = None
+        self.beat = None
+        self.heartbeat_late = False
+        self._forget_open()
+        self.reopen(at)
+
+    def reopen(self, at: float) -> None:
+        """Start another execution in the same session."""
+        self.lives += 1
+        if self.status is not SessionStatus.UNKNOWN:
+            self.mcp_servers = ()  # what runs now connects anew, but for a worker that was only thought dead
+        self.status = SessionStatus.ACTIVE
+        self.ended_at = None
+        self.has_new_start = self.outlived_termination = self.withdrawal_due = False
+        self._forget_wait()
+        self.clock_base = max(self.clock_base, at)
+        self.begin_visit()
+        self.consecutive_failures = 0
+        self.llm_errors = 0
+        self.limit_due = None
+        self.streak = 0
+        self.stale_calls = self.stale_tries = self.fruitless = self.polls = 0
+        self.idle_turns = self.calls_since_gain = self.tokens_since_gain = 0
+        self.refusals = ()
+        self.end_failed_calls()
+        self.token_spike = 0.0
+        self._outcomes = _NO_OUTCOMES
+        self.error_rate_high = False
+        self.output = None
+        self.resources = ()
+        self.cut_answers = NOT_CUT
+        self.breakers = self.breakers.without_own()
+        if self.calls is not None:
+            self.calls.rest()
+
+    def undo_termination(self, at: float) -> None:
+        """Watch it again: it works on after its termination. What its detectors have counted stays."""
+        is_lost = self.lost
+        self.lives += 1
+        if is_lost:
+            self._failed_life = self.lives
+        self.status = SessionStatus.ACTIVE
+        self.ended_at = None
+        self.outlived_termination = self.withdrawal_due = True
+        self.clock_base = max(self.clock_base, at)
+
+    def begin_visit(self) -> None:
+        """Count bad steps and what was told from here: an ACCEPT, or another visit of a node."""
+        self.steps_since_last_accept = 0
+        self.bad_repeats = 0
+        self.told, self.told_known = 0, 0.0
+
+    def enter(self, node_id: str, at: float) -> None:
+        """Note in which node the worker is; another node is a new visit."""
+        if node_id and node_id != self.node_id:
+            if self.node_id:
+                self.begin_visit()
+            self.node_id = sys.intern(node_id)
+
+    def _forget_open(self) -> None:
+        self.open_tools = None
+        self.llm_open = 0
+
+    def _forget_wait(self) -> None:
+        self.waiting = self.waiting_since = self.limited_until = None
+        self.question = ""
+
+    def begin_wait(self, reason: WaitingReason, at: float, question: str = "") -> None:
+        """Note that the worker waits rightly; the same wait again does not begin anew."""
+        self.question = question
+        self.has_user = self.has_user or reason is WaitingReason.USER_INPUT
+        if self.waiting is not reason:
+            self.waiting = reason
+            self.waiting_since = at
+
+    def wait_for_limit(self, at: float, until: float) -> bool:
+        """
+        Wait until the rate limit ends; silence counts from then on.
+
+        Return False if calls are still refused long after the end that the first refusal named: that is a
+        failure of the provider.
+        """
+        if self.limit_due is None:
+            self.limit_due = until
+        if at - self.limit_due >= self.settings.health_check.no_tool_call_seconds:
+            return False
+        self.begin_wait(WaitingReason.BACKOFF, at)
+        self.limited_until = self.clock_base = max(until, self.clock_base)
+        return True
+
+    def end_wait(self, at: float) -> None:
+        """Note that the worker waits no longer; silence counts from here."""
+        if self.limited_until is not None:
+            self.clock_base = at
+        if self.waiting is WaitingReason.USER_INPUT:
+            self.idle_turns = 0
+        self._forget_wait()
+        self.clock_base = max(self.clock_base, at)
+
+    def end(self, status: SessionStatus, at: float) -> None:
+        """Note that the session is over; what is terminated stays so, whatever its last words are."""
+        if self.status is SessionStatus.TERMINATED:
+            return
+        self.status = status
+        self.outlived_termination = self.withdrawal_due = False
+        self.ended_at = max(at, self.last_activity)
+        self.last_activity = self.ended_at
+        self._forget_open()
+        if status is SessionStatus.COMPLETED:
+            self.begin_wait(WaitingReason.DONE, at)
+        else:
+            self._forget_wait()
+
+    def is_new(self, what: bytes) -> bool:
+        """Return whether this was not seen lately, and remember it."""
+        seen = self._seen
+        if seen is None:
+            self._seen = bytearray(what)
+            return True
+        if self.knows(what):
+            return False
+        seen += what
+        if len(seen) > 8 * _SEEN:
+            del seen[:8]
+        return True
+
+    def knows(self, what: bytes) -> bool:
+        """Return whether this was seen lately."""
+        seen = self._seen
+        if seen is None:
+            return False
+        found = seen.find(what)
+        while found >= 0 and found % 8:
+            found = seen.find(what, found + 1)
+        return found >= 0
+
+    def note_outcome(self, failed: bool, at: float) -> None:
+        """Count one call or step into the share that failed, and see which side of its border that is on."""
+        if not failed and self._outcomes == self._all_well:
+            return  # nothing has failed, and still nothing
+        check = self.settings.health_check
+        known = (self._outcomes << 1) | failed
+        if known.bit_length() > check.error_window + 1:
+            # The leading bit tells how many there are; the oldest falls out behind it.
+            known = (known & ((1 << check.error_window) - 1)) | (1 << check.error_window)
+        self._outcomes = known
+        if known.bit_count() == 1:
+            self.error_rate_high = False
+        elif self.error_rate_high:
+            self.error_rate_high = self.error_share >= check.error_rate_clear
+        elif self.outcomes >= check.error_minimum and self.error_share > check.error_rate:
+            self.error_rate_high = True
+            self.error_rate_since = at
+
+    def note_error(self, data: Mapping[str, Any]) -> None:
+        """Count an error, and keep its text as evidence."""
+        self.error_count += 1
+        text = data.get("error") or data.get("error_type")
+        if text:
+            self.evidence = tail(text)
+
+
+Handler = Callable[[VitalState, AgentEvent, Mapping[str, Any], float], None]
+"""Applies one event, with its data, at a time in seconds since the epoch."""

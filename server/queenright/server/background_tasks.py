@@ -1,0 +1,69 @@
+"""The service's background tasks: named, under one ``asyncio.TaskGroup``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+_log = logging.getLogger(__name__)
+
+Work = Callable[[], Awaitable[None]]
+
+
+class BackgroundTasks:
+    """
+    Runs named tasks until ``stop``. Belongs to one event loop.
+
+    A task that fails does not cancel the others: the service goes on and reports that it is not ready.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+
+    def __getitem__(self, name: str) -> asyncio.Task[None]:
+        """Return a task by name; raises ``KeyError`` if there is none."""
+        return self._tasks[name]
+
+    @property
+    def is_started(self) -> bool:
+        """Whether ``start`` was called."""
+        return self._supervisor is not None
+
+    def list_stopped(self) -> list[str]:
+        """Return the names of the tasks that have ended."""
+        return [name for name, task in self._tasks.items() if task.done()]
+
+    async def start(self, work: Mapping[str, Work]) -> None:
+        """Start the task group, with a task for each function."""
+        is_open = asyncio.Event()
+
+        async def supervise() -> None:
+            async with asyncio.TaskGroup() as self._group:
+                is_open.set()
+                await asyncio.Event().wait()
+
+        self._supervisor = asyncio.create_task(supervise(), name="background-tasks")
+        await is_open.wait()
+        for name, function in work.items():
+            self.add(name, function)
+
+    def add(self, name: str, work: Work) -> None:
+        """Start one more task. Call it after ``start``."""
+        assert self._group is not None, "start() opens the task group"
+        self._tasks[name] = self._group.create_task(_run(name, work), name=name)
+
+    async def stop(self) -> None:
+        """Cancel all tasks and wait for them."""
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
+
+
+async def _run(name: str, work: Work) -> None:
+    try:
+        await work()
+    except Exception:
+        _log.exception("background task %r failed; restart the service", name)

@@ -1,0 +1,353 @@
+"""
+The service's object graph, built in dependency order.
+
+Every part gets what it needs as constructor arguments. Three named steps close the real cycles:
+``Remediation`` connects recovery and instructions to the interventions, ``EventPipeline.connect`` puts the
+pipeline on the bus, and ``_subscribe`` subscribes the parts that follow events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from opentelemetry import trace
+from opentelemetry.trace import Tracer
+from prometheus_client import CollectorRegistry
+
+from queenright.alerting.alertmanager import AlertmanagerClient
+from queenright.alerting.outbox import Outbox
+from queenright.alerting.silence_watch import SilenceWatch
+from queenright.health.breakers.store import BreakerStore
+from queenright.health.findings import Finding
+from queenright.health.interventions.spending_brake import SpendingBrake
+from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.provider_traffic import ProviderTraffic
+from queenright.health.retention import Retention
+from queenright.health.service import HealthMonitoringService
+from queenright.health.shared_cause import shared_cause
+from queenright.health.store import Store
+from queenright.health.ticket_service import TicketService
+from queenright.instrumentation.errors import QueenrightError
+from queenright.judge.judge_and_queen import JudgeAndQueen
+from queenright.runtime.agent_runtime import AgentRuntime
+from queenright.runtime.bus import EventBus
+from queenright.runtime.events import ALERT_CLASS, Clock, EventType
+from queenright.server.agents.companion_sessions import CompanionSessions
+from queenright.server.agents.manager import AgentManager
+from queenright.server.guards import health_guard, ladder_seconds
+from queenright.server.metrics.metrics import ServiceMetrics
+from queenright.server.metrics.providers import ProviderMetrics
+from queenright.server.metrics.tracing import TRACED, EventTracer
+from queenright.server.metrics.worker_series import WorkerSeries
+from queenright.server.operator_requests import REQUESTING, OperatorRequests
+from queenright.server.ops.arrivals import ArrivalLog
+from queenright.server.ops.folders import folder_error
+from queenright.server.ops.secret_files import callback_secrets
+from queenright.server.ops.settings_files import check_files
+from queenright.server.ops.user_stack import UserStack
+from queenright.server.pipeline import WORKER_CHANGES, EventPipeline
+from queenright.server.remediation import TICKET_DECISIONS, Remediation
+from queenright.server.scheduler import Scheduler
+from queenright.server.service import Service, list_shown_tickets
+from queenright.server.settings import Settings
+from queenright.server.stream.feed import SUBSCRIBER, Feed
+from queenright.server.telemetry.intake import Intake
+from queenright.server.ticket_notifications import TicketNotifications
+from queenright.server.views.latest import Latest
+from queenright.server.views.latest_notifications import CHANGING, LatestNotifications
+from queenright.server.views.recent_notifications import RecentNotifications
+from queenright.server.webhooks.callbacks import Callbacks
+
+_log = logging.getLogger(__name__)
+
+_RECOVERY_CHANGES = frozenset(
+    {EventType.RECOVERY_INITIATED, EventType.RECOVERY_COMPLETED, EventType.RECOVERY_FAILED}
+)
+_RECOVERIES_SHOWN = 20
+_INTERVENTIONS_IN_CASE = 50
+"""Interventions on an agent's workers that the queen sees in the operator chat."""
+
+
+class UnusableStorageError(QueenrightError):
+    """Raised when the storage folder cannot be written to."""
+
+
+def require_usable_storage(storage: Path) -> None:
+    """
+    Create the storage folder if it does not exist.
+
+    Raises:
+        UnusableStorageError: It cannot be created or written to.
+    """
+    if why := folder_error(storage):
+        raise UnusableStorageError(
+            f"The storage folder {storage} cannot be used ({why}); name another with --storage."
+        )
+
+
+async def build(
+    settings: Settings,
+    *,
+    clock: Clock = time.time,
+    registry: CollectorRegistry | None = None,
+    tracer: Tracer | None = None,
+) -> Service:
+    """
+    Open the store and build the service. Nothing runs before ``Service.start``.
+
+    Args:
+        settings: All settings.
+        clock: Seconds since the epoch, UTC.
+        registry: Where the metrics are registered.
+        tracer: Makes the service's own spans.
+
+    Raises:
+        InvalidSecretError, ModelUnavailableError, InvalidPromptError: A file or model that a setting names
+            cannot be used; there is no database yet.
+        StoreError: The database cannot be used.
+    """
+    check_files(settings)
+    require_usable_storage(settings.storage)
+    store = await asyncio.to_thread(Store.open, settings.database_url)
+    try:
+        return _build(
+            settings,
+            store,
+            clock=clock,
+            registry=registry or CollectorRegistry(),
+            tracer=tracer or trace.get_tracer("queenright"),
+        )
+    except BaseException:
+        await store.close()
+        raise
+
+
+def _build(
+    settings: Settings, store: Store, *, clock: Clock, registry: CollectorRegistry, tracer: Tracer
+) -> Service:
+    health_settings = settings.health_monitoring
+    stopping = asyncio.Event()
+    bus = EventBus(log=store, on_error=_log_subscriber_error)
+    monitor = HealthMonitor(health_settings)
+
+    # What runs graphs: judge, queen and agents that are loaded here.
+    breakers = BreakerStore(store, settings=health_settings.circuit_breaker, clock=clock, publish=bus.fan_out)
+    guards = health_guard(health_settings, hold_seconds=ladder_seconds(health_settings))
+    runtime = AgentRuntime(
+        bus=bus, storage=settings.storage, clock=clock, guards=guards, breakers=breakers.registry
+    )
+    companions = CompanionSessions()
+    agents = AgentManager(
+        settings.agents.roots,
+        bus=lambda agent_id: _open_agent_bus(agent_id, store=store, bus=bus, companions=companions),
+        companions=companions,
+        storage=settings.agents.storage,
+        clock=clock,
+        guards=guards,
+        breakers=breakers.registry,
+    )
+
+    # From a decision to people.
+    outbox = Outbox(
+        store,
+        settings.alerting,
+        AlertmanagerClient(),
+        clock=clock,
+        publish=bus.publish,
+        registry=registry,
+    )
+    silences = SilenceWatch(store, settings.alerting, AlertmanagerClient(), clock=clock)
+    ticket_notifications = TicketNotifications(
+        settings=settings,
+        monitor=monitor,
+        outbox=outbox,
+        clock=clock,
+        loop=asyncio.get_running_loop(),
+    )
+    remediation = Remediation(
+        store,
+        settings,
+        monitor=monitor,
+        runtime=runtime,
+        runtimes=lambda: [runtime, *agents.runtimes()],
+        breakers=breakers,
+        on_approval=ticket_notifications.write_approval,
+        publish=bus.fan_out,
+        clock=clock,
+    )
+
+    def find_group(worker: WorkerHealth, finding: Finding) -> str:
+        """Return the cause that a worker shares with others, else the storm that it is part of."""
+        now = clock()
+        cause = shared_cause(worker, finding, monitor.workers, monitor.settings, now)
+        return cause or remediation.storm.storm_of(worker.key, now)
+
+    tickets = TicketService(
+        store,
+        settings=health_settings,
+        clock=clock,
+        publish=bus.fan_out,
+        on_change=ticket_notifications.write,
+        silenced_until=silences.silenced_until,
+        group=find_group,
+        dead_from=monitor.dead_from,
+        find_joined=ticket_notifications.find_joined,
+    )
+
+    # What people and models ask for.
+    interventions = remediation.interventions
+    operator_requests = OperatorRequests(
+        store=store,
+        tickets=tickets,
+        monitor=monitor,
+        ledger=interventions.ledger,
+        settings=health_settings.intervention,
+    )
+    slack, pagerduty = callback_secrets(settings.alerting)
+    callbacks = Callbacks(store, tickets, slack=slack, pagerduty=pagerduty, clock=clock)
+    user_stack = UserStack(settings.judging, store, clock)
+
+    # What is counted and shown.
+    metrics = ServiceMetrics(
+        registry,
+        monitor.workers,
+        paged=tickets.paged_agents,
+        breakers=breakers.registry.all,
+        recovering=lambda: len(remediation.recovery.active()),
+    )
+    providers = ProviderTraffic()
+    worker_series = WorkerSeries(registry, monitor.workers, monitor.get, clock)
+    feed = Feed(store, on_drop=metrics.count_dropped)
+
+    # The way of an event.
+    pipeline = EventPipeline(
+        store=store,
+        bus=bus,
+        monitor=monitor,
+        tickets=tickets,
+        remediation=remediation,
+        brake=SpendingBrake(
+            health_settings,
+            monitor=monitor,
+            interventions=interventions,
+            approvals=remediation.approvals,
+            ticket_of=tickets.open_for,
+            clock=clock,
+        ),
+        providers=providers,
+        metrics=metrics,
+        provider_metrics=ProviderMetrics(registry, lambda: providers.providers(clock())),
+        worker_series=worker_series,
+        feed=feed,
+        arrivals=ArrivalLog(settings.storage / "arrivals"),
+        reads_step_logs=bool(settings.step_logs),
+        stopping=stopping,
+        clock=clock,
+    )
+    health = HealthMonitoringService(
+        store,
+        monitor=monitor,
+        interventions=interventions,
+        recovery=remediation.recovery,
+        breakers=breakers.registry,
+        written=breakers.flush,
+        stop=remediation.stop_switch,
+        ingest=pipeline.ingest,
+        clock=clock,
+    )
+    judging = JudgeAndQueen(
+        bus=bus,
+        monitor=monitor,
+        tickets=tickets,
+        settings=health_settings,
+        judge=settings.judging,
+        clock=clock,
+        storage=settings.storage,
+        registry=registry,
+        tracer=tracer,
+        runtime=runtime,
+        decide=interventions.decide,
+        actions=remediation.queen_actions,
+        read_tools=user_stack.tools,
+        list_interventions=lambda agent_id: health.interventions(_INTERVENTIONS_IN_CASE, agent_id),
+    )
+    service = Service(
+        settings=settings,
+        settings_read=settings.as_read,
+        clock=clock,
+        registry=registry,
+        store=store,
+        bus=bus,
+        monitor=monitor,
+        runtime=runtime,
+        breakers=breakers.registry,
+        agents=agents,
+        outbox=outbox,
+        silences=silences,
+        ticket_notifications=ticket_notifications,
+        remediation=remediation,
+        tickets=tickets,
+        operator_requests=operator_requests,
+        callbacks=callbacks,
+        user_stack=user_stack,
+        metrics=metrics,
+        intake=Intake(registry),
+        providers=providers,
+        worker_series=worker_series,
+        feed=feed,
+        pipeline=pipeline,
+        scheduler=Scheduler(
+            pipeline=pipeline,
+            monitor=monitor,
+            tickets=tickets,
+            remediation=remediation,
+            metrics=metrics,
+            clock=clock,
+        ),
+        health=health,
+        judging=judging,
+        retention=Retention(store, health_settings.retention, clock=clock),
+        notifications=LatestNotifications(store, clock=clock),
+        recent_notifications=RecentNotifications(
+            store, lambda: [ticket.ticket_id for ticket in list_shown_tickets(tickets)]
+        ),
+        recoveries=Latest(lambda: remediation.recovery.recent(_RECOVERIES_SHOWN), what="recoveries"),
+        stopping=stopping,
+    )
+    pipeline.connect()
+    _subscribe(service, EventTracer(tracer, tickets))
+    return service
+
+
+def _subscribe(service: Service, tracer: EventTracer) -> None:
+    """Subscribe the parts that follow events, in the order in which they see one."""
+    bus, remediation = service.bus, service.remediation
+    bus.subscribe(service.recent.append, name="status", types=ALERT_CLASS)
+    bus.subscribe(service.notifications.changed, name="notifications", types=CHANGING)
+    bus.subscribe(service.silences.changed, name="silences", types=CHANGING)
+    bus.subscribe(tracer.trace, name="traces", types=TRACED)
+    bus.subscribe(service.pipeline.update_tickets, name="tickets", types=WORKER_CHANGES)
+    bus.subscribe(remediation.close_approvals, name="approvals", types=TICKET_DECISIONS)
+    bus.subscribe(service.recoveries.changed, name="recoveries", types=_RECOVERY_CHANGES)
+    bus.subscribe(service.operator_requests.changed, name="operator-requests", types=REQUESTING)
+    service.metrics.add_subscribers([*(one.name for one in bus.subscriptions), SUBSCRIBER])
+
+
+def _open_agent_bus(
+    agent_id: Callable[[], str], *, store: Store, bus: EventBus, companions: CompanionSessions
+) -> EventBus:
+    """Return the bus of a loaded agent: its events are durable, and observed by the service as well."""
+    return EventBus(
+        log=companions.log(store, agent_id),
+        on_drop=bus.report_drop,
+        on_error=_log_subscriber_error,
+        on_publish=lambda events: bus.fan_out(*events),
+    )
+
+
+def _log_subscriber_error(name: str, error: BaseException) -> None:
+    _log.error("subscriber %s failed: %r", name, error)

@@ -1,0 +1,77 @@
+"""The start after a restart: workers, counts and ages are restored from the event log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection
+
+from queenright.health.findings import WorkerKey
+from queenright.health.logged_health import LoggedHealth
+from queenright.health.monitor import HealthMonitor
+from queenright.health.provider_traffic import WINDOW, ProviderTraffic
+from queenright.health.store import Store
+from queenright.runtime.events import Clock
+from queenright.server.ops.arrivals import ArrivalLog, ArrivalMark, Gap
+from queenright.server.ops.rebuild import Rebuilt, model_calls, rebuild
+
+_log = logging.getLogger(__name__)
+
+REBUILD_SECONDS: Final = 24 * 3600
+"""
+How far back the event log is replayed at start.
+
+For sessions that began earlier, the events that matter are looked up.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What the replay of the event log restored."""
+
+    seconds_away: float
+    """How long the service was not running."""
+    last_events: Mapping[WorkerKey, float]
+    """The time of each worker's last event."""
+    logged_health: Mapping[WorkerKey, LoggedHealth]
+    """The findings and states that are in the log."""
+
+
+async def replay_log(
+    store: Store, *, monitor: HealthMonitor, providers: ProviderTraffic, arrivals: ArrivalLog, clock: Clock
+) -> Replay:
+    """
+    Replay the event log into a new monitor, without publishing anything.
+
+    A restart must neither forget a count nor repeat an alert. The time that the service was away is taken out
+    of every age: nothing could be received then.
+    """
+    began = clock()
+    since = began - REBUILD_SECONDS
+    notes = arrivals.read(since)
+    monitor.listening_since = began
+
+    def read(connection: Connection) -> Rebuilt:
+        return rebuild(
+            connection, monitor, since=since, now=began, notes=notes, alive_until=arrivals.alive_until
+        )
+
+    rebuilt = await asyncio.to_thread(store.read_now, read)
+    for call in await store.read(lambda connection: model_calls(connection, began - WINDOW)):
+        providers.note(call, began)
+    last_events = {health.key: health.vitals.last_event for health in monitor.workers()}
+    now, seconds_away = clock(), 0.0
+    if rebuilt.alive_until is not None:
+        monitor.was_away(rebuilt.alive_until, now)
+        seconds_away = max(0.0, now - rebuilt.alive_until)
+        if rebuilt.last_id:
+            notes.append(ArrivalMark(rebuilt.alive_until, rebuilt.last_id))
+        notes.append(Gap("away", rebuilt.alive_until, now))
+    arrivals.start(notes, now)
+    if rebuilt.events:
+        _log.info("replayed %d events of the last day", rebuilt.events)
+    return Replay(seconds_away=seconds_away, last_events=last_events, logged_health=rebuilt.logged_health)

@@ -1,0 +1,86 @@
+"""The pictures of ``docs/architecture.md`` show the code: its packages and layers, modules and functions."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import tomllib
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queenright.server import pipeline
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+LINTER: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+PLACES = sorted(set(re.findall(r"(queenright(?:\.\w+)+):(\w+(?:\.\w+)*)", PAGE)))
+
+
+def block(language: str) -> str:
+    """The one block of the page in a language."""
+    [found] = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    return str(found)
+
+
+def contract(name: str) -> dict[str, Any]:
+    [found] = [one for one in LINTER["contracts"] if one["name"] == name]
+    return dict(found)
+
+
+def test_package_picture_equals_the_import_linter_layers() -> None:
+    layers = [re.split(r"\s*\|\s*", layer) for layer in contract("imports point down")["layers"]]
+
+    shown = [re.match(r"(\w+(?: \| \w+)*)\s", line) for line in block("text").splitlines()]
+
+    assert [line[1].split(" | ") for line in shown if line] == [
+        [name.removeprefix("queenright.") for name in layer] for layer in layers
+    ]
+
+
+def test_every_package_is_in_the_picture_or_the_table() -> None:
+    shown = set(re.findall(r"^\w+(?: \| \w+)*", block("text"), re.MULTILINE))
+    named = {name for line in shown for name in line.split(" | ")}
+    named |= set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
+
+    assert named == {package.removeprefix("queenright.") for package in LINTER["root_packages"]}
+
+
+@pytest.mark.parametrize("row", re.findall(r"^\| `(\w+)` \| .* \| (`.*`) \|$", PAGE, re.MULTILINE))
+def test_package_in_the_table_imports_what_it_names(row: tuple[str, str]) -> None:
+    name, imports = row
+    folder = next(ROOT.glob(f"*/queenright/{name}"))
+    found = {
+        package
+        for file in folder.rglob("*.py")
+        for package in re.findall(
+            r"^\s*(?:from|import) queenright\.(\w+)", file.read_text("utf-8"), re.MULTILINE
+        )
+    }
+
+    assert found - {name} == set(re.findall(r"`(\w+)`", imports))
+
+
+@pytest.mark.parametrize(("module", "name"), PLACES)
+def test_every_place_on_the_page_exists(module: str, name: str) -> None:
+    assert callable(reduce(getattr, name.split("."), importlib.import_module(module)))
+
+
+def test_every_node_of_the_event_picture_names_a_place() -> None:
+    nodes = re.findall(r'^\s*(\w+)\["[^"]*<br/>queenright[\w.]+:[\w.]+"\]', block("mermaid"), re.MULTILINE)
+    ends = {end for edge in re.findall(r"--> (\w+)$", block("mermaid"), re.MULTILINE) for end in [edge]}
+
+    assert ends <= set(nodes)
+    assert len(nodes) == len(set(nodes)) >= 12
+
+
+def test_event_picture_has_the_order_that_the_pipeline_documents() -> None:
+    documented = ["ingest", "observe", "publish_pending", "update_tickets"]
+    picture, docstring = block("mermaid"), str(pipeline.__doc__)
+
+    for text in (picture, docstring):
+        places = [text.index(name) for name in documented if name != "update_tickets"]
+        assert places == sorted(places)
+    assert all(name in docstring for name in documented)

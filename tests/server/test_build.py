@@ -1,0 +1,82 @@
+"""Build, then run: nothing runs before the start, and a build that fails leaves nothing open."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from queenright.server import build as building
+from queenright.server.background_tasks import BackgroundTasks
+from queenright.server.build import build
+from queenright.server.settings import Settings
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_build_starts_no_task_and_is_not_ready(tmp_path: Path) -> None:
+    before = asyncio.all_tasks()
+
+    service = await build(Settings(storage=tmp_path))
+
+    assert asyncio.all_tasks() == before
+    assert service.ready() == ["the service has not started"]
+    await service.start()
+    assert service.ready() == []
+    await service.stop()
+    assert asyncio.all_tasks() == before
+
+
+async def test_failed_build_releases_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise ValueError("a part cannot be made")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(building, "TicketService", fail)
+        with pytest.raises(ValueError, match="a part cannot be made"):
+            await build(Settings(storage=tmp_path))
+
+    service = await build(Settings(storage=tmp_path))
+    await service.store.close()
+
+
+async def test_failed_task_is_listed_and_cancels_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail() -> None:
+        raise RuntimeError("a task cannot go on")
+
+    tasks = BackgroundTasks()
+    await tasks.start({"fails": fail, "goes on": forever})
+    await asyncio.wait([tasks["fails"]])
+
+    assert tasks.list_stopped() == ["fails"]
+    assert "background task 'fails' failed" in caplog.text
+    await tasks.stop()
+
+
+async def test_stop_cancels_all_tasks_and_waits_for_them() -> None:
+    cleaned: list[str] = []
+
+    async def clean_up() -> None:
+        try:
+            await forever()
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append("done")
+
+    tasks = BackgroundTasks()
+    await tasks.start({"first": clean_up})
+    tasks.add("second", clean_up)
+    await asyncio.sleep(0)
+    await tasks.stop()
+
+    assert cleaned == ["done", "done"]
+    assert tasks.list_stopped() == ["first", "second"]
+
+
+async def test_stop_before_a_task_has_run_leaves_nothing_unawaited() -> None:
+    tasks = BackgroundTasks()
+    await tasks.start({"never": forever})
+    await tasks.stop()
+
+    assert tasks["never"].cancelled()
