@@ -11,7 +11,7 @@ from queenright.api.wire import Wire, example_of, shown
 
 
 class JudgeCheck(Wire):
-    """One check of the judge: what woke it, what came of it, what it cost."""
+    """One check of the judge: what woke it, what came of it, what it cost; null is what was not recorded."""
 
     model_config = shown(
         {
@@ -34,18 +34,20 @@ class JudgeCheck(Wire):
     )
 
     checked_at: str = Field(description="ISO 8601, UTC.")
-    outcome: CheckOutcome
-    woken_by: list[str] = Field(description="`timer` if everybody was looked at, and what else woke it.")
-    workers: int = Field(description="Workers that were looked at.")
-    judged: int = Field(description="Workers that were judged.")
-    tickets: int
-    healthy: int
-    unknown: int
-    counted: int = Field(description="Conditions that stand and have a ticket: counted without a model.")
-    model_calls: int
-    tokens: int
-    cost: float = Field(description="Dollars.")
-    seconds: float
+    outcome: CheckOutcome = "unknown"
+    woken_by: list[str] = Field([], description="`timer` if everybody was looked at, and what else woke it.")
+    workers: int | None = Field(None, description="Workers that were looked at.")
+    judged: int | None = Field(None, description="Workers that were judged.")
+    tickets: int | None = None
+    healthy: int | None = None
+    unknown: int | None = None
+    counted: int | None = Field(
+        None, description="Conditions that stand and have a ticket: counted without a model."
+    )
+    model_calls: int | None = None
+    tokens: int | None = None
+    cost: float | None = Field(None, description="Dollars.")
+    seconds: float | None = None
     model: str = Field("", description="Which model answered; empty: none.")
     prompt: str = Field("", description="Which prompt it was given.")
 
