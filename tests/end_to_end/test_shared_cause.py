@@ -1,4 +1,4 @@
-"""Forty workers that fail of one cause, from their telemetry to the page and its end, by the real Alertmanager."""
+"""Forty workers that fail of one cause: from their telemetry to the page and its end."""
 
 from __future__ import annotations
 

@@ -55,11 +55,11 @@ def test_who_has_ended_not_well_fails_until_its_ticket_is_closed() -> None:
 
     known.set_tickets([ticket])
 
-    assert known.display_state(over) == "failing"
+    assert (known.attention(over), over.word) == ("failing", "completed")
     assert known.counts["failing"] == failing + 1
     assert over in known.workers[: failing + 1]
     known.set_tickets([dataclasses.replace(ticket, status="resolved")])
-    assert known.display_state(over) == "completed"
+    assert known.attention(over) == "completed"
     assert known.workers[-1] == over
 
 

@@ -81,10 +81,13 @@ class Worker:
         return f"{self.agent_id}\n{self.session_id}"
 
     @property
+    def word(self) -> str:
+        """Its health, or the outcome of an ended session."""
+        return self.outcome or self.state
+
+    @property
     def current_activity(self) -> str:
-        """Current activity, or the outcome of an ended session."""
-        if self.ended:
-            return self.outcome
+        """Current activity; empty for an ended session."""
         return f"waiting: {self.question}" if self.question else self.activity.removeprefix("working: ")
 
 

@@ -33,7 +33,7 @@ MAX_WORKERS: Final = 200
 _TITLES: Final = {"feed": "Timeline"}
 TABS: Final = ("fleet", "tickets", "breakers", "feed")
 _WORKERS: Final = (
-    Column("State", 12),
+    Column("Health", 12),
     Column("For", 6, wide=True),
     Column("Agent", 19),
     Column("Session", _SESSION_WIDTH, wide=True),
@@ -159,7 +159,7 @@ class FleetScreen(AppScreen):
 
     def _worker(self, one: Worker, now: float, room: int) -> tuple[Text, ...]:
         events = self.app_state.fleet.activity(one.agent_id, now, _BARS)
-        state = styles.label(self.app_state.fleet.display_state(one))
+        state = styles.label(one.word, as_of=self.app_state.fleet.attention(one))
         # A narrow column has no room for a sentence, but for the name of the finding.
         why = ", ".join(one.findings) if room < _MIN_REASON_WIDTH and one.findings else one.reason
         return (

@@ -90,7 +90,7 @@ class QueenScreen(WorkerStreamScreen):
         line = Text(f"{clip(self.agent_id, 24)} ", style="bold", no_wrap=True, overflow="ellipsis")
         if worker is None:
             return line.append("unknown", style=styles.DIM)
-        state = styles.label(worker.outcome or worker.state)
+        state = styles.label(worker.word)
         return line.append_text(state).append(f" {worker.current_activity}", style=styles.DIM)
 
     def handle_message(self, text: str) -> None:

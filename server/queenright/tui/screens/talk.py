@@ -79,7 +79,7 @@ class TalkScreen(AppScreen):
         line = Text(f" {clip(self.agent_id, 30)} ", style="bold", no_wrap=True, overflow="ellipsis")
         worker = self.app_state.fleet.worker(self.agent_id)
         if worker is not None:
-            line.append_text(styles.label(worker.outcome or worker.state)).append("  ")
+            line.append_text(styles.label(worker.word)).append("  ")
         for one in self._graphs:
             chosen = one.graph_id == self.conversation.active_graph
             name = f"[{one.graph_id}]" if chosen else f" {one.graph_id} "

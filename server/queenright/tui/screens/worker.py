@@ -71,10 +71,10 @@ class WorkerScreen(WorkerStreamScreen):
 
     def _vitals(self, one: Worker, width: int) -> Group:
         now = self.app_state.clock()
-        state = self.app_state.fleet.display_state(one)
+        state = styles.label(one.word, as_of=self.app_state.fleet.attention(one))
         head = Text.assemble(
             (f"{clip(one.agent_id, 30)}  ", "bold"),
-            styles.label(state),
+            state,
             f" for {short_duration(now - one.state_since)}",
             (f"  {clip(one.session_id, 30)}", styles.DIM),
             no_wrap=True,
