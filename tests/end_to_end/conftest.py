@@ -39,8 +39,11 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
 
 
 @contextlib.asynccontextmanager
-async def serving_with_alertmanager(settings: Settings) -> AsyncIterator[Running]:
+async def serving_with_alertmanager(
+    settings: Settings, options: UpOptions | None = None, *, hold_outbox: bool = False
+) -> AsyncIterator[Running]:
     """Run the service, a real Alertmanager beside it, and the recorder as Slack and PagerDuty."""
+    options = options or UpOptions()
     program = find_program("alertmanager")
     assert program, "this test needs the alertmanager program: `make test` fetches it"
     receiver = listen("127.0.0.1", 0, what="the recorder", option="")
@@ -48,9 +51,9 @@ async def serving_with_alertmanager(settings: Settings) -> AsyncIterator[Running
     async with contextlib.AsyncExitStack() as stack:
         recorder = Recorder()
         await stack.enter_async_context(listening(recorder, receiver))
-        found = await stack.enter_async_context(serving(settings))
+        found = await stack.enter_async_context(serving(settings, hold_outbox=hold_outbox))
         found.service.recorder = recorder
-        child = await alertmanager_beside(program, settings, UpOptions(), url, found.url, url_of(receiver))
+        child = await alertmanager_beside(program, settings, options, url, found.url, url_of(receiver))
         stack.push_async_callback(child.stop)
         yield found
 

@@ -665,3 +665,15 @@ def test_recent_calls_count_as_a_plain_list_does(letters: list[str], window: int
         assert repeat.in_window == tail.count(last)
         assert repeat.run == len(kept) - len("".join(kept).rstrip(last))
         assert repeat.times <= letters.count(last)
+
+
+def test_call_that_succeeds_without_a_recorded_result_ends_a_row_of_failures() -> None:
+    """B104: a tool that works again is no lack of progress, whether or not results are recorded."""
+    script = worker()
+    for n in range(20):
+        script.call("mcp__github__get_issue", args=f"{n}", result="gone", outcome="error", error_type="gone")
+    failing = {finding.kind for finding in script.health.findings}
+    script.call("mcp__github__get_issue", args="20", result=None)
+
+    assert failing >= {FindingKind.ERROR_STREAK, FindingKind.ZERO_PROGRESS}
+    assert [finding for finding in script.health.findings if finding.ticket] == []

@@ -119,12 +119,36 @@ def test_what_says_nothing_of_a_provider_is_not_counted(data: dict[str, Any]) ->
     assert calls.traffic.providers(calls.now) == []
 
 
-def test_names_and_calls_that_are_kept_are_bounded() -> None:
+def test_models_that_are_kept_are_bounded() -> None:
     calls = Calls()
     for n in range(300):
         calls.call(model=f"m{n}", after=0.0)
-    calls.call(700, after=0.001)
 
-    found = calls.traffic.providers(calls.now)
-    assert len(found) == 200
-    assert max(one.calls for one in found) == 500
+    assert len(calls.traffic.providers(calls.now)) == 200
+
+
+def test_all_calls_and_agents_of_ten_minutes_count_however_many() -> None:
+    """B104: of a large fleet no agent is left out."""
+    calls = Calls()
+    for n in range(2_000):
+        calls.call(agent=f"bee-{n}", after=0.1, error_type="overloaded")
+    all_fail = calls.found()
+    for n in range(500):
+        calls.call(agent=f"bee-{n}", after=0.0)
+    some_fail = calls.found()
+    calls.now += WINDOW
+    silent = calls.found()
+
+    assert (all_fail.calls, all_fail.failed, all_fail.agents_failing) == (2_000, 2_000, 2_000)
+    assert (some_fail.calls, some_fail.failed, some_fail.agents_failing) == (2_500, 2_000, 1_500)
+    assert (silent.calls, silent.agents_failing) == (0, 0)
+
+
+def test_late_call_does_not_count_as_its_agents_last() -> None:
+    calls = Calls()
+    calls.call(2)
+    calls.call(after=-1.0, error_type="overloaded")
+    calls.now += 1
+
+    one = calls.found()
+    assert (one.failed, one.agents_failing) == (1, 0)

@@ -154,7 +154,7 @@ async def test_the_list_has_what_other_commands_ask_for(running: Running) -> Non
     plain = await queenright(running, "list", "--json")
 
     lines = listed.out.splitlines()
-    assert lines[0].split() == ["state", "agent", "session", "task", "steps", "bad"]
+    assert lines[0].split() == ["health", "agent", "session", "task", "steps", "bad"]
     assert max(len(line) for line in lines) <= 80
     [row] = [line.split() for line in lines if "reporter" in line]
     # Of a session the end is kept: it tells one from another that began at the same time.

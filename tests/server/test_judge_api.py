@@ -1,6 +1,7 @@
 """What the judge did, as the API tells it; and what it may look at."""
 
 import httpx
+import pytest
 
 from queenright.api import JudgeCheck
 from queenright.api.wire import example_of
@@ -54,3 +55,20 @@ async def test_checks_are_read_in_pages(running: Running, http: httpx.AsyncClien
 
     assert [one for one in found if one.isdigit()] == ["4", "3", "2", "1", "0"]
     assert (refused.status_code, "list of checks" in refused.text) == (400, True)
+
+
+@pytest.mark.parametrize("missing", [name for name in example_of(JudgeCheck) if name != "checked_at"])
+async def test_check_that_lacks_a_field_is_listed_as_far_as_it_goes(
+    running: Running, http: httpx.AsyncClient, missing: str
+) -> None:
+    whole = example_of(JudgeCheck)
+    for data in ({name: whole[name] for name in whole if name != missing}, whole | {missing: {"odd": 1}}):
+        await running.service.bus.publish(AgentEvent(type=EventType.JUDGE_CHECKED, time=1.0, data=data))
+    answer = await http.get("/api/judge/checks")
+
+    assert answer.status_code == 200
+    shown = [one for one in answer.json()["checks"] if one["checked_at"].startswith("1970")]
+    assert len(shown) == 2
+    nothing = {"outcome": "unknown", "woken_by": [], "model": "", "prompt": ""}.get(missing)
+    for one in shown:
+        assert one == whole | {"checked_at": "1970-01-01T00:00:01+00:00", missing: nothing}

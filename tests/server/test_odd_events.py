@@ -8,6 +8,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,11 @@ from queenright.health.vital_events import WORKER_EVENTS
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
 from queenright.server.service import Service
+from queenright.server.up import Running
+from queenright.server.views.acting import worth_a_line
+from queenright.server.views.view import event_line
+from queenright.tui.event_lines import feed_line, work_line
+from queenright.tui.models import FleetEvent
 from tests.server.conftest import demo_settings
 
 NAMES = (
@@ -70,6 +76,28 @@ async def test_recoveries_without_an_id_fail_no_subscriber(
         assert not [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
     finally:
         await service.stop()
+
+
+@pytest.mark.parametrize("kind", EventType)
+@pytest.mark.parametrize("data", [{}, {"ticket": "odd", "by": None, "came": None, "outcome": ["odd"]}])
+def test_record_that_lacks_its_fields_has_a_line(kind: EventType, data: dict[str, Any]) -> None:
+    event = AgentEvent(type=kind, time=1.0, agent_id="bee", data=data)
+
+    for brief in (True, False):
+        assert event_line(event, brief=brief).text
+    assert worth_a_line(event) in (True, False)
+    seen = FleetEvent.of(event.to_dict())
+    assert feed_line(seen) is None or work_line(seen) is not None
+
+
+async def test_status_page_shows_records_that_lack_their_fields(
+    running: Running, http: httpx.AsyncClient
+) -> None:
+    running.service.recent.extend(AgentEvent(type=kind, time=1.0, agent_id="bee") for kind in EventType)
+    page = await http.get("/", headers={"Accept": "text/html"})
+
+    assert page.status_code == 200
+    assert "bee: health state changed" in page.text
 
 
 async def started(folder: Path) -> Service:

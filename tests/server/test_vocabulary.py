@@ -14,6 +14,7 @@ from queenright.server.up import Running
 from tests.server.conftest import looping
 from tests.server.test_cli_acting import queenright
 from tests.server.test_console import browser, settings
+from tests.waiting import until
 
 __all__ = ["browser", "settings"]
 
@@ -44,7 +45,7 @@ async def test_session_that_is_over_has_its_outcome_and_no_activity(
     metrics = (await browser.get("/metrics", headers={"Accept": "text/plain"})).text
     listed = await queenright(running, "list", "--all")
 
-    assert (row["ended"], row["outcome"], row["activity"]) == (True, outcome, "")
+    assert (row["ended"], row["outcome"], row["activity"], row["waiting"]) == (True, outcome, "", "")
     others = {"terminated", "between steps", "idle", "working"}
     details = unescape(re.sub("<[^>]+>", " ", page[page.index("<main") : page.index("<h2>Sessions")]))
     assert outcome in details
@@ -52,7 +53,37 @@ async def test_session_that_is_over_has_its_outcome_and_no_activity(
     assert f"{outcome} " in fleet[fleet.index("Ended runs") :]
     assert first.session_id in fleet
     assert listed.out.splitlines()[1].split()[:3] == [outcome, "looper", first.session_id]
-    assert not re.search(r'queenright_agents\{[^}]*state="terminated"[^}]*\} [1-9]', metrics)
+    assert not re.search(r"queenright_agents\{[^}]*\} [1-9]", metrics)
+    assert not re.search(r"queenright_worker_waiting\{[^}]*\} [1-9]", metrics)
+
+
+async def test_session_that_is_over_is_called_by_its_outcome_while_a_person_has_to_act(
+    running: Running, browser: httpx.AsyncClient
+) -> None:
+    """B103: it counts as failing, and is a failed one."""
+    now = running.service.clock()
+    [first, *events] = looping(now, times=1)
+    about = {"agent_id": "looper", "session_id": first.session_id, "incarnation_id": first.incarnation_id}
+    failed = AgentEvent(
+        type=EventType.EXECUTION_FAILED, time=now, data={"error_type": "OSError", "error": "x"}, **about
+    )
+    given_up = {"recovery_id": "r1", "exhausted": True, "reason": "the third try failed"}
+    lost = AgentEvent(type=EventType.RECOVERY_FAILED, time=now, data=given_up, **about)
+    await running.service.ingest([first, *events, failed, lost])
+    await until(running.service.tickets.open_tickets, "its ticket")
+
+    [row] = (await browser.get("/api/agents", headers={"Accept": "application/json"})).json()["agents"]
+    fleet = (await browser.get("/")).text
+    page = (await browser.get("/agents/looper")).text
+    listed = await queenright(running, "list")
+
+    assert (row["health"], row["state"], row["outcome"]) == ("", "failing", "failed")
+    line = fleet[fleet.index('<table class="fleet"') : fleet.index("</table>")]
+    heads = re.findall(r"<th [^>]*>([^<]+)</th>", line)
+    assert (heads[0], heads[2], heads[-1]) == ("Health or outcome", "Activity", "Reason")
+    assert '<span class="pill failing">failed</span>' in line
+    assert '<span class="pill failing">failed</span>' in page[page.index("<h1>") : page.index("</h1>")]
+    assert listed.out.splitlines()[1].split()[0] == "failed"
 
 
 async def test_running_session_has_health_activity_and_no_outcome(

@@ -26,7 +26,7 @@ from queenright.tui.conversation import Conversation, background_notice
 from queenright.tui.event_lines import feed_line, work_line
 from queenright.tui.fleet_state import FleetState
 from queenright.tui.formatting import clip, short_duration, short_number, sparkline, strip_control
-from queenright.tui.models import ChatEntry, FleetEvent, Transcript
+from queenright.tui.models import ChatEntry, FleetEvent, Transcript, health_or_outcome
 from queenright.tui.notices import NoticeList
 from queenright.tui.run_ownership import RunOwnership
 from queenright.tui.transcript import build_transcript
@@ -58,11 +58,11 @@ def test_who_has_ended_not_well_fails_until_its_ticket_is_closed() -> None:
 
     known.set_tickets([ticket])
 
-    assert known.display_state(over) == "failing"
+    assert (known.attention(over), health_or_outcome(over)) == ("failing", "completed")
     assert known.counts["failing"] == failing + 1
     assert over in known.workers[: failing + 1]
     known.set_tickets([ticket.model_copy(update={"status": "resolved"})])
-    assert known.display_state(over) == "completed"
+    assert known.attention(over) == "completed"
     assert known.workers[-1] == over
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from queenright.health.findings import WorkerKey
 from queenright.health.rate_limits import limited_for
 from queenright.health.vital_facts import name, seconds, was_called_off
 from queenright.runtime.events import AgentEvent, EventType
@@ -19,8 +18,10 @@ _SHOWN_FOR: Final = 3_600.0
 """Seconds after its last call that a model is shown."""
 _MOST: Final = 200
 """Models that are kept; of more the one that was called longest ago is forgotten."""
-_CALLS: Final = 500
-"""Calls of a model that are kept: the last ones."""
+_SPAN: Final = 10.0
+"""Calls are counted in spans of so many seconds."""
+_DURATIONS: Final = 500
+"""Durations of a model's calls that are kept: the last ones."""
 _FEWEST: Final = 4
 """Calls that say something about a share."""
 _DEGRADED: Final = 0.1
@@ -49,7 +50,7 @@ class ProviderHealth:
     model: str
     status: ProviderStatus
     calls: int
-    """Within the window, as far as they are kept."""
+    """Within the window."""
     failed: int
     errors: tuple[tuple[str, int], ...]
     """Classes of error and how often, most frequent first."""
@@ -76,12 +77,50 @@ class ModelCall:
 
 
 @dataclass(slots=True)
+class _Count:
+    """The calls that ended in one span of time."""
+
+    calls: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
 class _Traffic:
-    calls: deque[ModelCall] = field(default_factory=lambda: deque(maxlen=_CALLS))
+    counts: dict[int, _Count] = field(default_factory=dict)
+    """By the number of the span."""
+    durations: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_DURATIONS))
+    """When a call succeeded, and how long it took."""
+    last_of: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    """When each agent's last call ended; the latest call is last."""
+    failing: set[str] = field(default_factory=set)
+    """Agents whose last call failed."""
     last_at: float = 0.0
     last_success: float | None = None
     last_failure: float | None = None
     limited_until: float | None = None
+
+    def add(self, call: ModelCall) -> None:
+        span = int(call.at // _SPAN)
+        if span not in self.counts:
+            self.forget(call.at - WINDOW)
+        count = self.counts.setdefault(span, _Count())
+        count.calls += 1
+        if call.error:
+            count.errors[call.error] += 1
+        elif call.duration is not None:
+            self.durations.append((call.at, call.duration))
+        self.last_at = max(self.last_at, call.at)
+        if call.at >= self.last_of.get(call.agent, 0.0):
+            self.last_of[call.agent] = call.at
+            self.last_of.move_to_end(call.agent)
+            (self.failing.add if call.error else self.failing.discard)(call.agent)
+
+    def forget(self, since: float) -> None:
+        """Forget what was before the window; a span that began before it counts as before it."""
+        for span in [one for one in self.counts if one * _SPAN < since]:
+            del self.counts[span]
+        while self.last_of and next(iter(self.last_of.values())) <= since:
+            self.failing.discard(self.last_of.popitem(last=False)[0])
 
 
 class ProviderTraffic:
@@ -94,7 +133,6 @@ class ProviderTraffic:
 
     def __init__(self) -> None:
         self._traffic: OrderedDict[tuple[str, str], _Traffic] = OrderedDict()
-        self._of_worker: OrderedDict[WorkerKey, tuple[str, str]] = OrderedDict()
 
     def note(self, event: AgentEvent, now: float) -> ModelCall | None:
         """Take an event into account if it is a call that says how its provider does; return that call."""
@@ -112,8 +150,7 @@ class ProviderTraffic:
         while len(self._traffic) > _MOST:
             self._traffic.popitem(last=False)
         call = ModelCall((provider, model), at, event.agent_id, kind, seconds(data.get("duration")))
-        traffic.calls.append(call)
-        traffic.last_at = max(traffic.last_at, at)
+        traffic.add(call)
         if not kind:
             traffic.last_success = max(traffic.last_success or 0.0, at)
             if at >= traffic.last_at:
@@ -132,24 +169,27 @@ class ProviderTraffic:
         for (provider, model), traffic in self._traffic.items():
             if now - traffic.last_at > _SHOWN_FOR:
                 continue
-            calls = [one for one in traffic.calls if one.at > now - WINDOW]
-            errors = Counter(one.error for one in calls if one.error)
+            since = now - WINDOW
+            traffic.forget(since)
+            calls, errors = 0, Counter[str]()
+            for count in traffic.counts.values():
+                calls += count.calls
+                errors += count.errors
             failed = errors.total()
-            last_of = {one.agent: one for one in sorted(calls, key=lambda one: one.at)}
-            durations = sorted(one.duration for one in calls if one.duration is not None and not one.error)
+            durations = sorted(duration for at, duration in traffic.durations if at > since)
             until = traffic.limited_until
             until = until if until is not None and until > now else None
             yield ProviderHealth(
                 provider=provider,
                 model=model,
-                status=_status(len(calls), failed, until),
-                calls=len(calls),
+                status=_status(calls, failed, until),
+                calls=calls,
                 failed=failed,
                 errors=tuple(errors.most_common(3)),
                 seconds_p50=_quantile(durations, 0.5),
                 seconds_p95=_quantile(durations, 0.95),
                 limited_until=until,
-                agents_failing=sum(bool(one.error) for one in last_of.values()),
+                agents_failing=len(traffic.failing),
                 last_success=traffic.last_success,
                 last_failure=traffic.last_failure,
             )

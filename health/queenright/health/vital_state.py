@@ -771,10 +771,7 @@ class VitalState:
         self.ended_at = max(at, self.last_activity)
         self.last_activity = self.ended_at
         self._forget_open()
-        if status is SessionStatus.COMPLETED:
-            self.begin_wait(WaitingReason.DONE, at)
-        else:
-            self._forget_wait()
+        self._forget_wait()
 
     def is_new(self, what: bytes) -> bool:
         """Return whether this was not seen lately, and remember it."""

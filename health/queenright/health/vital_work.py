@@ -435,6 +435,8 @@ def _weigh_call(
         _weigh_result(v, digest("result", result), seen, effect, failed, turn, at)
     if not failed and seen in (None, Seen.NEVER):
         v.end_failed_calls()  # something may have come of it: only a repeat is known to have told nothing
+        if result is None:
+            v.stale_calls = v.stale_tries = 0
     if error:
         is_refused = error == SHELL_REFUSED or (effect in _REFUSABLE and error != UNCLASSED)
         if is_refused and (turn is None or turn != v._refused_turn):

@@ -11,7 +11,7 @@ from queenright.api.wire import Wire, example_of, shown
 
 
 class JudgeCheck(Wire):
-    """One check of the judge: its trigger, result and cost."""
+    """One check of the judge: its trigger, result and cost; null is what was not recorded."""
 
     model_config = shown(
         {
@@ -34,20 +34,22 @@ class JudgeCheck(Wire):
     )
 
     checked_at: str = Field(description="ISO 8601, UTC.")
-    outcome: CheckOutcome
+    outcome: CheckOutcome = "unknown"
     woken_by: list[str] = Field(
-        description="`timer` for a check of all workers, and the events that triggered it."
+        [], description="`timer` for a check of all workers, and the events that triggered it."
     )
-    workers: int = Field(description="Workers that were checked.")
-    judged: int = Field(description="Workers that a model judged.")
-    tickets: int
-    healthy: int
-    unknown: int
-    counted: int = Field(description="Conditions that already have a ticket: counted without a model.")
-    model_calls: int
-    tokens: int
-    cost: float = Field(description="Dollars.")
-    seconds: float
+    workers: int | None = Field(None, description="Workers that were checked.")
+    judged: int | None = Field(None, description="Workers that a model judged.")
+    tickets: int | None = None
+    healthy: int | None = None
+    unknown: int | None = None
+    counted: int | None = Field(
+        None, description="Conditions that already have a ticket: counted without a model."
+    )
+    model_calls: int | None = None
+    tokens: int | None = None
+    cost: float | None = Field(None, description="Dollars.")
+    seconds: float | None = None
     model: str = Field("", description="The model that answered; empty: none.")
     prompt: str = Field("", description="The version of its prompt.")
 

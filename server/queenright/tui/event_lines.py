@@ -65,8 +65,11 @@ WORK_TYPES: Final = (
 
 
 def feed_line(event: FleetEvent) -> EventLine | None:
-    """Return an event as a line of the feed; None if it has no line there."""
-    entry = _feed_text(event)
+    """Return an event as a line of the feed; None if it has no line there, or lacks what its line needs."""
+    try:
+        entry = _feed_text(event)
+    except (LookupError, TypeError, AttributeError):
+        entry = None
     if entry is None:
         return None
     kind, text = entry
@@ -158,7 +161,10 @@ def work_line(event: FleetEvent, previous_node: str = "") -> EventLine | None:
         event: The event.
         previous_node: Node of the previous line, which is not repeated.
     """
-    entry = _work_text(event)
+    try:
+        entry = _work_text(event)
+    except (LookupError, TypeError, AttributeError, ValueError):
+        entry = None
     if entry is None:
         return feed_line(event)
     kind, text = entry

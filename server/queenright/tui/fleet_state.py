@@ -118,14 +118,14 @@ class FleetState:
     @property
     def counts(self) -> dict[str, int]:
         """Number of workers in each health state, worst first."""
-        states = [self.display_state(one) for one in self.workers]
+        states = [self.attention(one) for one in self.workers]
         return {state: states.count(state) for state in WORST_FIRST}
 
-    def display_state(self, worker: AgentRow) -> str:
+    def attention(self, worker: AgentRow) -> str:
         """
-        Return the state to show: the health state, or the outcome of an ended session.
+        Return how much attention a worker needs: its health, or the outcome of an ended session.
 
-        An ended session with an open ticket is shown as failing.
+        An ended session with an open ticket needs as much as a failing one.
         """
         if not worker.ended:
             return worker.state
@@ -137,7 +137,7 @@ class FleetState:
 
     def _rank(self, worker: AgentRow) -> tuple[int, bool, str, float]:
         """Return the sort key: worst state first, then active before ended sessions."""
-        state = self.display_state(worker)
+        state = self.attention(worker)
         rank = WORST_FIRST.index(state) if state in WORST_FIRST else len(WORST_FIRST)
         return rank, worker.ended, worker.agent_id, -worker.state_since
 

@@ -25,10 +25,13 @@ def worker_key(worker: AgentRow) -> str:
     return f"{worker.agent_id}\n{worker.session_id}"
 
 
+def health_or_outcome(worker: AgentRow) -> str:
+    """Return the health of a worker, or the outcome of an ended session."""
+    return worker.outcome or worker.state
+
+
 def current_activity(worker: AgentRow) -> str:
-    """Return the current activity of a worker, or the outcome of an ended session."""
-    if worker.ended:
-        return worker.outcome
+    """Return the current activity of a worker; empty for an ended session."""
     if worker.question:
         return f"waiting: {worker.question}"
     return worker.activity.removeprefix("working: ")

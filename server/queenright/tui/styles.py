@@ -18,7 +18,7 @@ _STYLES: Final[dict[str, tuple[str, str]]] = {
     "degraded": ("◐", "#f2cc0c"),
     "stuck": ("■", "#ff9830"),
     "failing": ("✖", "#f2495c"),
-    # Outcomes; "terminated" is also a state.
+    # Outcomes.
     **dict.fromkeys(("terminated", "completed", "cancelled", "unknown"), ("○", DIM)),
     "failed": ("✖", DIM),
     # Severities of tickets.
@@ -48,9 +48,9 @@ def colour(kind: str) -> str:
     return _STYLES.get(kind, (" ", ""))[1]
 
 
-def label(kind: str) -> Text:
-    """Return a kind with its symbol and colour: ``■ stuck``."""
-    return styled(f"{symbol(kind)} {kind.replace('_', ' ')}", colour(kind))
+def label(kind: str, *, as_of: str = "") -> Text:
+    """Return a kind with its symbol and colour, or those of another: ``■ stuck``, ``✖ failed``."""
+    return styled(f"{symbol(as_of or kind)} {kind.replace('_', ' ')}", colour(as_of or kind))
 
 
 def styled(text: str, style: str) -> Text:

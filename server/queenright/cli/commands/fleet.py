@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _LEAST_COLUMNS: Final = 80
 _OTHER_COLUMNS: Final = 10 + 5 + 4 + 5
-"""State, steps, bad steps, and the blanks between."""
+"""Health or outcome, steps, bad steps, and the blanks between."""
 
 
 def list_(
@@ -37,7 +37,7 @@ def list_(
     token_file: TokenFile = None,
 ) -> None:
     """
-    List the agents of a running service: state, session, task, steps, consecutive bad steps.
+    List the agents of a running service: health or outcome, session, task, steps, consecutive bad steps.
 
     A dash in the task column means that the worker named no task; the session id stands for it. Names that do
     not fit the terminal are truncated with an ellipsis; see --wide. Commands accept the end of a session id.
@@ -81,7 +81,7 @@ def _print_agents(agents: list[dict[str, Any]], *, wide: bool) -> None:
     if not wide:
         widths = _fit_widths(widths)
     line = "{:<10} {} {} {} {:>5} {:>4}"
-    typer.echo(line.format("state", *map(fit, heads, widths), "steps", "bad"))
+    typer.echo(line.format("health", *map(fit, heads, widths), "steps", "bad"))
     for a, (name, session, task) in zip(agents, rows, strict=True):
         cells = [
             fit(name, widths[0]),
@@ -104,8 +104,8 @@ def _fit_widths(widths: list[int]) -> list[int]:
 
 
 def _state(agent: dict[str, Any]) -> str:
-    """Return the health state; for an ended session that needs no attention, its outcome."""
-    return str(agent["outcome" if agent["ended"] and agent["state"] == "healthy" else "state"])
+    """Return the health; of an ended session its outcome."""
+    return str(agent["outcome"] or agent["state"])
 
 
 def _activity(agent: dict[str, Any]) -> str:

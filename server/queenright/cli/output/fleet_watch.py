@@ -151,7 +151,7 @@ class ChangeLog:
     def show_agents(self, agents: Sequence[AgentRow]) -> None:
         """Print what changed since the last call."""
         for agent in agents:
-            key, now = (agent.agent_id, agent.session_id), (agent.state, describe(agent))
+            key, now = (agent.agent_id, agent.session_id), (_word(agent), describe(agent))
             if self._known.get(key) != now:
                 self._known[key] = now
                 self._print(agent)
@@ -166,7 +166,7 @@ class ChangeLog:
             print(json.dumps(json_values(agent)), flush=True)
             return
         clock = time.strftime("%H:%M:%S")
-        line = f"{clock}  {agent.state:<10} {agent.agent_id} {agent.session_id}  {describe(agent)}"
+        line = f"{clock}  {_word(agent):<10} {agent.agent_id} {agent.session_id}  {describe(agent)}"
         print(single_line(line), flush=True)
 
 
@@ -209,7 +209,7 @@ def render_table(agents: Sequence[AgentRow], url: str, outage: str, height: int,
     """Return a table for a terminal of ``height`` lines, with the agents in the given order."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", expand=True)
     overflow = "fold" if wide else "ellipsis"
-    table.add_column("state", no_wrap=True)
+    table.add_column("health", no_wrap=True)
     for name in ("agent", "session", "task"):
         table.add_column(name, no_wrap=not wide, overflow=overflow, ratio=2)  # type: ignore[arg-type]
     table.add_column("steps", justify="right")
@@ -226,7 +226,7 @@ def render_table(agents: Sequence[AgentRow], url: str, outage: str, height: int,
             str(agent.bad_steps),
             describe(agent),
         )
-        state = Text(agent.state, style=_STYLES.get(agent.state, ""))
+        state = Text(_word(agent), style=_STYLES.get(agent.state, ""))
         table.add_row(state, *(Text(single_line(cell)) for cell in cells))
     counts = Counter(agent.state for agent in agents)
     summary = ", ".join(f"{counts[state]} {state}" for state in sorted(counts, key=_rank)) or "no agents"
@@ -239,6 +239,11 @@ def describe(agent: AgentRow) -> str:
     """Return what an agent waits for, or the reason of its findings; empty if there is neither."""
     question = f": {agent.question}" if agent.question else ""
     return f"{agent.activity}{question}" if agent.waiting else agent.reason if agent.findings else ""
+
+
+def _word(agent: AgentRow) -> str:
+    """Return the health; of an ended session its outcome."""
+    return agent.outcome or agent.state
 
 
 def _rank(state: str) -> int:

@@ -29,7 +29,7 @@ _STYLES: Final = {
     "act": "gold1",
 }
 _REFRESH_SECONDS: Final = 0.5
-_COLUMNS: Final = ("State", "Agent", "Session", "Activity", "Steps", "Bad", "Findings")
+_COLUMNS: Final = ("Health", "Agent", "Session", "Activity", "Steps", "Bad", "Findings")
 _MANY_BAD_STEPS: Final = 5
 
 
@@ -107,7 +107,7 @@ def _render(now: Status, height: int) -> Group:
         activity = f"{row.activity}: {row.question}" if row.question else row.activity
         findings = "; ".join(f"{f.kind} ({f.severity})" for f in row.findings)
         agents.add_row(
-            Text(row.state, style=_STYLES[row.state]),
+            Text(row.outcome or row.state, style=_STYLES[row.state]),
             Text(single_line(row.agent_id)),
             Text(truncate_start(single_line(row.session_id), 16)),
             Text(single_line(activity)),

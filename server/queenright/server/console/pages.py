@@ -254,8 +254,8 @@ def parts_of(ticket: api.Ticket) -> tuple[list[str], list[tuple[str, str]]]:
 def _line(event: AgentEvent, shown: Sequence[str]) -> api.FeedLine:
     """Return a line of a ticket's timeline, without the texts that the page shows above it."""
     line = event_line(event)
-    if event.type is EventType.QUEEN_INTERVENTION_REQUESTED:
-        rest = without_repeats(str(event.data["analysis"]), shown)
+    if event.type is EventType.QUEEN_INTERVENTION_REQUESTED and (analysis := event.data.get("analysis")):
+        rest = without_repeats(str(analysis), shown)
         return line.model_copy(update={"text": f"queen → operator: {rest or 'a person is needed'}"})
     return line
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from fastapi import APIRouter
+from pydantic import ValidationError
 
 from queenright import api
 from queenright.health.event_log import read_latest
@@ -35,6 +36,12 @@ async def list_judge_checks(
 
 
 def check_row(event: AgentEvent) -> api.JudgeCheck:
-    """Return the check that an event records."""
+    """Return the check that an event records. A field that is missing or cannot be read is not recorded."""
     checked_at = datetime.fromtimestamp(event.time, UTC).isoformat(timespec="seconds")
-    return api.JudgeCheck.model_validate({**event.data, "checked_at": checked_at})
+    data = {**event.data, "checked_at": checked_at}
+    try:
+        return api.JudgeCheck.model_validate(data)
+    except ValidationError as error:
+        for problem in error.errors():
+            data.pop(str(problem["loc"][0]), None)
+        return api.JudgeCheck.model_validate(data)

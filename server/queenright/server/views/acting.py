@@ -66,10 +66,11 @@ def worth_a_line(event: AgentEvent) -> bool:
     data = event.data
     if event.type is not EventType.INTERVENTION_RECORDED:
         return True
+    outcome = str(data.get("outcome"))
     of_ladder = data.get("by", LADDER) == LADDER
-    if of_ladder and data["outcome"] == Outcome.UNREACHABLE and data.get("kind") == ActionKind.NUDGE:
+    if of_ladder and outcome == Outcome.UNREACHABLE and data.get("kind") == ActionKind.NUDGE:
         return bool(data.get("attempt", 1) == 1)
-    return data["outcome"] not in _OWN_LINE
+    return outcome not in _OWN_LINE
 
 
 def acted(event: AgentEvent) -> tuple[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -237,11 +237,30 @@ def event_line(event: AgentEvent, *, brief: bool = False) -> api.FeedLine:
     """
     Return one event of the feed: when, a class for its colour, a sentence, and the page of its ticket.
 
-    With ``brief`` what the ticket has at length is one sentence.
+    With ``brief`` what the ticket has at length is one sentence. A record that lacks what its sentence needs,
+    such as an old one, is shown by its type.
     """
+    try:
+        kind, text = _sentence(event, _first_sentence if brief else str)
+    except (LookupError, TypeError, AttributeError):
+        kind, text = "info", ": ".join(filter(None, (event.agent_id, _type_words(event))))
+    if brief:
+        # Of a very long name its beginning will do: there would be no room for what happened.
+        agent = event.agent_id
+        text = clipped(text.replace(agent, clipped(agent, _NAME)) if len(agent) > _NAME else text, _BRIEF)
+    return api.FeedLine(
+        at=event.time,
+        time=clock_time(event.time),
+        kind=kind,
+        text=text,
+        id=event.id,
+        ticket=_ticket_of(event),
+    )
+
+
+def _sentence(event: AgentEvent, say: Callable[[object], str]) -> tuple[str, str]:
     data = event.data
-    say = _first_sentence if brief else str
-    kind, text = "info", event.type.value.replace("_", " ")
+    kind, text = "info", _type_words(event)
     match event.type:
         case EventType.HEALTH_STATE_CHANGED:
             kind = str(data["to"])
@@ -289,18 +308,11 @@ def event_line(event: AgentEvent, *, brief: bool = False) -> api.FeedLine:
             text = f"queen → operator, about {data['agent_id']}: {say(data['text'])}"
         case _ if event.type in ACTED:
             kind, text = acted(event)
-    if brief:
-        # Of a very long name its beginning will do: there would be no room for what happened.
-        agent = event.agent_id
-        text = clipped(text.replace(agent, clipped(agent, _NAME)) if len(agent) > _NAME else text, _BRIEF)
-    return api.FeedLine(
-        at=event.time,
-        time=clock_time(event.time),
-        kind=kind,
-        text=text,
-        id=event.id,
-        ticket=_ticket_of(event),
-    )
+    return kind, text
+
+
+def _type_words(event: AgentEvent) -> str:
+    return event.type.value.replace("_", " ")
 
 
 def _first_sentence(text: object) -> str:

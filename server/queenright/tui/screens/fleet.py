@@ -17,7 +17,7 @@ from queenright.api.breakers import Breaker
 from queenright.api.tickets import Ticket
 from queenright.tui import styles
 from queenright.tui.formatting import clip, short_duration, short_number, sparkline, strip_control
-from queenright.tui.models import current_activity, is_open, worker_key
+from queenright.tui.models import current_activity, health_or_outcome, is_open, worker_key
 from queenright.tui.screens import actions
 from queenright.tui.screens.base import AppScreen, OpenQueen, OpenWorker
 from queenright.tui.widgets.event_log import EventLog
@@ -36,7 +36,7 @@ MAX_WORKERS: Final = 200
 _TITLES: Final = {"feed": "Timeline"}
 TABS: Final = ("fleet", "tickets", "breakers", "feed")
 _WORKERS: Final = (
-    Column("State", 12),
+    Column("Health", 12),
     Column("For", 6, wide=True),
     Column("Agent", 19),
     Column("Session", _SESSION_WIDTH, wide=True),
@@ -165,7 +165,7 @@ class FleetScreen(AppScreen):
 
     def _worker(self, one: AgentRow, now: float, room: int) -> tuple[Text, ...]:
         events = self.app_state.fleet.activity(one.agent_id, now, _BARS)
-        state = styles.label(self.app_state.fleet.display_state(one))
+        state = styles.label(health_or_outcome(one), as_of=self.app_state.fleet.attention(one))
         # A narrow column has no room for a sentence, but for the name of the finding.
         why = one.reason
         if room < _MIN_REASON_WIDTH and one.findings:

@@ -15,7 +15,7 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.tui import styles
 from queenright.tui.app_state import AppState
 from queenright.tui.formatting import clip, short_duration
-from queenright.tui.models import ChatEntry, current_activity
+from queenright.tui.models import ChatEntry, current_activity, health_or_outcome
 from queenright.tui.screens.worker_stream import WorkerStreamScreen
 from queenright.tui.widgets.chat import Chat
 from queenright.tui.widgets.event_log import EventLog
@@ -91,7 +91,7 @@ class QueenScreen(WorkerStreamScreen):
         line = Text(f"{clip(self.agent_id, 24)} ", style="bold", no_wrap=True, overflow="ellipsis")
         if worker is None:
             return line.append("unknown", style=styles.DIM)
-        state = styles.label(worker.outcome or worker.state)
+        state = styles.label(health_or_outcome(worker))
         return line.append_text(state).append(f" {current_activity(worker)}", style=styles.DIM)
 
     def handle_message(self, text: str) -> None:

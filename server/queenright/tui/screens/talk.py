@@ -20,7 +20,7 @@ from queenright.tui.commands import Command
 from queenright.tui.conversation import Conversation
 from queenright.tui.formatting import clip
 from queenright.tui.graph_view import graph_lines, memory_lines
-from queenright.tui.models import FleetEvent, Graph
+from queenright.tui.models import FleetEvent, Graph, health_or_outcome
 from queenright.tui.screens.base import AppScreen
 from queenright.tui.widgets.chat import Chat
 
@@ -80,7 +80,7 @@ class TalkScreen(AppScreen):
         line = Text(f" {clip(self.agent_id, 30)} ", style="bold", no_wrap=True, overflow="ellipsis")
         worker = self.app_state.fleet.worker(self.agent_id)
         if worker is not None:
-            line.append_text(styles.label(worker.outcome or worker.state)).append("  ")
+            line.append_text(styles.label(health_or_outcome(worker))).append("  ")
         for one in self._graphs:
             chosen = one.graph_id == self.conversation.active_graph
             name = f"[{one.graph_id}]" if chosen else f" {one.graph_id} "

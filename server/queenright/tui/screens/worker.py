@@ -15,7 +15,7 @@ from queenright.api.tickets import Ticket
 from queenright.instrumentation.money import format_dollars
 from queenright.tui import styles
 from queenright.tui.formatting import clip, clock_time, short_duration, short_number, sparkline
-from queenright.tui.models import current_activity, is_open
+from queenright.tui.models import current_activity, health_or_outcome, is_open
 from queenright.tui.screens import actions
 from queenright.tui.screens.base import OpenTalk
 from queenright.tui.screens.worker_stream import WorkerStreamScreen
@@ -73,10 +73,10 @@ class WorkerScreen(WorkerStreamScreen):
 
     def _vitals(self, one: AgentRow, width: int) -> Group:
         now = self.app_state.clock()
-        state = self.app_state.fleet.display_state(one)
+        state = styles.label(health_or_outcome(one), as_of=self.app_state.fleet.attention(one))
         head = Text.assemble(
             (f"{clip(one.agent_id, 30)}  ", "bold"),
-            styles.label(state),
+            state,
             f" for {short_duration(now - one.state_since)}",
             (f"  {clip(one.session_id, 30)}", styles.DIM),
             no_wrap=True,

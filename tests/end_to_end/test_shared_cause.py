@@ -1,0 +1,154 @@
+"""Forty workers that fail of one cause: from their telemetry to the page and its end."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from queenright.alerting.recorder import Message
+from queenright.server.settings import Settings, load_settings
+from queenright.server.up import DEMO_DEFAULTS, Running
+from tests.end_to_end.conftest import serving_with_alertmanager
+from tests.server.conftest import looping
+from tests.waiting import until
+
+WORKERS = [f"bee-{n:02}" for n in range(40)]
+ONE_EACH = {("slack", "firing"): 1, ("pagerduty", "firing"): 1}
+AND_RESOLVED = ONE_EACH | {("slack", "resolved"): 1, ("pagerduty", "resolved"): 1}
+
+MODEL = {
+    "gen_ai.operation.name": "chat",
+    "gen_ai.provider.name": "anthropic",
+    "gen_ai.request.model": "claude-sonnet-4-5",
+}
+TOOL = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "mcp__github__get_issue"}
+
+
+@pytest.fixture
+def settings(tmp_path: Path, port: int) -> Settings:
+    return load_settings(
+        defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},
+        http={"port": 0},
+        otlp={"port": 0},
+        alerting={"alertmanager_urls": [f"http://127.0.0.1:{port}"]},
+    )
+
+
+@pytest.fixture
+async def running(settings: Settings) -> AsyncIterator[Running]:
+    async with serving_with_alertmanager(settings, hold_outbox=True) as found:
+        yield found
+
+
+def calls(agent: str, kind: dict[str, str], *, times: int, failed: str = "") -> list[dict[str, Any]]:
+    """Return the spans of an agent's last calls, a second apart; the last ends now."""
+    now = time.time()
+    made = []
+    for n in range(times):
+        end = now - (times - 1 - n)
+        one = f"{agent} {end}".encode()
+        about = {
+            "gen_ai.agent.name": agent,
+            "gen_ai.conversation.id": f"{agent}-1",
+            # What is asked is another thing each time: it is no loop.
+            "gen_ai.tool.call.arguments": f'{{"issue": {end}}}',
+            **kind,
+            **({"error.type": failed} if failed else {"gen_ai.usage.output_tokens": "8"}),
+        }
+        made.append(
+            {
+                "traceId": hashlib.sha256(agent.encode()).hexdigest()[:32],
+                "spanId": hashlib.sha256(one).hexdigest()[:16],
+                "name": f"{kind['gen_ai.operation.name']} x",
+                "startTimeUnixNano": str(int((end - 0.5) * 1e9)),
+                "endTimeUnixNano": str(int(end * 1e9)),
+                "status": {"code": 2, "message": failed} if failed else {},
+                "attributes": [{"key": key, "value": {"stringValue": of}} for key, of in about.items()],
+            }
+        )
+    return made
+
+
+async def send(running: Running, kind: dict[str, str], **options: Any) -> None:
+    """Send what all workers did, in one request of their collector."""
+    spans = [span for agent in WORKERS for span in calls(agent, kind, **options)]
+    body = {"resourceSpans": [{"resource": {}, "scopeSpans": [{"scope": {"name": "x"}, "spans": spans}]}]}
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
+        answer = await http.post(f"{running.otlp_url}/v1/traces", json=body)
+    assert answer.json() == {}
+
+
+def received(running: Running, *, about: str = "") -> list[Message]:
+    """Return the messages that people got about all of them, or those that name one agent in their title."""
+    assert running.service.recorder is not None
+    shared = "at once (a storm)"
+    return [one for one in running.service.recorder.received if (about or shared) in one.title]
+
+
+def counted(running: Running) -> Counter[tuple[str, str]]:
+    return Counter((one.channel, one.status) for one in received(running))
+
+
+def decided(running: Running) -> int:
+    return sum(one.notified_at is not None for one in running.service.tickets.open_tickets())
+
+
+@pytest.mark.parametrize(
+    ("kind", "failed", "cause"),
+    [(MODEL, "overloaded_error", "provider:anthropic"), (TOOL, "ConnectionError", "mcp:github")],
+    ids=["provider", "tool"],
+)
+async def test_forty_workers_of_one_cause_are_one_page_that_resolves_when_calls_succeed(
+    running: Running, kind: dict[str, str], failed: str, cause: str
+) -> None:
+    """B104: a ticket for each, one page for all; a worker with its own trouble besides is paged for."""
+    service = running.service
+    async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
+
+        async def listed(what: str) -> list[dict[str, Any]]:
+            return list((await http.get(f"/api/{what}?limit=200")).json()[what])
+
+        await send(running, kind, times=20, failed=failed)
+        await until(lambda: decided(running) == len(WORKERS), "each has a ticket that people are to know of")
+        # Alertmanager collects a storm for 45 s; here it is sent at once.
+        service.outbox.release()
+        await until(lambda: counted(running).keys() >= ONE_EACH.keys(), "a page on both channels")
+        tickets, providers, [incident] = [
+            await listed(what) for what in ("tickets", "providers", "incidents")
+        ]
+
+        await service.ingest(list(looping(service.clock(), agent="looper")))
+        await until(lambda: len(received(running, about="looper")) == 2, "a page for the one that loops")
+
+        await send(running, kind, times=1)
+        await until(lambda: decided(running) == 1, "their tickets close")
+        await until(lambda: counted(running).keys() >= AND_RESOLVED.keys(), "the all-clear on both channels")
+        recovered, [over] = await listed("providers"), (await listed("incidents"))
+        [left] = service.tickets.open_tickets()
+
+    assert counted(running) == AND_RESOLVED
+    [page, end] = [one for one in received(running) if one.channel == "pagerduty"]
+    assert page.title.startswith("40 alerts at once")
+    assert page.body["dedup_key"] == end.body["dedup_key"]
+    assert left.worker_agent_id == "looper"
+    assert left.storm_id != cause
+    assert {one.status for one in received(running, about="looper")} == {"firing"}
+
+    assert (incident["cause"], incident["workers"], incident["open_tickets"]) == (cause, 40, 40)
+    assert set(incident["ticket_ids"]) == {one["ticket_id"] for one in tickets}
+    assert {one["agent_id"] for one in tickets} == set(WORKERS)
+    assert (incident["closed_at"], over["incident_id"]) == (None, incident["incident_id"])
+    assert over["closed_at"] is not None
+    if kind is MODEL:
+        [told] = providers
+        assert (told["status"], told["agents_failing"]) == ("failing", 40)
+        assert (told["calls"], told["failed"]) == (800, 800)
+        [again] = recovered
+        assert (again["agents_failing"], again["last_success"] > told["last_failure"]) == (0, True)
