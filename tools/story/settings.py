@@ -38,7 +38,13 @@ HEALTH: Final[dict[str, Any]] = {
     "recovery": {"backoff_seconds": [0.3], "watch_seconds": 2, "max_attempts_per_task": 2},
 }
 
-MODEL: Final = {"timeout_seconds": 5, "rules_after_failures": 1, "rules_for_seconds": 1}
+MODEL: Final = {"timeout_seconds": 5}
+
+CONSTANTS: Final = {
+    "queenright.judge.metered.FAILURES_UNTIL_RULES": 1,
+    "queenright.judge.metered.RULES_SECONDS": 1,
+}
+"""What no setting changes, on the same clock."""
 
 
 def story_settings(storage: Path, alertmanager: str, step_logs: Path) -> Settings:
@@ -53,6 +59,6 @@ def story_settings(storage: Path, alertmanager: str, step_logs: Path) -> Setting
             "queen": {"model": f"openai/{QUEEN}", **MODEL},
             "budget": {"dollars_per_hour": 0.055, "tokens_per_hour": 400_000},
         },
-        alerting={"alertmanager_urls": [alertmanager], "timeout_seconds": 5, "resend_seconds": 5},
+        alerting={"alertmanager_urls": [alertmanager]},
         step_logs=[str(step_logs)],
     )
