@@ -19,7 +19,7 @@ OWN = HealthSettings.model_validate(
         "bands": {"warning": 2, "medium": 4, "high": 6, "critical": 9},
         "stall": {"idle_seconds": 700, "tool_seconds": 70},
         "heartbeat": {"interval_seconds": 11, "timeout_seconds": 33},
-        "health_check": {"checkpoint_degraded_seconds": 61, "checkpoint_stale_threshold_seconds": 171},
+        "health_check": {"checkpoint_stale_threshold_seconds": 171},
         "judge": {"interval_seconds": 9, "bypass_seconds": 5, "triage_timeout_seconds": 17},
         "circuit_breaker": {"default": {"failure_threshold": 8}},
         "clock_tolerance_seconds": 21,

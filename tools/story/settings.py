@@ -12,8 +12,7 @@ HEALTH: Final[dict[str, Any]] = {
     "stall": {"idle_seconds": 4, "llm_seconds": 4, "tool_seconds": 4, "unknown_seconds": 4},
     "health_check": {
         "interval_seconds": 2,
-        "checkpoint_degraded_seconds": 4,
-        "checkpoint_stale_threshold_seconds": 8,
+        "checkpoint_stale_threshold_seconds": 9,
     },
     "judge": {
         "interval_seconds": 2,

@@ -119,43 +119,21 @@ class HealthCheck(_Block):
     """The safety net below the deadlines, and the age of checkpoints."""
 
     interval_seconds: Seconds = 60
-    checkpoint_degraded_seconds: Seconds = 600
     checkpoint_stale_threshold_seconds: Seconds = 1800
     no_tool_call_seconds: Seconds = 900
     consecutive_failures: Count = 3
     """More failures in a row than this make a worker failing."""
     error_rate: Share = 0.25
     """A larger share of failed calls and steps than this is degraded."""
-    error_rate_clear: Share = 0.20
-    """It is over when the share is below this: a border value does not flap."""
-    error_window: Annotated[int, Field(ge=4, le=64)] = 20
-    """So many calls and steps back the share is taken."""
-    error_minimum: Count = 8
-    """Of fewer, a share says nothing."""
     no_tokens_seconds: Seconds = 900
     """Active, and no token was used: for workers that report tokens."""
-    output_unchanged_seconds: Seconds = 1800
-    output_unchanged_reports: Count = 3
-    """So many reports of the same output in a row, for so long, are no progress."""
-    resource_warning: Share = 0.9
-    """From this share of its limit on, a resource that a worker reports is shown as nearly used up."""
     polling_seconds: Seconds = 1800
     """So long may a worker wait for something that answers alike each time it is asked."""
-    mcp_server_seconds: Seconds = 60
-    """A worker that goes on for so long after it lost an MCP server does without it."""
 
-    @model_validator(mode="after")
-    def _borders(self) -> HealthCheck:
-        if self.error_rate_clear > self.error_rate:
-            raise ValueError(
-                f"error_rate_clear {self.error_rate_clear} must not be above error_rate {self.error_rate}"
-            )
-        if self.checkpoint_degraded_seconds > self.checkpoint_stale_threshold_seconds:
-            raise ValueError(
-                f"checkpoint_degraded_seconds {self.checkpoint_degraded_seconds:g} must not be above "
-                f"checkpoint_stale_threshold_seconds {self.checkpoint_stale_threshold_seconds:g}"
-            )
-        return self
+    @property
+    def checkpoint_degraded_seconds(self) -> float:
+        """The age from which a checkpoint is shown as old, before it is stale."""
+        return self.checkpoint_stale_threshold_seconds / 3
 
 
 class Stall(_Block):
@@ -172,8 +150,6 @@ class LearnedClockSettings(_Block):
 
     mode: DetectorMode = "shadow"
     """On: learned limits hold. Shadow: what they would find is shown and counted. Off: nothing is learned."""
-    calls: Count = 30
-    """So many must have been timed before anything is learned of them."""
     shortest: Annotated[float, Field(gt=0, le=1)] = 0.5
     """No learned limit is a smaller part of the configured one than this."""
     longest: Annotated[float, Field(ge=1, le=100)] = 3
@@ -224,10 +200,6 @@ class Loops(_Block):
     """Turns of the model in a row without a tool call and without a message from the user."""
     grinding_calls: Count = 60
     """Tool calls since anything was changed, accepted or saved, or the user spoke."""
-    burn_factor: Annotated[float, Field(gt=1)] = 3
-    """Tokens since then, against what 99 of 100 changes of the agent took."""
-    burn_minimum: Count = 200_000
-    """A multiple of little is little."""
     told_calls: Count = 7
     """From so many results on, their share that told nothing new means something."""
     told_known_share: Annotated[float, Field(gt=0.5, le=1)] = 0.55
