@@ -17,7 +17,6 @@ HEALTH: Final[dict[str, Any]] = {
     "judge": {
         "interval_seconds": 2,
         "start_grace_seconds": 0.5,
-        "bypass_seconds": 20,
         "triage_timeout_seconds": 20,
     },
     "tickets": {"hold_seconds": 1},
@@ -34,7 +33,7 @@ HEALTH: Final[dict[str, Any]] = {
     },
     # One on trial.
     "detectors": {"error_rate": "shadow"},
-    "recovery": {"backoff_seconds": [0.3], "watch_seconds": 2, "max_attempts_per_task": 2},
+    "recovery": {"backoff_seconds": [0.3], "max_attempts_per_task": 2},
 }
 
 MODEL: Final = {"timeout_seconds": 5}
@@ -42,6 +41,8 @@ MODEL: Final = {"timeout_seconds": 5}
 CONSTANTS: Final = {
     "queenright.judge.metered.FAILURES_UNTIL_RULES": 1,
     "queenright.judge.metered.RULES_SECONDS": 1,
+    "queenright.judge.judge.BYPASS_SECONDS": 20,
+    "queenright.health.recovery.service.WATCH_SECONDS": 2,
 }
 """What no setting changes, on the same clock."""
 

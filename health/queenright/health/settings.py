@@ -36,6 +36,9 @@ ErrorBudget = Annotated[float, Field(gt=0, le=0.5)]
 INTERVENTION_SECONDS: Final = (5, 10, 30, 60, 120, 300, 600, 1200, 1800, 2700, 3600, 7200)
 """The bounds by which times to intervention are counted, in seconds."""
 
+CLOCK_TOLERANCE_SECONDS: Final = 60.0
+"""An event whose author's clock is further off is timed by its arrival; NTP keeps clocks far closer."""
+
 _BREAKER_KINDS: Final = tuple(kind.value for kind in BreakerKind)
 
 
@@ -220,8 +223,6 @@ class Judge(_Block):
 
     interval_seconds: Seconds = 120
     start_grace_seconds: Annotated[float, Field(ge=0)] = 120
-    bypass_seconds: Seconds = 60
-    """What is high or critical and waits so long for the judge's model is ticketed by the rules."""
     triage_timeout_seconds: Seconds = 120
 
 
@@ -259,8 +260,6 @@ class Nudge(_Block):
     enabled: bool = True
     max_attempts: Annotated[int, Field(ge=0, le=100)] = 3
     interval_seconds: Seconds = 600
-    ttl_seconds: Seconds = 600
-    """A nudge that was not fetched by then is thrown away: it would speak of what is over."""
 
 
 class Escalation(_Block):
@@ -273,8 +272,6 @@ class Escalation(_Block):
     """Is sent each escalation as JSON; it answers at once, or later over the API."""
     webhook_secret_file: Path | None = None
     """What escalations are signed with is in this file, which nobody else may read; None: not signed."""
-    more_time_seconds: Seconds = 900
-    """What "more time" is, where the answer names none."""
 
     @model_validator(mode="after")
     def _url(self) -> Escalation:
@@ -301,9 +298,6 @@ class Storm(_Block):
 
     workers: Annotated[int, Field(ge=2, le=100_000)] = 5
     """So many within the window are a storm: their alerts are one group."""
-    window_seconds: Seconds = 30
-    quiet_seconds: Seconds = 120
-    """The storm is over when nobody got worse for so long."""
     max_actions: Count = 10
     """So many interventions within a minute, at most, storm or not."""
 
@@ -371,10 +365,6 @@ class Recovery(_Block):
     max_attempts_per_hour: Count = 5
     """Of one agent, whatever its tasks: one agent's recoveries do not use up another's."""
     backoff_seconds: Annotated[tuple[Seconds, ...], Field(min_length=1)] = (60, 120, 240)
-    jitter: Annotated[float, Field(ge=0, le=1)] = 0.2
-    """Each backoff is longer by up to this share, so that many do not come back at once."""
-    watch_seconds: Seconds = 900
-    """So long a recovered worker is watched closely: if it fails again, the recovery has failed."""
     automatic: bool = True
     """False: only an operator or the orchestrator recovers anything."""
     webhook_url: Annotated[WebAddress | None, Field(repr=False)] = None
@@ -415,9 +405,6 @@ class Retention(_Block):
     """Events, tickets that are closed, interventions, recoveries."""
     audit_days: Annotated[float, Field(gt=0, le=36_500)] = 365
     """Of these events, the audit trail: changes of state, decisions, interventions."""
-    batch_rows: Annotated[int, Field(ge=1, le=10_000)] = 500
-    """Rows let go of in one transaction: whoever wants to write meanwhile waits for one of these at most."""
-    interval_seconds: Seconds = 3600
 
     @model_validator(mode="after")
     def _order(self) -> Retention:
@@ -507,8 +494,6 @@ class BadStepsObjective(_Block):
 
     error_budget: ErrorBudget = 0.25
     """Recorded runs that reached their goal had errors in 2 to 38 % of their turns, most in 10 to 20."""
-    minimum: Count = 100
-    """Of fewer steps in the longer window, a share says nothing."""
 
 
 class SlowInterventionsObjective(_Block):
@@ -517,8 +502,6 @@ class SlowInterventionsObjective(_Block):
     seconds: float = 300
     """From the beginning of a trouble to the first thing done about it; one of INTERVENTION_SECONDS."""
     error_budget: ErrorBudget = 0.05
-    minimum: Count = 20
-    """Of fewer troubles in the longer window, a share says nothing."""
 
     @model_validator(mode="after")
     def _bucket(self) -> SlowInterventionsObjective:
@@ -533,17 +516,10 @@ class Rules(_Block):
 
     degraded_share: Share = 0.5
     """So large a share of the agents in trouble is one page about the fleet."""
-    degraded_minimum_agents: Count = 5
-    """Fewer agents speak for themselves."""
     bad_steps: BadStepsObjective = BadStepsObjective()
     slow_interventions: SlowInterventionsObjective = SlowInterventionsObjective()
     tool_error_share: Share = 0.5
     waiting_for_user_seconds: Seconds = 1800
-    outbox_stuck_seconds: Seconds = 120
-    judge_unknown_share: Share = 0.5
-    judge_minimum_checks: Count = 4
-    budget_low_share: Share = 0.8
-    """So large a share of what judging may cost is nearly all of it."""
 
 
 class HealthSettings(_Block):
@@ -567,8 +543,6 @@ class HealthSettings(_Block):
     retention: Retention = Retention()
     alerting: Channels = Channels()
     rules: Rules = Rules()
-    clock_tolerance_seconds: Seconds = 60
-    """An event whose author's clock is further off than this is timed by its arrival."""
 
     @cached_property
     def in_shadow(self) -> frozenset[FindingKind]:
