@@ -155,7 +155,7 @@ def test_link_with_a_missing_value_is_left_out() -> None:
         ("alertmanager_urls", ("ftp://x",), "needs http"),
         ("alertmanager_urls", ("http://a:9093", "http://u:p@a:9093/"), "listed twice"),
         ("alertmanager_urls", ("http://a:port",), "is not a valid URL"),
-        ("lifetime_seconds", 179, "at least three times"),
+        ("lifetime_seconds", 179, "greater than or equal to 180"),
         ("resend", 1, "Extra inputs"),
     ],
 )

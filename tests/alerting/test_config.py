@@ -8,7 +8,7 @@ import yaml
 from queenright.alerting.__main__ import generated, main
 from queenright.alerting.config import render_alertmanager, render_prometheus, render_rules
 from queenright.alerting.files import alertmanager_folder, rules_folder, runbook, templates_folder
-from queenright.health.settings import HealthSettings
+from queenright.health.interventions.storm import WINDOW_SECONDS
 from tests.programs import VERSIONS, run
 
 
@@ -109,11 +109,10 @@ def test_a_storm_is_gathered_for_longer_than_it_takes_to_see_one(rendered: Path)
         r for r in yaml.safe_load(rendered.read_text())["route"]["routes"] if "queen" in str(r["matchers"])
     ]
     [storm] = [r for r in queen["routes"] if 'storm!=""' in r["matchers"]]
-    window = HealthSettings().intervention.storm.window_seconds
 
     assert queen["routes"][0] is storm
     assert storm["group_by"] == ["alertname", "storm", "cluster"]
-    assert int(storm["group_wait"].removesuffix("s")) > window
+    assert int(storm["group_wait"].removesuffix("s")) > WINDOW_SECONDS
     assert storm["group_interval"] == "5m"
 
 

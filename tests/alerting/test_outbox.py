@@ -283,10 +283,11 @@ async def test_end_is_repeated_once_to_a_peer_that_was_restarted(
 
 
 async def test_page_does_not_wait_for_a_peer_that_does_not_say_when_it_was_started(
-    make_post: MakePost, peer: ServedPeer
+    make_post: MakePost, peer: ServedPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B77: it takes alerts, and its status page hangs; what was decided meanwhile is posted too."""
-    post = make_post(peer.url, timeout_seconds=3600)
+    monkeypatch.setattr("queenright.alerting.peer_delivery.PEER_TIMEOUT_SECONDS", 3600)
+    post = make_post(peer.url)
     await post.say(ticket())
     await post.deliver()
     await post.say(ticket(**RESOLVED))

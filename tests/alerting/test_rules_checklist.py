@@ -275,17 +275,13 @@ CHANGES = {
     "degraded": ({"rules": {"degraded_share": 0.4}}, {"QueenrightFleetDegraded"}),
     "bad steps": ({"rules": {"bad_steps": {"error_budget": 0.02}}}, {"QueenrightBadStepsBurn"}),
     "interventions": (
-        {"rules": {"slow_interventions": {"minimum": 30}}},
+        {"rules": {"slow_interventions": {"error_budget": 0.1}}},
         {"QueenrightSlowInterventionsBurn"},
     ),
-    "outbox": ({"rules": {"outbox_stuck_seconds": 99}}, {"QueenrightOutboxStuck"}),
-    "budget": ({"rules": {"budget_low_share": 0.7}}, {"QueenrightJudgingBudgetLow"}),
-    "judge": ({"rules": {"judge_unknown_share": 0.4}}, {"QueenrightJudgeFailing"}),
     "breaker": (
         {"circuit_breaker": {"default": {"recovery_timeout_seconds": 30}}},
         {"QueenrightCircuitBreakerOpen"},
     ),
-    "clock": ({"clock_tolerance_seconds": 30}, {"QueenrightClockSkew"}),
 }
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from queenright.alerting import notification, outbox
+from queenright.alerting import notification, outbox, peer_delivery
 from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
@@ -126,6 +126,7 @@ async def _warm() -> None:
 
 def main() -> None:
     """Be the mother of all lives."""
+    vars(peer_delivery)["PEER_TIMEOUT_SECONDS"] = 1
     asyncio.run(_warm())
     for line in sys.stdin:
         child = os.fork()

@@ -57,7 +57,7 @@ _LOOPING = (0, 1)
 def _settings(storage: Path, database: str | None, peers: list[str]) -> Settings:
     return load_settings(
         defaults=DEMO_DEFAULTS | {"storage": storage} | ({"database_url": database} if database else {}),
-        alerting={"alertmanager_urls": peers, "timeout_seconds": 1, "late_resolve_seconds": HOLD},
+        alerting={"alertmanager_urls": peers, "late_resolve_seconds": HOLD},
         health_monitoring={
             # Nothing but loops, nobody who acts, and one message for each worker.
             "stall": dict.fromkeys(

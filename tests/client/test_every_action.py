@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -27,6 +27,13 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 LIFE = {"incarnation_id": "one"}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _silences_polled_every_second() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("queenright.alerting.silence_watch.POLL_SECONDS", 1)
+        yield
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
     """A service that tells an Alertmanager, can load two agents, and has tickets that only people decide."""
@@ -35,7 +42,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
         guide(folder / "guides" / name, name)
     settings = settings_at(folder)
     async with people() as told, real_alertmanager(folder / "am", told) as alertmanager:
-        alerting = {"alertmanager_urls": (alertmanager.url,), "silences_seconds": 1}
+        alerting = {"alertmanager_urls": (alertmanager.url,)}
         changed = {
             "alerting": settings.alerting.model_copy(update=alerting),
             "agents": settings.agents.model_copy(update={"roots": (folder / "guides",)}),

@@ -94,8 +94,6 @@ THRESHOLDS: Final = (
         (2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 30, 50),
     ),
     Threshold("loops.grinding_calls", "dozens of calls, and three windows of them; in shadow"),
-    Threshold("loops.burn_factor", "as learned clocks: three times what 99 of 100 take; in shadow"),
-    Threshold("loops.burn_minimum", "ten times what makes a token spike; in shadow"),
     Threshold(
         "loops.told_calls",
         "of fewer results a share says little: one call more or less would make it a majority",
@@ -161,9 +159,6 @@ THRESHOLDS: Final = (
         (300, 900, 1_800, 3_600),
     ),
     Threshold(
-        "health_check.checkpoint_degraded_seconds", "of ten minutes' work the loss is small, and shown"
-    ),
-    Threshold(
         "health_check.checkpoint_stale_threshold_seconds",
         "the loss of half an hour's work is worth a question",
     ),
@@ -187,9 +182,6 @@ THRESHOLDS: Final = (
     Threshold(
         "health_check.consecutive_failures",
         "steps, not calls, that failed outright: one more than clients retry",
-    ),
-    Threshold(
-        "health_check.output_unchanged_seconds", "half an hour without any file or test moving is shown"
     ),
 )
 

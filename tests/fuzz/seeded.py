@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
+import pytest
 
 from queenright.server.access.roles import Role
 from queenright.server.access.token_file import edit_tokens
@@ -32,11 +33,10 @@ def bearing(words: str) -> dict[str, str]:
 
 
 def fuzzed_settings(folder: Path) -> Settings:
-    """The demo's clock, everything below one folder, a token needed, and no limit on who asks so much."""
-    limits = {"requests_per_second": 1e6, "burst": 10_000_000, "failed_logins_per_minute": 1e6}
+    """Return settings with the demo's clock, everything below one folder, and a token required."""
     return load_settings(
         defaults=DEMO_DEFAULTS | {"storage": folder / "storage"},
-        http={"port": 0, "limits": limits},
+        http={"port": 0},
         auth={"required": True, "tokens_file": folder / "tokens.json"},
         otlp={"port": 0},
         agents={"roots": (folder / "examples",), "storage": folder / "agents"},
@@ -62,9 +62,12 @@ async def seeded(folder: Path) -> AsyncIterator[tuple[Running, str]]:
     token, words = new_token("fuzz", Role.ADMIN, **made, now=now, expires_at=now + 86_400)
     edit_tokens(folder / "tokens.json", lambda tokens: tokens.with_token(token, now))
     shutil.copytree(AGENT, folder / "examples" / AGENT.name)
-    async with serving(fuzzed_settings(folder)) as running:
-        await _seed(running, folder, words)
-        yield running, words
+    with pytest.MonkeyPatch.context() as patch:
+        for limit in ("REQUESTS_PER_SECOND", "REQUEST_BURST", "FAILED_LOGINS_PER_MINUTE"):
+            patch.setattr(f"queenright.server.access.access.{limit}", 10_000_000)
+        async with serving(fuzzed_settings(folder)) as running:
+            await _seed(running, folder, words)
+            yield running, words
 
 
 async def _seed(running: Running, folder: Path, words: str) -> None:

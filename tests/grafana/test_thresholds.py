@@ -10,8 +10,14 @@ import pytest
 from queenright.alerting.rules.burn import SPEEDS
 from queenright.grafana.__main__ import main
 from queenright.grafana.boards import dashboards
-from queenright.health.objectives import FASTEST_BURN, burning_share
-from queenright.health.settings import HealthSettings
+from queenright.health.objectives import (
+    BUDGET_LOW_SHARE,
+    FASTEST_BURN,
+    JUDGE_UNKNOWN_SHARE,
+    OUTBOX_STUCK_SECONDS,
+    burning_share,
+)
+from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
 from tests.grafana.shown import Dashboard, column, lines, panel
 
 OWN = HealthSettings.model_validate(
@@ -19,16 +25,12 @@ OWN = HealthSettings.model_validate(
         "bands": {"warning": 2, "medium": 4, "high": 6, "critical": 9},
         "stall": {"idle_seconds": 700, "tool_seconds": 70},
         "heartbeat": {"interval_seconds": 11, "timeout_seconds": 33},
-        "health_check": {"checkpoint_degraded_seconds": 61, "checkpoint_stale_threshold_seconds": 171},
-        "judge": {"interval_seconds": 9, "bypass_seconds": 5, "triage_timeout_seconds": 17},
+        "health_check": {"checkpoint_stale_threshold_seconds": 171},
+        "judge": {"interval_seconds": 9, "triage_timeout_seconds": 17},
         "circuit_breaker": {"default": {"failure_threshold": 8}},
-        "clock_tolerance_seconds": 21,
         "rules": {
             "degraded_share": 0.3,
             "tool_error_share": 0.2,
-            "judge_unknown_share": 0.4,
-            "budget_low_share": 0.6,
-            "outbox_stuck_seconds": 77,
             "slow_interventions": {"seconds": 60, "error_budget": 0.1},
             "bad_steps": {"error_budget": 0.2},
         },
@@ -75,16 +77,16 @@ def test_the_lines_of_the_clocks_are_the_detectors_thresholds(made: Made) -> Non
 
 def test_the_lines_of_judge_and_queen_are_their_settings(made: Made) -> None:
     settings, boards = made
-    judge, rules = settings.judge, settings.rules
+    judge = settings.judge
 
     for name in ("fleet", "judge", "monitor"):
         looks = lines(panel(boards[name], "Last judge check"))
         assert looks == [2 * judge.interval_seconds, 3 * judge.interval_seconds]
     assert lines(panel(boards["judge"], "Time to decision")) == [
-        judge.bypass_seconds,
+        judge.triage_timeout_seconds / 2,
         judge.triage_timeout_seconds,
     ]
-    assert lines(panel(boards["judge"], "Checks without a verdict")) == [rules.judge_unknown_share]
+    assert lines(panel(boards["judge"], "Checks without a verdict")) == [JUDGE_UNKNOWN_SHARE]
 
 
 def test_the_lines_of_the_rules_are_those_of_the_alerts(made: Made) -> None:
@@ -93,9 +95,9 @@ def test_the_lines_of_the_rules_are_those_of_the_alerts(made: Made) -> None:
 
     assert lines(panel(boards["fleet"], "Unhealthy share of the fleet")) == [rules.degraded_share]
     assert lines(panel(boards["fleet"], "Tool errors by tool")) == [rules.tool_error_share]
-    assert lines(panel(boards["monitor"], "Oldest undelivered")) == [rules.outbox_stuck_seconds]
-    assert lines(panel(boards["monitor"], "Clocks ahead of Prometheus")) == [settings.clock_tolerance_seconds]
-    assert lines(panel(boards["cost"], "Budget used")) == [rules.budget_low_share, 1.0]
+    assert lines(panel(boards["monitor"], "Oldest undelivered")) == [OUTBOX_STUCK_SECONDS]
+    assert lines(panel(boards["monitor"], "Clocks ahead of Prometheus")) == [CLOCK_TOLERANCE_SECONDS]
+    assert lines(panel(boards["cost"], "Budget used")) == [BUDGET_LOW_SHARE, 1.0]
     assert lines(panel(boards["interventions"], "Time to intervention (p90)")) == [
         rules.slow_interventions.seconds
     ]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.learned_clocks import LearnedClocks
+from queenright.health.learned_clocks import SAMPLES, LearnedClocks
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings, LearnedClockSettings
 from queenright.runtime.events import AgentEvent, EventType
@@ -53,7 +53,7 @@ def test_a_learned_limit_stays_within_its_bounds(took: list[float], configured: 
         clocks.learn("tool:build", seconds)
 
     learned = clocks.limit("tool:build", configured, BOUNDS)
-    assert (learned is None) == (len(took) < BOUNDS.calls)
+    assert (learned is None) == (len(took) < SAMPLES)
     if learned is not None:
         assert BOUNDS.shortest * configured <= learned.limit <= BOUNDS.longest * configured
         assert (learned.configured, learned.calls) == (configured, len(took))

@@ -33,6 +33,13 @@ COMPLETED = EventType.RECOVERY_COMPLETED
 FAILED = EventType.RECOVERY_FAILED
 
 
+class Unspread(Random):
+    """A source of jitter that adds none."""
+
+    def random(self) -> float:
+        return 0.0
+
+
 class Nursery:
     """Raises workers: each is a new incarnation of its session, which says that it has begun."""
 
@@ -84,7 +91,7 @@ class Hive:
         self.now = 1_000_000.0
         self.published: list[AgentEvent] = []
         self.frozen: str | None = None
-        self.settings = HealthSettings(recovery=Limits(jitter=0))
+        self.settings = HealthSettings()
         self.monitor = HealthMonitor(self.settings)
         self.nursery = Nursery(self)
         self.breakers: BreakerRegistry | None = None
@@ -99,7 +106,7 @@ class Hive:
             respawners=[self.nursery],
             breakers=self.breakers,
             clock=lambda: self.now,
-            random=Random(1),
+            random=Unspread(),
             publish=self.publish,
             held=lambda: self.frozen,
             sleep=self.sleep,
@@ -303,7 +310,7 @@ async def test_tries_that_do_not_fit_into_the_hour_are_put_off_until_there_is_a_
     """B72: asked at the same moment, for fewer places than there were when they were accepted."""
     for n in range(5):
         await hive.ask(hive.loses(f"s{n}"))
-    hive.settings = HealthSettings(recovery=Limits(jitter=0, max_attempts_per_hour=2))
+    hive.settings = HealthSettings(recovery=Limits(max_attempts_per_hour=2))
     await hive.restart()
     began = hive.now
     await hive.go()
@@ -326,7 +333,7 @@ async def test_tries_that_do_not_fit_into_the_hour_are_put_off_until_there_is_a_
 
 async def test_a_place_that_was_not_used_is_free_again(hive: Hive) -> None:
     """B72: what turned out to be finished when its time had come, was no try."""
-    hive.settings = HealthSettings(recovery=Limits(jitter=0, max_attempts_per_hour=1))
+    hive.settings = HealthSettings(recovery=Limits(max_attempts_per_hour=1))
     await hive.restart()
     await hive.ask()
     hive.tell(EventType.EXECUTION_STARTED, "s1", "by-hand")
@@ -844,7 +851,7 @@ async def test_an_attempt_that_waits_goes_on_waiting_after_a_restart(hive: Hive)
 
 
 async def test_with_automatic_off_a_failed_attempt_is_not_followed_by_another(hive: Hive) -> None:
-    hive.settings = HealthSettings(recovery=Limits(jitter=0, automatic=False))
+    hive.settings = HealthSettings(recovery=Limits(automatic=False))
     await hive.restart()
     await hive.ask()
     await hive.go()

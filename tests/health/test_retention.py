@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from queenright.health.event_chain import verify, verify_archive
 from queenright.health.event_log import append_events, read_events, read_history, replay
 from queenright.health.keyed_requests import claim
-from queenright.health.retention import Pruned, Retention, prune
+from queenright.health.retention import INTERVAL_SECONDS, Pruned, Retention, prune
 from queenright.health.settings import Retention as Settings
 from queenright.health.store import Store
 from queenright.health.tables import (
@@ -39,7 +39,7 @@ from tests.databases import change, is_postgres
 
 DAY = 86_400.0
 NOW = 1_000 * DAY
-SETTINGS = Settings(days=30, audit_days=365, batch_rows=100)
+SETTINGS = Settings(days=30, audit_days=365)
 STEP, CHANGE = EventType.STEP_COMPLETED, EventType.HEALTH_STATE_CHANGED
 
 
@@ -107,7 +107,7 @@ async def test_what_is_in_the_archive_goes_after_its_own_time(database_url: str)
 def test_one_transaction_lets_go_of_a_batch_at_most(conn: Connection) -> None:
     append_events(conn, [event(40) for _ in range(250)])
 
-    batches = [prune(conn, NOW, SETTINGS) for _ in range(4)]
+    batches = [prune(conn, NOW, SETTINGS, 100) for _ in range(4)]
 
     assert [(one.rows, one.done) for one in batches] == [(100, False), (100, False), (50, True), (0, True)]
     assert verify(conn).ok
@@ -340,7 +340,7 @@ class Pauses:
 
 async def test_it_prunes_batch_by_batch_with_a_pause_and_again_after_the_interval(database_url: str) -> None:
     store = Store.open(database_url)
-    await store.append([event(40) for _ in range(250)])
+    await store.append([event(40) for _ in range(1250)])
     retention = Retention(store, SETTINGS, clock=lambda: NOW)
     pauses = Pauses(end_after=4)
 
@@ -348,14 +348,14 @@ async def test_it_prunes_batch_by_batch_with_a_pause_and_again_after_the_interva
         await retention.run(pauses)
 
     assert pauses.slept[:2] == [0.1, 0.1]
-    assert pauses.slept[2:] == [SETTINGS.interval_seconds] * 2
+    assert pauses.slept[2:] == [INTERVAL_SECONDS] * 2
     assert await store.read(log) == []
     await store.close()
 
 
 async def test_others_write_between_two_batches(database_url: str) -> None:
     store = Store.open(database_url)
-    await store.append([event(40) for _ in range(250)])
+    await store.append([event(40) for _ in range(1250)])
     writing: list[asyncio.Task[None]] = []
 
     async def pause(_seconds: float) -> None:
@@ -364,8 +364,8 @@ async def test_others_write_between_two_batches(database_url: str) -> None:
 
     pruned = await Retention(store, SETTINGS, clock=lambda: NOW).prune(pause)
 
-    assert pruned.rows == 250
-    assert await store.read(log) == [251, 252]
+    assert pruned.rows == 1250
+    assert await store.read(log) == [1251, 1252]
     assert await store.read(is_whole)
     await store.close()
 
@@ -412,7 +412,7 @@ def work(conn: Connection, steps: list[Any]) -> None:
             append_events(conn, [event(age, kind) for age, kind in step])
         else:
             later, batch = step
-            prune(conn, NOW + later * DAY, SETTINGS.model_copy(update={"batch_rows": batch}))
+            prune(conn, NOW + later * DAY, SETTINGS, batch)
 
 
 @given(steps=_work)

@@ -515,7 +515,7 @@ def test_a_heartbeat_says_of_itself_what_a_worker_is_at() -> None:
 
 
 def test_thresholds_are_the_monitors_own() -> None:
-    settings = HealthSettings.model_validate({"health_check": {"error_rate": 0.6, "error_minimum": 4}})
+    settings = HealthSettings.model_validate({"health_check": {"error_rate": 0.6}})
     script = WorkerScript(monitor=HealthMonitor(settings)).start()
     for n in range(10):
         end_call(script, n, failed=n % 2 == 1)

@@ -121,7 +121,7 @@ async def test_crowd_of_medium_findings_is_left_to_the_model(hive: Hive) -> None
 def test_worker_belongs_to_its_storm_also_when_that_is_over() -> None:
     """B131: tickets that are written after the storm has calmed are in its group."""
     ids = iter(["storm-1", "storm-2"])
-    watch = StormWatch(Storm(workers=3, quiet_seconds=60), ids=lambda: next(ids))
+    watch = StormWatch(Storm(workers=3), ids=lambda: next(ids))
     for number in range(4):
         watch.worse((f"agent-{number}", "s"), 100.0)
 
@@ -130,7 +130,7 @@ def test_worker_belongs_to_its_storm_also_when_that_is_over() -> None:
 
 
 def test_worker_that_gets_worse_alone_later_is_in_no_storm() -> None:
-    watch = StormWatch(Storm(workers=3, quiet_seconds=60), ids=lambda: "storm-1")
+    watch = StormWatch(Storm(workers=3), ids=lambda: "storm-1")
     for number in range(3):
         watch.worse((f"agent-{number}", "s"), 100.0)
 

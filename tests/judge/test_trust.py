@@ -23,7 +23,7 @@ from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import Severity
 from queenright.health.interventions.approvals import Approvals
 from queenright.health.interventions.permit import ActionRefusedError
-from queenright.health.interventions.record import OPTIONS, Intervention
+from queenright.health.interventions.record import MORE_TIME_SECONDS, OPTIONS, Intervention
 from queenright.health.interventions.target import ActionKind
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
@@ -367,7 +367,7 @@ async def test_as_the_orchestrator_obedience_stops_nobody_and_gives_an_hour_at_m
         assert set(decisions) <= {"more_time", "hand_off"}, (attempt.id, decisions)
         assert decisions[0] == "more_time", "as the table says"
         assert rounds == 1 or decisions[-1] == "hand_off", "no patience is endless"
-        usual = trial.hive.settings.intervention.escalation.more_time_seconds
+        usual = MORE_TIME_SECONDS
         times = [one["more_time_seconds"] or usual for one in decided if one["decision"] == "more_time"]
         assert sum(times) <= 3600
     assert not leaks(str(trial.decided.taken))

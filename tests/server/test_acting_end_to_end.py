@@ -27,7 +27,7 @@ SHORT = {
         "nudge": {"max_attempts": 1, "interval_seconds": 0.6},
         "escalation": {"timeout_seconds": 1.5, "orchestrator": "none"},
     },
-    "recovery": {"backoff_seconds": [0.1], "watch_seconds": 1},
+    "recovery": {"backoff_seconds": [0.1]},
 }
 """Seconds where a fleet has minutes."""
 

@@ -31,12 +31,14 @@ _MANY, _LONG = 6000, 1000
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
     settings = load_settings(
         storage=tmp_path_factory.mktemp("stream"),
-        http={"port": 0, "limits": {"streams": 4}},
+        http={"port": 0},
         otlp={"port": 0},
         health_monitoring={"enabled": False},
     )
-    async with serving(settings) as found:
-        yield found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("queenright.server.app.MAX_STREAMS", 4)
+        async with serving(settings) as found:
+            yield found
 
 
 def event(kind: EventType = EventType.EXECUTION_STARTED, agent: str = "bee", **data: Any) -> AgentEvent:
@@ -138,7 +140,7 @@ async def test_more_streams_than_are_allowed_are_refused(running: Running) -> No
         async with httpx.AsyncClient(trust_env=False) as http:
             answer = await http.get(url)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
-        assert "http.limits.streams" in answer.json()["title"]
+        assert "there are 4 event streams" in answer.json()["title"]
     await until(lambda: running.service.feed.readers == 0, "all have gone")
 
 

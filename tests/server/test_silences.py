@@ -39,11 +39,12 @@ class Stack:
 
 
 @pytest.fixture
-async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
+async def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stack]:
     """The service, and a real Alertmanager that it tells."""
+    monkeypatch.setattr("queenright.alerting.silence_watch.POLL_SECONDS", 1)
     ours = demo_settings(tmp_path / "storage")
     async with people() as told, real_alertmanager(tmp_path / "am", told) as alertmanager:
-        more = {"alertmanager_urls": (alertmanager.url,), "silences_seconds": 1}
+        more = {"alertmanager_urls": (alertmanager.url,)}
         settings = ours.model_copy(update={"alerting": ours.alerting.model_copy(update=more)})
         async with (
             serving(settings) as running,

@@ -83,14 +83,14 @@ async def test_an_agent_that_is_terminated_says_where_its_state_is(
 
 
 async def test_worker_that_works_on_after_its_termination_is_watched_and_paged_again(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B103: an ``on_terminate`` that returns and stops nothing leaves nobody with a false all-clear."""
+    monkeypatch.setattr("queenright.health.monitor.CLOCK_TOLERANCE_SECONDS", 1)
     settings = load_settings(
         defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},
         http={"port": 0},
         otlp={"port": 0},
-        health_monitoring={"clock_tolerance_seconds": 1},
     )
 
     def loop(worker: Worker, times: int) -> None:

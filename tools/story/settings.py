@@ -12,13 +12,11 @@ HEALTH: Final[dict[str, Any]] = {
     "stall": {"idle_seconds": 4, "llm_seconds": 4, "tool_seconds": 4, "unknown_seconds": 4},
     "health_check": {
         "interval_seconds": 2,
-        "checkpoint_degraded_seconds": 4,
-        "checkpoint_stale_threshold_seconds": 8,
+        "checkpoint_stale_threshold_seconds": 9,
     },
     "judge": {
         "interval_seconds": 2,
         "start_grace_seconds": 0.5,
-        "bypass_seconds": 20,
         "triage_timeout_seconds": 20,
     },
     "tickets": {"hold_seconds": 1},
@@ -35,10 +33,18 @@ HEALTH: Final[dict[str, Any]] = {
     },
     # One on trial.
     "detectors": {"error_rate": "shadow"},
-    "recovery": {"backoff_seconds": [0.3], "watch_seconds": 2, "max_attempts_per_task": 2},
+    "recovery": {"backoff_seconds": [0.3], "max_attempts_per_task": 2},
 }
 
-MODEL: Final = {"timeout_seconds": 5, "rules_after_failures": 1, "rules_for_seconds": 1}
+MODEL: Final = {"timeout_seconds": 5}
+
+CONSTANTS: Final = {
+    "queenright.judge.metered.FAILURES_UNTIL_RULES": 1,
+    "queenright.judge.metered.RULES_SECONDS": 1,
+    "queenright.judge.judge.BYPASS_SECONDS": 20,
+    "queenright.health.recovery.service.WATCH_SECONDS": 2,
+}
+"""What no setting changes, on the same clock."""
 
 
 def story_settings(storage: Path, alertmanager: str, step_logs: Path) -> Settings:
@@ -53,6 +59,6 @@ def story_settings(storage: Path, alertmanager: str, step_logs: Path) -> Setting
             "queen": {"model": f"openai/{QUEEN}", **MODEL},
             "budget": {"dollars_per_hour": 0.055, "tokens_per_hour": 400_000},
         },
-        alerting={"alertmanager_urls": [alertmanager], "timeout_seconds": 5, "resend_seconds": 5},
+        alerting={"alertmanager_urls": [alertmanager]},
         step_logs=[str(step_logs)],
     )

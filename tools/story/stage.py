@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 from prometheus_client import CollectorRegistry
 
@@ -18,7 +19,7 @@ from queenright.server.ops.sockets import free_port, listen, listening, url_of
 from queenright.server.settings import Settings
 from queenright.server.up import Running, UpOptions, alertmanager_beside, serving
 from tests.programs import program
-from tools.story.settings import story_settings
+from tools.story.settings import CONSTANTS, story_settings
 
 
 def port_for(what: str) -> int:
@@ -66,6 +67,8 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
     written.write_text("")
     settings = story_settings(folder / "storage", alertmanager_url, logs)
     async with contextlib.AsyncExitStack() as stack:
+        for name, value in CONSTANTS.items():
+            stack.enter_context(mock.patch(name, value))
         recorder = Recorder()
         receiver = listen("127.0.0.1", 0, what="the stand-in for Slack", option="none")
         stack.enter_context(contextlib.closing(receiver))

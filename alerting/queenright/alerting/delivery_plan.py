@@ -24,6 +24,9 @@ Alertmanager keeps its notification log over a restart but not its alerts, so it
 gets the ended alert again. A needless repeat may cause a notification if others of the group ended meanwhile.
 """
 
+RESEND_SECONDS: Final = 60.0
+"""Prometheus' default; a peer that lost its state gets its alerts back within it."""
+
 _PROMPT: Final = 1 / 12
 """A delivery within this share of ``late_resolve_seconds`` after the decision (default 5 s) is not late."""
 
@@ -130,12 +133,12 @@ def _keep_firing(
     new = tuple(n for n in holding if peer not in n.fired)
     result.pending |= {n.id: n.created_at for n in new}
     # The lower bound covers a clock that was set back.
-    is_fresh = last is not None and last.at <= now < last.at + settings.resend_seconds
+    is_fresh = last is not None and last.at <= now < last.at + RESEND_SECONDS
     if last is not None and is_fresh and last.content == speaker.updated_at and not new:
-        result.next_due = min(result.next_due, last.at + settings.resend_seconds)
+        result.next_due = min(result.next_due, last.at + RESEND_SECONDS)
         return
     result.posts.append(_fire(key, speaker, new, settings, now))
-    result.next_due = min(result.next_due, now + settings.resend_seconds)
+    result.next_due = min(result.next_due, now + RESEND_SECONDS)
 
 
 def _end(

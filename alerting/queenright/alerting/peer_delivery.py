@@ -16,13 +16,15 @@ from queenright.alerting.alertmanager import (
     AlertsRejectedError,
     PeerUnavailableError,
 )
-from queenright.alerting.delivery_plan import Plan, Post, SentAlert, is_end_repeated, plan
+from queenright.alerting.delivery_plan import RESEND_SECONDS, Plan, Post, SentAlert, is_end_repeated, plan
 from queenright.alerting.notification import Notification, Receipt
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.settings import AlertingSettings
 
 _log = logging.getLogger(__name__)
 
+PEER_TIMEOUT_SECONDS: Final = 10.0
+"""Alertmanager answers in milliseconds; its own notifiers and Prometheus' also give up after ten seconds."""
 _BATCH: Final = 100
 _FIRST_BACKOFF: Final = 1.0
 _BACKOFF: Final = 30.0
@@ -163,7 +165,7 @@ class PeerDelivery:
             return
         read_at = self._start_read_at
         # The lower bound covers a clock that was set back.
-        if read_at is not None and read_at <= now < read_at + self._settings.resend_seconds:
+        if read_at is not None and read_at <= now < read_at + RESEND_SECONDS:
             return
         if all(notification.ends_at is None for notification in notifications):
             return
@@ -178,7 +180,7 @@ class PeerDelivery:
         """
         started = ""
         with contextlib.suppress(AlertmanagerError, TimeoutError):
-            async with asyncio.timeout(self._settings.timeout_seconds):
+            async with asyncio.timeout(PEER_TIMEOUT_SECONDS):
                 started = str((await self._client.status(self.peer)).get("uptime") or "")
         # A peer that never reports it, as behind a proxy for alerts only, counts as not restarted.
         if self._peer_starts and started not in self._peer_starts:
@@ -226,12 +228,12 @@ class PeerDelivery:
         return True
 
     async def _post(self, batch: Sequence[Post]) -> None:
-        limit = self._settings.timeout_seconds
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(PEER_TIMEOUT_SECONDS):
                 await self._client.post_alerts(self.peer, [post.alert for post in batch])
         except TimeoutError:
-            raise PeerUnavailableError(self.peer.name, f"did not answer in {limit:g} s") from None
+            reason = f"did not answer in {PEER_TIMEOUT_SECONDS:g} s"
+            raise PeerUnavailableError(self.peer.name, reason) from None
 
     def _accept(self, post: Post, result: Deliveries, now: float) -> None:
         self.refused.pop(post.key, None)

@@ -6,7 +6,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator
 
 from queenright.alerting.peer import PeerAddress
 
@@ -23,16 +23,10 @@ class AlertingSettings(BaseModel):
 
     alertmanager_urls: Annotated[tuple[str, ...], Field(repr=False)] = ()
     """All peers of the cluster; each gets every alert. With credentials: ``http://user:password@host:9093``."""
-    resend_seconds: Seconds = 60
-    """Interval at which an active alert is sent again; otherwise Alertmanager resolves it."""
-    lifetime_seconds: Annotated[float, Field(gt=0, le=30 * 86_400)] = 7 * 86_400
+    lifetime_seconds: Annotated[float, Field(ge=180, le=30 * 86_400)] = 7 * 86_400
     """Alertmanager resolves an alert that is not sent again for this long."""
     late_resolve_seconds: Seconds = 60
     """Delay of the resolve if the alert was delivered late; must be longer than ``group_wait``."""
-    timeout_seconds: Seconds = 10
-    """Maximum time for a peer's response."""
-    silences_seconds: Seconds = 30
-    """Interval at which silences are read from every peer."""
     slack_signing_secret_file: Path | None = None
     """File with the signing secret of the Slack app; None: button clicks are not accepted."""
     pagerduty_webhook_secret_files: tuple[Path, ...] = ()
@@ -68,15 +62,6 @@ class AlertingSettings(BaseModel):
             allowed = ", ".join(f"{{{name}}}" for name in sorted(PLACEHOLDERS))
             raise ValueError(f"{{{sorted(unknown)[0]}}} is unknown; allowed are {allowed}")
         return template
-
-    @model_validator(mode="after")
-    def _outlives_resend(self) -> AlertingSettings:
-        if self.lifetime_seconds < 3 * self.resend_seconds:
-            raise ValueError(
-                f"lifetime_seconds ({self.lifetime_seconds:g}) must be at least three times resend_seconds "
-                f"({self.resend_seconds:g}), otherwise one lost request resolves an active alert"
-            )
-        return self
 
     @field_serializer("alertmanager_urls", when_used="json")
     def _without_credentials(self, urls: tuple[str, ...]) -> Any:

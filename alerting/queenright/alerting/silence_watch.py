@@ -34,6 +34,8 @@ from queenright.runtime.events import AgentEvent, Clock
 
 _log = logging.getLogger(__name__)
 
+POLL_SECONDS: Final = 30.0
+"""Silences are made by hand, and reminders wait for minutes; Alertmanager has no way to watch them."""
 _REST: Final = 0.1
 """Minimum seconds between two reads of the outbox."""
 _REST_PER_TICKET: Final = 0.0005
@@ -67,7 +69,7 @@ class SilenceWatch:
 
     Args:
         store: The store with the notifications.
-        settings: The peers and the polling interval.
+        settings: The peers.
         client: The Alertmanager client.
         clock: Returns seconds since the epoch.
     """
@@ -76,7 +78,6 @@ class SilenceWatch:
         self, store: Store, settings: AlertingSettings, client: AlertmanagerClient, *, clock: Clock
     ) -> None:
         self._store = store
-        self._every = settings.silences_seconds
         self._client = client
         self._clock = clock
         self._peers = [PeerAddress.parse(url) for url in settings.alertmanager_urls]
@@ -224,7 +225,7 @@ class SilenceWatch:
                 await self.read_peers()
             except Exception:
                 _log.exception("Reading silences failed unexpectedly; it is retried")
-            await asyncio.sleep(self._every)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _follow_notifications(self) -> None:
         while True:
@@ -235,5 +236,5 @@ class SilenceWatch:
                 _log.error("Cannot read the notifications; reading is retried: %s", error)
             await asyncio.sleep(_REST + _REST_PER_TICKET * len(self._labels))
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._every):
+                async with asyncio.timeout(POLL_SECONDS):
                     await self._changed.wait()

@@ -5,8 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from queenright.grafana.states import BLUE, ORANGE, RED, YELLOW
-from queenright.health.objectives import FASTEST_BURN, burning_share
-from queenright.health.settings import HealthSettings
+from queenright.health.objectives import (
+    BUDGET_LOW_SHARE,
+    FASTEST_BURN,
+    JUDGE_UNKNOWN_SHARE,
+    OUTBOX_STUCK_SECONDS,
+    burning_share,
+)
+from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
 
 Lines = tuple[tuple[float, str], ...]
 """Threshold lines in ascending order: value and colour."""
@@ -51,19 +57,19 @@ class Thresholds:
                 (check.checkpoint_stale_threshold_seconds, ORANGE),
             ),
             judge=_rising((2 * judge.interval_seconds, ORANGE), (3 * judge.interval_seconds, RED)),
-            triage=_rising((judge.bypass_seconds, YELLOW), (judge.triage_timeout_seconds, RED)),
+            triage=_rising((judge.triage_timeout_seconds / 2, YELLOW), (judge.triage_timeout_seconds, RED)),
             in_trouble=_rising((rules.degraded_share, RED)),
             tool_errors=_rising((rules.tool_error_share, ORANGE)),
             waiting=_rising((rules.waiting_for_user_seconds, YELLOW)),
-            unknown=_rising((rules.judge_unknown_share, ORANGE)),
-            budget=_rising((rules.budget_low_share, ORANGE), (1.0, RED)),
-            outbox=_rising((rules.outbox_stuck_seconds, RED)),
+            unknown=_rising((JUDGE_UNKNOWN_SHARE, ORANGE)),
+            budget=_rising((BUDGET_LOW_SHARE, ORANGE), (1.0, RED)),
+            outbox=_rising((OUTBOX_STUCK_SECONDS, RED)),
             intervention=_rising((rules.slow_interventions.seconds, ORANGE)),
             bad_step_share=_burning(rules.bad_steps.error_budget),
             slow_share=_burning(rules.slow_interventions.error_budget),
             breaker_failures=_rising((settings.circuit_breaker.default.failure_threshold, ORANGE)),
             detection=((5, ORANGE),),
-            clock=_rising((settings.clock_tolerance_seconds, ORANGE)),
+            clock=_rising((CLOCK_TOLERANCE_SECONDS, ORANGE)),
         )
 
 

@@ -8,7 +8,7 @@ announces is what the detector then sees.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from queenright.health.learned_clocks import Learned
 from queenright.health.settings import HealthSettings
@@ -17,6 +17,11 @@ from queenright.health.spending import DAY
 from queenright.health.vital_state import timed_as
 from queenright.health.vitals import OpenTool, SessionStatus, VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
+
+OUTPUT_UNCHANGED_SECONDS: Final = 1800.0
+"""Half an hour without any file or test moving is shown; nothing else follows."""
+OUTPUT_UNCHANGED_REPORTS: Final = 3
+"""Two equal reports may be one change's end and the next one's beginning."""
 
 
 class StallClock(NamedTuple):
@@ -217,7 +222,7 @@ def no_tokens_from(v: VitalSigns) -> float | None:
 def unchanged_from(v: VitalSigns, settings: HealthSettings) -> float | None:
     """Return since when the worker reports the same output; None before it has done so often enough."""
     output = v.output
-    if output is None or output.reports < settings.health_check.output_unchanged_reports or may_be_silent(v):
+    if output is None or output.reports < OUTPUT_UNCHANGED_REPORTS or may_be_silent(v):
         return None
     return max(output.since, v.clock_base)
 
@@ -264,7 +269,7 @@ def moments(v: VitalSigns, settings: HealthSettings, sign: Sign) -> Iterator[flo
         yield (v.spent_today.day + 1) * DAY  # what was spent yesterday is of no limit any more
     output = unchanged_from(v, settings)
     if output is not None:
-        yield output + settings.health_check.output_unchanged_seconds
+        yield output + OUTPUT_UNCHANGED_SECONDS
 
 
 def shortest_limit(settings: HealthSettings) -> float:
@@ -280,5 +285,5 @@ def shortest_limit(settings: HealthSettings) -> float:
         check.checkpoint_stale_threshold_seconds,
         check.no_tool_call_seconds,
         check.no_tokens_seconds,
-        check.output_unchanged_seconds,
+        OUTPUT_UNCHANGED_SECONDS,
     )

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Final
 
 from queenright.health.calls import Repeat
-from queenright.health.deadlines import grace_until
+from queenright.health.deadlines import OUTPUT_UNCHANGED_REPORTS, grace_until
 from queenright.health.findings import HOLDS_AFTER_THE_END, Finding, FindingKind, Severity
 from queenright.health.limits import detect_answers_cut, detect_resource_limit
 from queenright.health.settings import HealthSettings
@@ -37,6 +37,13 @@ from queenright.health.vital_state import TOKENS, TOKENS_COUNTED_AS
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.error_class import SHELL_REFUSED
 from queenright.instrumentation.redaction import redact
+
+_BURN_FACTOR: Final = 3.0
+"""The margin of learned clocks: three times what 99 of 100 changes of the agent took."""
+_BURN_MINIMUM: Final = 200_000
+"""Tokens. A multiple of little is little; ten times what makes a token spike."""
+_MCP_SERVER_SECONDS: Final = 60.0
+"""A client that exits also loses its servers; one that works on for a minute does without them."""
 
 Detector = Callable[[VitalSigns, HealthSettings, float], Finding | None]
 
@@ -109,10 +116,10 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
         or bool(v.breakers)
         or v.token_spike > 0.0
         or v.calls_since_gain >= loops.grinding_calls
-        or v.tokens_since_gain >= loops.burn_minimum
+        or v.tokens_since_gain >= _BURN_MINIMUM
         or v.error_rate_high
         or (bool(v.mcp_servers) and bool(missing_mcp_servers(v, settings)))
-        or (v.output is not None and v.output.reports >= settings.health_check.output_unchanged_reports)
+        or (v.output is not None and v.output.reports >= OUTPUT_UNCHANGED_REPORTS)
         or v.consecutive_failures > settings.health_check.consecutive_failures
         or (
             v.calls is not None
@@ -431,7 +438,7 @@ def detect_mcp_server_missing(v: VitalSigns, settings: HealthSettings, now: floa
 
 def missing_mcp_servers(v: VitalSigns, settings: HealthSettings) -> list[McpServer]:
     """Return the MCP servers that the worker does without, the first that it lost first."""
-    latest = v.last_activity - settings.health_check.mcp_server_seconds
+    latest = v.last_activity - _MCP_SERVER_SECONDS
     missing = [
         server
         for server in v.mcp_servers
@@ -489,11 +496,10 @@ def detect_grinding(v: VitalSigns, settings: HealthSettings, now: float) -> Find
 
 def detect_token_burn(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """Find a worker that uses far more tokens than its agent usually does between two changes."""
-    loops = settings.loops
-    if v.tokens_since_gain < loops.burn_minimum or v.clocks is None:
+    if v.tokens_since_gain < _BURN_MINIMUM or v.clocks is None:
         return None
-    usual = v.clocks.usual(TOKENS, settings.learned_clocks.calls)
-    if usual is None or v.tokens_since_gain < loops.burn_factor * usual.seldom_more * TOKENS_COUNTED_AS:
+    usual = v.clocks.usual(TOKENS)
+    if usual is None or v.tokens_since_gain < _BURN_FACTOR * usual.seldom_more * TOKENS_COUNTED_AS:
         return None
     return Finding(
         kind=FindingKind.TOKEN_BURN,
@@ -510,7 +516,7 @@ DETECTORS: Final[dict[FindingKind, Detector]] = {
     FindingKind.CONTEXT_EXHAUSTED: detect_context_exhausted,
     FindingKind.PROVIDER_FAILURE: detect_provider_failure,
     FindingKind.CIRCUIT_BREAKER_OPEN: detect_circuit_breaker_open,
-    FindingKind.RESOURCE_LIMIT: lambda v, settings, now: detect_resource_limit(v.resources, settings),
+    FindingKind.RESOURCE_LIMIT: lambda v, settings, now: detect_resource_limit(v.resources),
     FindingKind.SPENDING: detect_spending,
     FindingKind.DOOM_LOOP: detect_doom_loop,
     FindingKind.ERROR_STREAK: detect_error_streak,

@@ -19,6 +19,8 @@ _SHORTEST: Final = 1.0
 """Seconds: what never takes longer needs no clock of its own."""
 _BOUNDS: Final = tuple(2 ** (step / 2) for step in range(33))
 """Durations are counted up to these bounds, in seconds: half an octave each, from one second to 18 hours."""
+SAMPLES: Final = 30
+"""The fewest of which the largest may be left out and the next still be called rare."""
 _MOST: Final = 255
 _USUAL: Final = 0.5
 _SELDOM_LONGER: Final = 0.99
@@ -68,10 +70,10 @@ class LearnedClocks:
                 counts[other] = (count + 1) // 2  # what is rare stays known
         counts[index] += 1
 
-    def usual(self, what: str, calls: int) -> Usual | None:
-        """Return what is usual of something; None if it was noted fewer times than ``calls``."""
+    def usual(self, what: str) -> Usual | None:
+        """Return what is usual of something; None if it was noted too rarely."""
         counts = self._counts.get(what)
-        if counts is None or (timed := sum(counts)) < calls:
+        if counts is None or (timed := sum(counts)) < SAMPLES:
             return None
         return Usual(
             _quantile(counts, _USUAL * timed), _quantile(counts, _SELDOM_LONGER * (timed - 1)), timed
@@ -79,7 +81,7 @@ class LearnedClocks:
 
     def limit(self, what: str, configured: float, settings: LearnedClockSettings) -> Learned | None:
         """Return the limit for something, within the bounds of the settings; None if too little is known."""
-        known = self.usual(what, settings.calls)
+        known = self.usual(what)
         if known is None:
             return None
         learned = _MARGIN * known.seldom_more

@@ -12,6 +12,8 @@ from queenright.instrumentation.identity import clean_name
 
 MOST_RESOURCES: Final = 8
 _NAME_LIMIT: Final = 64
+_NEARLY_USED: Final = 0.9
+"""Workers that manage their memory or quota well stay below; shown only."""
 
 
 class Resource(NamedTuple):
@@ -48,7 +50,7 @@ class CutAnswers(NamedTuple):
 NOT_CUT: Final = CutAnswers(0, 0, 0, 0.0)
 
 
-def after_report(resources: Resources, data: Mapping[str, Any], at: float, warning: float) -> Resources:
+def after_report(resources: Resources, data: Mapping[str, Any], at: float) -> Resources:
     """Return the resources after a report about one of them; at most ``MOST_RESOURCES`` are noted."""
     told, used, limit = data.get("resource"), _amount(data.get("used")), _amount(data.get("limit"))
     if not isinstance(told, str) or used is None or not limit:
@@ -57,7 +59,7 @@ def after_report(resources: Resources, data: Mapping[str, Any], at: float, warni
     known = next((each for each in resources if each.name == name), None)
     new = Resource(name, used, limit, at)
     if known is not None:
-        if _level(known, warning) is _level(new, warning):
+        if _level(known) is _level(new):
             new = new._replace(since=known.since)
         return tuple(new if each is known else each for each in resources)
     return (*resources, new) if name and len(resources) < MOST_RESOURCES else resources
@@ -73,18 +75,17 @@ def after_answer(cut: CutAnswers, data: Mapping[str, Any], at: float, long: int)
     return CutAnswers(1, received, received, at)
 
 
-def detect_resource_limit(resources: Resources, settings: HealthSettings) -> Finding | None:
+def detect_resource_limit(resources: Resources) -> Finding | None:
     """Find a worker that has used up what it has of a resource, or nearly so."""
-    warning = settings.health_check.resource_warning
-    full = [each for each in resources if _level(each, warning) is not None]
+    full = [each for each in resources if _level(each) is not None]
     if not full:
         return None
-    severity = max((level for each in full if (level := _level(each, warning))), key=lambda one: one.rank)
+    severity = max((level for each in full if (level := _level(each))), key=lambda one: one.rank)
     return Finding(
         kind=FindingKind.RESOURCE_LIMIT,
         severity=severity,
         evidence=", ".join(str(each) for each in sorted(full, key=lambda each: -each.share)[:3]),
-        since=min(each.since for each in full if _level(each, warning) is severity),
+        since=min(each.since for each in full if _level(each) is severity),
         ticket=severity is Severity.HIGH,
     )
 
@@ -106,10 +107,10 @@ def detect_answers_cut(cut: CutAnswers, settings: HealthSettings) -> Finding | N
     )
 
 
-def _level(resource: Resource, warning: float) -> Severity | None:
+def _level(resource: Resource) -> Severity | None:
     if resource.share >= 1:
         return Severity.HIGH
-    return Severity.LOW if resource.share >= warning else None
+    return Severity.LOW if resource.share >= _NEARLY_USED else None
 
 
 def _amount(value: object) -> float | None:

@@ -29,7 +29,7 @@ from queenright.health.deadlines import (
 from queenright.health.detectors import detect, detect_shadow, suspicious
 from queenright.health.findings import Finding, FindingKind, HealthState, WorkerKey, worst
 from queenright.health.learned_clocks import LearnedClocks
-from queenright.health.settings import HealthSettings
+from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
 from queenright.health.spending import Today
 from queenright.health.state import health_state, may_follow
 from queenright.health.vital_events import TERMINATED, is_settled_by_person, work_began
@@ -222,7 +222,6 @@ class HealthMonitor:
         How far back a worker's memory reaches stays as it was when it came.
         """
         self.settings = settings
-        self._tolerance = settings.clock_tolerance_seconds
         self._shortest = shortest_limit(settings)
         self._has_shadows = settings.has_shadows
         self._no_tokens = settings.health_check.no_tokens_seconds
@@ -248,7 +247,7 @@ class HealthMonitor:
         if (kind not in WORKER_EVENTS and kind not in ABOUT_WORKERS) or not event.agent_id:
             return []
         at = event.time
-        if at > now or at < now - self._tolerance:
+        if at > now or at < now - CLOCK_TOLERANCE_SECONDS:
             at = now
         if now > self._now:
             self._now = now
@@ -332,7 +331,7 @@ class HealthMonitor:
         if not event.agent_id:
             return
         at = event.time
-        if at > now or at < now - self._tolerance:
+        if at > now or at < now - CLOCK_TOLERANCE_SECONDS:
             at = now
         self._now = max(self._now, now)
         self._forget_ended(now)
@@ -370,7 +369,7 @@ class HealthMonitor:
         if v.ended_at is None or v.has_new_start or event.incarnation_id not in ("", v.incarnation_id):
             return False
         began = work_began(event)
-        return began is not None and min(began, now) > v.ended_at + self._tolerance
+        return began is not None and min(began, now) > v.ended_at + CLOCK_TOLERANCE_SECONDS
 
     def advance(self, now: float, limit: int = sys.maxsize) -> list[AgentEvent]:
         """

@@ -1,9 +1,15 @@
-"""How fast an error budget is spent: what alerts and dashboards share about objectives."""
+"""Thresholds that alerts and dashboards share, and how fast an error budget is spent."""
 
 from __future__ import annotations
 
 from typing import Final
 
+JUDGE_UNKNOWN_SHARE: Final = 0.5
+"""The share of checks without a verdict above which the judge fails: a working model is far below."""
+BUDGET_LOW_SHARE: Final = 0.8
+"""The share of the judging budget at which an alert says so, while there is time to raise it."""
+OUTBOX_STUCK_SECONDS: Final = 120.0
+"""The age of an undelivered notification that pages; a restart of Alertmanager takes less."""
 FASTEST_BURN: Final = 14.4
 """So many times too fast is 2 % of a month's budget in an hour; the fastest that is told."""
 

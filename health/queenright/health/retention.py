@@ -55,6 +55,10 @@ if TYPE_CHECKING:
 Sleep = Callable[[float], Awaitable[None]]
 
 _DAY: Final = 86_400.0
+INTERVAL_SECONDS: Final = 3600.0
+"""What is kept is counted in days, so that an hour more or less does not matter."""
+_BATCH_ROWS: Final = 500
+"""Rows in one transaction: any other writer waits for one batch at most."""
 _PAUSE: Final = 0.1
 """
 Seconds between two batches, in which others write. 500 rows took 50 ms on a busy machine (SQLite, 2.1
@@ -84,19 +88,22 @@ class Pruned:
     """Why rows that are old enough stay: their chain is broken."""
 
 
-def prune(conn: Connection, now: float, settings: health_settings.Retention) -> Pruned:
+def prune(
+    conn: Connection, now: float, settings: health_settings.Retention, room: int = _BATCH_ROWS
+) -> Pruned:
     """
-    Let go of at most ``settings.batch_rows`` rows that are too old.
+    Delete at most ``room`` rows that are too old.
 
     Args:
         conn: A connection in a transaction that may write.
         now: Seconds since the epoch.
-        settings: How long what is kept, and the size of a batch.
+        settings: How long what is kept.
+        room: The size of a batch.
 
     Raises:
         sqlalchemy.exc.DBAPIError: The database refused; the caller rolls back.
     """
-    old, room = now - settings.days * _DAY, settings.batch_rows
+    old = now - settings.days * _DAY
     rows, archived, faults = 0, 0, []
     log = _prune_log(conn, old, now, room)
     rows, archived, faults = rows + log.rows, log.archived, [log.refused]
@@ -134,13 +141,13 @@ class Retention:
         self._settings = settings
 
     async def run(self, sleep: Sleep = asyncio.sleep) -> None:
-        """Prune now and every ``interval_seconds``; what fails is said, and tried again then."""
+        """Prune now and every hour; what fails is said, and tried again then."""
         while True:
             try:
                 await self.prune(sleep)
             except Exception:
                 logger.exception("Old events and records could not be let go of; it is tried again")
-            await sleep(self._settings.interval_seconds)
+            await sleep(INTERVAL_SECONDS)
 
     async def prune(self, sleep: Sleep = asyncio.sleep) -> Pruned:
         """

@@ -46,6 +46,7 @@ from queenright.health.recovery.service import (
     TaskNotFoundError,
 )
 from queenright.health.recovery.table import newest
+from queenright.health.settings import CLOCK_TOLERANCE_SECONDS
 from queenright.health.store import Store
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock
@@ -390,9 +391,7 @@ class HealthMonitoringService:
             return {v.session_id: v.incarnation_id}  # it says itself which life it is of
         same_task = beat.task_id in ("", v.task_id or v.session_id)
         at = now if beat.timestamp is None else min(now, beat.timestamp)
-        if at <= v.ended_at or (
-            same_task and at < v.ended_at + self._monitor.settings.clock_tolerance_seconds
-        ):
+        if at <= v.ended_at or (same_task and at < v.ended_at + CLOCK_TOLERANCE_SECONDS):
             return {v.session_id: v.incarnation_id}  # it was on its way when the end was told
         names = itertools.chain([own], (f"{own}-{number}" for number in itertools.count(2)))
         return {next(name for name in names if self._monitor.get(beat.agent_id, name) is None): ""}

@@ -36,6 +36,9 @@ ErrorBudget = Annotated[float, Field(gt=0, le=0.5)]
 INTERVENTION_SECONDS: Final = (5, 10, 30, 60, 120, 300, 600, 1200, 1800, 2700, 3600, 7200)
 """The bounds by which times to intervention are counted, in seconds."""
 
+CLOCK_TOLERANCE_SECONDS: Final = 60.0
+"""An event whose author's clock is further off is timed by its arrival; NTP keeps clocks far closer."""
+
 _BREAKER_KINDS: Final = tuple(kind.value for kind in BreakerKind)
 
 
@@ -119,43 +122,21 @@ class HealthCheck(_Block):
     """The safety net below the deadlines, and the age of checkpoints."""
 
     interval_seconds: Seconds = 60
-    checkpoint_degraded_seconds: Seconds = 600
     checkpoint_stale_threshold_seconds: Seconds = 1800
     no_tool_call_seconds: Seconds = 900
     consecutive_failures: Count = 3
     """More failures in a row than this make a worker failing."""
     error_rate: Share = 0.25
     """A larger share of failed calls and steps than this is degraded."""
-    error_rate_clear: Share = 0.20
-    """It is over when the share is below this: a border value does not flap."""
-    error_window: Annotated[int, Field(ge=4, le=64)] = 20
-    """So many calls and steps back the share is taken."""
-    error_minimum: Count = 8
-    """Of fewer, a share says nothing."""
     no_tokens_seconds: Seconds = 900
     """Active, and no token was used: for workers that report tokens."""
-    output_unchanged_seconds: Seconds = 1800
-    output_unchanged_reports: Count = 3
-    """So many reports of the same output in a row, for so long, are no progress."""
-    resource_warning: Share = 0.9
-    """From this share of its limit on, a resource that a worker reports is shown as nearly used up."""
     polling_seconds: Seconds = 1800
     """So long may a worker wait for something that answers alike each time it is asked."""
-    mcp_server_seconds: Seconds = 60
-    """A worker that goes on for so long after it lost an MCP server does without it."""
 
-    @model_validator(mode="after")
-    def _borders(self) -> HealthCheck:
-        if self.error_rate_clear > self.error_rate:
-            raise ValueError(
-                f"error_rate_clear {self.error_rate_clear} must not be above error_rate {self.error_rate}"
-            )
-        if self.checkpoint_degraded_seconds > self.checkpoint_stale_threshold_seconds:
-            raise ValueError(
-                f"checkpoint_degraded_seconds {self.checkpoint_degraded_seconds:g} must not be above "
-                f"checkpoint_stale_threshold_seconds {self.checkpoint_stale_threshold_seconds:g}"
-            )
-        return self
+    @property
+    def checkpoint_degraded_seconds(self) -> float:
+        """The age from which a checkpoint is shown as old, before it is stale."""
+        return self.checkpoint_stale_threshold_seconds / 3
 
 
 class Stall(_Block):
@@ -172,8 +153,6 @@ class LearnedClockSettings(_Block):
 
     mode: DetectorMode = "shadow"
     """On: learned limits hold. Shadow: what they would find is shown and counted. Off: nothing is learned."""
-    calls: Count = 30
-    """So many must have been timed before anything is learned of them."""
     shortest: Annotated[float, Field(gt=0, le=1)] = 0.5
     """No learned limit is a smaller part of the configured one than this."""
     longest: Annotated[float, Field(ge=1, le=100)] = 3
@@ -224,10 +203,6 @@ class Loops(_Block):
     """Turns of the model in a row without a tool call and without a message from the user."""
     grinding_calls: Count = 60
     """Tool calls since anything was changed, accepted or saved, or the user spoke."""
-    burn_factor: Annotated[float, Field(gt=1)] = 3
-    """Tokens since then, against what 99 of 100 changes of the agent took."""
-    burn_minimum: Count = 200_000
-    """A multiple of little is little."""
     told_calls: Count = 7
     """From so many results on, their share that told nothing new means something."""
     told_known_share: Annotated[float, Field(gt=0.5, le=1)] = 0.55
@@ -248,8 +223,6 @@ class Judge(_Block):
 
     interval_seconds: Seconds = 120
     start_grace_seconds: Annotated[float, Field(ge=0)] = 120
-    bypass_seconds: Seconds = 60
-    """What is high or critical and waits so long for the judge's model is ticketed by the rules."""
     triage_timeout_seconds: Seconds = 120
 
 
@@ -287,8 +260,6 @@ class Nudge(_Block):
     enabled: bool = True
     max_attempts: Annotated[int, Field(ge=0, le=100)] = 3
     interval_seconds: Seconds = 600
-    ttl_seconds: Seconds = 600
-    """A nudge that was not fetched by then is thrown away: it would speak of what is over."""
 
 
 class Escalation(_Block):
@@ -301,8 +272,6 @@ class Escalation(_Block):
     """Is sent each escalation as JSON; it answers at once, or later over the API."""
     webhook_secret_file: Path | None = None
     """What escalations are signed with is in this file, which nobody else may read; None: not signed."""
-    more_time_seconds: Seconds = 900
-    """What "more time" is, where the answer names none."""
 
     @model_validator(mode="after")
     def _url(self) -> Escalation:
@@ -329,9 +298,6 @@ class Storm(_Block):
 
     workers: Annotated[int, Field(ge=2, le=100_000)] = 5
     """So many within the window are a storm: their alerts are one group."""
-    window_seconds: Seconds = 30
-    quiet_seconds: Seconds = 120
-    """The storm is over when nobody got worse for so long."""
     max_actions: Count = 10
     """So many interventions within a minute, at most, storm or not."""
 
@@ -399,10 +365,6 @@ class Recovery(_Block):
     max_attempts_per_hour: Count = 5
     """Of one agent, whatever its tasks: one agent's recoveries do not use up another's."""
     backoff_seconds: Annotated[tuple[Seconds, ...], Field(min_length=1)] = (60, 120, 240)
-    jitter: Annotated[float, Field(ge=0, le=1)] = 0.2
-    """Each backoff is longer by up to this share, so that many do not come back at once."""
-    watch_seconds: Seconds = 900
-    """So long a recovered worker is watched closely: if it fails again, the recovery has failed."""
     automatic: bool = True
     """False: only an operator or the orchestrator recovers anything."""
     webhook_url: Annotated[WebAddress | None, Field(repr=False)] = None
@@ -443,9 +405,6 @@ class Retention(_Block):
     """Events, tickets that are closed, interventions, recoveries."""
     audit_days: Annotated[float, Field(gt=0, le=36_500)] = 365
     """Of these events, the audit trail: changes of state, decisions, interventions."""
-    batch_rows: Annotated[int, Field(ge=1, le=10_000)] = 500
-    """Rows let go of in one transaction: whoever wants to write meanwhile waits for one of these at most."""
-    interval_seconds: Seconds = 3600
 
     @model_validator(mode="after")
     def _order(self) -> Retention:
@@ -535,8 +494,6 @@ class BadStepsObjective(_Block):
 
     error_budget: ErrorBudget = 0.25
     """Recorded runs that reached their goal had errors in 2 to 38 % of their turns, most in 10 to 20."""
-    minimum: Count = 100
-    """Of fewer steps in the longer window, a share says nothing."""
 
 
 class SlowInterventionsObjective(_Block):
@@ -545,8 +502,6 @@ class SlowInterventionsObjective(_Block):
     seconds: float = 300
     """From the beginning of a trouble to the first thing done about it; one of INTERVENTION_SECONDS."""
     error_budget: ErrorBudget = 0.05
-    minimum: Count = 20
-    """Of fewer troubles in the longer window, a share says nothing."""
 
     @model_validator(mode="after")
     def _bucket(self) -> SlowInterventionsObjective:
@@ -561,17 +516,10 @@ class Rules(_Block):
 
     degraded_share: Share = 0.5
     """So large a share of the agents in trouble is one page about the fleet."""
-    degraded_minimum_agents: Count = 5
-    """Fewer agents speak for themselves."""
     bad_steps: BadStepsObjective = BadStepsObjective()
     slow_interventions: SlowInterventionsObjective = SlowInterventionsObjective()
     tool_error_share: Share = 0.5
     waiting_for_user_seconds: Seconds = 1800
-    outbox_stuck_seconds: Seconds = 120
-    judge_unknown_share: Share = 0.5
-    judge_minimum_checks: Count = 4
-    budget_low_share: Share = 0.8
-    """So large a share of what judging may cost is nearly all of it."""
 
 
 class HealthSettings(_Block):
@@ -595,8 +543,6 @@ class HealthSettings(_Block):
     retention: Retention = Retention()
     alerting: Channels = Channels()
     rules: Rules = Rules()
-    clock_tolerance_seconds: Seconds = 60
-    """An event whose author's clock is further off than this is timed by its arrival."""
 
     @cached_property
     def in_shadow(self) -> frozenset[FindingKind]:

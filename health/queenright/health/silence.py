@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from queenright.health.deadlines import (
+    OUTPUT_UNCHANGED_SECONDS,
     StallClock,
     checkpoint_due,
     checkpoint_from,
@@ -197,7 +198,7 @@ def detect_no_tokens(v: VitalSigns, settings: HealthSettings, now: float) -> Fin
 def detect_output_unchanged(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """Find a worker that reports the same output again and again."""
     since = unchanged_from(v, settings)
-    if v.output is None or since is None or now < since + settings.health_check.output_unchanged_seconds:
+    if v.output is None or since is None or now < since + OUTPUT_UNCHANGED_SECONDS:
         return None
     return Finding(
         kind=FindingKind.OUTPUT_UNCHANGED,

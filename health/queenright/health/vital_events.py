@@ -206,7 +206,7 @@ def _on_output(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: fl
 def _on_resource(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Take in how much of a resource is used: no work, so that nothing else follows from it."""
     if v.ended_at is None:
-        v.resources = after_report(v.resources, data, at, v.settings.health_check.resource_warning)
+        v.resources = after_report(v.resources, data, at)
 
 
 def _on_own_breaker(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:

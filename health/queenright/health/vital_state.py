@@ -27,6 +27,13 @@ from queenright.health.vital_facts import (
 from queenright.instrumentation.names import Phase, Verdict, WaitingReason
 from queenright.runtime.events import AgentEvent
 
+ERROR_WINDOW: Final = 20
+"""Calls and steps of which the share that failed is taken: one failure more or less is 5 %."""
+_ERROR_MINIMUM: Final = 8
+"""Of fewer calls and steps, one failure more or less would pass any limit."""
+_ERROR_RATE_CLEARS: Final = 0.8
+"""The finding clears below this part of its limit, so that a share at the limit does not flap."""
+_ALL_WELL: Final = 1 << ERROR_WINDOW
 _SEEN: Final = 48
 """Results and texts that are remembered to tell the new from the known."""
 
@@ -106,7 +113,6 @@ class VitalState:
     """
 
     __slots__ = (
-        "_all_well",
         "_answered",
         "_failed_life",
         "_has_waited",
@@ -236,7 +242,6 @@ class VitalState:
         self._loops = loops
         self.settings = settings or _DEFAULTS
         self._outcomes = _NO_OUTCOMES
-        self._all_well = 1 << self.settings.health_check.error_window
         self._failed_life = 0
         self._previous_incarnation = ""
         self.only_heartbeats = True
@@ -798,19 +803,19 @@ class VitalState:
 
     def note_outcome(self, failed: bool, at: float) -> None:
         """Count one call or step into the share that failed, and see which side of its border that is on."""
-        if not failed and self._outcomes == self._all_well:
+        if not failed and self._outcomes == _ALL_WELL:
             return  # nothing has failed, and still nothing
-        check = self.settings.health_check
+        limit = self.settings.health_check.error_rate
         known = (self._outcomes << 1) | failed
-        if known.bit_length() > check.error_window + 1:
+        if known.bit_length() > ERROR_WINDOW + 1:
             # The leading bit tells how many there are; the oldest falls out behind it.
-            known = (known & ((1 << check.error_window) - 1)) | (1 << check.error_window)
+            known = (known & (_ALL_WELL - 1)) | _ALL_WELL
         self._outcomes = known
         if known.bit_count() == 1:
             self.error_rate_high = False
         elif self.error_rate_high:
-            self.error_rate_high = self.error_share >= check.error_rate_clear
-        elif self.outcomes >= check.error_minimum and self.error_share > check.error_rate:
+            self.error_rate_high = self.error_share >= _ERROR_RATE_CLEARS * limit
+        elif self.outcomes >= _ERROR_MINIMUM and self.error_share > limit:
             self.error_rate_high = True
             self.error_rate_since = at
 

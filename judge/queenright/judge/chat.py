@@ -34,7 +34,7 @@ from queenright.judge.chat_log import (
     session_of,
 )
 from queenright.judge.chat_tools import ChatTools, Talk
-from queenright.judge.desk import Desk
+from queenright.judge.desk import MAX_TURNS, Desk
 from queenright.judge.metrics import FallbackReason
 from queenright.judge.models import AssignedModel
 from queenright.judge.prompting import load_prompt
@@ -137,7 +137,7 @@ class OperatorChat:
             id=OPERATOR_CHAT,
             system_prompt=self._prompt.text,
             tools=tuple(tool.name for tool in self.tools()),
-            max_turns=self._model.settings.max_turns,
+            max_turns=MAX_TURNS,
             max_retries=1,
             model_attempts=1,
             max_messages=60,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry.trace import Tracer
 
@@ -21,6 +21,9 @@ from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.tooling.tools import Tool
+
+MAX_TURNS: Final = 8
+"""Model answers per check: enough to call every reading tool and then decide. The budget limits the cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +115,7 @@ def decision_node(
         tools=(*reads, *final),
         final_tools=final,
         output_keys=(output_key,),
-        max_turns=model.settings.max_turns,
+        max_turns=MAX_TURNS,
         max_retries=0,
         model_attempts=1,
         max_messages=60,

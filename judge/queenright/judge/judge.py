@@ -46,6 +46,9 @@ JUDGE_NODE: Final = "judge"
 
 _EVALUATION: Final = "worker_health"
 
+BYPASS_SECONDS: Final = 60.0
+"""A high or critical finding that waits longer for a slow model is ticketed by the rules."""
+
 _CHECKS_PER_BYPASS: Final = 4
 """How often within the bypass time the judge checks which workers wait for a slow model."""
 
@@ -263,20 +266,19 @@ class HealthJudge:
 
     async def _bypass(self) -> None:
         """Write the rules' ticket where they bind and the model has not judged a worker in time."""
-        limit = self._settings.judge.bypass_seconds
         while True:
-            await self._desk.sleep(limit / _CHECKS_PER_BYPASS)
+            await self._desk.sleep(BYPASS_SECONDS / _CHECKS_PER_BYPASS)
             now = self._clock()
             for key in self._woken:
                 self._waiting.setdefault(key, now)
-            late = [key for key, since in self._waiting.items() if now - since >= limit]
+            late = [key for key, since in self._waiting.items() if now - since >= BYPASS_SECONDS]
             for key in late:
                 self._waiting[key] = now
                 health = self._monitor.get(*key)
                 if health is None or not self.wants(health):
                     continue
                 try:
-                    await self._hold_floor(health, f"did not judge it within {limit:g} s")
+                    await self._hold_floor(health, f"did not judge it within {BYPASS_SECONDS:g} s")
                 except Exception:
                     _log.exception("cannot write a ticket about %s, retrying", key[0])
 

@@ -29,6 +29,10 @@ STOOD_IN: Final = "rules_in_place"
 
 _DECIDING: Final = frozenset({EMIT, NOTIFY, DISMISS, DECIDE, SET_OUTPUT})
 
+FAILURES_UNTIL_RULES: Final = 3
+"""Providers fail once or twice in normal operation; a third failure in a row is an outage."""
+RULES_SECONDS: Final = 300.0
+"""Long enough to spare a provider that is down, short enough to notice soon that it is back."""
 _NEARLY: Final = 0.99
 """Whoever asks may have the same limit, and be the first to see it reached."""
 
@@ -79,7 +83,7 @@ class Metered:
         self._stand_in = stand_in
         self._monotonic = monotonic
         self._sleep = sleep
-        self._patience = ModelBackoff(settings.rules_after_failures, settings.rules_for_seconds, monotonic)
+        self._patience = ModelBackoff(FAILURES_UNTIL_RULES, RULES_SECONDS, monotonic)
         self._said = _OnceAWindow(monotonic)
 
     @property

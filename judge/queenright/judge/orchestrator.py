@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from queenright.health.interventions.record import OPTIONS, Decision, Escalation
+from queenright.health.interventions.record import MORE_TIME_SECONDS, OPTIONS, Decision, Escalation
 from queenright.health.interventions.target import ActionKind, Target
 from queenright.instrumentation import names
 from queenright.instrumentation.errors import QueenrightError
@@ -104,7 +104,6 @@ class Orchestrator:
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._current: Escalation | None = None
         self._outcome = _UNDECIDED
-        self._usual_seconds = desk.settings.intervention.escalation.more_time_seconds
         self._extra_time: OrderedDict[Target, _ExtraTime] = OrderedDict()
 
     def node(self) -> NodeSpec:
@@ -267,7 +266,7 @@ class Orchestrator:
             raise ToolError(str(error)) from error
         summary = self._case.summary()
         if held.decision == "more_time":
-            self._count(escalation, summary, self._usual_seconds if seconds is None else seconds)
+            self._count(escalation, summary, MORE_TIME_SECONDS if seconds is None else seconds)
         self._outcome = held.decision
         self._forget(key)
 
@@ -285,7 +284,7 @@ class Orchestrator:
             "minutes_left": round(max(escalation.deadline - self._clock(), 0.0) / 60, 1),
             "more_time_given": given.times,
             "more_minutes_given": round(given.minutes, 1),
-            "usual_minutes": round(self._usual_seconds / 60, 1),
+            "usual_minutes": round(MORE_TIME_SECONDS / 60, 1),
             "context": escalation.context,
         }
 

@@ -33,18 +33,8 @@ class ModelSettings(BaseModel):
     """``queenright/rules``, or any model string that litellm knows (extra ``llm``)."""
     timeout_seconds: float = Field(default=60, gt=0, le=3600)
     """For one answer. One that takes longer is no answer; the rules' answer stands."""
-    max_turns: int = Field(default=8, ge=3, le=100)
-    """Answers that one check may take."""
     prompt: Path | None = None
     """A file in place of the built-in system prompt."""
-    rules_after_failures: int = Field(default=3, ge=1, le=100)
-    """
-    The last of so many failures in a row, and what follows, is answered by the rules...
-
-    Or of twice as many within an hour, if they are half of the calls.
-    """
-    rules_for_seconds: float = Field(default=300, gt=0, le=86_400)
-    """... for so long. Then the model is tried once: if it fails, the rules answer as long again."""
 
 
 class BudgetSettings(BaseModel):

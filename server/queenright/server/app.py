@@ -39,7 +39,7 @@ from queenright.server.routes import (
 )
 from queenright.server.routes import service as service_routes
 from queenright.server.routes.errors import add_exception_handlers
-from queenright.server.routes.events import Shares
+from queenright.server.routes.events import MAX_STREAMS, Shares
 from queenright.server.routes.openapi import describe
 from queenright.server.service import Service
 
@@ -84,7 +84,7 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     settings = service.settings
     access = access or Access(settings, clock=service.clock)
     app.state.service = service
-    app.state.stream_shares = Shares(settings.http.limits.streams)
+    app.state.stream_shares = Shares(MAX_STREAMS)
     # The last one that is added is the outermost.
     app.add_middleware(ETagMiddleware)
     app.add_middleware(Idempotency, store=service.store, clock=service.clock)

@@ -68,24 +68,11 @@ class _Block(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class LimitSettings(_Block):
-    """How much one caller may ask of the API, so that the others are answered too."""
-
-    requests_per_second: Annotated[float, Field(gt=0, le=1e6)] = 2000.0
-    burst: Annotated[int, Field(ge=1, le=10_000_000)] = 4000
-    """Requests that may come at once after a pause."""
-    failed_logins_per_minute: Annotated[float, Field(gt=0, le=1e6)] = 20.0
-    """Wrong tokens from one address."""
-    streams: Annotated[int, Field(ge=1, le=100_000)] = 1000
-    """Event streams at once, of all callers."""
-
-
 class HttpSettings(_Block):
     """Where the API and the status page listen, and how much is answered."""
 
     host: str = "127.0.0.1"
     port: Port = 8420
-    limits: LimitSettings = LimitSettings()
 
 
 class AuthSettings(_Block):
@@ -115,7 +102,6 @@ class OtlpSettings(_Block):
     port: Port = 4318
     forward: Annotated[str | None, Field(repr=False)] = None
     """An OTLP/HTTP base URL; everything received is passed on to it unchanged."""
-    max_body_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = 16 << 20
 
     @field_validator("forward")
     @classmethod

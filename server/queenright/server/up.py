@@ -186,7 +186,6 @@ async def serving(
             note_alive=service.note_alive,
             registry=service.registry,
             forwarder=forwarder,
-            max_body=otlp.max_body_bytes,
         )
         hooks = HookReceiver(
             service.ingest,

@@ -71,14 +71,12 @@ def test_a_pause_is_whole_seconds(seconds: float, said: str) -> None:
     assert retry_after(seconds) == said
 
 
-def access(tmp_path: Path, clock: Clock, **limits: float) -> Access:
-    settings = load_settings(storage=tmp_path, http={"limits": limits}, auth={"required": True})
-    return Access(settings, monotonic=clock)
-
-
-def test_wrong_tokens_from_one_address_are_put_off_and_others_are_not(tmp_path: Path) -> None:
+def test_wrong_tokens_from_one_address_are_put_off_and_others_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queenright.server.access.access.FAILED_LOGINS_PER_MINUTE", 3)
     clock = Clock()
-    door = access(tmp_path, clock, failed_logins_per_minute=3)
+    door = Access(load_settings(storage=tmp_path, auth={"required": True}), monotonic=clock)
 
     def wrong(address: str) -> int:
         found = door.identify(address, token_text="wrong", session=None, is_token_required=True)
@@ -91,9 +89,11 @@ def test_wrong_tokens_from_one_address_are_put_off_and_others_are_not(tmp_path: 
     assert [wrong("192.0.2.7") for _ in range(2)] == [401, 429]
 
 
-async def test_rate_limited_caller_gets_retry_after(tmp_path: Path) -> None:
+async def test_rate_limited_caller_gets_retry_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queenright.server.access.access.REQUESTS_PER_SECOND", 2)
+    monkeypatch.setattr("queenright.server.access.access.REQUEST_BURST", 2)
     clock = Clock()
-    settings = load_settings(storage=tmp_path, http={"limits": {"requests_per_second": 2, "burst": 2}})
+    settings = load_settings(storage=tmp_path)
 
     async def app(scope: object, receive: object, send: object) -> None:
         await httpx_answer(send)
@@ -106,7 +106,7 @@ async def test_rate_limited_caller_gets_retry_after(tmp_path: Path) -> None:
 
     assert [one.status_code for one in found] == [200, 200, 429]
     assert found[2].headers["retry-after"] == "1"
-    assert "http.limits.requests_per_second" in found[2].json()["title"]
+    assert "more than 2 requests per second" in found[2].json()["title"]
     assert again.status_code == 200
 
 

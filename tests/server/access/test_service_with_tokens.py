@@ -35,7 +35,7 @@ PAGE = {"Accept": "text/html"}
 def guarded(storage: Path, **auth: Any) -> Settings:
     return load_settings(
         defaults=DEMO_DEFAULTS | {"storage": storage},
-        http={"port": 0, "limits": {"failed_logins_per_minute": 100_000}},
+        http={"port": 0},
         otlp={"port": 0},
         auth={"required": True} | auth,
     )
@@ -93,11 +93,13 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             await stop.wait()
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
-    thread.start()
-    assert started.wait(60)
-    yield found
-    found.loop.call_soon_threadsafe(stop.set)
-    thread.join(30)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("queenright.server.access.access.FAILED_LOGINS_PER_MINUTE", 100_000)
+        thread.start()
+        assert started.wait(60)
+        yield found
+        found.loop.call_soon_threadsafe(stop.set)
+        thread.join(30)
 
 
 # -- who is let in --------------------------------------------------------------------------------

@@ -153,11 +153,12 @@ def _heartbeat(settings: HealthSettings) -> Alert:
 def _checkpoints(settings: HealthSettings) -> Iterator[Alert]:
     old = settings.health_check.checkpoint_degraded_seconds
     stale = settings.health_check.checkpoint_stale_threshold_seconds
+    setting = "`health_monitoring.health_check.checkpoint_stale_threshold_seconds`"
     bands: tuple[tuple[Severity, str, str, str], ...] = (
-        ("warning", f">= {old:g} < {stale:g}", f"≥ {old:g} s", "checkpoint_degraded_seconds"),
-        ("critical", f">= {stale:g}", f"≥ {stale:g} s", "checkpoint_stale_threshold_seconds"),
+        ("warning", f">= {old:g} < {stale:g}", f"≥ {old:g} s", f"a third of {setting}"),
+        ("critical", f">= {stale:g}", f"≥ {stale:g} s", setting),
     )
-    for severity, limit, condition, setting in bands:
+    for severity, limit, condition, source in bands:
         yield Alert(
             name="QueenrightCheckpointStale",
             why="Only for workers that save checkpoints; others have no series, or 0.",
@@ -168,7 +169,7 @@ def _checkpoints(settings: HealthSettings) -> Iterator[Alert]:
             summary=f"{_AGENT} has not saved a checkpoint for too long.",
             description=f"{_AGENT} saved its state {{{{ $value | humanizeDuration }}}} ago; if it stops now, "
             "later work is lost.",
-            threshold=f"{condition} since the last checkpoint (`health_monitoring.health_check.{setting}`)",
+            threshold=f"{condition} since the last checkpoint ({source})",
             reason="unsaved work is repeated after a crash, and a worker that stops saving is often stuck",
             dashboard=_DASHBOARD,
         )

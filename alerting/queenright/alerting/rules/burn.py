@@ -22,6 +22,9 @@ from queenright.instrumentation.names import SOURCE_MONITOR
 
 STEPS: Final = "agent_verdict:queenright_worker_steps:rate5m"
 _SHORTEST: Final = "5m"
+_MINIMUM_STEPS: Final = 100
+_MINIMUM_PROBLEMS: Final = 20
+# Of fewer in the longer window, one more or less would change the share by more than the objective.
 _SECONDS: Final = {"5m": 300, "30m": 1800, "1h": 3600, "2h": 7200, "6h": 21_600, "1d": 86_400, "3d": 259_200}
 
 
@@ -93,7 +96,7 @@ def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objectiv
             all_rate=f"sum({STEPS})",
             bad_rate=f'sum({STEPS}{{verdict=~"retry|escalate|error"}})',
             budget=steps.error_budget,
-            minimum=steps.minimum,
+            minimum=_MINIMUM_STEPS,
             unit="steps",
             setting="bad_steps",
             summary="Too many steps of the fleet are bad.",
@@ -108,7 +111,7 @@ def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objectiv
             all_rate=f"sum(rate({acted}[5m]))",
             bad_rate=f"sum(rate({acted}[5m])) - sum(rate({in_time}[5m]))",
             budget=slow.error_budget,
-            minimum=slow.minimum,
+            minimum=_MINIMUM_PROBLEMS,
             unit="problems",
             setting="slow_interventions",
             summary="Too many interventions start too late.",
@@ -168,7 +171,7 @@ def _alert(one: Objective, speed: Speed) -> Alert:
         description=f"{{{{ $value | humanizePercentage }}}} {one.description} in the last {speed.long}; the "
         f"objective {how_fast}.",
         threshold=f"> {share} over {speed.short} and {speed.long}: {threshold}, of at least {one.minimum} "
-        f"{one.unit} (`.minimum`)",
+        f"{one.unit}",
         reason=why,
         dashboard=one.dashboard,
     )

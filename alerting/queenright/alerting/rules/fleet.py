@@ -13,6 +13,8 @@ from queenright.instrumentation import names
 from queenright.instrumentation.names import SOURCE_MONITOR
 
 FILE: Final = "fleet.yml"
+_DEGRADED_MINIMUM: Final = 5
+"""Of fewer agents, two in trouble would be half the fleet."""
 
 
 def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tuple[Group, ...]:
@@ -27,7 +29,7 @@ def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tupl
 
 
 def _degraded(settings: HealthSettings, selectors: Selectors) -> Alert:
-    share, minimum = settings.rules.degraded_share, settings.rules.degraded_minimum_agents
+    share, minimum = settings.rules.degraded_share, _DEGRADED_MINIMUM
     unpaged = select(selectors, names.UNPAGED_AGENTS)
     return Alert(
         name="QueenrightFleetDegraded",
@@ -41,8 +43,8 @@ def _degraded(settings: HealthSettings, selectors: Selectors) -> Alert:
         summary=f"{'Most' if share >= 0.5 else 'Much'} of the fleet is unhealthy, and nobody was paged.",
         description="{{ $value | humanizePercentage }} of the agents are degraded, stuck or failing, and no "
         "ticket has paged anybody about them: look for a shared cause first.",
-        threshold=f"≥ {share:.0%} of at least {minimum} agents (`health_monitoring.rules.degraded_share`, "
-        "`.degraded_minimum_agents`) that no ticket has paged anybody about",
+        threshold=f"≥ {share:.0%} of at least {minimum} agents (`health_monitoring.rules.degraded_share`) "
+        "that no ticket has paged anybody about",
         reason="agents that fail at once share a cause: a provider, a tool, a network, a release",
         dashboard="queenright-fleet",
     )

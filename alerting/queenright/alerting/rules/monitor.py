@@ -7,11 +7,14 @@ from typing import Final
 
 from queenright.alerting.rules.promql import BY_WORKER, SHORTEST_WINDOW, duration, in_words, select
 from queenright.alerting.rules.rule import Alert, Group, Links, Selectors
-from queenright.health.settings import HealthSettings
+from queenright.health.objectives import BUDGET_LOW_SHARE, JUDGE_UNKNOWN_SHARE, OUTBOX_STUCK_SECONDS
+from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
 from queenright.instrumentation import names
 from queenright.instrumentation.names import SOURCE_MONITOR
 
 FILE: Final = "monitor.yml"
+_JUDGE_MINIMUM_CHECKS: Final = 4
+"""Of fewer checks, a single failure would be a large share."""
 _BY_SERVICE: Final = "by (job, instance)"
 """Per service instance, so that healthy instances do not hide a failing one."""
 
@@ -95,7 +98,7 @@ def _judge(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
     )
     unknown = select(selectors, names.JUDGE_CHECKS, 'outcome="unknown"')
     checks = select(selectors, names.JUDGE_CHECKS)
-    share, minimum = settings.rules.judge_unknown_share, settings.rules.judge_minimum_checks
+    share, minimum = JUDGE_UNKNOWN_SHARE, _JUDGE_MINIMUM_CHECKS
     yield Alert(
         name="QueenrightJudgeFailing",
         why="A failing model is a problem of the monitor and never a verdict about a worker.",
@@ -108,8 +111,7 @@ def _judge(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
         summary="The judge cannot reach a verdict.",
         description="{{ $value | humanizePercentage }} of the judge's checks in the last 10 minutes ended "
         "without a verdict; the rules decide instead.",
-        threshold=f"> {share:.0%} of at least {minimum} checks in 10 min "
-        "(`health_monitoring.rules.judge_unknown_share`, `.judge_minimum_checks`)",
+        threshold=f"> {share:.0%} of at least {minimum} checks in 10 min",
         reason="the model is down, too slow, or returns invalid answers",
         dashboard="queenright-judge",
     )
@@ -137,7 +139,7 @@ def _budget(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
         f"max by (window, unit) ({select(selectors, names.LLM_BUDGET_SPENT)} / "
         f"{select(selectors, names.LLM_BUDGET_LIMIT)})"
     )
-    low = settings.rules.budget_low_share
+    low = BUDGET_LOW_SHARE
     used = (
         "{{ $value | humanizePercentage }} of the {{ $labels.unit }} that judging may cost in any "
         "{{ $labels.window }} are spent"
@@ -151,7 +153,7 @@ def _budget(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
         source=SOURCE_MONITOR,
         summary="The budget for judging is nearly spent.",
         description=f"{used}; above 100% the rules decide.",
-        threshold=f"≥ {low:.0%} of `judging.budget` (`health_monitoring.rules.budget_low_share`)",
+        threshold=f"≥ {low:.0%} of `judging.budget`",
         reason="there is still time to raise the budget or find out what costs so much",
         dashboard="queenright-cost",
     )
@@ -174,7 +176,7 @@ def _budget(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
 def _deliveries(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
     pending = select(selectors, names.OUTBOX_PENDING)
     oldest = select(selectors, names.OUTBOX_OLDEST)
-    stuck = settings.rules.outbox_stuck_seconds
+    stuck = OUTBOX_STUCK_SECONDS
     yield Alert(
         name="QueenrightOutboxStuck",
         why="The timestamp is 0 while nothing is pending.",
@@ -187,8 +189,7 @@ def _deliveries(settings: HealthSettings, selectors: Selectors) -> Iterator[Aler
         summary="Notifications do not reach Alertmanager.",
         description='{{ $value | printf "%.0f" }} notifications have not been accepted by every Alertmanager '
         f"for more than {in_words(stuck)}.",
-        threshold=f"≥ {stuck:g} s since the oldest was written "
-        "(`health_monitoring.rules.outbox_stuck_seconds`)",
+        threshold=f"≥ {stuck:g} s since the oldest was written",
         reason="people are not notified; nothing is lost, and delivery resumes when Alertmanager answers",
         dashboard="queenright-monitor",
     )
@@ -270,7 +271,7 @@ def _losses(selectors: Selectors) -> Iterator[Alert]:
 
 
 def _clocks(settings: HealthSettings, selectors: Selectors) -> Alert:
-    ahead = settings.clock_tolerance_seconds
+    ahead = CLOCK_TOLERANCE_SECONDS
     activity = select(selectors, names.WORKER_LAST_ACTIVITY)
     check = select(selectors, names.JUDGE_LAST_CHECK)
     return Alert(
@@ -285,7 +286,7 @@ def _clocks(settings: HealthSettings, selectors: Selectors) -> Alert:
         summary="A clock is ahead of the clock of Prometheus.",
         description="The clock of {{ $labels.instance }} is {{ $value | humanizeDuration }} ahead, so ages "
         "computed from its timestamps are too small and stalls are detected late.",
-        threshold=f"> {ahead:g} s (`health_monitoring.clock_tolerance_seconds`)",
+        threshold=f"> {ahead:g} s",
         reason="every age in these rules is the difference between two clocks",
         dashboard="queenright-monitor",
     )

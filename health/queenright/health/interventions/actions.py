@@ -28,6 +28,8 @@ from queenright.runtime.events import AgentEvent, Clock, EventType
 _log = logging.getLogger(__name__)
 
 _WORDS: Final = 2000
+_NUDGE_LIFETIME_SECONDS: Final = 600.0
+"""A nudge that is not fetched by then is dropped: what it speaks of is over."""
 
 Sign = Callable[[AgentEvent], AgentEvent]
 """Returns an event with a signature over what it says."""
@@ -122,7 +124,7 @@ class Actions:
             return await self._end(one, Outcome.DRY_RUN, ladder)
         ladder = _delivered(ladder, True)
         await self._begin(one, ladder)
-        expires_at = one.created_at + self._settings.nudge.ttl_seconds
+        expires_at = one.created_at + _NUDGE_LIFETIME_SECONDS
         try:
             self.permit(given.kind, given.target)
             delivery = await self._control(given.target).nudge(

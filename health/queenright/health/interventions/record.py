@@ -17,6 +17,8 @@ from queenright.health.rows import find_body, put_row
 from queenright.health.tables import ESCALATIONS, INTERVENTIONS, LADDERS
 
 Decision = Literal["more_time", "hand_off", "terminate"]
+MORE_TIME_SECONDS: Final = 900.0
+"""What "more time" is if the decision names none; each decision may name another."""
 OPTIONS: Final[tuple[Decision, ...]] = ("more_time", "hand_off", "terminate")
 
 

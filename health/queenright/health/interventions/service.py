@@ -18,6 +18,7 @@ from queenright.health.interventions.ledger import Ledger
 from queenright.health.interventions.permission_request import Answered, PermissionRequest
 from queenright.health.interventions.permit import ActionRefusedError, Permit
 from queenright.health.interventions.record import (
+    MORE_TIME_SECONDS,
     OPTIONS,
     Answer,
     Decision,
@@ -348,7 +349,7 @@ class InterventionService:
         intervention = self._settings.intervention
         said = {"acted_at": now, "by": decided.decided_by, "reason": decided.decision_reason}
         if decided.decision == "more_time":
-            more = decided.more_time_seconds or intervention.escalation.more_time_seconds
+            more = decided.more_time_seconds or MORE_TIME_SECONDS
             return ladder.model_copy(update={"level": Level.MORE_TIME, "until": now + more, "acted_at": now})
         if decided.decision == "hand_off":
             until = now + intervention.nudge.interval_seconds

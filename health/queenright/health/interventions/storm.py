@@ -9,6 +9,10 @@ from typing import Final
 from queenright.health.findings import WorkerKey
 from queenright.health.settings import Storm
 
+WINDOW_SECONDS: Final = 30.0
+"""Shorter than ``group_wait`` of storms in Alertmanager, so that the first message has the whole storm."""
+QUIET_SECONDS: Final = 120.0
+"""A storm is over if no worker gets worse for so long: one judge interval."""
 _BUDGET_SECONDS: Final = 60.0
 
 
@@ -17,7 +21,7 @@ class StormWatch:
     Sees storms come and go.
 
     Args:
-        settings: How many in how long are one, and when it is over.
+        settings: How many workers are one.
         ids: Makes the id of a storm, which its alerts share.
     """
 
@@ -91,13 +95,13 @@ class StormWatch:
         return len(self._worse)
 
     def _forget(self, now: float) -> None:
-        if self._last is not None and not 0 <= now - self._last < self._settings.quiet_seconds:
+        if self._last is not None and not 0 <= now - self._last < QUIET_SECONDS:
             self._id, self._began = "", None
             self._struck.clear()
         # In the order in which they got worse: the first that is young enough ends the search.
         while self._worse:
             key, at = next(iter(self._worse.items()))
-            if 0 <= now - at < self._settings.window_seconds:
+            if 0 <= now - at < WINDOW_SECONDS:
                 break
             del self._worse[key]
 

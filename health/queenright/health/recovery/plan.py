@@ -16,13 +16,15 @@ from queenright.health.interventions.target import LADDER
 from queenright.health.monitor import WorkerHealth
 from queenright.health.recovery.attempt import Recovery
 from queenright.health.recovery.respawner import CheckpointRef
-from queenright.health.settings import HealthSettings
+from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
 from queenright.health.settings import Recovery as Limits
 from queenright.health.state import works_around
 from queenright.health.vitals import SessionStatus
 
 HOUR: Final = 3600.0
 
+_JITTER: Final = 0.2
+"""Each backoff is longer by up to this share, so that many workers do not come back at once."""
 _OVER: Final = frozenset({SessionStatus.COMPLETED, SessionStatus.CANCELLED})
 
 
@@ -83,7 +85,7 @@ def next_attempt(
 def backoff(tries: int, limits: Limits, dice: float) -> float:
     """Return how many seconds to wait after the ``tries``-th try; past the table its last entry holds."""
     table = limits.backoff_seconds
-    return table[min(tries, len(table)) - 1] * (1.0 + limits.jitter * dice)
+    return table[min(tries, len(table)) - 1] * (1.0 + _JITTER * dice)
 
 
 def hour_is_full(begun: Sequence[float], *, now: float, limits: Limits) -> bool:
@@ -146,14 +148,13 @@ def completed_elsewhere(attempt: Recovery, workers: Iterable[WorkerHealth]) -> s
     return None
 
 
-def is_heir(attempt: Recovery, worker: WorkerHealth, tolerance: float) -> bool:
+def is_heir(attempt: Recovery, worker: WorkerHealth) -> bool:
     """
     Return whether a worker goes on with the task in a session of its own.
 
     Args:
         attempt: The try, whose new life nobody has named.
         worker: Any worker.
-        tolerance: So many seconds the worker's clock may be behind.
     """
     v = worker.vitals
     since = attempt.created_at if attempt.started_at is None else attempt.started_at
@@ -162,7 +163,7 @@ def is_heir(attempt: Recovery, worker: WorkerHealth, tolerance: float) -> bool:
         and v.task_id == attempt.task_id
         and v.session_id != attempt.session_id
         and v.incarnation_id not in ("", attempt.incarnation_id)
-        and v.incarnation_started >= since - tolerance
+        and v.incarnation_started >= since - CLOCK_TOLERANCE_SECONDS
     )
 
 

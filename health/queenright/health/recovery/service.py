@@ -39,6 +39,8 @@ from queenright.runtime.events import Clock, EventType
 
 __all__ = ["Recovery", "RecoveryResult", "RecoveryService", "RecoveryStatus", "TaskNotFoundError"]
 
+WATCH_SECONDS: Final = 900.0
+"""A restarted worker repeats its trouble within its first steps; fifteen minutes cover a slow one."""
 _STORE_SECONDS: Final = 5.0
 """A store that refuses is asked again after so long."""
 
@@ -97,13 +99,11 @@ class RecoveryService:
         self._store = store
         self._settings = settings
         self._limits = settings.recovery
-        self._tolerance = settings.clock_tolerance_seconds
         self._monitor = monitor
         self._starter = Starter(
             monitor=monitor,
             respawners=respawners,
             breakers=breakers,
-            tolerance=settings.clock_tolerance_seconds,
             sleep=sleep,
         )
         self._clock = clock
@@ -411,7 +411,7 @@ class RecoveryService:
         return recovery.successor.key == worker.key or self._is_heir(recovery, worker)
 
     def _is_heir(self, recovery: Recovery, worker: WorkerHealth) -> bool:
-        return not recovery.new_incarnation_id and plan.is_heir(recovery, worker, self._tolerance)
+        return not recovery.new_incarnation_id and plan.is_heir(recovery, worker)
 
     def _life_of(self, recovery: Recovery) -> WorkerHealth | None:
         """Return the worker that goes on: who was named, else in the same session, else about the task."""
@@ -574,7 +574,7 @@ class RecoveryService:
         back = recovery.model_copy(
             update={
                 "state": RecoveryState.WATCHING,
-                "watch_until": now + self._limits.watch_seconds,
+                "watch_until": now + WATCH_SECONDS,
                 "new_agent_id": there.agent_id,
                 "new_session_id": there.session_id,
                 "new_incarnation_id": there.incarnation_id,

@@ -82,14 +82,12 @@ class Starter:
         monitor: HealthMonitor,
         respawners: Iterable[Respawner],
         breakers: Breakers | None,
-        tolerance: float,
         sleep: Sleep,
     ) -> None:
         self._monitor = monitor
         self._respawners = respawners
         self._breakers = breakers
         self._stop: Stop | None = None
-        self._tolerance = tolerance
         self._sleep = sleep
 
     def connect(self, stop: Stop) -> None:
@@ -136,7 +134,7 @@ class Starter:
         """
         target = recovery.target
         known = self._monitor.of_agent(target.agent_id)
-        heirs = (each for each in known if plan.is_heir(recovery, each, self._tolerance))
+        heirs = (each for each in known if plan.is_heir(recovery, each))
         needless = plan.not_needed(
             recovery, self._monitor.get(*target.key), heirs
         ) or plan.completed_elsewhere(recovery, known)

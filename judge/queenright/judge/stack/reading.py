@@ -18,6 +18,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.silence import span
 from queenright.health.state import health_state
 from queenright.health.vital_facts import OpenTool, SessionStatus
+from queenright.health.vital_state import ERROR_WINDOW
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import Phase
 from queenright.judge.stack.replay import events_of
@@ -172,8 +173,7 @@ def _outcomes(v: VitalSigns, sighting: Sighting, now: float) -> None:
         return
     failed = sum(bad for _, bad in sighting.recent_calls.values())
     calls = sum(calls for calls, _ in sighting.recent_calls.values())
-    window = v.settings.health_check.error_window
-    known = min(int(calls), window)
+    known = min(int(calls), ERROR_WINDOW)
     bad = round(known * failed / calls) if calls else 0
     for is_bad in [False] * (known - bad) + [True] * bad:
         v.note_outcome(is_bad, now)

@@ -273,7 +273,7 @@ async def _job(options: JobOptions, settings: Settings, *, once: bool = False) -
             known = {"ticket_id": ticket.fingerprint} if options.state is None else {}
             return ticket.model_copy(update=known)
 
-        client = AlertmanagerClient(timeout=alerting.timeout_seconds)
+        client = AlertmanagerClient()
         try:
             outbox = None
             if alerting.alertmanager_urls:

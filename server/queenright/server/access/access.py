@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import Clock
@@ -21,6 +22,12 @@ from queenright.server.access.tokens import InvalidTokensError, Token, Tokens, n
 from queenright.server.settings import Settings
 
 _log = logging.getLogger(__name__)
+
+# Far above what the console, the command line and scrapers need; only a client in a loop reaches it.
+REQUESTS_PER_SECOND: Final = 2000.0
+REQUEST_BURST: Final = 4000
+# A person mistypes a few times. A token has 256 bits, so the limit protects the log more than the token.
+FAILED_LOGINS_PER_MINUTE: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,7 @@ class Access:
     Authenticates and authorizes callers. Bound to one event loop.
 
     Args:
-        settings: The token file and the rate limits.
+        settings: The token file, and whether a token is required.
         clock: Seconds since the epoch.
         monotonic: A monotonic clock, in seconds.
     """
@@ -54,15 +61,14 @@ class Access:
         clock: Clock = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        limits = settings.http.limits
         self._settings = settings
         self._clock = clock
         self.file = TokenFile(tokens_file(settings))
         self._own = Tokens()
         self.sessions = Sessions(clock=clock)
-        self._requests = RateLimit(limits.requests_per_second, limits.burst, monotonic=monotonic)
+        self._requests = RateLimit(REQUESTS_PER_SECOND, REQUEST_BURST, monotonic=monotonic)
         self._failures = RateLimit(
-            limits.failed_logins_per_minute / 60, limits.failed_logins_per_minute, monotonic=monotonic
+            FAILED_LOGINS_PER_MINUTE / 60, FAILED_LOGINS_PER_MINUTE, monotonic=monotonic
         )
 
     @property
@@ -197,6 +203,6 @@ class Access:
             return None
         return Denial(
             429,
-            "more requests than http.limits.requests_per_second; wait, or use the event stream",
+            f"more than {REQUESTS_PER_SECOND:g} requests per second; wait, or use the event stream",
             (("Retry-After", retry_after(wait)),),
         )

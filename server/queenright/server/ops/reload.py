@@ -36,9 +36,6 @@ RELOADABLE: Final = (
 )
 """Paths of reloadable settings, including everything below them."""
 
-_FIXED: Final = frozenset({"health_monitoring.health_check.error_window"})
-"""Not reloadable: the length of each worker's history is fixed when the worker is created."""
-
 
 class NoSettingsFileError(QueenrightError):
     """Raised when the settings were not read from a file."""
@@ -105,8 +102,7 @@ def _read_again(before: Settings) -> Settings:
 
 
 def _is_reloadable(path: str) -> bool:
-    below = any(path == reloadable or path.startswith(f"{reloadable}.") for reloadable in RELOADABLE)
-    return below and path not in _FIXED
+    return any(path == reloadable or path.startswith(f"{reloadable}.") for reloadable in RELOADABLE)
 
 
 def _differences(before: BaseModel, after: BaseModel, where: str = "") -> Iterator[str]:

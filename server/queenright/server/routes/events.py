@@ -53,6 +53,8 @@ DEFAULT_TYPES: Final = frozenset(
 
 _ALL: Final = frozenset({"all", "*"})
 _RETRY: Final = 2000
+MAX_STREAMS: Final = 1000
+"""Each holds a socket and a queue; more readers than this are a leak or an attack, not an audience."""
 """Milliseconds after which a browser reconnects."""
 
 _EXAMPLE: Final = (
@@ -315,14 +317,13 @@ async def _open_stream(
     if service.feed.readers >= shares.most:
         raise HTTPException(
             503,
-            f"there are {shares.most} event streams already; end one, or raise http.limits.streams",
+            f"there are {shares.most} event streams already; end one first",
             headers={"Retry-After": "5"},
         )
     if shares.full(caller):
         raise HTTPException(
             503,
-            f"you have {shares.each} event streams already, as many as one caller may; end one, or raise "
-            "http.limits.streams: a quarter of it is for one caller",
+            f"you have {shares.each} event streams already, as many as one caller may; end one first",
             headers={"Retry-After": "5"},
         )
     place = await service.feed.find_place_of(last) if last else None
