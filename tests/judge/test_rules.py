@@ -37,13 +37,13 @@ def test_what_is_no_quotation_is_none(text: str) -> None:
 
 
 async def test_the_rules_speak_only_as_judge_or_queen() -> None:
-    with pytest.raises(ModelError, match="offered fly"):
+    with pytest.raises(ModelError, match="offered are: fly"):
         await RulesModel().complete([Message(role="user", content="hi")], offered("fly"))
 
 
 @pytest.mark.parametrize(
     ("tool", "said", "fault"),
-    [(EMIT, "hello", "no <worker>"), (NOTIFY, "hello", "no <ticket>"), (EMIT, None, "nothing was asked")],
+    [(EMIT, "hello", "no <worker>"), (NOTIFY, "hello", "no <ticket>"), (EMIT, None, "holds no message")],
 )
 async def test_a_conversation_without_a_question_is_no_answer(
     tool: str, said: str | None, fault: str

@@ -23,7 +23,7 @@ from queenright.judge.desk import Desk, decision_node
 from queenright.judge.messages import check_message
 from queenright.judge.metrics import CheckOutcome
 from queenright.judge.models import AssignedModel
-from queenright.judge.monitoring_tools import EmitArguments, emit_tool, written
+from queenright.judge.monitoring_tools import EmitArguments, emit_tool, show_raised
 from queenright.judge.prompting import judge_prompt
 from queenright.judge.record import CheckRecord
 from queenright.judge.rules import EMIT, SUMMARY
@@ -422,7 +422,7 @@ class HealthJudge:
             health, draft, trace_id=trace_id, span_id=span_id, model=model
         )
         self._coverage.ticketed(health, raised.ticket)
-        return written(raised)
+        return show_raised(raised)
 
     def _message(self, health: WorkerHealth, summary: dict[str, Any], reason: str) -> str:
         now = self._clock()

@@ -292,7 +292,7 @@ class Queen:
             await self._dismiss_recovered(ticket)
             return f"not sent: the condition is gone; dismissed as {policy.RECOVERED!r}"
         await self._intervene(ticket, given.analysis, urgency_of(given.urgency, ticket), by="queen")
-        return "the operator is told"
+        return "the operator is notified"
 
     async def _dismiss(self, given: DismissArguments) -> str:
         ticket = self._checked(given.ticket_id)
@@ -308,7 +308,7 @@ class Queen:
         rule = f"a {ticket.severity.value} one that still holds is not"
         note = f"(Triage proposed to dismiss it: {proposed!r}; {rule}.)"
         await self._intervene(ticket, f"{_analysis(ticket)} {note}", ticket.severity, by="rules")
-        return f"overruled: {ticket.severity.value}, and the condition still holds; the operator is told"
+        return f"overruled: {ticket.severity.value}, and the condition still holds; the operator is notified"
 
     def _checked(self, ticket_id: str) -> EscalationTicket:
         """Return the ticket of a tool call, if it may be decided."""
