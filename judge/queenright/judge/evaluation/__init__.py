@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from queenright.judge.evaluation.recorded import InvalidRunError, read_runs
 from queenright.judge.evaluation.replay import (
-    TimedEvent,
     StepFindings,
+    TimedEvent,
     evaluate_files,
     evaluate_run,
     events_of,
@@ -13,9 +13,9 @@ from queenright.judge.evaluation.replay import (
 )
 
 __all__ = [
-    "TimedEvent",
     "InvalidRunError",
     "StepFindings",
+    "TimedEvent",
     "evaluate_files",
     "evaluate_run",
     "events_of",
