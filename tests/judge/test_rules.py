@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.judge.messages import triage_message
-from queenright.judge.quoting import harmless, quote, unquote
+from queenright.judge.quoting import quote, sanitise, unquote
 from queenright.judge.rules import DISMISS, EMIT, NOTIFY, RulesModel
 from queenright.runtime.llm.model import Message, ModelError, ToolCall, ToolSpec
 
@@ -25,7 +25,7 @@ def test_whatever_is_quoted_comes_back_and_forges_no_marker(data: dict[str, obje
     """B52: data cannot end its own quotation."""
     text = quote("worker", data)
 
-    assert unquote("worker", text) == harmless(data)
+    assert unquote("worker", text) == sanitise(data)
     assert text.count("<") == text.count(">") == 2
 
 

@@ -31,7 +31,7 @@ from queenright.health.summary import summarise
 from queenright.health.ticket_rules import reasons
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.judge.queen_actions import QueenActions, WorkerActions
-from queenright.judge.quoting import harmless
+from queenright.judge.quoting import sanitise
 from queenright.judge.stack.http import StackAddress
 from queenright.judge.stack.prometheus import Prometheus
 from queenright.judge.stack.tempo import Tempo
@@ -230,10 +230,10 @@ class Trial:
         worker = self.worker(attempt)
         data = {
             "escalation_id": key,
-            "reason": harmless(attempt.with_secrets(attempt.words)[-2000:]),
+            "reason": sanitise(attempt.with_secrets(attempt.words)[-2000:]),
             "options": list(OPTIONS),
             "deadline": hive.time.now + 900,
-            "context": summarise(worker, hive.time.now) | {"said": harmless(attempt.words[:2000])},
+            "context": summarise(worker, hive.time.now) | {"said": sanitise(attempt.words[:2000])},
             "by": "ladder",
         }
         await hive.bus.publish(

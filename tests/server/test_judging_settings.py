@@ -42,12 +42,12 @@ FAULTS = {
     "no script": (
         "judging: {judge: {model: 'scripted:mine.md'}}",
         None,
-        "the judge has no model: mine.md: cannot be read",
+        "cannot load the judge's model: mine.md: cannot be read",
     ),
     "no JSON": (
         "judging: {queen: {model: 'scripted:mine.md'}}",
         b"{",
-        "the queen has no model: mine.md: is not JSON",
+        "cannot load the queen's model: mine.md: is not JSON",
     ),
 }
 
