@@ -619,7 +619,9 @@ async def test_a_summary_of_a_session_outside_its_folder_is_refused(hive: Hive) 
     await hive.bad_steps(10)
 
     answers = [m.content for m in model.shown[-1] if m.role == "tool"]
-    assert ["a session id must not contain a path separator" in answer for answer in answers[:3]] == [True] * 3
+    assert ["a session id must not contain a path separator" in answer for answer in answers[:3]] == [
+        True
+    ] * 3
 
 
 async def test_what_could_not_be_brought_back_gets_a_ticket_although_it_has_ended(hive: Hive) -> None:
@@ -643,4 +645,4 @@ async def test_what_could_not_be_brought_back_gets_a_ticket_although_it_has_ende
     [ticket] = hive.tickets.open_tickets()
     assert (ticket.kind, ticket.severity) == (FindingKind.RECOVERY_FAILED, Severity.CRITICAL)
     assert ticket.status is TicketStatus.INTERVENING
-    assert "could not be brought back" in ticket.analysis
+    assert "could not be recovered" in ticket.analysis
