@@ -21,12 +21,12 @@ FAULTS = {
     "a stray $": (
         "judging: {judge: {prompt: mine.md}}",
         b"It costs 5$.",
-        "judging.judge.prompt: mine.md: it has a $ that begins no placeholder",
+        "judging.judge.prompt: mine.md: it has a $ without a placeholder",
     ),
     "unknown": (
         "judging: {judge: {prompt: mine.md}}",
         b"Be $kind.",
-        "judging.judge.prompt: mine.md: nothing fills $kind",
+        "judging.judge.prompt: mine.md: unknown placeholder $kind",
     ),
     "not UTF-8": (
         "judging: {judge: {prompt: mine.md}}",
