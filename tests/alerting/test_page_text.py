@@ -59,7 +59,7 @@ def test_finding_comes_first_from_the_rules_numbers() -> None:
 
     assert page["description"] == (
         "researcher (node search) has been going in circles since 07:50 UTC: search(hive) 5 times with the "
-        "same result (20 bad steps since the last accepted one). Nothing new comes of it, so waiting will "
+        "same result (20 bad steps since the last accepted one). It produces nothing new, so waiting does "
         "not help, and every round costs tokens."
     )
     assert page["evidence"] == "no results for 'hive'"
@@ -84,7 +84,7 @@ def test_text_of_the_rules_is_not_repeated(kind: FindingKind) -> None:
 
     assert "analysis" not in page
     assert page["suggested_action"] == wording.advice(kind, "researcher", "session-1")
-    assert whole.count(wording.matters(kind)) == 1
+    assert whole.count(wording.impact(kind)) == 1
     assert whole.count(wording.advice(kind, "researcher", "session-1")) == 1
     assert page["description"].startswith("researcher (node search) ")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from queenright.judge.evaluation import read_runs
-from queenright.judge.evaluation.oracle import REPETITION, first_repeated_call, group_of
+from tests.detection.oracle import REPETITION, first_repeated_call, group_of
 from tests.detection.peers import Detector, Verdicts
 
 _PEOPLE: Final = "human_pairs"

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, Final
 
-from queenright.health.findings import Severity
+from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import HealthSettings
-from queenright.judge.evaluation import Happened, events_of, replay
+from queenright.judge.evaluation import TimedEvent, events_of, replay
 from queenright.judge.evaluation.replay import NO_ALARM
-from queenright.judge.evaluation.score import LOOPING
 from tests.detection import edit_distance
+
+_LOOPING: Final = (FindingKind.DOOM_LOOP, FindingKind.ZERO_PROGRESS)
 
 
 @dataclass(slots=True)
@@ -59,7 +60,7 @@ def ours(settings: HealthSettings | None = None) -> Detector:
     return Detector("Queenright", "its defaults; severe: high or critical", watch)
 
 
-def verdicts_of(events: Sequence[Happened], settings: HealthSettings) -> Verdicts:
+def verdicts_of(events: Sequence[TimedEvent], settings: HealthSettings) -> Verdicts:
     """Return what our detectors say of a run that is ready to be replayed."""
     verdicts = Verdicts()
     for step, findings in replay(events, settings):
@@ -68,7 +69,7 @@ def verdicts_of(events: Sequence[Happened], settings: HealthSettings) -> Verdict
             _note(verdicts.alarms, step)
             if any(finding.severity.rank >= Severity.HIGH.rank for finding in listed):
                 _note(verdicts.severe, step)
-            if any(finding.kind.value in LOOPING for finding in listed):
+            if any(finding.kind in _LOOPING for finding in listed):
                 _note(verdicts.loops, step)
     return verdicts
 

@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 
 from queenright.health.settings import HealthSettings
 from queenright.judge.evaluation import events_of
-from queenright.judge.evaluation.oracle import group_of
 from tests.detection.aims import AIMS, missed
 from tests.detection.measure import GROUPS, measure
+from tests.detection.oracle import group_of
 from tests.detection.peers import Detector, Verdicts, verdicts_of
 from tests.detection.table import table
 

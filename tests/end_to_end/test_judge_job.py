@@ -33,7 +33,7 @@ from queenright.judge.stack.http import StackAddress, StackUnavailableError
 from queenright.judge.stack.prometheus import Prometheus
 from queenright.judge.stack.tempo import Tempo
 from queenright.judge.stack.tools import QUERY_METRICS, CallLimit, stack_tools
-from queenright.judge.stack_job import Look, StackJudge
+from queenright.judge.stack_job import CheckResult, StackJudge
 from queenright.server.ops.programs import find_program
 from queenright.server.ops.sockets import free_port
 from queenright.server.up import Running
@@ -162,10 +162,10 @@ def judge_of(url: str, storage: Path, **more: Any) -> StackJudge:
     return StackJudge(prometheus=Prometheus(StackAddress.parse(url)), storage=storage, **given)
 
 
-async def look(judge: StackJudge) -> Look:
+async def look(judge: StackJudge) -> CheckResult:
     await judge.open()
     try:
-        return await judge.look()
+        return await judge.check()
     finally:
         await judge.close()
 
@@ -505,7 +505,7 @@ async def test_up_lets_judge_and_queen_ask_the_prometheus_that_it_starts(running
     assert judging.prometheus_url is not None
     assert judging.prometheus_url.get_secret_value() == running.prometheus_url
     clients = Prometheus(StackAddress.parse(running.prometheus_url or ""))
-    many = CallLimit(time.time, most=1_000)
+    many = CallLimit(time.time, limit=1_000)
     tools = {tool.name: tool for tool in stack_tools(prometheus=clients, clock=time.time, limit=many)}
     query = {"promql": "count by (__name__) ({__name__=~'queenright_agents|up'})", "range_minutes": 5}
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
 
-from queenright.judge.budget import BUDGET_FILE, Budget, Held, Spending
+from queenright.judge.budget import BUDGET_FILE, Budget, Reservation, Spending
 from queenright.judge.estimate import Cost, Estimate
 from queenright.judge.metrics import JudgeMetrics
 from queenright.judge.settings import BudgetSettings
@@ -37,13 +37,13 @@ def budget(time: FakeTime, file: Path | None = None, **limits: Any) -> Budget:
 
 async def pay(purse: Budget, role: str, dollars: float, tokens: int) -> None:
     """Have a call cost so much of which nothing was known before."""
-    held = await hold(purse, role=role, whatever=True)
+    held = await hold(purse, role=role, force=True)
     await purse.settle(held, Cost(dollars, tokens))
 
 
-async def hold(purse: Budget, *, role: str = "judge", whatever: bool = False, **may_cost: Any) -> Held:
-    held = await purse.hold(role, Estimate(call=Cost(**may_cost)), whatever=whatever)
-    assert isinstance(held, Held)
+async def hold(purse: Budget, *, role: str = "judge", force: bool = False, **may_cost: Any) -> Reservation:
+    held = await purse.reserve(role, Estimate(call=Cost(**may_cost)), force=force)
+    assert isinstance(held, Reservation)
     return held
 
 
@@ -83,14 +83,14 @@ async def test_a_limit_is_reached_by_what_is_spent_and_passes_with_its_window() 
     purse = budget(time, dollars_per_hour=1)
 
     await pay(purse, "judge", 0.6, 100)
-    before = purse.exhausted()
+    before = purse.exceeded()
     await pay(purse, "queen", 0.4, 100)
-    reached = purse.exhausted()
+    reached = purse.exceeded()
     time.now += HOUR + SLOT
 
     assert before is None
     assert str(reached) == "judging.budget allows 1.00 $ in any hour, and 1.00 $ are spent"
-    assert purse.exhausted() is None
+    assert purse.exceeded() is None
     assert purse.spent("day", "dollars", "queen") == pytest.approx(0.4)
 
 
@@ -99,7 +99,7 @@ async def test_of_limits_reached_the_one_that_holds_longest_is_named() -> None:
 
     await pay(purse, "judge", 2.0, 6_000)
 
-    assert str(purse.exhausted()) == (
+    assert str(purse.exceeded()) == (
         "judging.budget allows 5,000 tokens in any day, and 6,000 tokens are spent"
     )
 
@@ -109,7 +109,7 @@ async def test_a_model_without_a_price_is_held_to_its_tokens() -> None:
 
     await pay(purse, "judge", 0.0, 1_000)
 
-    reached = purse.exhausted()
+    reached = purse.exceeded()
     assert reached is not None
     assert (reached.unit, reached.window) == ("tokens", "hour")
 
@@ -121,7 +121,7 @@ async def test_a_restart_forgets_nothing(tmp_path: Path) -> None:
 
     again = budget(time, file, dollars_per_day=1)
 
-    assert again.exhausted() is not None
+    assert again.exceeded() is not None
     assert again.spent("day", "dollars", "queen") == 0.5
     assert again.spent("hour", "tokens") == 30
     assert file.stat().st_mode & 0o077 == 0
@@ -139,7 +139,7 @@ async def main():
     file = Path({str(tmp_path / BUDGET_FILE)!r})
     purse = Budget(BudgetSettings(), clock=lambda: 1_800_000_000.0, file=file)
     for _ in range(3):
-        await purse.settle(await purse.hold("judge", Estimate()), Cost(0.25, 100))
+        await purse.settle(await purse.reserve("judge", Estimate()), Cost(0.25, 100))
     os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(main())
@@ -171,9 +171,9 @@ async def test_a_call_for_which_too_little_is_left_is_refused_and_a_smaller_one_
     purse = budget(FakeTime(), dollars_per_hour=1)
     await pay(purse, "judge", 0.9, 10)
 
-    refused = await purse.hold("queen", Estimate(call=Cost(0.2, 10)))
+    refused = await purse.reserve("queen", Estimate(call=Cost(0.2, 10)))
     shown = {(window, unit): spent for window, unit, spent in purse.all_spent()}
-    known = purse.exhausted()
+    known = purse.exceeded()
     held = await hold(purse, dollars=0.05)
 
     assert str(refused) == str(known)
@@ -181,7 +181,7 @@ async def test_a_call_for_which_too_little_is_left_is_refused_and_a_smaller_one_
         "judging.budget allows 1.00 $ in any hour, and 0.90 $ are spent; the next call may cost 0.2000 $"
     )
     assert shown["hour", "dollars"] == 1
-    assert purse.exhausted() is None
+    assert purse.exceeded() is None
     assert held.role == "judge"
 
 
@@ -198,9 +198,9 @@ def test_calls_at_one_time_never_spend_more_than_the_limit_and_the_errors_of_the
 
         async def ask(estimated: int, real: int) -> None:
             nonlocal errors
-            held = await purse.hold("judge", Estimate(call=Cost(0.0, estimated)))
+            held = await purse.reserve("judge", Estimate(call=Cost(0.0, estimated)))
             await asyncio.sleep(0)
-            if isinstance(held, Held):
+            if isinstance(held, Reservation):
                 errors += max(0, real - estimated)
                 await purse.settle(held, Cost(0.0, real))
 
@@ -214,8 +214,8 @@ def test_calls_at_one_time_never_spend_more_than_the_limit_and_the_errors_of_the
 
 async def test_a_call_that_nobody_answers_costs_its_question() -> None:
     purse = budget(FakeTime())
-    held = await purse.hold("judge", Estimate(Cost(0.03, 1_000), Cost(0.06, 3_000)))
-    assert isinstance(held, Held)
+    held = await purse.reserve("judge", Estimate(Cost(0.03, 1_000), Cost(0.06, 3_000)))
+    assert isinstance(held, Reservation)
 
     await purse.settle(held, None)
 
@@ -243,8 +243,8 @@ from queenright.judge.settings import BudgetSettings
 async def main():
     file = Path({str(tmp_path / BUDGET_FILE)!r})
     purse = Budget(BudgetSettings(), clock=lambda: 1_800_000_000.0, file=file)
-    await purse.settle(await purse.hold("judge", Estimate()), Cost(0.25, 100))
-    await purse.hold("queen", Estimate(Cost(0.1, 50), Cost(0.5, 300)))
+    await purse.settle(await purse.reserve("judge", Estimate()), Cost(0.25, 100))
+    await purse.reserve("queen", Estimate(Cost(0.1, 50), Cost(0.5, 300)))
     os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(main())
@@ -294,10 +294,10 @@ def test_a_damaged_file_is_put_aside_and_said(
 
     purse = budget(FakeTime(), file, dollars_per_hour=1)
 
-    assert purse.exhausted() is None
+    assert purse.exceeded() is None
     assert not file.exists()
     assert (tmp_path / f"{BUDGET_FILE}.damaged").read_bytes() == content
-    assert "counting begins at 0" in caplog.text
+    assert "counting starts at 0" in caplog.text
 
 
 async def test_a_disk_that_refuses_is_said_and_it_counts_all_the_same(
@@ -308,8 +308,8 @@ async def test_a_disk_that_refuses_is_said_and_it_counts_all_the_same(
 
     await pay(purse, "judge", 1.5, 10)
 
-    assert purse.exhausted() is not None
-    assert "a restart forgets it" in caplog.text
+    assert purse.exceeded() is not None
+    assert "a restart loses it" in caplog.text
 
 
 async def test_answers_at_one_time_are_all_kept(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ async def test_a_clock_that_was_put_back_does_not_keep_the_budget_spent() -> Non
 
     time.now -= 2 * DAY
 
-    assert purse.exhausted() is None
+    assert purse.exceeded() is None
 
 
 async def test_limits_and_what_is_spent_are_metrics_as_of_now() -> None:

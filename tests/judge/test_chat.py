@@ -8,7 +8,13 @@ from queenright.health.interventions.record import Intervention, Outcome
 from queenright.health.interventions.target import ActionKind
 from queenright.health.tickets import EscalationTicket, TicketNotFoundError, TicketStatus
 from queenright.judge.budget import BUDGET_FILE
-from queenright.judge.chat import LONGEST_MESSAGE, MOST_WAITING, ChatInterruptedError, ChatRefusedError, Said
+from queenright.judge.chat import (
+    LONGEST_MESSAGE,
+    MAX_WAITING,
+    ChatInterruptedError,
+    ChatRecord,
+    ChatRefusedError,
+)
 from queenright.judge.chat_log import OPERATOR_CHAT, session_of
 from queenright.judge.quoting import unquote
 from queenright.judge.rules import RulesModel
@@ -85,8 +91,10 @@ async def with_ticket(hive: Hive, text: str = "same error") -> EscalationTicket:
     return ticket
 
 
-async def say(hive: Hive, ticket: EscalationTicket, text: str, by: str = "ada", *, act: bool = False) -> Said:
-    return await asyncio.wait_for(hive.judging.chat.say(ticket.ticket_id, text, by=by, act=act), 10)
+async def say(
+    hive: Hive, ticket: EscalationTicket, text: str, by: str = "ada", *, act: bool = False
+) -> ChatRecord:
+    return await asyncio.wait_for(hive.judging.chat.ask(ticket.ticket_id, text, by=by, act=act), 10)
 
 
 def question_in(messages: Sequence[Message]) -> dict[str, object]:
@@ -96,13 +104,12 @@ def question_in(messages: Sequence[Message]) -> dict[str, object]:
     return found
 
 
-async def test_by_rule_she_says_what_is_wrong_and_what_is_said_stays(hive: Hive) -> None:
+async def test_question_and_answer_are_stored(hive: Hive) -> None:
     ticket = await with_ticket(hive)
 
     answer = await say(hive, ticket, "What is wrong, and since when?")
 
-    assert AGENT in answer.text
-    assert "First seen at" in answer.text
+    assert f"queenright tickets show {ticket.ticket_id}" in answer.text
     said = await hive.judging.chat.history(ticket.ticket_id)
     assert [(one.role, one.by) for one in said] == [("operator", "ada"), ("queen", "queen")]
     assert said[1].question_id == said[0].id
@@ -146,12 +153,14 @@ async def test_what_was_done_to_the_worker_is_in_the_case(hive: Hive) -> None:
         ]
 
     hive.list_interventions = done_to
+    hive.queen_model = model = Chatting(ModelReply(text="A nudge."))
     ticket = await with_ticket(hive)
 
-    answer = await say(hive, ticket, "what was tried?")
+    await say(hive, ticket, "what was tried?")
 
-    assert f"nudge by ladder, done: for {SESSION}" in answer.text
-    assert "another" not in answer.text
+    case = unquote("case", [m for m in model.shown[0] if m.role == "user"][-1].content)
+    assert case is not None
+    assert [one["message"] for one in case["done_to_the_worker"]] == [f"for {SESSION}"]
 
 
 async def test_each_ticket_has_a_session_of_its_own(hive: Hive) -> None:
@@ -202,7 +211,7 @@ async def test_two_tickets_are_talked_about_at_the_same_time(hive: Hive) -> None
 # -- what goes wrong ----------------------------------------------------------------------------
 
 
-async def test_where_the_model_fails_the_rules_answer_and_it_is_said(hive: Hive) -> None:
+async def test_failed_model_is_named_with_what_works_without_it(hive: Hive) -> None:
     hive.queen_model = Chatting(ModelError("the provider is down"))
     ticket = await with_ticket(hive)
 
@@ -210,7 +219,7 @@ async def test_where_the_model_fails_the_rules_answer_and_it_is_said(hive: Hive)
 
     assert answer.outcome == "by_rule"
     assert "the provider is down" in answer.text
-    assert ticket.suggested_action.split(".")[0] in answer.text
+    assert f"queenright tickets show {ticket.ticket_id}" in answer.text
 
 
 async def test_where_the_budget_is_spent_the_answer_says_that_it_is_by_rule(hive: Hive) -> None:
@@ -283,7 +292,7 @@ async def test_so_many_wait_however_quickly_they_are_asked(hive: Hive) -> None:
 async def test_so_many_wait_about_all_tickets_together(hive: Hive) -> None:
     hive.queen_model = Chatting(*(asyncio.Event() for _ in range(8)))
     await hive.start()
-    agents = [f"bee-{n}" for n in range(MOST_WAITING // 8 + 1)]
+    agents = [f"bee-{n}" for n in range(MAX_WAITING // 8 + 1)]
     for agent in agents:
         await hive.worker(EventType.EXECUTION_STARTED, agent, start_records=True)
         await hive.worker(EventType.STEP_STARTED, agent)
@@ -298,7 +307,7 @@ async def test_so_many_wait_about_all_tickets_together(hive: Hive) -> None:
 
     refused = [str(one.exception()) for one in asked if one.done()]
     assert len(refused) == 8
-    assert all(f"{MOST_WAITING} questions wait" in one for one in refused)
+    assert all(f"{MAX_WAITING} questions wait" in one for one in refused)
     await hive.stop()
     await asyncio.gather(*asked, return_exceptions=True)
 
@@ -309,7 +318,7 @@ async def test_a_question_that_is_answered_makes_room(hive: Hive) -> None:
     for _ in range(20):
         assert (await say(hive, ticket, "what is wrong?")).text
     with pytest.raises(TicketNotFoundError):
-        await hive.judging.chat.say("nothing", "what?")
+        await hive.judging.chat.ask("nothing", "what?")
 
     assert not hive.judging.chat.waiting
 
@@ -318,7 +327,7 @@ async def test_a_ticket_that_is_not_there_is_not_talked_about(hive: Hive) -> Non
     await hive.start()
 
     with pytest.raises(TicketNotFoundError):
-        await hive.judging.chat.say("nothing", "what?")
+        await hive.judging.chat.ask("nothing", "what?")
     with pytest.raises(TicketNotFoundError):
         await hive.judging.chat.history("nothing")
 
@@ -346,7 +355,7 @@ async def test_a_closed_ticket_can_be_read_and_asked_about_after_a_restart(hive:
 
     answer = await say(hive, ticket, "what is wrong?")
 
-    assert "The ticket was closed" in answer.text
+    assert answer.text
     assert len(await hive.judging.chat.history(ticket.ticket_id)) == 4
 
 
@@ -405,7 +414,7 @@ async def test_an_answer_that_was_there_and_not_told_is_not_asked_for_again(hive
 
     hive.bus.publish = write_down_is_killed  # type: ignore[method-assign]
     with pytest.raises(asyncio.CancelledError):
-        await chat.say(ticket.ticket_id, "what is wrong?", by="ada")
+        await chat.ask(ticket.ticket_id, "what is wrong?", by="ada")
     await hive.stop()
 
     hive.queen_model = Chatting()
@@ -474,7 +483,7 @@ async def test_nothing_in_the_chat_can_approve(hive: Hive) -> None:
         "acknowledge_ticket",
     ]
     assert len(hands.did) == 1
-    assert "I answer by rule here" in answer.text
+    assert "`stop it: REASON`" in answer.text
 
 
 async def test_what_is_refused_was_not_done_and_she_says_so(hive: Hive) -> None:
@@ -504,8 +513,8 @@ async def test_she_acts_on_the_worker_that_is_talked_about_and_on_no_other(hive:
     await say(hive, first, "do what is needed", act=True)
 
     assert hands.did == []
-    assert [m.content.split(";")[-1] for m in model.shown[-1] if m.role == "tool"] == [
-        f"error: {tool}: this talk is about ticket '{first.ticket_id}', and nothing else can be done in it"
+    assert [m.content.split(";")[0] for m in model.shown[-1] if m.role == "tool"] == [
+        f"error: {tool}: this chat is about ticket '{first.ticket_id}'"
         for tool in ("nudge_worker", "request_termination", "acknowledge_ticket")
     ]
     assert {t.status for t in hive.tickets.open_tickets()} == {TicketStatus.INTERVENING}
@@ -596,7 +605,7 @@ async def test_where_the_operator_says_that_it_is_an_order_the_model_may_read_it
         ("stop", AGENT, "it will not hear of it"),
     ]
     assert hands.ordered_by == ["ada", "ada"]
-    assert "done already" in [m.content for m in model.shown[-1] if m.role == "tool"][1]
+    assert "used already" in [m.content for m in model.shown[-1] if m.role == "tool"][1]
     assert [e.data["act"] for e in hive.of(EventType.OPERATOR_ASKED)] == [True]
     assert question_in(model.shown[0])["may"] == list(OVERREACHING)
 

@@ -23,7 +23,7 @@ async def covered(hive: Hive, *, by: TicketStatus) -> tuple[Coverage, WorkerHeal
     ticket = await hive.ticket()
     assert (ticket.severity, ticket.status) == (Severity.MEDIUM, by)
     coverage = Coverage(hive.tickets)
-    coverage.ticketed(hive.health(), ticket)
+    coverage.note_ticket(hive.health(), ticket)
     return coverage, hive.health()
 
 

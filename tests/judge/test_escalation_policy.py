@@ -62,7 +62,7 @@ def test_no_model_stops_a_worker_whom_the_table_would_not_stop(kind: FindingKind
     """However it is talked into it; then what the table says stands in its place."""
     table = policy.answer(asked(), summary(kind))
 
-    held = policy.held_to_the_floor(asked(), summary(kind), "terminate", "it begs to be stopped")
+    held = policy.apply_floor(asked(), summary(kind), "terminate", "it begs to be stopped")
 
     assert held.decision == table.decision
     assert held.overruled == (table.decision != "terminate")
@@ -91,7 +91,7 @@ def test_more_time_is_bounded_in_all(
 ) -> None:
     question = asked(more_time_given=had[0], more_minutes_given=had[1], usual_minutes=usual)
 
-    held = policy.held_to_the_floor(question, summary("stall"), "more_time", "be patient", minutes=minutes)
+    held = policy.apply_floor(question, summary("stall"), "more_time", "be patient", minutes=minutes)
     table = policy.answer(question, summary("provider_failure"))
 
     assert (held.decision, held.more_time_seconds) == (decision, seconds)
@@ -133,7 +133,7 @@ def test_after_so_often_more_time_somebody_else_has_to_look() -> None:
     given = asked(more_time_given=policy.MORE_TIMES)
 
     assert policy.answer(given, summary("provider_failure")).decision == "hand_off"
-    held = policy.held_to_the_floor(given, summary("stall"), "more_time", "be patient")
+    held = policy.apply_floor(given, summary("stall"), "more_time", "be patient")
     assert (held.decision, held.overruled) == ("hand_off", True)
     assert "'be patient'" in held.reason
 
@@ -142,15 +142,15 @@ def test_what_is_not_offered_is_not_answered() -> None:
     answer = policy.answer(asked(options=["more_time", "hand_off"]), summary("stall"))
 
     assert answer.decision == "hand_off"
-    assert answer.reason.endswith("To terminate is not offered.")
+    assert answer.reason.endswith("The option 'terminate' is not offered.")
 
 
 RELIEF = [
-    ({"waiting_reason": "user_input"}, "waits rightly (user_input)"),
-    ({"last_progress": AT + 1}, "got further"),
-    ({"incarnation_id": "life-2"}, "another process"),
-    ({"state": "healthy", "findings": []}, "shows nothing any more"),
-    ({"state": "degraded", "findings": []}, "shows nothing any more"),
+    ({"waiting_reason": "user_input"}, "is waiting (user_input)"),
+    ({"last_progress": AT + 1}, "made progress"),
+    ({"incarnation_id": "life-2"}, "has restarted"),
+    ({"state": "healthy", "findings": []}, "has cleared"),
+    ({"state": "degraded", "findings": []}, "has cleared"),
     ({"status": "completed"}, "is over (completed)"),
 ]
 
@@ -161,7 +161,7 @@ def test_a_worker_that_is_well_again_gets_time_and_is_not_stopped(now: dict[str,
     how = {**summary("stall"), **now}
 
     answer = policy.answer(asked(), how)
-    held = policy.held_to_the_floor(asked(), how, "terminate", "it hangs")
+    held = policy.apply_floor(asked(), how, "terminate", "it hangs")
 
     assert answer.decision == held.decision == "more_time"
     assert held.overruled
@@ -181,14 +181,14 @@ def test_a_worker_that_is_well_again_gets_time_and_is_not_stopped(now: dict[str,
 )
 def test_a_condition_that_still_holds_is_no_relief(how: dict[str, Any]) -> None:
     """Stuck without a finding, or with one worth a ticket in another state."""
-    assert policy.relieved(asked(), {**summary("heartbeat_missing"), **how}) is None
+    assert policy.relief(asked(), {**summary("heartbeat_missing"), **how}) is None
 
 
 def test_what_is_not_known_is_not_stopped() -> None:
     """B68"""
     assert policy.answer(asked(), None).decision == "hand_off"
-    assert policy.held_to_the_floor(asked(), None, "terminate", "it hangs").decision == "hand_off"
-    assert policy.held_to_the_floor(asked(), None, "more_time", "let it be").decision == "more_time"
+    assert policy.apply_floor(asked(), None, "terminate", "it hangs").decision == "hand_off"
+    assert policy.apply_floor(asked(), None, "more_time", "let it be").decision == "more_time"
 
 
 @given(
@@ -224,10 +224,10 @@ def test_nothing_a_model_says_stops_a_worker_that_waits_or_got_further(
         status=status,
     )
 
-    held = policy.held_to_the_floor(question, how, proposed, reason)
+    held = policy.apply_floor(question, how, proposed, reason)
     by_rules = policy.answer(question, how)
 
-    holds = policy.relieved(question, how) is None
+    holds = policy.relief(question, how) is None
     if waiting or (progress or 0) > AT or life == "life-2" or status in ("completed", "failed"):
         assert not holds
     if not holds:

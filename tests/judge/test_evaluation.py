@@ -8,15 +8,7 @@ from typing import Any
 import pytest
 
 from queenright.health.settings import HealthSettings
-from queenright.judge.evaluation import (
-    InvalidRunError,
-    Score,
-    delays,
-    evaluate_files,
-    evaluate_run,
-    main,
-    score,
-)
+from queenright.judge.evaluation import InvalidRunError, evaluate_files, evaluate_run
 
 SETTINGS = HealthSettings()
 
@@ -142,41 +134,3 @@ def test_a_byte_order_mark_is_no_part_of_a_run(tmp_path: Path) -> None:
     path.write_text(json.dumps(run()) + "\r\n", encoding="utf-8-sig")
 
     assert [r["run_id"] for r in evaluate_files([path], SETTINGS)] == ["r1"]
-
-
-def test_runs_are_scored_by_what_the_oracle_says_of_them(tmp_path: Path) -> None:
-    loop = [step("first", "x"), *[step(turn=n) for n in range(1, 12)]]
-    stuck = [{**one, "reward": "none" if n else 0.5} for n, one in enumerate(loop)]
-    people = [{**one, "rel": "repetition"} for one in loop]
-    lines = [
-        run(*loop, success=True),
-        run(*loop, success="yes"),
-        run(*stuck, success=False, dataset="intercode_bash"),
-        run(*people, success=False, agent="repairagent"),
-        run(step(), success=True),
-    ]
-    path = tmp_path / "runs.jsonl"
-    path.write_text("\n".join(map(json.dumps, lines)))
-
-    assert score([path], SETTINGS) == [
-        Score("d repairagent, three equivalent actions in a row", 1, 1, 1, 1),
-        Score("d x, outcome unknown", 1, 1, 1, 1),
-        Score("d x, solved", 2, 1, 1, 1),
-        Score("intercode_bash, zero progress", 1, 1, 1, 1),
-    ]
-    assert delays([path], SETTINGS) == [1, 1, 1, 1]
-
-
-def test_scoring_says_which_line_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a.jsonl").write_text("{}")
-
-    assert main(["--score", str(tmp_path)]) == 1
-    assert "a.jsonl:1" in capsys.readouterr().err
-
-
-def test_scoring_wants_a_folder_with_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    assert main(["--score", str(tmp_path)]) == 1
-    (tmp_path / "a.jsonl").write_text(json.dumps(run(*[step(turn=n) for n in range(5)], success=False)))
-    assert main(["--score", str(tmp_path)]) == 0
-    assert "d x, unsolved" in capsys.readouterr().out

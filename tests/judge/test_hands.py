@@ -179,7 +179,7 @@ async def test_a_nudge_is_of_bounded_length_without_secrets_and_without_what_is_
 
 
 async def test_a_nudge_of_nothing_that_is_seen_is_refused(hive: Garden) -> None:
-    with pytest.raises(ToolError, match="must say something"):
+    with pytest.raises(ToolError, match="must not be blank"):
         await hive.queen.nudge(hive.ticket(), "\u200b\u200b \u202e")
 
 

@@ -119,7 +119,7 @@ async def test_queen_model_with_invalid_arguments_is_asked_three_times_for_six_t
     assert hive.metric("queenright_llm_fallbacks_total", role="queen", reason="invalid") >= 6
     assert "the queen's model scripted/one keeps failing" in caplog.text
     [replacement] = hive.judging.replacements()
-    assert replacement.startswith("The queen's model scripted/one is not asked (its answers were invalid")
+    assert replacement.startswith("The queen's model scripted/one is not called (its replies were invalid")
 
 
 async def test_queen_model_with_invalid_arguments_is_tried_again_after_its_rest(
@@ -164,7 +164,7 @@ async def test_model_that_only_looks_is_set_aside(hive: Hive) -> None:
 
     await tickets_of(hive, AGENTS)
 
-    assert desk.model.replaced == "invalid"
+    assert desk.model.fallback_reason == "invalid"
     assert len(model.shown) <= 3 * 8
 
 
@@ -178,7 +178,7 @@ async def test_judge_model_with_invalid_tickets_is_set_aside(hive: Hive) -> None
     await tickets_of(hive, AGENTS)
 
     assert {ticket.severity.value for ticket in hive.tickets.open_tickets()} == {"critical"}
-    assert desk.model.replaced == "invalid"
+    assert desk.model.fallback_reason == "invalid"
     assert len(model.shown) <= 4
 
 

@@ -304,7 +304,7 @@ async def test_where_the_judge_cannot_be_asked_at_all_the_rules_ticket_is_writte
     ticket = await hive.ticket()
 
     assert ticket.severity is Severity.HIGH
-    assert "Written by the rules: the model could not be asked" in ticket.judge_reasoning
+    assert "Written by the rules: the model failed" in ticket.judge_reasoning
     assert checks(hive, "unknown") >= 1
     assert "failed, retrying at the next tick" in caplog.text
 
@@ -351,7 +351,7 @@ async def test_a_refused_ticket_names_the_field_and_the_model_may_mend_it(
     [answer] = [m.content for m in model.shown[-1] if m.role == "tool"]
 
     assert named in answer
-    assert "send the whole ticket once more" in answer
+    assert "send the whole ticket again" in answer
     assert len(model.shown) == 2
     assert len(hive.of(EventType.WORKER_ESCALATION_TICKET)) == 1
     assert (await hive.ticket()).worker_agent_id == AGENT
@@ -376,7 +376,7 @@ async def test_a_ticket_refused_twice_is_unknown_and_the_rules_answer_stands(
     if outcome == "nothing":
         assert tickets == []
     else:
-        assert "wrote no ticket that could be taken: ticket refused: severity" in tickets[0].judge_reasoning
+        assert "wrote an invalid ticket: ticket refused: severity" in tickets[0].judge_reasoning
 
 
 async def test_a_model_may_give_the_ticket_as_an_object(hive: Hive) -> None:
@@ -619,7 +619,9 @@ async def test_a_summary_of_a_session_outside_its_folder_is_refused(hive: Hive) 
     await hive.bad_steps(10)
 
     answers = [m.content for m in model.shown[-1] if m.role == "tool"]
-    assert ["a session id holds no path separator" in answer for answer in answers[:3]] == [True] * 3
+    assert ["a session id must not contain a path separator" in answer for answer in answers[:3]] == [
+        True
+    ] * 3
 
 
 async def test_what_could_not_be_brought_back_gets_a_ticket_although_it_has_ended(hive: Hive) -> None:
@@ -643,4 +645,4 @@ async def test_what_could_not_be_brought_back_gets_a_ticket_although_it_has_ende
     [ticket] = hive.tickets.open_tickets()
     assert (ticket.kind, ticket.severity) == (FindingKind.RECOVERY_FAILED, Severity.CRITICAL)
     assert ticket.status is TicketStatus.INTERVENING
-    assert "could not be brought back" in ticket.analysis
+    assert "could not be recovered" in ticket.analysis

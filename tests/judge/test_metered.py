@@ -114,8 +114,8 @@ async def test_past_the_budget_the_rules_answer_and_the_model_is_not_called(
     assert desk.fallbacks("budget") == 3
     [line] = [record.message for record in caplog.records]
     assert line == (
-        "the judge's model talking is not asked: judging.budget allows 1.00 $ in any hour, and 1.00 $ are "
-        "spent; the rules answer in its place"
+        "the judge's model talking is not called: judging.budget allows 1.00 $ in any hour, and 1.00 $ are "
+        "spent; the rules replace it"
     )
 
 
@@ -126,7 +126,7 @@ async def test_it_is_said_once_a_window_and_the_model_is_asked_again_after_it(
 
     for _ in range(3):
         assert await desk.ask() == FINE
-        assert desk.model.replaced == "budget"
+        assert desk.model.fallback_reason == "budget"
         await desk.ask()
         await desk.ask()
         desk.time.now += 3600 + 300
@@ -211,19 +211,19 @@ async def test_without_rules_in_its_place_a_model_is_asked_whatever_it_costs() -
 
     assert [await desk.ask(), await desk.ask()] == [FINE, FINE]
     assert desk.budget.spent("hour", "dollars") == 1.0
-    assert desk.model.replaced is None
+    assert desk.model.fallback_reason is None
 
 
 async def test_who_answers_now_is_known_also_where_a_little_is_left() -> None:
     desk = Desk(priced(FINE), dollars_per_hour=2.4)
 
     await desk.ask()
-    before = desk.model.replaced
+    before = desk.model.fallback_reason
     reply = await desk.ask()
 
     assert before is None
     assert reply.finish_reason == "rules_in_place:budget"
-    assert desk.model.replaced == "budget"
+    assert desk.model.fallback_reason == "budget"
 
 
 # -- a model that fails -------------------------------------------------------------------------
@@ -359,7 +359,7 @@ async def test_where_the_rules_have_no_answer_either_both_are_named() -> None:
     await desk.ask()
 
     with pytest.raises(
-        ModelError, match=r"talking is not asked now: judging\.budget allows 0\.10 \$.*and wit"
+        ModelError, match=r"talking is not called now: judging\.budget allows 0\.10 \$.*; the rules: "
     ):
         await desk.ask()
 
@@ -434,7 +434,7 @@ async def test_a_caller_that_gives_up_at_the_same_moment_has_seen_a_time_out() -
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
 
-    assert desk.model.replaced == "timeout"
+    assert desk.model.fallback_reason == "timeout"
 
 
 async def test_a_service_that_stops_is_no_failure_of_its_model() -> None:
@@ -445,7 +445,7 @@ async def test_a_service_that_stops_is_no_failure_of_its_model() -> None:
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
 
-    assert desk.model.replaced is None
+    assert desk.model.fallback_reason is None
     assert desk.budget.spent("hour", "tokens") == 5 * ASKED_TOKENS
 
 

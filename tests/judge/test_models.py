@@ -187,7 +187,7 @@ def test_a_model_without_litellm_is_refused_at_the_start(
 
     with pytest.raises(
         ModelUnavailableError,
-        match=r"the judge has no model: .*'gpt-5' needs litellm: install queenright\[llm\]",
+        match=r"cannot load the judge's model: .*'gpt-5' needs litellm: install queenright\[llm\]",
     ):
         load_model(ModelSettings(model="gpt-5"), "judge", metrics=metrics)
 

@@ -136,7 +136,7 @@ async def test_the_rules_stop_a_worker_that_hangs(hive: Hive, decided: Decided) 
     [taken] = decided.taken
     assert (taken["escalation_id"], taken["decision"], taken["by"]) == ("e-1", "terminate", "queen")
     assert taken["more_time_seconds"] is None
-    assert taken["reason"].startswith(f"{AGENT} (node researcher) has stood still since ")
+    assert taken["reason"].startswith(f"{AGENT} (node researcher) has been stalled since ")
     [span] = [
         s
         for s in hive.exporter.get_finished_spans()
@@ -371,9 +371,9 @@ async def test_a_decision_that_is_refused_is_told_to_the_model(hive: Hive, decid
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"escalation_id": "e-9"}, "not about escalation 'e-9'"),
+        ({"escalation_id": "e-9"}, "escalation 'e-9' is not in question"),
         ({"decision": "reboot"}, "more_time"),
-        ({"decision": "terminate"}, "'terminate' is not offered"),
+        ({"decision": "terminate"}, "'terminate' is not an option"),
     ],
 )
 async def test_a_decision_that_is_none_is_told_so(

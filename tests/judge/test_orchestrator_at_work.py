@@ -114,7 +114,7 @@ async def test_a_worker_that_hangs_is_stopped_and_to_be_brought_back(acting: Act
     kept = await acting.escalate()
 
     assert (kept.status, kept.decision, kept.decided_by) == (EscalationStatus.DECIDED, "terminate", "queen")
-    assert "has stood still since" in kept.decision_reason
+    assert "has been stalled since" in kept.decision_reason
     assert [t.incarnation_id for t in acting.outside.stopped] == ["life-1"]
     [asked] = hive.of(EventType.ESCALATION_TRIGGERED)
     assert asked.data["context"]["worker_agent_id"] == AGENT

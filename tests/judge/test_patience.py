@@ -13,13 +13,13 @@ def after(calls: list[bool], *, every: float = 60.0, failures: int = 3) -> tuple
     time = FakeTime()
     patience = ModelBackoff(failures, 300, time)
     for count, failed in enumerate(calls):
-        if patience.lost:
+        if patience.reason:
             return patience, time, count
         time.now += every
         if failed:
-            patience.failed("timeout")
+            patience.note_failure("timeout")
         else:
-            patience.answered()
+            patience.note_reply()
     return patience, time, len(calls)
 
 
@@ -32,37 +32,37 @@ def test_a_model_that_fails_half_of_the_time_or_more_comes_to_rest(
 ) -> None:
     patience, _, calls = after(turns * 20)
 
-    assert patience.lost == "timeout"
+    assert patience.reason == "timeout"
     assert calls == calls_before_its_rest
 
 
 def test_a_model_that_fails_a_third_of_the_time_is_borne() -> None:
     patience, _, _ = after([ANSWERED, ANSWERED, FAILED] * 500)
 
-    assert patience.lost is None
+    assert patience.reason is None
 
 
 def test_failures_of_an_hour_ago_are_forgotten() -> None:
     patience, _, calls = after([FAILED, FAILED, ANSWERED] * 20, every=WINDOW / 5)
 
-    assert patience.lost is None
+    assert patience.reason is None
     assert calls == 60
 
 
 def test_an_answer_after_a_rest_begins_anew() -> None:
     patience, time, _ = after([FAILED, FAILED, ANSWERED] * 20)
     time.now += 300
-    assert patience.lost is None
+    assert patience.reason is None
 
-    assert patience.answered()
-    assert not patience.answered()
-    assert [patience.failed("error") for _ in range(3)] == [False, False, True]
+    assert patience.note_reply()
+    assert not patience.note_reply()
+    assert [patience.note_failure("error") for _ in range(3)] == [False, False, True]
 
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 5))
 def test_a_model_rests_only_after_as_many_failures_as_are_borne(calls: list[bool], failures: int) -> None:
     patience, _, made = after(calls, failures=failures)
 
-    if patience.lost:
+    if patience.reason:
         assert sum(calls[:made]) >= failures
         assert calls[made - 1] is FAILED

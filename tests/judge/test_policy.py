@@ -164,7 +164,7 @@ def test_commands_in_advice_name_the_worker(kind: FindingKind) -> None:
 
 def test_no_two_kinds_say_the_same() -> None:
     said = [
-        (wording.matters(k), wording.advice(k, "a", "s"), wording.cause(k, agent="a")) for k in FindingKind
+        (wording.impact(k), wording.advice(k, "a", "s"), wording.cause(k, agent="a")) for k in FindingKind
     ]
 
     for column in zip(*said, strict=True):

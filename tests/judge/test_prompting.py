@@ -90,15 +90,15 @@ def test_a_file_need_not_say_a_version(tmp_path: Path) -> None:
     [
         (
             b"Dismiss below $dismiss_below, $sometimes $never.",
-            r"nothing fills \$sometimes, \$never; there are: \$dismiss_below, \$intervene_steps, ",
+            r"unknown placeholder \$sometimes, \$never; known: \$dismiss_below, \$intervene_steps, ",
         ),
-        (b"It costs 5$.", r"it has a \$ that begins no placeholder; write \$\$ for a dollar sign"),
+        (b"It costs 5$.", r"it has a \$ without a placeholder; write \$\$ for a dollar sign"),
         (b"---\nversion: 3\n---\n \n", "it is empty"),
         (b"\xff\xfe", "it is not UTF-8"),
         (b"---\nversion: x\n---\nBe fair.", r"its version is 'x'; begin the file with the lines ---, "),
         (b"---\nversion:\n---\nBe fair.", "its version is ''"),
-        (b"---\nauthor: ada\nversion: 3\n---\nBe fair.", "its header has more in it than a version"),
-        (b"---\nversion: 3\nBe fair.", "its header has more in it than a version, or no end"),
+        (b"---\nauthor: ada\nversion: 3\n---\nBe fair.", "its header has no end, or more than a version"),
+        (b"---\nversion: 3\nBe fair.", "its header has no end, or more than a version"),
         (None, "it cannot be read: No such file"),
     ],
 )
@@ -118,7 +118,7 @@ async def test_a_bad_prompt_is_refused_at_the_start(hive: Hive, tmp_path: Path) 
     file.write_text("$nobody_knows")
     hive.judge_settings = JudgeSettings(judge=ModelSettings(prompt=file))
 
-    with pytest.raises(QueenrightError, match=r"judging\.judge\.prompt: .*nothing fills \$nobody_knows"):
+    with pytest.raises(QueenrightError, match=r"judging\.judge\.prompt: .*\$nobody_knows"):
         await hive.start()
 
 

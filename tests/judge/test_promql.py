@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.judge.stack.promql import fault_of
+from queenright.judge.stack.promql import query_fault
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from queenright.judge.stack.promql import fault_of
     ],
 )
 def test_what_looks_back_a_day_at_most_is_let_through(promql: str) -> None:
-    assert fault_of(promql) == ""
+    assert query_fault(promql) == ""
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,11 @@ def test_what_looks_back_a_day_at_most_is_let_through(promql: str) -> None:
     ],
 )
 def test_what_looks_further_back_is_refused_with_the_reason(promql: str) -> None:
-    assert fault_of(promql)
+    assert query_fault(promql)
 
 
 def test_what_cannot_be_told_is_refused_with_what_it_is() -> None:
-    assert fault_of("rate(x[5m  * 2])") == (
+    assert query_fault("rate(x[5m  * 2])") == (
         "'5m * 2' is no plain duration, such as 5m or 1h30m, so how far it looks is not known"
     )
 
@@ -81,21 +81,21 @@ def test_what_cannot_be_told_is_refused_with_what_it_is() -> None:
 def test_the_time_over_which_it_is_asked_counts() -> None:
     day = 24 * 3600.0
 
-    assert fault_of("x", range_seconds=day) == ""
-    assert fault_of("rate(x[5m])", range_seconds=day - 300) == ""
-    assert fault_of("rate(x[5m])", range_seconds=day) == (
+    assert query_fault("x", range_seconds=day) == ""
+    assert query_fault("rate(x[5m])", range_seconds=day - 300) == ""
+    assert query_fault("rate(x[5m])", range_seconds=day) == (
         "its range_minutes, ranges and offsets together look 24.08 h back; 24 h are the limit"
     )
-    assert fault_of("x offset 23h", range_seconds=3601)
+    assert query_fault("x offset 23h", range_seconds=3601)
 
 
 @given(st.text(max_size=200))
 def test_any_text_is_read(promql: str) -> None:
-    assert isinstance(fault_of(promql), str)
+    assert isinstance(query_fault(promql), str)
 
 
 @given(st.text(alphabet="ab#'\"`\\\n ", max_size=20))
 def test_no_quote_in_a_comment_hides_a_range(text: str) -> None:
     comment = text.replace("\n", " ")
 
-    assert fault_of(f"x #{comment}\n[30d]")
+    assert query_fault(f"x #{comment}\n[30d]")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.judge.messages import triage_message
-from queenright.judge.quoting import harmless, quote, unquote
+from queenright.judge.quoting import quote, sanitise, unquote
 from queenright.judge.rules import DISMISS, EMIT, NOTIFY, RulesModel
 from queenright.runtime.llm.model import Message, ModelError, ToolCall, ToolSpec
 
@@ -25,7 +25,7 @@ def test_whatever_is_quoted_comes_back_and_forges_no_marker(data: dict[str, obje
     """B52: data cannot end its own quotation."""
     text = quote("worker", data)
 
-    assert unquote("worker", text) == harmless(data)
+    assert unquote("worker", text) == sanitise(data)
     assert text.count("<") == text.count(">") == 2
 
 
@@ -37,13 +37,13 @@ def test_what_is_no_quotation_is_none(text: str) -> None:
 
 
 async def test_the_rules_speak_only_as_judge_or_queen() -> None:
-    with pytest.raises(ModelError, match="offered fly"):
+    with pytest.raises(ModelError, match="offered are: fly"):
         await RulesModel().complete([Message(role="user", content="hi")], offered("fly"))
 
 
 @pytest.mark.parametrize(
     ("tool", "said", "fault"),
-    [(EMIT, "hello", "no <worker>"), (NOTIFY, "hello", "no <ticket>"), (EMIT, None, "nothing was asked")],
+    [(EMIT, "hello", "no <worker>"), (NOTIFY, "hello", "no <ticket>"), (EMIT, None, "holds no message")],
 )
 async def test_a_conversation_without_a_question_is_no_answer(
     tool: str, said: str | None, fault: str

@@ -16,8 +16,8 @@ import pytest
 
 from queenright.cli.jobs.judge import JobOptions, TicketChanges, run_forever, run_once
 from queenright.judge.stack.http import InvalidQueryError, InvalidSelectorError
-from queenright.judge.stack.stale_tickets import TOLD_AFTER, Unseen
-from queenright.judge.stack_job import Look, StackJudge
+from queenright.judge.stack.stale_tickets import REPORTED_AFTER, MissingWorker
+from queenright.judge.stack_job import CheckResult, StackJudge
 from queenright.server.ops.sockets import listen, listening, url_of
 from tests.alerting.parts import ticket
 from tests.judge.stack_parts import serving
@@ -82,7 +82,7 @@ async def test_a_ticket_says_since_when_its_worker_is_not_seen_and_what_to_do(
     stack.told["here"] = [row("last_activity_timestamp_seconds", stack.now, "somebody_else")]
     codes.append(await once(stack))
     at_first = capsys.readouterr().out
-    stack.now += TOLD_AFTER
+    stack.now += REPORTED_AFTER
     stack.told["here"] = [row("last_activity_timestamp_seconds", stack.now, "somebody_else")]
     codes += [await once(stack), await once(stack, as_json=True)]
     *words, line = capsys.readouterr().out.splitlines()
@@ -102,9 +102,9 @@ def test_what_is_shown_between_two_looks_is_not_said_anew_for_a_worker_that_is_n
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     known = ticket()
-    unseen = {known.ticket_id: Unseen(0.0, "its target is down")}
-    look = Look(
-        at=2 * TOLD_AFTER, workers=(), tickets=(known,), closed=(), dismissed=0, unknown=0, unseen=unseen
+    unseen = {known.ticket_id: MissingWorker(0.0, "its target is down")}
+    look = CheckResult(
+        at=2 * REPORTED_AFTER, workers=(), tickets=(known,), closed=(), dismissed=0, unknown=0, missing=unseen
     )
     news = TicketChanges(as_json=False)
     news.print_check(look)
@@ -136,10 +136,10 @@ async def test_what_nobody_has_thought_of_is_not_known_and_shows_no_secret(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def broken(self: StackJudge) -> Look:
+    async def broken(self: StackJudge) -> CheckResult:
         raise KeyError("password=hunter2hunter2")
 
-    monkeypatch.setattr(StackJudge, "look", broken)
+    monkeypatch.setattr(StackJudge, "check", broken)
 
     assert await once(stack) == 3
     said = capsys.readouterr().err
@@ -172,15 +172,15 @@ def test_run_goes_on_whatever_a_look_comes_to(
         RuntimeError("once more"),
     ]
 
-    async def broken(self: StackJudge) -> Look:
+    async def broken(self: StackJudge) -> CheckResult:
         fault = looks.pop(0)
         if not looks:
             os.kill(os.getpid(), signal.SIGTERM)
         if fault is not None:
             raise fault
-        return Look(at=0.0, workers=(), tickets=(), closed=(), dismissed=0, unknown=0)
+        return CheckResult(at=0.0, workers=(), tickets=(), closed=(), dismissed=0, unknown=0)
 
-    monkeypatch.setattr(StackJudge, "look", broken)
+    monkeypatch.setattr(StackJudge, "check", broken)
 
     assert run_forever(JobOptions(prometheus="http://127.0.0.1:1", state=tmp_path), 0.0) == 0
     said = capsys.readouterr().err
@@ -247,7 +247,7 @@ async def test_what_is_no_prometheus_is_not_known(
     said = capsys.readouterr().err
     assert url in said
     if status in (404, 200):
-        assert "is the address right?" in said
+        assert "check the address" in said
 
 
 def test_run_does_not_end_where_the_first_look_is_refused(
@@ -255,14 +255,14 @@ def test_run_does_not_end_where_the_first_look_is_refused(
 ) -> None:
     looks: list[Exception | None] = [InvalidQueryError("http://prometheus", "422 too many samples"), None]
 
-    async def look(self: StackJudge) -> Look:
+    async def look(self: StackJudge) -> CheckResult:
         fault = looks.pop(0)
         if fault is not None:
             raise fault
         os.kill(os.getpid(), signal.SIGTERM)
-        return Look(at=0.0, workers=(), tickets=(), closed=(), dismissed=0, unknown=0)
+        return CheckResult(at=0.0, workers=(), tickets=(), closed=(), dismissed=0, unknown=0)
 
-    monkeypatch.setattr(StackJudge, "look", look)
+    monkeypatch.setattr(StackJudge, "check", look)
 
     assert run_forever(JobOptions(prometheus="http://127.0.0.1:1", state=tmp_path), 0.0) == 0
     assert looks == []
@@ -390,10 +390,10 @@ async def test_a_worker_with_such_a_name_is_known_again_when_it_is_gone(stack: S
 def test_run_ends_at_once_where_the_selector_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def broken(self: StackJudge) -> Look:
+    async def broken(self: StackJudge) -> CheckResult:
         raise InvalidSelectorError("""'{job=~"("}'""", "parse error")
 
-    monkeypatch.setattr(StackJudge, "look", broken)
+    monkeypatch.setattr(StackJudge, "check", broken)
 
     assert run_forever(JobOptions(prometheus="http://127.0.0.1:1", state=tmp_path), 0.0) == 2
     assert "parse error" in capsys.readouterr().err

@@ -16,8 +16,8 @@ from queenright.health.tickets import TicketStatus
 from queenright.judge.settings import JudgeSettings
 from queenright.judge.stack.http import StackAddress, StackUnavailableError
 from queenright.judge.stack.prometheus import Prometheus
-from queenright.judge.stack.stale_tickets import TOLD_AFTER
-from queenright.judge.stack_job import Look, StackJudge
+from queenright.judge.stack.stale_tickets import REPORTED_AFTER
+from queenright.judge.stack_job import CheckResult, StackJudge
 from tests.judge.stack_parts import serving, vector
 from tests.judge.test_stack_workers import Rows, row, which
 
@@ -75,13 +75,13 @@ class Stack:
         prometheus = Prometheus(StackAddress.parse(self.url))
         return StackJudge(prometheus=prometheus, monotonic=lambda: self.now, **given)
 
-    async def look(self, after: float = 120.0, **more: Any) -> Look:
-        """Look as ``once`` does: with nothing in memory."""
+    async def look(self, after: float = 120.0, **more: Any) -> CheckResult:
+        """CheckResult as ``once`` does: with nothing in memory."""
         self.now += after
         judge = self.judge(**more)
         await judge.open()
         try:
-            return await judge.look()
+            return await judge.check()
         finally:
             await judge.close()
 
@@ -105,9 +105,9 @@ async def test_an_answer_without_anybody_ends_no_ticket(stack: Stack) -> None:
     assert empty.workers == ()
     assert empty.closed == ()
     assert [t.ticket_id for t in empty.tickets] == [ticket.ticket_id]
-    assert list(empty.unseen) == [ticket.ticket_id]
+    assert list(empty.missing) == [ticket.ticket_id]
     assert [t.ticket_id for t in back.tickets] == [ticket.ticket_id]
-    assert back.unseen == {}
+    assert back.missing == {}
 
 
 async def test_who_has_a_ticket_is_not_new_after_a_gap_of_prometheus(stack: Stack) -> None:
@@ -133,7 +133,7 @@ async def test_ticket_of_a_worker_whose_target_went_down_stays(stack: Stack) -> 
     looks = [await stack.look() for _ in range(8)]
 
     assert [[t.ticket_id for t in look.tickets] for look in looks] == [[ticket.ticket_id]] * 8
-    assert [list(look.unseen) for look in looks] == [[ticket.ticket_id]] * 8
+    assert [list(look.missing) for look in looks] == [[ticket.ticket_id]] * 8
     assert {look.down for look in looks} == {1}
 
 
@@ -144,7 +144,7 @@ async def test_a_worker_whose_series_are_gone_while_its_target_is_up_has_ended(s
     ended = await stack.look()
 
     assert [(t.ticket_id, t.status) for t in ended.closed] == [(ticket.ticket_id, TicketStatus.WORKER_GONE)]
-    assert ended.unseen == {}
+    assert ended.missing == {}
 
 
 @pytest.mark.parametrize(
@@ -167,16 +167,16 @@ async def test_what_is_not_seen_to_be_over_stays_and_is_said_after_ten_minutes(
     since = stack.now + 120
     stack.says(*still)
     first = await stack.look()
-    later = await stack.look(TOLD_AFTER)
+    later = await stack.look(REPORTED_AFTER)
 
     for seen in (first, later):
         assert [t.ticket_id for t in seen.tickets] == [ticket.ticket_id]
         assert seen.closed == ()
-        unseen = seen.unseen[ticket.ticket_id]
+        unseen = seen.missing[ticket.ticket_id]
         assert unseen.since == since
         assert why in unseen.why
-    assert not first.unseen[ticket.ticket_id].long_at(first.at)
-    assert later.unseen[ticket.ticket_id].long_at(later.at)
+    assert not first.missing[ticket.ticket_id].long_at(first.at)
+    assert later.missing[ticket.ticket_id].long_at(later.at)
 
 
 async def test_a_replica_that_scrapes_it_is_enough(stack: Stack) -> None:
@@ -246,7 +246,7 @@ async def test_what_is_no_number_is_skipped_counted_and_said_once(
     stack.told["here"].append(row("last_progress_timestamp_seconds", value))
     judge = stack.judge()
     await judge.open()
-    first, second = await judge.look(), await judge.look()
+    first, second = await judge.check(), await judge.check()
     await judge.close()
 
     assert [t.kind for t in second.tickets] == [FindingKind.RETRY_STORM]
@@ -274,7 +274,7 @@ async def test_a_number_that_is_none_clears_no_ticket(stack: Stack) -> None:
     doubtful = await stack.look()
 
     assert [(t.ticket_id, t.condition_cleared_at) for t in doubtful.tickets] == [(ticket.ticket_id, None)]
-    assert "is no number" in doubtful.unseen[ticket.ticket_id].why
+    assert "is not a number" in doubtful.missing[ticket.ticket_id].why
 
 
 @pytest.mark.parametrize("time", ["NaN", "+Inf", "1e400"])

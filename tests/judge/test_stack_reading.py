@@ -11,7 +11,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.summary import summarise
 from queenright.instrumentation.names import WaitingReason
 from queenright.judge import policy
-from queenright.judge.stack.reading import health_of, over
+from queenright.judge.stack.reading import ended_health, health_of
 from queenright.judge.stack.replay import events_of
 from queenright.judge.stack.traces import TraceSpan, hexadecimal, read_otlp
 from queenright.judge.stack.workers import Sighting
@@ -176,7 +176,7 @@ def test_the_rules_write_a_ticket_from_a_summary_with_nulls() -> None:
 
 
 def test_a_worker_whose_metrics_are_no_more_is_over() -> None:
-    health = over("researcher", "workers/host:9464", HealthSettings(), NOW)
+    health = ended_health("researcher", "workers/host:9464", HealthSettings(), NOW)
 
     assert health.vitals.ended
     assert health.findings == ()

@@ -17,7 +17,7 @@ from queenright.judge.stack.prometheus import Prometheus, Series
 from queenright.judge.stack.tempo import Tempo
 from queenright.judge.stack.tools import (
     GET_TRACE,
-    MOST_CHARACTERS,
+    MAX_CHARACTERS,
     QUERY_METRICS,
     metrics_text,
     stack_tools,
@@ -149,7 +149,7 @@ async def test_an_answer_without_end_is_not_read_to_its_end(tools_of: Clients) -
         told = await ask(tools_of(url)[QUERY_METRICS], promql="up")
 
     assert told.failed
-    assert "more than 16 MB; ask for less" in told.content
+    assert "more than 16 MB; narrow the query" in told.content
 
 
 async def test_a_login_is_sent_and_shown_to_nobody(tools_of: Clients) -> None:
@@ -228,7 +228,7 @@ async def test_a_trace_is_shown_with_its_newest_spans_oldest_first(tools_of: Cli
     assert shown["spans"][-1]["name"] == "step search_node"
     assert [span["at"] for span in shown["spans"]] == sorted(span["at"] for span in shown["spans"])
     assert shown["spans"][-2]["tool.name"] == "search"
-    assert len(told.content) <= MOST_CHARACTERS
+    assert len(told.content) <= MAX_CHARACTERS
 
 
 async def test_a_trace_that_is_not_there_is_no_reason_to_stop(tools_of: Clients) -> None:
@@ -291,7 +291,7 @@ series = st.builds(
 def test_no_answer_is_longer_than_its_bound_or_breaks_out_of_its_quotes(found: list[Series]) -> None:
     text = metrics_text(found)
 
-    assert len(text) <= MOST_CHARACTERS
+    assert len(text) <= MAX_CHARACTERS
     assert text.count("<") == 2
     shown = unquote("metrics", text)
     assert shown is not None
@@ -302,5 +302,5 @@ def test_no_answer_is_longer_than_its_bound_or_breaks_out_of_its_quotes(found: l
 def test_no_trace_is_longer_than_its_bound(spans: list[TraceSpan]) -> None:
     text = trace_text(TRACE, spans)
 
-    assert len(text) <= MOST_CHARACTERS
+    assert len(text) <= MAX_CHARACTERS
     assert unquote("trace", text) is not None

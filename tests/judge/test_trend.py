@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.judge.trend import COUNTS, REMEMBERED, Trends
+from queenright.judge.trend import COUNTS, MAX_WORKERS, Trends
 from queenright.runtime.storage.files import UnusableFileError
 
 
@@ -63,7 +63,7 @@ def test_a_count_that_went_down_is_no_standstill() -> None:
     assert trend["new_life_since"] is True
 
 
-@given(st.lists(st.tuples(st.integers(0, REMEMBERED + 20), st.integers(0, 9))))
+@given(st.lists(st.tuples(st.integers(0, MAX_WORKERS + 20), st.integers(0, 9))))
 def test_what_is_written_is_read_again_and_never_grows_past_its_bound(looks: list[tuple[int, int]]) -> None:
     trends = Trends()
     for number, steps in looks:
@@ -71,13 +71,13 @@ def test_what_is_written_is_read_again_and_never_grows_past_its_bound(looks: lis
 
     rows = trends.dump()
 
-    assert len(trends) == len(rows) == len({number for number, _ in looks}) <= REMEMBERED
+    assert len(trends) == len(rows) == len({number for number, _ in looks}) <= MAX_WORKERS
     assert not trends.changed
 
 
 def test_the_worker_looked_at_longest_ago_is_forgotten_first(tmp_path: Path) -> None:
     trends = Trends()
-    for number in range(REMEMBERED):
+    for number in range(MAX_WORKERS):
         trends.note(summary(f"bee-{number}"), 0.0, "healthy")
     trends.note(summary("bee-0"), 1.0, "healthy")
     trends.note(summary("one more"), 1.0, "healthy")
@@ -85,7 +85,7 @@ def test_the_worker_looked_at_longest_ago_is_forgotten_first(tmp_path: Path) -> 
     Trends.save(tmp_path / "deep" / "trend.json", trends.dump())
     again = Trends.load(tmp_path / "deep" / "trend.json")
 
-    assert len(again) == REMEMBERED
+    assert len(again) == MAX_WORKERS
     assert again.of(summary("bee-0"), 2.0) is not None
     assert again.of(summary("bee-1"), 2.0) is None
 

@@ -21,7 +21,7 @@ async def main(settings: Settings, ticket_id: str, moment: EventType) -> None:
     service = await build(settings)
     await service.start()
     service.bus.subscribe(die, name="death", types={moment}, filter_node="operator_chat")
-    await service.judging.chat.say(ticket_id, "What is wrong?", by="ada")
+    await service.judging.chat.ask(ticket_id, "What is wrong?", by="ada")
     await asyncio.sleep(60)
 
 

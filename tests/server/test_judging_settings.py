@@ -21,12 +21,12 @@ FAULTS = {
     "a stray $": (
         "judging: {judge: {prompt: mine.md}}",
         b"It costs 5$.",
-        "judging.judge.prompt: mine.md: it has a $ that begins no placeholder",
+        "judging.judge.prompt: mine.md: it has a $ without a placeholder",
     ),
     "unknown": (
         "judging: {judge: {prompt: mine.md}}",
         b"Be $kind.",
-        "judging.judge.prompt: mine.md: nothing fills $kind",
+        "judging.judge.prompt: mine.md: unknown placeholder $kind",
     ),
     "not UTF-8": (
         "judging: {judge: {prompt: mine.md}}",
@@ -42,12 +42,12 @@ FAULTS = {
     "no script": (
         "judging: {judge: {model: 'scripted:mine.md'}}",
         None,
-        "the judge has no model: mine.md: cannot be read",
+        "cannot load the judge's model: mine.md: cannot be read",
     ),
     "no JSON": (
         "judging: {queen: {model: 'scripted:mine.md'}}",
         b"{",
-        "the queen has no model: mine.md: is not JSON",
+        "cannot load the queen's model: mine.md: is not JSON",
     ),
 }
 

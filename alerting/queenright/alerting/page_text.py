@@ -104,7 +104,7 @@ def _beyond_rules(ticket: EscalationTicket) -> str:
     """
     for kind in dict.fromkeys((ticket.kind, ticket.finding_kind or ticket.kind)):
         for action in dict.fromkeys((_advice(ticket, kind), ticket.suggested_action)):
-            _, end, rest = ticket.analysis.partition(f"{wording.matters(kind)} {action}")
+            _, end, rest = ticket.analysis.partition(f"{wording.impact(kind)} {action}")
             if end:
                 return rest.strip()
     return ticket.analysis.strip()

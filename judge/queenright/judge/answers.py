@@ -1,9 +1,4 @@
-"""
-What was answered of whom, so that nobody is asked the same twice.
-
-A worker that was called healthy is asked about again when it shows something else, or after a time that
-grows: where a finding stands and means nothing, which is what a model is for, every tick would cost a call.
-"""
+"""The judge's last answer about each worker, so that an unchanged worker is not judged at every check."""
 
 from __future__ import annotations
 
@@ -14,22 +9,25 @@ from queenright.health.findings import FindingKind, Severity, WorkerKey
 from queenright.health.monitor import WorkerHealth
 from queenright.judge.metrics import CheckOutcome
 
-LONGEST: Final = 3_600.0
-"""Seconds after which a worker that stands as it stood is asked about again in any case."""
+MAX_PAUSE: Final = 3_600.0
+"""Seconds after which an unchanged worker is judged again in any case."""
 
-Shown = frozenset[tuple[FindingKind, Severity]]
+Symptoms = frozenset[tuple[FindingKind, Severity]]
 
 
 class _Answer(NamedTuple):
-    shown: Shown
+    symptoms: Symptoms
     healthy: int
-    """How often it was called healthy, showing this."""
-    again_at: float
+    """How often the judge called the worker healthy with these symptoms."""
+    next_at: float
 
 
 class Answers:
     """
-    The newest answer about each worker that shows something.
+    The newest answer about each worker with findings.
+
+    A worker that was called healthy is judged again when its findings change, or after a growing pause:
+    otherwise a finding that stands and means nothing would cost a model call at every check.
 
     Args:
         interval: Seconds between two checks.
@@ -40,32 +38,32 @@ class Answers:
         self._by_worker: dict[WorkerKey, _Answer] = {}
 
     def is_news(self, health: WorkerHealth) -> bool:
-        """Return whether a worker shows what it did not show when it was last asked about."""
+        """Return whether a worker's findings have changed since it was last judged."""
         answer = self._by_worker.get(health.key)
-        return answer is None or answer.shown != _shown(health)
+        return answer is None or answer.symptoms != _symptoms(health)
 
     def is_due(self, health: WorkerHealth, now: float) -> bool:
-        """Return whether to ask about a worker now: it is news, or the answer is old."""
-        return self.is_news(health) or now >= self._by_worker[health.key].again_at
+        """Return whether to judge a worker now."""
+        return self.is_news(health) or now >= self._by_worker[health.key].next_at
 
-    def asked(self, health: WorkerHealth, now: float) -> None:
-        """Note that a worker is asked about, as it is now; without an answer the next check asks again."""
+    def note_request(self, health: WorkerHealth, now: float) -> None:
+        """Note that a worker is being judged; without an answer the next check judges it again."""
         healthy = 0 if self.is_news(health) else self._by_worker[health.key].healthy
-        # A check may come a little before its time.
-        self._by_worker[health.key] = _Answer(_shown(health), healthy, now + self._interval / 2)
+        # Half an interval: a check may come a little early.
+        self._by_worker[health.key] = _Answer(_symptoms(health), healthy, now + self._interval / 2)
 
-    def answered(self, key: WorkerKey, outcome: CheckOutcome, now: float) -> None:
-        """Note what came of it."""
+    def note_outcome(self, key: WorkerKey, outcome: CheckOutcome, now: float) -> None:
+        """Note the outcome of judging a worker."""
         answer = self._by_worker.get(key)
         if answer is not None and outcome == "healthy":
             healthy = answer.healthy + 1
-            pause = min(self._interval * 2.0 ** min(healthy, 30), LONGEST)
-            self._by_worker[key] = answer._replace(healthy=healthy, again_at=now + pause)
+            pause = min(self._interval * 2.0 ** min(healthy, 30), MAX_PAUSE)
+            self._by_worker[key] = answer._replace(healthy=healthy, next_at=now + pause)
 
     def keep(self, keys: Collection[WorkerKey]) -> None:
-        """Forget all but these: what comes back later is news."""
+        """Forget all other workers."""
         self._by_worker = {key: answer for key, answer in self._by_worker.items() if key in keys}
 
 
-def _shown(health: WorkerHealth) -> Shown:
+def _symptoms(health: WorkerHealth) -> Symptoms:
     return frozenset((finding.kind, finding.severity) for finding in health.findings if finding.ticket)

@@ -1,4 +1,4 @@
-"""What judging may cost, and has cost: in dollars and tokens, in any hour and any day, over restarts."""
+"""Spending limits of judge and queen, in dollars and tokens per hour and day; they survive restarts."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ _log = logging.getLogger(__name__)
 Window = Literal["hour", "day"]
 
 BUDGET_FILE: Final = "judging_spent.json"
-"""In the storage folder: what was spent, so that a restart does not forget it."""
+"""The file with the spending, in the storage folder."""
 
 _SECONDS: Final[Mapping[Window, float]] = {"hour": 3600, "day": 86_400}
 _UNITS: Final[tuple[Unit, ...]] = ("dollars", "tokens")
 _SLOT: Final = 300
-"""What is paid is kept by five minutes: it counts until the last of them is out of the window."""
+"""Spending is stored per five minutes; a slot counts until its end leaves the window."""
 
 
 class Spending:
     """
-    What was paid within the last day, by role.
+    The spending of the last day, by role.
 
     Args:
-        rows: As ``rows`` gave them: ``[start of five minutes, role, dollars, tokens]`` each.
+        rows: The result of an earlier ``rows``: ``[slot start, role, dollars, tokens]`` each.
 
     Raises:
-        ValueError: They are none.
+        ValueError: The rows are invalid.
     """
 
     def __init__(self, rows: object = ()) -> None:
         self._slots: dict[tuple[int, str], tuple[float, int]] = {}
         if not isinstance(rows, list | tuple):
-            raise ValueError(f"not a list of what was spent: {type(rows).__name__}")
+            raise ValueError(f"the spending is not a list but {type(rows).__name__}")
         for row in rows:
             start, role, dollars, tokens = _checked(row)
             self._slots[start, role] = dollars, tokens
 
     def add(self, role: str, at: float, dollars: float, tokens: int) -> None:
-        """Add what was paid at ``at``, in seconds since the epoch; what is older than a day is let go of."""
+        """Add a payment at ``at``, in seconds since the epoch; drop payments older than a day."""
         key = int(at // _SLOT) * _SLOT, role
         before = self._slots.get(key, (0.0, 0))
         self._slots[key] = before[0] + dollars, before[1] + tokens
@@ -54,47 +54,46 @@ class Spending:
             del self._slots[old]
 
     def of(self, window: Window, unit: Unit, now: float, role: str | None = None) -> float:
-        """Return what was paid within the window that ends now: by one role, or by all."""
-        paid = [
+        """Return the spending in the window that ends now, of one role or of all."""
+        return sum(
             amounts[_UNITS.index(unit)]
             for (start, payer), amounts in self._slots.items()
             if _within(start, now, _SECONDS[window]) and role in (None, payer)
-        ]
-        return sum(paid)
+        )
 
     def rows(self) -> list[list[Any]]:
-        """Return all as JSON values."""
+        """Return the slots as JSON values."""
         return [[start, role, *amounts] for (start, role), amounts in sorted(self._slots.items())]
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """A limit that is reached, or would be passed."""
+class ExceededLimit:
+    """A limit that is reached, or that the next call would exceed."""
 
     window: Window
     unit: Unit
     limit: float
-    paid: float
-    wanted: float = 0
-    """What a call may cost for which too little is left."""
+    spent: float
+    requested: float = 0
+    """The estimated cost of the call that does not fit."""
 
     @property
     def seconds(self) -> float:
-        """How long the window is."""
+        """The length of the window."""
         return _SECONDS[self.window]
 
     def __str__(self) -> str:
-        limit, paid, wanted = (
+        limit, spent, requested = (
             f"{n:.{places}f} $" if self.unit == "dollars" else f"{n:,.0f} tokens"
-            for n, places in ((self.limit, 2), (self.paid, 2), (self.wanted, 4))
+            for n, places in ((self.limit, 2), (self.spent, 2), (self.requested, 4))
         )
-        said = f"judging.budget allows {limit} in any {self.window}, and {paid} are spent"
-        return said if self.paid >= self.limit else f"{said}; the next call may cost {wanted}"
+        text = f"judging.budget allows {limit} in any {self.window}, and {spent} are spent"
+        return text if self.spent >= self.limit else f"{text}; the next call may cost {requested}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
-    """What is set aside for a call under way."""
+class Reservation:
+    """The amount reserved for a call in progress."""
 
     role: str
     estimate: Estimate
@@ -102,16 +101,16 @@ class Held:
 
 class Budget:
     """
-    Says whether another call may be paid for, and remembers what was.
+    Decides whether another call may be made, and records the spending.
 
-    What a call may cost is held before it is made, and counts as spent until it is known what it did cost:
-    calls that go on at one time do not all spend the same rest.
+    The estimated cost of a call is reserved before it is made and counts as spent until the actual cost is
+    known, so that concurrent calls do not spend the same remainder.
 
     Args:
         settings: The limits.
         clock: Seconds since the epoch.
-        file: Where what was spent is kept; None keeps it in memory only. One that cannot be used is put
-            aside, and nothing counts as spent then.
+        file: Stores the spending; None keeps it in memory. A damaged file is moved aside, and counting starts
+            at 0.
     """
 
     def __init__(
@@ -126,86 +125,87 @@ class Budget:
         self._clock = clock
         self._file = file
         self._spending = Spending() if file is None else _read(file)
-        self._held: list[Held] = []
-        # What was asked for last, if too little was left for it.
-        self._refused = Cost()
+        self._reserved: list[Reservation] = []
+        self._rejected = Cost()
+        """The last requested cost, if it did not fit."""
         self._disk = Disk()
         self._writing = asyncio.Lock()
 
     def limits(self) -> Iterable[tuple[Window, Unit, float]]:
-        """Return each limit that there is."""
+        """Return the configured limits."""
         return [(window, unit, limit) for (window, unit), limit in self._limits.items()]
 
     def all_spent(self) -> Iterator[tuple[Window, Unit, float]]:
         """
-        Return what is spent, of every window in every unit.
+        Return the spending of every window in every unit.
 
-        Of a limit that leaves too little for the call that was asked for last, all is: no model is asked.
+        A limit that left too little for the last call counts as fully spent: no model is called.
         """
-        short = {(s.window, s.unit): s.limit for s in self._reached(self._refused)}
+        exceeded = {(one.window, one.unit): one.limit for one in self._exceeded_by(self._rejected)}
         for window in _SECONDS:
             for unit in _UNITS:
-                yield window, unit, max(self.spent(window, unit), short.get((window, unit), 0.0))
+                yield window, unit, max(self.spent(window, unit), exceeded.get((window, unit), 0.0))
 
     def spent(self, window: Window, unit: Unit, role: str | None = None) -> float:
-        """Return what is spent in the window that ends now, and what is held: by one role, or by all."""
-        held = [held.estimate.call.of(unit) for held in self._held if role in (None, held.role)]
-        return self._spending.of(window, unit, self._clock(), role) + sum(held)
+        """Return the spending and reservations in the window that ends now, of one role or of all."""
+        reserved = [one.estimate.call.of(unit) for one in self._reserved if role in (None, one.role)]
+        return self._spending.of(window, unit, self._clock(), role) + sum(reserved)
 
-    def exhausted(self) -> Spent | None:
-        """Return the limit that is reached and holds longest; None if another call may be paid for."""
-        return max(self._reached(self._refused), key=lambda spent: spent.seconds, default=None)
+    def exceeded(self) -> ExceededLimit | None:
+        """Return the exceeded limit with the longest window; None if another call may be made."""
+        return max(self._exceeded_by(self._rejected), key=lambda one: one.seconds, default=None)
 
-    async def hold(self, role: str, estimate: Estimate, *, whatever: bool = False) -> Held | Spent:
+    async def reserve(
+        self, role: str, estimate: Estimate, *, force: bool = False
+    ) -> Reservation | ExceededLimit:
         """
-        Set aside what a call may cost, before it is made; or return the limit into which it does not fit.
+        Reserve the estimated cost of a call, or return the limit that it would exceed.
 
-        It is on the disk on return: a kill before ``settle`` counts all of it.
+        The reservation is on disk on return: a kill before ``settle`` counts all of it.
 
         Args:
-            role: Who pays.
-            estimate: What the call may cost.
-            whatever: Hold it also where it does not fit.
+            role: The role that pays.
+            estimate: The estimated cost.
+            force: Reserve it even if it exceeds a limit.
         """
-        reached = self._reached(estimate.call)
-        self._refused = estimate.call if reached else Cost()
-        if reached and not whatever:
-            return max(reached, key=lambda spent: spent.seconds)
-        held = Held(role, estimate)
-        self._held.append(held)
+        exceeded = self._exceeded_by(estimate.call)
+        self._rejected = estimate.call if exceeded else Cost()
+        if exceeded and not force:
+            return max(exceeded, key=lambda one: one.seconds)
+        reservation = Reservation(role, estimate)
+        self._reserved.append(reservation)
         try:
-            await self._keep(estimate.call)
+            await self._save(estimate.call)
         except BaseException:  # cancelled: the call is not made
-            self._held.remove(held)
+            self._reserved.remove(reservation)
             raise
-        return held
+        return reservation
 
-    async def settle(self, held: Held, paid: Cost | None) -> None:
+    async def settle(self, reservation: Reservation, cost: Cost | None) -> None:
         """
-        Count what a call did cost in place of what was held for it.
+        Replace a reservation by the actual cost.
 
         Args:
-            held: As ``hold`` gave it.
-            paid: None if nobody answered: then the question counts, which was read.
+            reservation: The result of ``reserve``.
+            cost: None without a reply: then the question is charged, which was sent.
         """
-        paid = held.estimate.question if paid is None else paid
-        if not paid.sound:
-            paid = held.estimate.call
-        self._held.remove(held)
-        if paid:
-            self._spending.add(held.role, self._clock(), paid.dollars, paid.tokens)
-        if paid != held.estimate.call:
-            await self._keep(paid or held.estimate.call)
+        cost = reservation.estimate.question if cost is None else cost
+        if not cost.is_valid:
+            cost = reservation.estimate.call
+        self._reserved.remove(reservation)
+        if cost:
+            self._spending.add(reservation.role, self._clock(), cost.dollars, cost.tokens)
+        if cost != reservation.estimate.call:
+            await self._save(cost or reservation.estimate.call)
 
-    def _reached(self, wanted: Cost) -> list[Spent]:
+    def _exceeded_by(self, requested: Cost) -> list[ExceededLimit]:
         return [
-            Spent(window, unit, limit, paid, wanted.of(unit))
+            ExceededLimit(window, unit, limit, spent, requested.of(unit))
             for (window, unit), limit in self._limits.items()
-            if (paid := self.spent(window, unit)) >= limit or paid + wanted.of(unit) > limit
+            if (spent := self.spent(window, unit)) >= limit or spent + requested.of(unit) > limit
         ]
 
-    async def _keep(self, changed: Cost) -> None:
-        """Write it down. A disk that refuses is said in the log; here it still counts."""
+    async def _save(self, changed: Cost) -> None:
         if self._file is None or not changed:
             return
         file = self._file
@@ -214,18 +214,18 @@ class Budget:
             try:
                 await self._disk.run(lambda: write_json(file, {"spent": rows}))
             except OSError as error:
-                _log.warning("what judging costs cannot be kept, and a restart forgets it: %s", error)
+                _log.warning("cannot save the spending of judge and queen, a restart loses it: %s", error)
 
     def _rows(self) -> list[list[Any]]:
-        """Return what is spent, with what is held: a life after a kill cannot know what it did cost."""
+        """Return the spending with all reservations: their actual cost is unknown after a kill."""
         spending, now = Spending(self._spending.rows()), self._clock()
-        for held in self._held:
-            spending.add(held.role, now, held.estimate.call.dollars, held.estimate.call.tokens)
+        for one in self._reserved:
+            spending.add(one.role, now, one.estimate.call.dollars, one.estimate.call.tokens)
         return spending.rows()
 
 
 def _within(start: int, now: float, seconds: float) -> bool:
-    # One that begins later than now was written before the clock was put back.
+    # A slot in the future was written before the clock was set back.
     return now - seconds - _SLOT < start <= now
 
 
@@ -236,13 +236,11 @@ def _read(file: Path) -> Spending:
         return Spending()
     except (UnusableFileError, OSError, ValueError, TypeError, KeyError) as error:
         aside = file.with_name(f"{file.name}.damaged")
-        _log.error(
-            "%s says nothing usable (%s); it is moved to %s, and counting begins at 0", file, error, aside
-        )
+        _log.error("%s is damaged (%s); moving it to %s, counting starts at 0", file, error, aside)
         try:
             file.replace(aside)
-        except OSError as refused:
-            _log.warning("%s could not be moved: %s", file, refused)
+        except OSError as failure:
+            _log.warning("cannot move %s: %s", file, failure)
         return Spending()
 
 
@@ -250,4 +248,4 @@ def _checked(row: object) -> tuple[int, str, float, int]:
     match row:
         case [int(start), str(role), int() | float() as dollars, int(tokens)] if dollars >= 0 <= tokens:
             return start, role, float(dollars), tokens
-    raise ValueError(f"not what was spent: {row!r}"[:200])
+    raise ValueError(f"not a spending row: {row!r}"[:200])

@@ -1,9 +1,9 @@
 """
-The operator talks with the queen about a ticket.
+The operator chat: an operator asks the queen about a ticket.
 
-Every ticket has a session of its own in her graph, and every question is one run in it. What is asked is in
-the event log before it is thought about, and what is answered before anybody is told: a question that was cut
-off when the process ended is taken up by the next one, and answered once.
+Each ticket has its own session in the queen's graph, and each question is one run in it. A question is in the
+event log before it is processed, and an answer before it is returned: a question that a stop interrupts is
+answered once, after the next start.
 """
 
 from __future__ import annotations
@@ -19,27 +19,30 @@ from queenright.health.interventions.record import Intervention
 from queenright.health.summary import summarise
 from queenright.health.tickets import EscalationTicket, TicketNotFoundError
 from queenright.instrumentation.redaction import redact
-from queenright.judge import chat_rules
-from queenright.judge.chat_case import Question, case_of, question_id_in, question_message
+from queenright.judge.chat_case import case_of
+from queenright.judge.chat_commands import help_text
 from queenright.judge.chat_log import (
+    CHAT_EVENTS,
     CHAT_STREAM,
     OPERATOR_CHAT,
-    SAID,
     ChatInterruptedError,
+    ChatRecord,
     ChatRefusedError,
-    Said,
+    Question,
+    chat_event,
     question_of,
-    said,
-    said_event,
+    record_of,
     session_of,
 )
-from queenright.judge.chat_tools import ChatTools, Talk
+from queenright.judge.chat_tools import ChatTools, ChatTurn
 from queenright.judge.desk import MAX_TURNS, Desk
+from queenright.judge.messages import question_message
 from queenright.judge.metrics import FallbackReason
 from queenright.judge.models import AssignedModel
-from queenright.judge.prompting import load_prompt
+from queenright.judge.prompting import chat_prompt
 from queenright.judge.queen import QUEEN_GRAPH
 from queenright.judge.queen_actions import QueenActions
+from queenright.judge.quoting import unquote
 from queenright.runtime.agent_runtime import AgentRuntime, GraphError
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import EventType
@@ -51,55 +54,54 @@ from queenright.runtime.tooling.tools import Tool
 
 __all__ = [
     "LONGEST_MESSAGE",
-    "MOST_WAITING",
+    "MAX_WAITING",
     "OPERATOR_CHAT",
     "ChatInterruptedError",
+    "ChatRecord",
     "ChatRefusedError",
     "OperatorChat",
-    "Said",
 ]
 
 _log = logging.getLogger(__name__)
 
 LONGEST_MESSAGE: Final = 4_000
-"""Characters of a question, at most."""
+"""Characters of a question."""
 
-MOST_WAITING: Final = 32
-"""Questions that wait for their answers, about all tickets together, at most."""
+MAX_WAITING: Final = 32
+"""Questions that wait for their answers, about all tickets."""
 
 _LONGEST_ANSWER: Final = 8_000
-_MOST_WAITING_A_TICKET: Final = 8
-_TALKING_AT_ONCE: Final = 4
-_LEFT_OVER_SECONDS: Final = 24 * 3600.0
-_READ: Final = 1_000
+_MAX_WAITING_PER_TICKET: Final = 8
+_CONCURRENT_CHATS: Final = 4
+_RESUMED_SECONDS: Final = 24 * 3600.0
+_RESUMED_EVENTS: Final = 1_000
 _UNFINISHED: Final = frozenset({SessionStatus.ACTIVE, SessionStatus.PAUSED, SessionStatus.FAILED})
 
 ListInterventions = Callable[[str], Awaitable[Sequence[Intervention]]]
 """Returns the interventions on an agent's workers, newest first."""
 
-
-_INSTEAD: Final[Mapping[FallbackReason, str]] = {
+_FALLBACK: Final[Mapping[FallbackReason, str]] = {
     "budget": "By rule: the budget for models is spent.",
-    "timeout": "By rule: the model was too slow too often, and rests.",
-    "error": "By rule: the model failed too often, and rests.",
-    "invalid": "By rule: the model gave no usable answer too often, and rests.",
+    "timeout": "By rule: the model timed out too often and is not asked for a while.",
+    "error": "By rule: the model failed too often and is not asked for a while.",
+    "invalid": "By rule: the model gave too many invalid answers and is not asked for a while.",
 }
 
 
 class OperatorChat:
     """
-    Answers operators about tickets, several at a time, each ticket's questions one after another.
+    Answers operators about tickets: several tickets at a time, the questions about one in order.
 
-    She acts only where the operator's words are an order, which is told by rule, or where the operator says
-    that they are one. Nothing in it can approve what it asks for: approving is no tool of hers.
+    The queen acts only on an operator's command, or on a message sent as an order. She has no tool to approve
+    what she requests.
 
     Args:
         desk: What all roles share.
         model: The queen's model.
-        runtime: Runs the queen's graph; the graph may be added later, before the first question.
+        runtime: Runs the queen's graph, which may be added later but before the first question.
         bus: Logs questions and answers.
-        list_interventions: Returns what was done to an agent's workers; without it, the case lists nothing.
-        actions: Nudges and stops workers when an operator orders it; without it, the queen only answers.
+        list_interventions: Returns the interventions on an agent's workers; without it, a case lists none.
+        actions: Nudges and stops workers; without it, the queen only answers.
     """
 
     def __init__(
@@ -121,9 +123,9 @@ class OperatorChat:
         self._clock = desk.clock
         self._list_interventions = list_interventions
         self._tools = ChatTools(tickets=desk.tickets, monitor=desk.monitor, clock=desk.clock, actions=actions)
-        self._prompt = load_prompt("chat", {})
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._answering: set[asyncio.Task[Said]] = set()
+        self._prompt = chat_prompt()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._tasks: set[asyncio.Task[ChatRecord]] = set()
         self._waiting: Counter[str] = Counter()
 
     @property
@@ -132,7 +134,7 @@ class OperatorChat:
         return self._waiting.total()
 
     def node(self) -> NodeSpec:
-        """Return the node that answers: its words are the answer."""
+        """Return the node that answers: its text is the answer."""
         return NodeSpec(
             id=OPERATOR_CHAT,
             system_prompt=self._prompt.text,
@@ -147,37 +149,35 @@ class OperatorChat:
 
     def entry(self) -> EntryPointSpec:
         """Return the entry point: started by questions, each in the session of its ticket."""
-        return EntryPointSpec(id=OPERATOR_CHAT, node_id=OPERATOR_CHAT, max_concurrent=_TALKING_AT_ONCE)
+        return EntryPointSpec(id=OPERATOR_CHAT, node_id=OPERATOR_CHAT, max_concurrent=_CONCURRENT_CHATS)
 
     def tools(self) -> list[Tool]:
-        """Return what she can look at and do while she talks."""
+        """Return the queen's tools in the chat."""
         return [*self._tools.all, *self._desk.read_tools]
 
-    # -- talking --------------------------------------------------------------------------------
-
-    async def say(self, ticket_id: str, text: str, by: str = "operator", *, act: bool = False) -> Said:
+    async def ask(self, ticket_id: str, text: str, by: str = "operator", *, act: bool = False) -> ChatRecord:
         """
         Ask about a ticket, open or closed, and return the answer.
 
-        Where the caller gives up, the answer is still in the chat when it comes.
+        The answer is stored even if the caller is cancelled.
 
         Args:
-            ticket_id: Which ticket.
-            text: What is asked, or ordered.
+            ticket_id: The ticket's id.
+            text: The question or command.
             by: Who asks.
-            act: It is an order, in whatever words: the model may read it as it will, and act on this ticket
-                and its worker. Without, only what is an order by rule (``chat_rules.order``) is carried out.
+            act: Treat the message as an order: the model may interpret it and act on this ticket and its
+                worker. Without it, only a command (``chat_commands.parse_command``) is carried out.
 
         Raises:
             TicketNotFoundError: There is no such ticket.
-            ChatRefusedError: There are no words in it, or too many, or too many questions wait already.
-            ChatInterruptedError: The service ends first.
-            StoreError: It could not be written down.
+            ChatRefusedError: The message is blank or too long, or too many questions wait.
+            ChatInterruptedError: The service stops first.
+            StoreError: The question could not be stored.
         """
         text = _checked(text)
-        self._take_a_place(ticket_id)
+        self._reserve(ticket_id)
         try:
-            ticket = await self._found(ticket_id)
+            ticket = await self._ticket(ticket_id)
             data = {
                 "ticket_id": ticket_id,
                 "agent_id": ticket.worker_agent_id,
@@ -185,65 +185,68 @@ class OperatorChat:
                 "text": redact(text, LONGEST_MESSAGE),
                 "act": act,
             }
-            asked = said_event(EventType.OPERATOR_ASKED, ticket_id, self._clock(), data)
-            await self._bus.publish(asked)
+            event = chat_event(EventType.OPERATOR_ASKED, ticket_id, self._clock(), data)
+            await self._bus.publish(event)
         except BaseException:
-            self._leave(ticket_id)
+            self._release(ticket_id)
             raise
-        return await asyncio.shield(self._start(question_of(asked), left_over=False))
+        return await asyncio.shield(self._start(question_of(event), resumed=False))
 
-    async def history(self, ticket_id: str, after: str | None = None, limit: int = 100) -> list[Said]:
+    async def history(self, ticket_id: str, after: str | None = None, limit: int = 100) -> list[ChatRecord]:
         """
-        Return what was said about a ticket, oldest first: the newest of it, or what came after ``after``.
+        Return the messages about a ticket, oldest first: the newest ones, or those after message ``after``.
 
         Raises:
             TicketNotFoundError: There is no such ticket.
-            UnknownEventError: Nothing that was said has the id ``after``.
+            UnknownEventError: No message has the id ``after``.
         """
-        await self._found(ticket_id)
+        await self._ticket(ticket_id)
         events = await self._bus.history(
-            types=SAID, session_id=session_of(ticket_id), after=after, limit=limit, newest=after is None
+            types=CHAT_EVENTS,
+            session_id=session_of(ticket_id),
+            after=after,
+            limit=limit,
+            newest=after is None,
         )
-        return [said(event) for event in events]
+        return [record_of(event) for event in events]
 
     async def resume(self) -> None:
-        """Answer what was asked in an earlier life of the service and not answered; after the start."""
-        events = await self._bus.history(types=SAID, filter_graph=QUEEN_GRAPH, limit=_READ)
+        """Answer the questions that the last stop left without an answer. Call it after the start."""
+        events = await self._bus.history(types=CHAT_EVENTS, filter_graph=QUEEN_GRAPH, limit=_RESUMED_EVENTS)
         answered = {str(e.data["question_id"]) for e in events if e.type is EventType.QUEEN_ANSWERED}
-        since = self._clock() - _LEFT_OVER_SECONDS
+        since = self._clock() - _RESUMED_SECONDS
         for event in events:
             if event.type is EventType.OPERATOR_ASKED and event.id not in answered and event.time >= since:
                 question = question_of(event)
-                self._waiting[question.ticket_id] += 1  # it had its place before
-                self._start(question, left_over=True)
+                self._waiting[question.ticket_id] += 1  # accepted before the stop: no limit applies
+                self._start(question, resumed=True)
 
     async def stop(self) -> None:
-        """Leave off; the runtime has paused what was being answered."""
-        tasks = list(self._answering)
+        """Stop answering. The runtime has paused the runs; ``resume`` continues them."""
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _take_a_place(self, ticket_id: str) -> None:
-        """Let a question in, before anything is awaited: who asks at the same moment is counted, too."""
-        if self._waiting[ticket_id] >= _MOST_WAITING_A_TICKET:
+    def _reserve(self, ticket_id: str) -> None:
+        """Count a question before anything is awaited, so that concurrent callers cannot pass the limits."""
+        if self._waiting[ticket_id] >= _MAX_WAITING_PER_TICKET:
             raise ChatRefusedError(
-                f"{_MOST_WAITING_A_TICKET} questions about ticket {ticket_id} wait for an answer already; "
-                "ask again when they are there"
+                f"{_MAX_WAITING_PER_TICKET} questions about ticket {ticket_id} wait for an answer; "
+                "try again later"
             )
-        if self.waiting >= MOST_WAITING:
+        if self.waiting >= MAX_WAITING:
             raise ChatRefusedError(
-                f"{MOST_WAITING} questions wait for their answers already, about all tickets together; "
-                "ask again when some are there"
+                f"{MAX_WAITING} questions wait for an answer, about all tickets; try again later"
             )
         self._waiting[ticket_id] += 1
 
-    def _leave(self, ticket_id: str) -> None:
+    def _release(self, ticket_id: str) -> None:
         self._waiting[ticket_id] -= 1
         if not self._waiting[ticket_id]:
             del self._waiting[ticket_id]
 
-    async def _found(self, ticket_id: str) -> EscalationTicket:
+    async def _ticket(self, ticket_id: str) -> EscalationTicket:
         ticket = await self._tickets.find(ticket_id)
         if ticket is None:
             raise TicketNotFoundError(ticket_id)
@@ -251,50 +254,51 @@ class OperatorChat:
 
     # -- one question ---------------------------------------------------------------------------
 
-    def _start(self, question: Question, *, left_over: bool) -> asyncio.Task[Said]:
-        lock = self._turns.get(question.ticket_id) or asyncio.Lock()
-        self._turns[question.ticket_id] = lock
+    def _start(self, question: Question, *, resumed: bool) -> asyncio.Task[ChatRecord]:
+        lock = self._locks.get(question.ticket_id) or asyncio.Lock()
+        self._locks[question.ticket_id] = lock
 
-        async def in_turn() -> Said:
+        async def answer_in_order() -> ChatRecord:
             async with lock:
-                return await self._answer(question, left_over=left_over)
+                return await self._answer(question, resumed=resumed)
 
-        task = asyncio.create_task(in_turn(), name=f"chat:{question.id}")
-        self._answering.add(task)
-        task.add_done_callback(lambda done: self._over(question, done))
+        task = asyncio.create_task(answer_in_order(), name=f"chat:{question.id}")
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._finish(question, done))
         return task
 
-    def _over(self, question: Question, task: asyncio.Task[Said]) -> None:
-        self._answering.discard(task)
-        self._leave(question.ticket_id)
+    def _finish(self, question: Question, task: asyncio.Task[ChatRecord]) -> None:
+        self._tasks.discard(task)
+        self._release(question.ticket_id)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("question %s about ticket %s: %s", question.id, question.ticket_id, error)
 
-    async def _answer(self, question: Question, *, left_over: bool) -> Said:
-        """Have a question answered, and write the answer down."""
-        ticket = await self._found(question.ticket_id)
+    async def _answer(self, question: Question, *, resumed: bool) -> ChatRecord:
+        ticket = await self._ticket(question.ticket_id)
         began = self._clock()
         session_id = await self._session(question.ticket_id)
-        with self._tools.talking(session_id, ticket, question) as talk:
-            earlier = await self._earlier_run(session_id, question) if left_over else None
-            if earlier is not None and earlier.status is SessionStatus.COMPLETED:
-                return await self._write_down(talk, _of_earlier(earlier), began)
-            message = await self._message(talk)
-            instead = self._model.fallback_reason
+        with self._tools.open_turn(session_id, ticket, question) as turn:
+            run = await self._interrupted_run(session_id, question) if resumed else None
+            if run is not None and run.status is SessionStatus.COMPLETED:
+                return await self._store(turn, _completed_answer(run), began)
+            message = await self._message(turn)
+            fallback = self._model.fallback_reason
             try:
-                result = await self._run(message, session_id, earlier)
-            except GraphError as stopped:
-                raise ChatInterruptedError(question.id) from stopped
+                result = await self._run(message, session_id, run)
+            except GraphError as error:
+                raise ChatInterruptedError(question.id) from error
             if result.status is SessionStatus.PAUSED:
                 raise ChatInterruptedError(question.id)
-            answer = _of_run(result, message)
-            if instead is not None and answer["outcome"] == "answered":
-                answer |= {"text": f"({_INSTEAD[instead]}) {answer['text']}", "outcome": "by_rule"}
-            return await self._write_down(talk, answer, began)
+            answer = _answer_of(result, turn)
+            if fallback is not None and answer["outcome"] == "answered":
+                answer |= {"text": f"({_FALLBACK[fallback]}) {answer['text']}", "outcome": "by_rule"}
+            return await self._store(turn, answer, began)
 
-    async def _run(self, message: str, session_id: str, earlier: ExecutionState | None) -> ExecutionResult:
-        """Ask in a new run; or go on with the one that an earlier life of the service began."""
-        if earlier is not None and earlier.status in _UNFINISHED:
+    async def _run(
+        self, message: str, session_id: str, interrupted: ExecutionState | None
+    ) -> ExecutionResult:
+        """Run the chat node with a message, or continue the run that the last stop interrupted."""
+        if interrupted is not None and interrupted.status in _UNFINISHED:
             run_id = await self._runtime.resume(session_id, QUEEN_GRAPH)
         else:
             run_id = await self._runtime.trigger(
@@ -305,26 +309,29 @@ class OperatorChat:
     async def _session(self, ticket_id: str) -> str:
         store, session_id = self._runtime.session_store(QUEEN_GRAPH), session_of(ticket_id)
 
-        def make() -> None:
+        def create() -> None:
             try:
                 store.create(graph_id=QUEEN_GRAPH, entry_point=OPERATOR_CHAT, session_id=session_id)
             except SessionExists:
                 return
 
-        await self._runtime.disk.run(make)
+        await self._runtime.disk.run(create)
         return session_id
 
-    async def _earlier_run(self, session_id: str, question: Question) -> ExecutionState | None:
-        """Return the run in which an earlier life of the service began to answer a question, if it did."""
+    async def _interrupted_run(self, session_id: str, question: Question) -> ExecutionState | None:
+        """Return the run that began to answer a question before the last stop, if there is one."""
         store = self._runtime.session_store(QUEEN_GRAPH)
         state = await self._runtime.disk.run(lambda: store.read_state(session_id))
         run = state.executions.get(CHAT_STREAM)
-        return run if run is not None and question_id_in(run.input.get("message")) == question.id else None
+        if run is None:
+            return None
+        asked = unquote("question", str(run.input.get("message") or "")) or {}
+        return run if asked.get("question_id") == question.id else None
 
-    async def _message(self, talk: Talk) -> str:
-        ticket, question = talk.ticket, talk.question
+    async def _message(self, turn: ChatTurn) -> str:
+        ticket, question = turn.ticket, turn.question
         agent_id = ticket.worker_agent_id
-        done = [] if self._list_interventions is None else await self._list_interventions(agent_id)
+        interventions = [] if self._list_interventions is None else await self._list_interventions(agent_id)
         others = await self._tickets.history(20, agent_id=agent_id)
         others += [
             one
@@ -333,10 +340,18 @@ class OperatorChat:
         ]
         health = self._monitor.get(agent_id, ticket.worker_session_id)
         summary = None if health is None else summarise(health, question.at)
-        return question_message(question, case_of(ticket, done, others), summary, may=talk.may)
+        asked = {
+            "question_id": question.id,
+            "ticket_id": question.ticket_id,
+            "by": question.by,
+            "at": question.at,
+            "message": question.text,
+            "may": list(turn.allowed_tools),
+        }
+        return question_message(question.at, case_of(ticket, interventions, others), summary, asked)
 
-    async def _write_down(self, talk: Talk, answer: dict[str, Any], began: float) -> Said:
-        question, ticket = talk.question, talk.ticket
+    async def _store(self, turn: ChatTurn, answer: dict[str, Any], began: float) -> ChatRecord:
+        question, ticket = turn.question, turn.ticket
         data = {
             "ticket_id": question.ticket_id,
             "agent_id": ticket.worker_agent_id,
@@ -344,28 +359,28 @@ class OperatorChat:
             "model": self._model.settings.model,
             "prompt": self._prompt.id,
             "seconds": round(max(self._clock() - began, 0.0), 3),
-            "did": sorted(talk.did),
+            "did": sorted(turn.used_tools),
             **answer,
             "text": redact(str(answer["text"]), _LONGEST_ANSWER),
         }
-        answered = said_event(EventType.QUEEN_ANSWERED, question.ticket_id, self._clock(), data)
-        await self._bus.publish(answered)
-        return said(answered)
+        event = chat_event(EventType.QUEEN_ANSWERED, question.ticket_id, self._clock(), data)
+        await self._bus.publish(event)
+        return record_of(event)
 
 
 def _checked(text: str) -> str:
     text = text.strip()
     if not text:
-        raise ChatRefusedError("there is nothing to answer: the message is blank")
+        raise ChatRefusedError("the message is blank; ask a question or give a command")
     if len(text) > LONGEST_MESSAGE:
         raise ChatRefusedError(
-            f"the message has {len(text)} characters, at most {LONGEST_MESSAGE} are read; say it shorter"
+            f"the message has {len(text)} characters; at most {LONGEST_MESSAGE} are allowed"
         )
     return text
 
 
-def _of_earlier(run: ExecutionState) -> dict[str, Any]:
-    """Return an answer that was there, and not written down any more, before the process was killed."""
+def _completed_answer(run: ExecutionState) -> dict[str, Any]:
+    """Return the answer of a run that was completed, and not logged, when the process was killed."""
     return {
         "text": str(run.outputs.get("text") or ""),
         "outcome": "answered",
@@ -375,16 +390,18 @@ def _of_earlier(run: ExecutionState) -> dict[str, Any]:
     }
 
 
-def _of_run(result: ExecutionResult, message: str) -> dict[str, Any]:
-    """Return the answer of a run; where there is none, what the rules say."""
+def _answer_of(result: ExecutionResult, turn: ChatTurn) -> dict[str, Any]:
+    """Return the answer of a run; if the model gave none, what works without it."""
     node = result.node
-    spent = {
+    usage = {
         "llm_calls": 0 if node is None else node.turns,
         "tokens": 0 if node is None else node.input_tokens + node.output_tokens,
         "cost": 0.0 if node is None else node.cost,
     }
     if result.succeeded and node is not None:
-        return {"text": node.text, "outcome": "answered", **spent}
-    asked = chat_rules.read(message)
-    by_rule = "" if asked is None else chat_rules.without_model(asked)
-    return {"text": f"The model gave no answer ({result.error}). {by_rule}", "outcome": "by_rule", **spent}
+        return {"text": node.text, "outcome": "answered", **usage}
+    if turn.command is None:
+        rest = help_text(turn.ticket.model_dump(mode="json"))
+    else:
+        rest = f"I cannot say whether anything was done. By hand: {turn.command.by_hand}"
+    return {"text": f"The model gave no answer ({result.error}). {rest}", "outcome": "by_rule", **usage}

@@ -1,4 +1,4 @@
-"""What is said in the chat about a ticket, as values and as events in the log."""
+"""The messages of a chat about a ticket, as values and as events in the log."""
 
 from __future__ import annotations
 
@@ -7,36 +7,48 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from queenright.instrumentation.errors import QueenrightError
-from queenright.judge.chat_case import Question
 from queenright.judge.queen import QUEEN_GRAPH
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.storage.session_state import execution_key
 
 OPERATOR_CHAT: Final = "operator_chat"
 CHAT_STREAM: Final = execution_key(QUEEN_GRAPH, OPERATOR_CHAT)
-SAID: Final = frozenset({EventType.OPERATOR_ASKED, EventType.QUEEN_ANSWERED})
+CHAT_EVENTS: Final = frozenset({EventType.OPERATOR_ASKED, EventType.QUEEN_ANSWERED})
 
 Role = Literal["operator", "queen"]
 
 
 class ChatRefusedError(QueenrightError):
-    """Raised when a question is not taken: nothing was written down; says the way out."""
+    """Raised when a question is rejected; it is not stored."""
 
 
 class ChatInterruptedError(QueenrightError):
-    """Raised when the service ends before a question is answered: it is kept, and answered later."""
+    """Raised when the service stops before a question is answered; it is answered after the next start."""
 
     def __init__(self, question_id: str) -> None:
         super().__init__(
-            f"the service is stopping; question {question_id} is kept, and is answered in the chat after the "
-            "next start"
+            f"the service is stopping; question {question_id} is stored, and its answer appears in the chat "
+            "after the next start"
         )
         self.question_id = question_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """One thing that was said in the chat about a ticket."""
+class Question:
+    """A stored question of an operator."""
+
+    id: str
+    ticket_id: str
+    at: float
+    by: str
+    text: str
+    act: bool = False
+    """The message is an order, in any words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRecord:
+    """One message of the chat about a ticket."""
 
     id: str
     at: float
@@ -45,18 +57,18 @@ class Said:
     by: str
     text: str
     question_id: str
-    """Of an answer: what it answers; of a question: its own id."""
+    """Of an answer: the question it answers; of a question: its own id."""
     outcome: str = ""
-    """Of an answer: ``answered``, or ``by_rule`` where the model gave none."""
+    """Of an answer: ``answered``, or ``by_rule`` if the model gave none."""
 
 
 def session_of(ticket_id: str) -> str:
-    """Return the id of the session in which a ticket is talked about."""
+    """Return the id of the session in which a ticket is discussed."""
     return f"chat_{ticket_id}"
 
 
-def said_event(type_: EventType, ticket_id: str, at: float, data: Mapping[str, Any]) -> AgentEvent:
-    """Return what was said as an event of the queen's graph."""
+def chat_event(type_: EventType, ticket_id: str, at: float, data: Mapping[str, Any]) -> AgentEvent:
+    """Return a message of the chat as an event of the queen's graph."""
     return AgentEvent(
         type=type_,
         time=at,
@@ -69,7 +81,7 @@ def said_event(type_: EventType, ticket_id: str, at: float, data: Mapping[str, A
 
 
 def question_of(event: AgentEvent) -> Question:
-    """Return the question that an ``operator_asked`` is."""
+    """Return the question in an ``operator_asked`` event."""
     data = event.data
     return Question(
         id=event.id,
@@ -81,16 +93,16 @@ def question_of(event: AgentEvent) -> Question:
     )
 
 
-def said(event: AgentEvent) -> Said:
-    """Return what an event of ``SAID`` says."""
+def record_of(event: AgentEvent) -> ChatRecord:
+    """Return the message in one of ``CHAT_EVENTS``."""
     data = event.data
-    asked = event.type is EventType.OPERATOR_ASKED
-    return Said(
+    is_question = event.type is EventType.OPERATOR_ASKED
+    return ChatRecord(
         id=event.id,
         at=event.time,
-        role="operator" if asked else "queen",
-        by=str(data["by"]) if asked else "queen",
+        role="operator" if is_question else "queen",
+        by=str(data["by"]) if is_question else "queen",
         text=str(data["text"]),
-        question_id=event.id if asked else str(data["question_id"]),
-        outcome="" if asked else str(data["outcome"]),
+        question_id=event.id if is_question else str(data["question_id"]),
+        outcome="" if is_question else str(data["outcome"]),
     )

@@ -1,37 +1,44 @@
-"""What the queen can look at while she talks with an operator, and do about the ticket in question."""
+"""The queen's tools in the operator chat."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
 from queenright.health.monitor import HealthMonitor
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket, TicketError, Way
-from queenright.judge.chat_case import Question
-from queenright.judge.chat_rules import ACKNOWLEDGE, Asked, Order, order
-from queenright.judge.monitoring_tools import SummaryArguments, shown, summary_tool
-from queenright.judge.queen_actions import NUDGE, REQUEST_TERMINATION, QueenActions, acting_tools
+from queenright.judge.chat_commands import ACKNOWLEDGE, Command, parse_command
+from queenright.judge.chat_log import Question
+from queenright.judge.monitoring_tools import SummaryArguments, show_summary, summary_tool
+from queenright.judge.queen_actions import (
+    NUDGE,
+    REQUEST_TERMINATION,
+    NudgeArguments,
+    QueenActions,
+    TerminationArguments,
+    nudge_tool,
+    termination_tool,
+)
 from queenright.runtime.events import Clock
 from queenright.runtime.tooling.tools import Tool, ToolError
 
-ACTING: Final = (NUDGE, REQUEST_TERMINATION, ACKNOWLEDGE)
-"""The tools that do something."""
+ACTING_TOOLS: Final = (NUDGE, REQUEST_TERMINATION, ACKNOWLEDGE)
 
-_HOW: Final = {
+_COMMANDS: Final = {
     NUDGE: "`nudge it: TEXT`",
     REQUEST_TERMINATION: "`stop it: REASON`",
     ACKNOWLEDGE: "`acknowledge`",
 }
-_BY_WHOM: Final = "It is approved or denied with `queenright approvals`, and not in this chat."
+_APPROVAL_HINT: Final = "It is approved or denied with `queenright approvals`, and not in this chat."
 
 
 class AcknowledgeArguments(BaseModel):
-    """Which ticket the operator has in hand."""
+    """The ticket that the operator acknowledges."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -39,49 +46,46 @@ class AcknowledgeArguments(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
-    """One question while it is answered: what it is about, what it orders, and what was done for it."""
+class ChatTurn:
+    """One question while it is answered: its ticket, its command, and the tools used for it."""
 
     ticket: EscalationTicket
     question: Question
-    did: set[str] = field(default_factory=set)
+    used_tools: set[str] = field(default_factory=set)
 
     @property
-    def order(self) -> Order | None:
-        """What the operator's words order, told by rule; None if nothing."""
+    def command(self) -> Command | None:
+        """The command in the operator's message, if there is one."""
         about = {"worker_agent_id": self.ticket.worker_agent_id, "ticket_id": self.ticket.ticket_id}
-        found = order(Asked({"message": self.question.text}, {"ticket": about}, None))
-        return found if isinstance(found, Order) else None
+        return parse_command(self.question.text, about)
 
     @property
-    def may(self) -> Sequence[str]:
-        """The tools that may be used for it."""
+    def allowed_tools(self) -> Sequence[str]:
+        """The tools that the message orders."""
         if self.question.act:
-            return ACTING
-        return () if self.order is None else (self.order.tool,)
+            return ACTING_TOOLS
+        return () if self.command is None else (self.command.tool,)
 
-    @property
-    def own_words(self) -> str | None:
-        """What the operator wants said, in their own words; None where a model is to find the words."""
-        wanted = None if self.question.act else self.order
-        if wanted is None:
-            return None
-        return str(wanted.arguments.get("message") or wanted.arguments.get("reason") or "")
+    def words(self, proposed: str) -> str:
+        """Return the operator's own words if the message is a command, else those that a model proposed."""
+        command = None if self.question.act else self.command
+        if command is None:
+            return proposed
+        return str(command.arguments.get("message") or command.arguments.get("reason") or proposed)
 
 
 class ChatTools:
     """
-    The tools of the chat. Whose question it is, and about which ticket, is known by the session of the call.
+    The tools of the chat. The session of a call identifies the question and its ticket.
 
-    Those that act do so where the operator's newest words are an order for it, or were sent as one (``act``):
-    what a worker wrote may make a model want anything, and cannot make it the operator's wish. Each is used
-    once a question.
+    A tool acts only if the operator's newest message is a command for it, or was sent as an order (``act``):
+    text written by a worker may make a model want anything, and cannot order it. Each acts once per question.
 
     Args:
-        tickets: Keeps the tickets.
-        monitor: Knows how workers are now.
-        clock: Now.
-        actions: Nudges and stops workers; without it, nothing does.
+        tickets: The tickets.
+        monitor: The workers' health.
+        clock: Seconds since the epoch.
+        actions: Nudges and stops workers; without it, there are no tools for that.
     """
 
     def __init__(
@@ -90,9 +94,9 @@ class ChatTools:
         self._tickets = tickets
         self._monitor = monitor
         self._clock = clock
-        self._about: dict[str, Talk] = {}
+        self._turns: dict[str, ChatTurn] = {}
         self.all: Sequence[Tool] = [
-            replace(summary_tool(_nothing), run=self._show, context=("session_id",)),
+            summary_tool(self._show, ("session_id",)),
             *(() if actions is None else self._acting(actions)),
             Tool(
                 ACKNOWLEDGE,
@@ -102,91 +106,80 @@ class ChatTools:
                 context=("session_id",),
             ),
         ]
-        """All of them."""
 
     @contextmanager
-    def talking(self, session_id: str, ticket: EscalationTicket, question: Question) -> Iterator[Talk]:
-        """Say what is talked about in a session, for as long as it is."""
-        self._about[session_id] = talk = Talk(ticket, question)
+    def open_turn(self, session_id: str, ticket: EscalationTicket, question: Question) -> Iterator[ChatTurn]:
+        """Have the tool calls of a session serve a question."""
+        self._turns[session_id] = turn = ChatTurn(ticket, question)
         try:
-            yield talk
+            yield turn
         finally:
-            del self._about[session_id]
+            del self._turns[session_id]
 
     async def _show(self, given: SummaryArguments, *, session_id: str) -> str:
-        ticket = self._talked_about(session_id).ticket
+        ticket = self._turn(session_id).ticket
         agent_id = given.agent_id or ticket.worker_agent_id
         wanted = None if given.session_id == "auto" else given.session_id
         if wanted is None and agent_id == ticket.worker_agent_id:
             wanted = ticket.worker_session_id
-        return shown(self._monitor.get(agent_id, wanted), self._clock(), given.last_n_steps)
+        return show_summary(self._monitor.get(agent_id, wanted), self._clock(), given.last_n_steps)
 
     async def _acknowledge(self, given: AcknowledgeArguments, *, session_id: str) -> str:
-        with self._ordered(session_id, given.ticket_id, ACKNOWLEDGE) as talk:
-            by = talk.question.by
-            noted = f"{by} (noted by the queen)"
+        with self._acting_turn(session_id, given.ticket_id, ACKNOWLEDGE) as turn:
+            by = turn.question.by
             try:
-                await self._tickets.acknowledge(talk.ticket.ticket_id, by=noted, via=Way.CHAT)
-            except TicketError as refused:
-                raise ToolError(str(refused)) from refused
+                await self._tickets.acknowledge(
+                    turn.ticket.ticket_id, by=f"{by} (noted by the queen)", via=Way.CHAT
+                )
+            except TicketError as error:
+                raise ToolError(str(error)) from error
             return f"Noted: {by} has it in hand."
 
     def _acting(self, actions: QueenActions) -> list[Tool]:
-        return [self._held_to_its_ticket(tool, actions) for tool in acting_tools(actions, self._open_ticket)]
+        async def nudge(given: NudgeArguments, *, session_id: str) -> str:
+            with self._acting_turn(session_id, given.ticket_id, NUDGE) as turn:
+                ticket, by = self._open_ticket(turn), turn.question.by
+                return await actions.nudge(ticket, turn.words(given.message), ordered_by=by)
 
-    def _held_to_its_ticket(self, tool: Tool, actions: QueenActions) -> Tool:
-        """Return a tool that acts, for the ticket that is talked about only, where that is ordered."""
+        async def request_termination(given: TerminationArguments, *, session_id: str) -> str:
+            with self._acting_turn(session_id, given.ticket_id, REQUEST_TERMINATION) as turn:
+                ticket, by = self._open_ticket(turn), turn.question.by
+                answer = await actions.request_termination(ticket, turn.words(given.reason), ordered_by=by)
+                return f"{answer} {_APPROVAL_HINT}" if "approv" in answer else answer
 
-        async def run(given: Any, *, session_id: str) -> Any:
-            with self._ordered(session_id, given.ticket_id, tool.name) as talk:
-                ticket = self._open_ticket(talk.ticket.ticket_id)
-                by = talk.question.by
-                if tool.name == NUDGE:
-                    words = talk.own_words or given.message
-                    return await actions.nudge(ticket, words, ordered_by=by)
-                words = talk.own_words or given.reason
-                answer = await actions.request_termination(ticket, words, ordered_by=by)
-                return f"{answer} {_BY_WHOM}" if "approv" in answer else answer
-
-        return replace(tool, run=run, context=("session_id",))
+        context = ("session_id",)
+        return [nudge_tool(nudge, context), termination_tool(request_termination, context)]
 
     @contextmanager
-    def _ordered(self, session_id: str, ticket_id: str, tool: str) -> Iterator[Talk]:
-        """Let a tool act in the talk in which it was called, if it may; once, unless that fails."""
-        talk = self._talked_about(session_id)
-        if talk.ticket.ticket_id != ticket_id:
+    def _acting_turn(self, session_id: str, ticket_id: str, tool: str) -> Iterator[ChatTurn]:
+        """Let a tool act in the turn of its session if the operator ordered it: once, unless it fails."""
+        turn = self._turn(session_id)
+        if turn.ticket.ticket_id != ticket_id:
+            raise ToolError(f"this chat is about ticket {turn.ticket.ticket_id!r}; act on no other")
+        if tool not in turn.allowed_tools:
             raise ToolError(
-                f"this talk is about ticket {talk.ticket.ticket_id!r}, and nothing else can be done in it"
+                f"the operator's message is no order for {tool}; nothing was done. They can say "
+                f"{_COMMANDS[tool]}, or send any words as an order (`queenright chat --act`)"
             )
-        if tool not in talk.may:
-            raise ToolError(
-                f"what the operator said is no order for {tool}, and without one nothing is done; they can "
-                f"say {_HOW[tool]}, or send any words as an order (`queenright chat --act`)"
-            )
-        if tool in talk.did:
-            raise ToolError(f"{tool} is done already for this question; say in words what came of it")
-        talk.did.add(tool)
+        if tool in turn.used_tools:
+            raise ToolError(f"{tool} was used already for this question; report its result in words")
+        turn.used_tools.add(tool)
         try:
-            yield talk
+            yield turn
         except BaseException:
-            talk.did.discard(tool)
+            turn.used_tools.discard(tool)
             raise
 
-    def _talked_about(self, session_id: str) -> Talk:
-        found = self._about.get(session_id)
-        if found is None:
-            raise ToolError("nobody waits for this answer any more; say in words what you found")
-        return found
+    def _turn(self, session_id: str) -> ChatTurn:
+        turn = self._turns.get(session_id)
+        if turn is None:
+            raise ToolError("nobody waits for this answer any more; report what you found in words")
+        return turn
 
-    def _open_ticket(self, ticket_id: str) -> EscalationTicket:
-        ticket = self._tickets.get(ticket_id)
+    def _open_ticket(self, turn: ChatTurn) -> EscalationTicket:
+        ticket = self._tickets.get(turn.ticket.ticket_id)
         if ticket is None or not ticket.live:
             raise ToolError(
-                "the ticket is closed, and nothing is done about it any more; act on the worker itself, with "
-                "queenright nudge or queenright terminate"
+                "the ticket is closed; act on the worker itself with queenright nudge or queenright terminate"
             )
         return ticket
-
-
-async def _nothing(given: SummaryArguments) -> str:
-    return ""

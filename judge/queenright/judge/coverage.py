@@ -1,4 +1,4 @@
-"""Who needs to be judged: workers with a reason for a ticket that no ticket covers yet."""
+"""Which workers need a ticket, and which have one."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from queenright.health.tickets import EscalationTicket
 
 def reason_for_ticket(health: WorkerHealth) -> Finding | None:
     """
-    Return the worst finding worth a ticket; None for a worker that is well, waits, or has ended.
+    Return the worst finding worth a ticket; None for a worker that is healthy, waits, or has ended.
 
-    But what could not be brought back, or fails run by run, needs a person although it has ended.
+    Failed recoveries and repeatedly failing runs need a person although the worker has ended.
     """
     if not health.findings or health.vitals.waiting is not None:
         return None
-    worth = (finding for finding in health.findings if finding.ticket)
+    reasons = (finding for finding in health.findings if finding.ticket)
     if health.vitals.ended:
-        worth = (finding for finding in worth if finding.kind in HOLDS_AFTER_THE_END)
-    return worst(worth)
+        reasons = (finding for finding in reasons if finding.kind in HOLDS_AFTER_THE_END)
+    return worst(reasons)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class _Covered:
 
 class Coverage:
     """
-    Remembers which ticket speaks for which worker, so that nothing is judged twice.
+    Maps workers to their tickets, so that a ticket's condition is not judged again.
 
-    An open ticket covers everything about its worker for as long as what the judge wrote in it holds and
-    nothing is worse; a dismissed one only what it was about.
+    An open ticket covers all findings of its worker while its texts hold and nothing is worse; a dismissed
+    one covers only the findings it was about.
     """
 
     def __init__(self, tickets: TicketService) -> None:
@@ -45,36 +45,36 @@ class Coverage:
         self._by_worker: dict[WorkerKey, _Covered] = {}
 
     def adopt(self, tickets: Iterable[EscalationTicket]) -> None:
-        """Learn of tickets from before a restart."""
+        """Take over the tickets from before a restart."""
         for ticket in tickets:
             key = (ticket.worker_agent_id, ticket.worker_session_id)
             kinds = {ticket.kind, *ticket.related_kinds, *ticket.active_kinds}
             self._by_worker[key] = _Covered(ticket.ticket_id, frozenset(kinds))
 
-    def ticketed(self, health: WorkerHealth, ticket: EscalationTicket) -> None:
-        """Note that ``ticket`` speaks for what the worker shows now."""
+    def note_ticket(self, health: WorkerHealth, ticket: EscalationTicket) -> None:
+        """Note that ``ticket`` covers the worker's findings."""
         kinds = {finding.kind for finding in health.findings if finding.ticket}
         self._by_worker[health.key] = _Covered(ticket.ticket_id, frozenset(kinds))
 
     def covers(self, health: WorkerHealth, finding: Finding) -> bool:
-        """Return whether a ticket speaks for ``finding``, the worst of this worker."""
+        """Return whether a ticket covers ``finding``, the worst of this worker."""
         ticket = self.ticket_of(health.key)
         if ticket is None or finding.severity.rank > ticket.severity.rank:
             return False
         if ticket.is_open:
             return has_true_words(ticket, reasons(health))
-        shown = {f.kind for f in health.findings if f.ticket}
-        return shown <= self._by_worker[health.key].kinds
+        kinds = {f.kind for f in health.findings if f.ticket}
+        return kinds <= self._by_worker[health.key].kinds
 
     def is_outdated(self, health: WorkerHealth) -> bool:
-        """Return whether a worker has an open ticket that says what holds no more, and nothing is worse."""
+        """Return whether a worker has an open ticket whose texts no longer hold, and nothing is worse."""
         ticket, finding = self.ticket_of(health.key), reason_for_ticket(health)
         if ticket is None or not ticket.is_open or finding is None:
             return False
         return finding.severity.rank <= ticket.severity.rank and not self.covers(health, finding)
 
     def ticket_of(self, key: WorkerKey) -> EscalationTicket | None:
-        """Return the live ticket that speaks for a worker, if there is one."""
+        """Return the live ticket about a worker, if there is one."""
         covered = self._by_worker.get(key)
         if covered is None:
             return None
@@ -85,5 +85,5 @@ class Coverage:
         return ticket
 
     def workers(self) -> list[WorkerKey]:
-        """Return the workers that a live ticket speaks for."""
+        """Return the workers with a live ticket."""
         return [key for key in list(self._by_worker) if self.ticket_of(key) is not None]

@@ -1,8 +1,8 @@
 """
-What the orchestrator's place demands of whoever sits in it, as pure functions: the table, and the floor.
+The rules for escalations, as pure functions: the table, and the floor below every model.
 
-The table is what ``queenright/rules`` answers an escalation with (docs/judge.md). The floor is below every
-model: nobody is stopped whom the table would not stop, and nobody gets more time for ever.
+``queenright/rules`` answers by the table (docs/judge.md). The floor: no model terminates a worker that the
+table would not, and extra time is limited.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from queenright.health.vitals import SessionStatus
 from queenright.judge import policy, wording
 
 MORE_TIMES: Final = 3
-"""So often a worker that gets no further is given more time; then a person or another agent has to look."""
+"""How often a worker without progress gets more time; after that it is handed off."""
 
 MOST_MORE_MINUTES: Final = 60
-"""So much more time in all has a worker that gets no further; or the usual time, where that is longer."""
+"""Total extra time of a worker without progress; or the usual time, if that is longer."""
 
 _TROUBLE: Final = frozenset(state.value for state in HealthState if state.in_trouble)
 _OVER: Final = frozenset(
@@ -32,52 +32,52 @@ _OVER: Final = frozenset(
     }
 )
 
-# Stopping the worker mends neither, and it would meet the same again when it is back.
-_NOT_ITS_FAULT: Final = frozenset({FindingKind.PROVIDER_FAILURE, FindingKind.CIRCUIT_BREAKER_OPEN})
-# It hangs: a checkpoint is the only way on.
+# A restart helps with neither: the worker would meet the same fault again.
+_EXTERNAL: Final = frozenset({FindingKind.PROVIDER_FAILURE, FindingKind.CIRCUIT_BREAKER_OPEN})
+# It hangs: only a restart from a checkpoint helps.
 _SILENT: Final = frozenset(
     {FindingKind.STALL, FindingKind.HEARTBEAT_MISSING, FindingKind.TOOL_TIMEOUT, FindingKind.NO_TOKENS}
 )
-# It goes in circles and hears no reminder: what it has in its context is what keeps it there.
-_CIRCLES: Final = frozenset({FindingKind.DOOM_LOOP, FindingKind.ZERO_PROGRESS, FindingKind.NO_TOOL_CALLS})
+# It loops and ignores nudges: its own context keeps it there.
+_LOOPING: Final = frozenset({FindingKind.DOOM_LOOP, FindingKind.ZERO_PROGRESS, FindingKind.NO_TOOL_CALLS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A decision on an escalation, and why; ``overruled`` if it is not the one that was proposed."""
+    """A decision on an escalation and its reason; ``overruled`` if a model proposed another one."""
 
     decision: Decision
     reason: str
     overruled: bool = False
     more_time_seconds: float | None = None
-    """Of ``more_time``: how much; None: the usual."""
+    """Of ``more_time``; None for the usual time."""
 
 
 def ended(summary: Mapping[str, Any] | None) -> bool:
-    """Return whether the worker's session is over: nobody need decide anything about it."""
+    """Return whether the worker's session has ended."""
     return summary is not None and summary.get("status") in _OVER
 
 
-def relieved(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> str | None:
+def relief(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> str | None:
     """
-    Return why what was asked about holds no more; None while it holds.
+    Return why an escalation no longer holds, or None while it holds.
 
     Args:
-        escalation: The question; ``asked_at`` in seconds since the epoch.
+        escalation: The escalation; ``asked_at`` in seconds since the epoch.
         summary: The worker's health now.
     """
     if ended(summary):
         return f"the session is over ({summary['status']})"
-    asked_about = escalation.get("incarnation_id")
-    if asked_about and summary.get("incarnation_id") not in ("", None, asked_about):
-        return "another process of the worker runs by now"
-    if waits := summary.get("waiting_reason"):
-        return f"it waits rightly ({waits})"
+    incarnation_id = escalation.get("incarnation_id")
+    if incarnation_id and summary.get("incarnation_id") not in ("", None, incarnation_id):
+        return "the worker has restarted"
+    if waiting := summary.get("waiting_reason"):
+        return f"it is waiting ({waiting})"
     progress = summary.get("last_progress")
     if progress is not None and progress > float(escalation.get("asked_at") or 0.0):
-        return "it has got further since the question was asked"
+        return "it has made progress since the escalation"
     if summary.get("state") not in _TROUBLE and policy.condition_gone(summary):
-        return "it shows nothing any more that it would have to be stopped for"
+        return "its condition has cleared"
     return None
 
 
@@ -86,22 +86,22 @@ def answer(escalation: Mapping[str, Any], summary: Mapping[str, Any] | None) -> 
     Answer an escalation by the table.
 
     Args:
-        escalation: The question, as it is quoted to a model.
-        summary: The worker's health now; None if nothing is known of the worker (any more).
+        escalation: The escalation, as it is quoted to a model.
+        summary: The worker's health now; None if the worker is not known.
     """
     if summary is None:
-        return Answer(decision="hand_off", reason="Nothing is known of the worker: somebody has to look.")
-    if (relief := relieved(escalation, summary)) is not None:
-        return Answer(decision="more_time", reason=f"Nothing is to be done: {relief}.")
+        return Answer(decision="hand_off", reason="The worker is not known: a person must look.")
+    if (why := relief(escalation, summary)) is not None:
+        return Answer(decision="more_time", reason=f"No action is needed: {why}.")
     decision, why = _by_table(escalation, summary)
     if decision == "more_time" and _exhausted(escalation):
-        decision, why = "hand_off", f"It has had {_had(escalation)}, and what it needs is not back."
+        decision, why = "hand_off", f"It has had {_extra_time(escalation)}, and the fault persists."
     if decision not in _options(escalation):
-        decision, why = "hand_off", f"{why} To {decision.replace('_', ' ')} is not offered."
-    return Answer(decision=decision, reason=f"{_seen(summary)} {why}")
+        decision, why = "hand_off", f"{why} The option {decision!r} is not offered."
+    return Answer(decision=decision, reason=f"{_cause(summary)} {why}")
 
 
-def held_to_the_floor(
+def apply_floor(
     escalation: Mapping[str, Any],
     summary: Mapping[str, Any] | None,
     proposed: Decision,
@@ -110,76 +110,76 @@ def held_to_the_floor(
     minutes: float | None = None,
 ) -> Answer:
     """
-    Return what a model proposed, or what stands in its place where the floor forbids that.
+    Return a model's decision, or the one that replaces it if the floor forbids it.
 
     Args:
-        escalation: The question.
-        summary: The worker's health now; None if nothing is known of it.
-        proposed: What the model wants.
-        reason: Why, in its words.
-        minutes: How much more time it wants the worker to have, if it says.
+        escalation: The escalation.
+        summary: The worker's health now; None if the worker is not known.
+        proposed: The model's decision.
+        reason: The model's reason.
+        minutes: The extra time that the model proposes, if any.
     """
     instead: Decision | None = None
     if proposed == "terminate":
         table = answer(escalation, summary)
         if table.decision != "terminate":
             instead, because = table.decision, table.reason.rstrip(".")
-    elif proposed == "more_time" and _exhausted(escalation) and not _back(escalation, summary):
-        instead, because = "hand_off", f"it has had {_had(escalation)} and got no further"
+    elif proposed == "more_time" and _exhausted(escalation) and not _has_relief(escalation, summary):
+        instead, because = "hand_off", f"it has had {_extra_time(escalation)} and made no progress"
     if instead is None:
-        held = Answer(decision=proposed, reason=reason)
+        result = Answer(decision=proposed, reason=reason)
     else:
-        said = wording.one_line(reason, 200)
-        text = f"Not {proposed.replace('_', ' ')}, as was proposed ({said!r}): {because}."
-        held, minutes = Answer(decision=instead, reason=text, overruled=True), None
-    if held.decision != "more_time":
-        return held
-    return replace(held, more_time_seconds=_time(escalation, minutes))
+        quoted = wording.one_line(reason, 200)
+        text = f"Not {proposed.replace('_', ' ')}, as was proposed ({quoted!r}): {because}."
+        result, minutes = Answer(decision=instead, reason=text, overruled=True), None
+    if result.decision != "more_time":
+        return result
+    return replace(result, more_time_seconds=_seconds(escalation, minutes))
 
 
-def _time(escalation: Mapping[str, Any], minutes: float | None) -> float | None:
-    """Return how much more time a worker gets, in seconds; None: the usual."""
+def _seconds(escalation: Mapping[str, Any], minutes: float | None) -> float | None:
+    """Return the extra time in seconds, or None for the usual."""
     left = _most(escalation) - _minutes_given(escalation)
     if left <= 0:
-        return None  # it is back, or nobody would give it any
-    wanted = _usual(escalation) if minutes is None else minutes
-    if minutes is None and wanted <= left:
+        return None  # it has relief, otherwise it would get none
+    proposed = _usual(escalation) if minutes is None else minutes
+    if minutes is None and proposed <= left:
         return None
-    return min(wanted, left) * 60
+    return min(proposed, left) * 60
 
 
 def _by_table(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[Decision, str]:
     findings = policy.findings_of(summary)
-    if any(finding.kind in _NOT_ITS_FAULT for finding in findings):
-        return "more_time", "The fault is not its own, and it can go on where it is once that is mended."
+    if any(finding.kind in _EXTERNAL for finding in findings):
+        return "more_time", "The fault is external; the worker can continue once it is fixed."
     first = worst(findings)
     kind = first.kind if first is not None else None
     if kind in _SILENT:
-        return "terminate", "It hangs; from its last checkpoint it can go on."
-    if kind in _CIRCLES:
-        return "terminate", "It does not come out of this by itself; a fresh start from a checkpoint may."
-    return "hand_off", "A restart would meet the same again: somebody else has to look at it."
+        return "terminate", "It hangs; it can continue from its last checkpoint."
+    if kind in _LOOPING:
+        return "terminate", "It does not get out of the loop by itself; a restart from a checkpoint may help."
+    return "hand_off", "A restart would meet the same fault: a person must look at it."
 
 
-def _seen(summary: Mapping[str, Any]) -> str:
+def _cause(summary: Mapping[str, Any]) -> str:
     findings = policy.findings_of(summary)
     agent = str(summary.get("worker_agent_id") or "The worker")
-    blamed = worst(f for f in findings if f.kind in _NOT_ITS_FAULT) or worst(findings)
-    if blamed is None:
+    finding = worst(f for f in findings if f.kind in _EXTERNAL) or worst(findings)
+    if finding is None:
         return (
             f"{agent} is {summary.get('state')}: {wording.one_line(str(summary.get('reason') or ''), 200)}."
         )
     return wording.cause(
-        blamed.kind,
+        finding.kind,
         agent=agent,
         node=str(summary.get("worker_node_id") or ""),
-        evidence=blamed.evidence,
-        since=blamed.since,
+        evidence=finding.evidence,
+        since=finding.since,
     )
 
 
-def _back(escalation: Mapping[str, Any], summary: Mapping[str, Any] | None) -> bool:
-    return summary is not None and relieved(escalation, summary) is not None
+def _has_relief(escalation: Mapping[str, Any], summary: Mapping[str, Any] | None) -> bool:
+    return summary is not None and relief(escalation, summary) is not None
 
 
 def _exhausted(escalation: Mapping[str, Any]) -> bool:
@@ -187,7 +187,7 @@ def _exhausted(escalation: Mapping[str, Any]) -> bool:
     return times >= MORE_TIMES or _minutes_given(escalation) >= _most(escalation)
 
 
-def _had(escalation: Mapping[str, Any]) -> str:
+def _extra_time(escalation: Mapping[str, Any]) -> str:
     times = int(escalation.get("more_time_given") or 0)
     if times >= MORE_TIMES:
         return f"more time {times} times"

@@ -1,4 +1,4 @@
-"""What a call of a model may cost, before it is made; and what one has cost that nobody answered."""
+"""Estimate the cost of a model call."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from queenright.runtime.llm.model import LLMProvider, Message, ToolSpec
 Unit = Literal["dollars", "tokens"]
 
 ANSWER_TOKENS: Final = 2_000
-"""So much is set aside for an answer: a few times what judge and queen write. No model is held to it."""
+"""Tokens reserved for a reply: a few times what judge and queen write. It limits no model."""
 
-_BYTES_A_TOKEN: Final = 4
-"""Of UTF-8, of English and JSON; tokenizers differ by a fifth or so."""
+_BYTES_PER_TOKEN: Final = 4
+"""UTF-8 bytes per token of English and JSON; tokenizers differ by about a fifth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +29,18 @@ class Cost:
         return bool(self.dollars or self.tokens)
 
     def of(self, unit: Unit) -> float:
-        """Return how many."""
+        """Return the amount in a unit."""
         return self.dollars if unit == "dollars" else self.tokens
 
     @property
-    def sound(self) -> bool:
-        """Whether both are numbers that can be counted."""
+    def is_valid(self) -> bool:
+        """Whether both amounts are finite and not negative."""
         return math.isfinite(self.dollars) and self.dollars >= 0 <= self.tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a call may cost: the question alone, which counts if nobody answers, and with its answer."""
+    """The estimated cost of a call: of the question alone, and with its reply."""
 
     question: Cost = Cost()
     call: Cost = Cost()
@@ -48,26 +48,26 @@ class Estimate:
 
 @runtime_checkable
 class Priced(Protocol):
-    """A model that knows its price."""
+    """A model with a known price."""
 
     async def price(self, input_tokens: int, output_tokens: int) -> float:
-        """Return dollars; 0 if no price is known."""
+        """Return the price in dollars, 0 if it is unknown."""
         ...
 
 
 async def estimate(model: LLMProvider, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Estimate:
-    """Return what asking ``model`` may cost. One without a price costs tokens only."""
-    read = question_tokens(messages, tools)
-    alone = whole = 0.0
+    """Return the estimated cost of calling ``model``. Without a known price it costs tokens only."""
+    tokens = question_tokens(messages, tools)
+    question = call = 0.0
     if isinstance(model, Priced):
-        alone = await model.price(read, 0)
-        whole = await model.price(read, ANSWER_TOKENS)
-    return Estimate(Cost(alone, read), Cost(whole, read + ANSWER_TOKENS))
+        question = await model.price(tokens, 0)
+        call = await model.price(tokens, ANSWER_TOKENS)
+    return Estimate(Cost(question, tokens), Cost(call, tokens + ANSWER_TOKENS))
 
 
 def question_tokens(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
-    """Return about how many tokens a model has to read: all that is said, and what may be called."""
+    """Return the estimated number of input tokens of a call: messages and tools."""
     texts = [message.content for message in messages]
     texts += [f"{call.name}{call.arguments}" for message in messages for call in message.tool_calls]
     texts += [f"{tool.name}{tool.description}{tool.parameters}" for tool in tools]
-    return math.ceil(sum(len(text.encode(errors="replace")) for text in texts) / _BYTES_A_TOKEN)
+    return math.ceil(sum(len(text.encode(errors="replace")) for text in texts) / _BYTES_PER_TOKEN)

@@ -23,7 +23,7 @@ from queenright.judge.desk import Desk, decision_node
 from queenright.judge.messages import check_message
 from queenright.judge.metrics import CheckOutcome
 from queenright.judge.models import AssignedModel
-from queenright.judge.monitoring_tools import EmitArguments, emit_tool, written
+from queenright.judge.monitoring_tools import EmitArguments, emit_tool, show_raised
 from queenright.judge.prompting import judge_prompt
 from queenright.judge.record import CheckRecord
 from queenright.judge.rules import EMIT, SUMMARY
@@ -255,9 +255,9 @@ class HealthJudge:
             health = report.health
             outcome: CheckOutcome = "healthy" if one is None else "ticket"
             if one is not None:
-                self._coverage.ticketed(health, one.ticket)
-            self._answers.asked(health, now)
-            self._answers.answered(health.key, outcome, now)
+                self._coverage.note_ticket(health, one.ticket)
+            self._answers.note_request(health, now)
+            self._answers.note_outcome(health.key, outcome, now)
             self._trends.note(summary, now, outcome)
             outcomes[health.key] = outcome
         for outcome in outcomes.values():
@@ -323,7 +323,7 @@ class HealthJudge:
                 continue
             for (report, summary), one in zip(reports, raised, strict=True):
                 if one is not None:
-                    self._coverage.ticketed(report.health, one.ticket)
+                    self._coverage.note_ticket(report.health, one.ticket)
                     counted = True
                     record.counted += 1
                     self._trends.note(summary, now, "counted")
@@ -337,7 +337,7 @@ class HealthJudge:
         if health is None or summary is None or not self.wants(health):
             # While others were judged it recovered, or the rules wrote its ticket.
             return "healthy" if self._coverage.ticket_of(key) is None else "ticket"
-        self._answers.asked(health, self._clock())
+        self._answers.note_request(health, self._clock())
         vitals = health.vitals
         with self._desk.tracer.start_as_current_span(
             f"{names.SPAN_JUDGE_CHECK} {vitals.agent_id}",
@@ -357,39 +357,39 @@ class HealthJudge:
             except Exception as error:
                 _log.exception("the check of %s failed, retrying at the next tick", vitals.agent_id)
                 outcome, explanation = "unknown", f"{type(error).__name__}: {error}"
-                await self._without_model(explanation)
+                await self._handle_failure(explanation)
             _record(span, outcome, explanation)
-        self._answers.answered(key, outcome, self._clock())
+        self._answers.note_outcome(key, outcome, self._clock())
         self._trends.note(summary, self._clock(), outcome)
         return outcome
 
-    async def _without_model(self, fault: str) -> None:
+    async def _handle_failure(self, fault: str) -> None:
         """Write the rules' ticket where they bind, although the model call failed."""
         health = self._case.health
         if self._has_raised or health is None:
             return
         try:
-            await self._hold_floor(health, f"could not be asked ({fault})")
+            await self._hold_floor(health, f"failed ({fault})")
         except Exception:
             _log.exception("cannot write a ticket about %s, retrying", health.vitals.agent_id)
 
     async def _conclude(self, result: NodeResult) -> tuple[CheckOutcome, str]:
-        """Return the outcome of a run of the model, held to the rules' floor."""
+        """Return the outcome of a run of the model and its explanation; the rules' floor holds."""
         verdict = str(result.outputs.get("health_verdict", ""))
         if self._has_raised:
             return "ticket", verdict or "ticket written"
-        answered = result.outcome == "done" and verdict.strip().lower().startswith("healthy")
-        said = f"said {verdict!r}" if result.outcome == "done" else f"gave no verdict: {result.error}"
+        is_healthy = result.outcome == "done" and verdict.strip().lower().startswith("healthy")
+        reply = f"said {verdict!r}" if result.outcome == "done" else f"gave no verdict: {result.error}"
         if self._rejections:
-            said = f"wrote no ticket that could be taken: {self._rejections[-1]}"
-        if result.outcome != "no_answer" and not answered:
-            self._model.count_invalid(said)
+            reply = f"wrote an invalid ticket: {self._rejections[-1]}"
+        if result.outcome != "no_answer" and not is_healthy:
+            self._model.count_invalid(reply)
         health = self._case.health
-        if health is not None and await self._hold_floor(health, said):
-            return ("ticket" if answered else "unknown"), f"ticket written by the rules; the model {said}"
-        return ("healthy", verdict) if answered else ("unknown", f"the model {said}")
+        if health is not None and await self._hold_floor(health, reply):
+            return ("ticket" if is_healthy else "unknown"), f"ticket written by the rules; the model {reply}"
+        return ("healthy", verdict) if is_healthy else ("unknown", f"the model {reply}")
 
-    async def _hold_floor(self, health: WorkerHealth, said: str) -> bool:
+    async def _hold_floor(self, health: WorkerHealth, reply: str) -> bool:
         """Write the rules' ticket where they bind and there is none; return whether it was written."""
         finding = reason_for_ticket(health)
         if finding is None or not policy.binding(finding.severity) or self._coverage.covers(health, finding):
@@ -397,7 +397,9 @@ class HealthJudge:
         draft = policy.draft_ticket(summarise(health, self._clock()))
         if draft is None:
             return False
-        await self._raise(health, _with_note(draft, f" Written by the rules: the model {said}."[:300]), RULES)
+        await self._raise(
+            health, _with_note(draft, f" Written by the rules: the model {reply}."[:300]), RULES
+        )
         return True
 
     async def _emit(self, given: EmitArguments) -> str:
@@ -405,26 +407,24 @@ class HealthJudge:
         if health is None:
             raise ToolError("the worker is gone; end with health_verdict healthy")
         if self._has_raised:
-            raise ToolError("there is a ticket from this check already; end with health_verdict ticket")
+            raise ToolError("this check has written a ticket already; end with health_verdict ticket")
         try:
-            raised = await self._raise(health, parse_draft(given.ticket_json), self._model.answering)
+            result = await self._raise(health, parse_draft(given.ticket_json), self._model.answering)
             self._has_raised = True
-            return raised
-        except TicketRejectedError as refusal:
-            self._rejections.append(str(refusal))
+            return result
+        except TicketRejectedError as error:
+            self._rejections.append(str(error))
             if len(self._rejections) > _REPAIRS:
-                return f"{refusal}. That was the last try; the rules' answer stands."
-            raise ToolError(
-                f"{refusal}. Mend what is named, and send the whole ticket once more."
-            ) from refusal
+                return f"{error}. That was the last try; the rules' answer stands."
+            raise ToolError(f"{error}. Correct this, and send the whole ticket again.") from error
 
     async def _raise(self, health: WorkerHealth, draft: TicketDraft, model: str) -> str:
         trace_id, span_id = ids_of(get_current_span())
         raised = await self._tickets.raise_ticket(
             health, draft, trace_id=trace_id, span_id=span_id, model=model
         )
-        self._coverage.ticketed(health, raised.ticket)
-        return written(raised)
+        self._coverage.note_ticket(health, raised.ticket)
+        return show_raised(raised)
 
     def _message(self, health: WorkerHealth, summary: dict[str, Any], reason: str) -> str:
         now = self._clock()

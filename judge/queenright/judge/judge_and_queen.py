@@ -39,9 +39,9 @@ from queenright.runtime.tooling.tools import Tool
 
 _REASONS: Final[dict[FallbackReason, str]] = {
     "budget": "its budget is spent",
-    "timeout": "it took too long again and again",
-    "error": "it failed again and again",
-    "invalid": "its answers were invalid again and again",
+    "timeout": "it timed out too often",
+    "error": "it failed too often",
+    "invalid": "its replies were invalid too often",
 }
 
 
@@ -220,7 +220,7 @@ class JudgeAndQueen:
     def replacements(self) -> list[str]:
         """Return a sentence about each model that the rules replace now."""
         return [
-            f"The {role}'s model {model.provider.name} is not asked ({_REASONS[reason]}); the rules answer."
+            f"The {role}'s model {model.provider.name} is not called ({_REASONS[reason]}); rules apply."
             for role, model in zip(("judge", "queen"), self._models, strict=True)
             if (reason := model.fallback_reason) is not None
         ]

@@ -1,8 +1,7 @@
 """
-Workers of a runtime that has no service: read from their sessions' step logs and states, when asked.
+Workers of a runtime without the service, read on demand from the step logs and states of their sessions.
 
-The same reader, the same vital signs and the same detectors as in the service; only that nobody listens, and
-what happened is found on disk.
+Reader, vital signs and detectors are the service's.
 """
 
 from __future__ import annotations
@@ -34,19 +33,19 @@ from queenright.runtime.storage.session_store import (
 
 _log = logging.getLogger(__name__)
 
-_AT_WORK: Final = frozenset({SessionStatus.ACTIVE, SessionStatus.PAUSED, SessionStatus.UNKNOWN})
+_RUNNING: Final = frozenset({SessionStatus.ACTIVE, SessionStatus.PAUSED, SessionStatus.UNKNOWN})
 
 
 class LoggedWorkers:
     """
-    The sessions of one graph as workers. A log is read once; later only what is new in it.
+    The sessions of one graph as workers. Logs are read incrementally.
 
     Args:
-        sessions: Where the sessions are.
+        sessions: The sessions.
         settings: The thresholds of the detectors.
-        clock: Now.
+        clock: Seconds since the epoch.
         disk: Reads in threads.
-        agent_id: The worker's name where a session does not say it.
+        agent_id: The worker's name if a session has none.
     """
 
     def __init__(
@@ -63,14 +62,14 @@ class LoggedWorkers:
         self._clock = clock
         self._disk = disk
         self._agent_id = agent_id
-        self._followed: dict[str, _Followed] = {}
+        self._followed: dict[str, _FollowedSession] = {}
 
     async def find(self, agent_id: str, session_id: str) -> WorkerHealth | None:
         """
-        See ``Workers``. Of several sessions at work it is the one with the newest event.
+        See ``Workers``. Of several running sessions, the one with the newest event is returned.
 
         Raises:
-            InvalidSessionIdError: The id could not be the name of a folder.
+            InvalidSessionIdError: The id is not a valid folder name.
         """
         return await self._disk.run(lambda: self._find(agent_id, session_id))
 
@@ -82,11 +81,11 @@ class LoggedWorkers:
                 _log.warning("no health of session %r: %s", session_id, error)
                 return None
         else:
-            states = [state for state in self._sessions.list_sessions() if state.status in _AT_WORK]
-            at_work = {state.session_id for state in states}
-            self._followed = {key: known for key, known in self._followed.items() if key in at_work}
-        found = [self._health(state) for state in states if agent_id in ("", self._agent(state))]
-        return max(found, key=lambda health: health.vitals.last_event, default=None)
+            states = [state for state in self._sessions.list_sessions() if state.status in _RUNNING]
+            running = {state.session_id for state in states}
+            self._followed = {key: one for key, one in self._followed.items() if key in running}
+        healths = [self._health(state) for state in states if agent_id in ("", self._agent(state))]
+        return max(healths, key=lambda health: health.vitals.last_event, default=None)
 
     def _agent(self, state: SessionState) -> str:
         return state.agent_id or self._agent_id or state.graph_id
@@ -95,13 +94,13 @@ class LoggedWorkers:
         followed = self._followed.get(state.session_id)
         if followed is None:
             session = self._sessions.open(state.session_id)
-            followed = _Followed(session, self._agent(state), state, self._settings)
+            followed = _FollowedSession(session, self._agent(state), state, self._settings)
             self._followed[state.session_id] = followed
-        return followed.brought_up_to_date(state, self._clock())
+        return followed.update(state, self._clock())
 
 
-class _Followed:
-    """One session: how far its log is read, and what that came to."""
+class _FollowedSession:
+    """A session with the read position of its log and the resulting health."""
 
     def __init__(
         self, session: Session, agent_id: str, state: SessionState, settings: HealthSettings
@@ -111,20 +110,20 @@ class _Followed:
         self._key = (agent_id, state.session_id)
         self._graph_id = state.graph_id
         self._monitor = HealthMonitor(settings)
-        self._take_in(self._event(EventType.EXECUTION_STARTED, state.created_at))
+        self._apply(self._event(EventType.EXECUTION_STARTED, state.created_at))
 
-    def brought_up_to_date(self, state: SessionState, now: float) -> WorkerHealth:
-        """Read what is new, and return how the worker is now."""
+    def update(self, state: SessionState, now: float) -> WorkerHealth:
+        """Read the new log entries, and return the worker's health."""
         try:
             while events := self._reader.read():
                 for event in events:
                     event.agent_id, event.session_id = self._key
-                    self._take_in(event)
+                    self._apply(event)
         except OSError as error:
-            _log.warning("the step log %s cannot be read: %s", self._reader.path, error)
+            _log.warning("cannot read the step log %s: %s", self._reader.path, error)
         vitals = self._health.vitals
-        for event in self._news(state, vitals):
-            self._take_in(event)
+        for event in self._state_events(state, vitals):
+            self._apply(event)
         if state.status is SessionStatus.UNKNOWN:
             vitals.status = WorkerStatus.UNKNOWN
         elif vitals.status is WorkerStatus.UNKNOWN:
@@ -135,15 +134,15 @@ class _Followed:
     @property
     def _health(self) -> WorkerHealth:
         health = self._monitor.get(*self._key)
-        assert health is not None  # made known when the session was first followed
+        assert health is not None, "the constructor adds it"
         return health
 
-    def _take_in(self, event: AgentEvent) -> None:
-        # As of then: how old a row is says nothing about its author's clock.
+    def _apply(self, event: AgentEvent) -> None:
+        # The event's own time is now: the age of a row is not clock skew.
         self._monitor.apply(event, event.time)
 
-    def _news(self, state: SessionState, vitals: VitalSigns) -> Iterator[AgentEvent]:
-        """Yield what the state says and the log does not: a new life, a wait, an end."""
+    def _state_events(self, state: SessionState, vitals: VitalSigns) -> Iterator[AgentEvent]:
+        """Yield what only the session's state shows: a new incarnation, a wait, an end."""
         run = max(state.executions.values(), key=lambda run: run.updated_at, default=None)
         if run is None:
             return
@@ -152,7 +151,7 @@ class _Followed:
             yield self._event(EventType.EXECUTION_STARTED, at, incarnation_id=run.incarnation_id)
         match state.status:
             case SessionStatus.ACTIVE:
-                yield from self._goes_on(run, vitals)
+                yield from self._active_events(run, vitals)
             case SessionStatus.PAUSED:
                 if vitals.status is not WorkerStatus.PAUSED:
                     yield self._event(EventType.EXECUTION_PAUSED, run.updated_at)
@@ -162,17 +161,17 @@ class _Followed:
                 if not vitals.ended:
                     yield self._end(state.status, run)
 
-    def _goes_on(self, run: ExecutionState, vitals: VitalSigns) -> Iterator[AgentEvent]:
+    def _active_events(self, run: ExecutionState, vitals: VitalSigns) -> Iterator[AgentEvent]:
         if vitals.ended:
             yield self._event(EventType.EXECUTION_STARTED, run.updated_at)
         elif vitals.status is WorkerStatus.PAUSED:
             yield self._event(EventType.EXECUTION_RESUMED, run.updated_at)
         reason, at = "", run.updated_at
-        talks = [_last_word(self._session, node) for node in run.pending]
-        if talks and None not in talks:
-            told = [talk for talk in talks if talk is not None]
-            at = max(at for _, at in told)
-            reason = WaitingReason.USER_INPUT.value if all(waits for waits, _ in told) else ""
+        nodes = [_user_wait(self._session, node) for node in run.pending]
+        known = [node for node in nodes if node is not None]
+        if known and len(known) == len(nodes):
+            at = max(at for _, at in known)
+            reason = WaitingReason.USER_INPUT.value if all(waits for waits, _ in known) else ""
         if reason != (vitals.waiting or ""):
             yield self._event(EventType.WORKER_WAITING, at, reason=reason or None)
 
@@ -195,11 +194,11 @@ class _Followed:
         )
 
 
-def _last_word(session: Session, node: PendingNode) -> tuple[bool, float] | None:
+def _user_wait(session: Session, node: PendingNode) -> tuple[bool, float] | None:
     """
-    Return whether a node waits for its user, and when the last word was spoken; None if nobody can tell.
+    Return whether a node waits for its user, and the time of the last message; None if unknown.
 
-    The cursor says that it asked; what was said since, an answer above all, is in the conversation only.
+    The cursor shows that it asked; later messages, such as an answer, are in the conversation only.
     """
     try:
         cursor = NodeCursor.from_dict(read_json(session.conversations / node.node_id / CURSOR_FILE))

@@ -1,4 +1,4 @@
-"""What judge and queen are told: all that a decision needs in one message, so that it takes one answer."""
+"""The messages that judge, queen and orchestrator get: everything for a decision in one message."""
 
 from __future__ import annotations
 
@@ -17,36 +17,53 @@ def check_message(
     Return the judge's message about one worker.
 
     Args:
-        at: When it is looked at, in seconds since the epoch.
-        check: Who it is (``agent_id``, ``session_id``), what was found, what woke the judge.
-        summary: Its health (``get_worker_health_summary``).
-        trend: The numbers of the last check and the change since (``Trends.of``); None if it is the first.
+        at: The time of the check, in seconds since the epoch.
+        check: The worker (``agent_id``, ``session_id``), its findings, what woke the judge.
+        summary: The worker's health (``get_worker_health_summary``).
+        trend: The last check's numbers and the change since (``Trends.of``); None if there was no check.
     """
-    when = datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
-    parts = [f"Health check at {when}. This worker shows something; judge it.", quote("check", check)]
+    parts = [f"Health check at {_iso(at)}. This worker shows something; judge it.", quote("check", check)]
     if trend is None:
         parts.append("It was not looked at before.")
     else:
         parts += ["What it was like when it was last looked at, and what has changed:", quote("trend", trend)]
-    return "\n".join([*parts, worker_quoted(summary)])
+    return "\n".join([*parts, quote_worker(summary)])
 
 
 def triage_message(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> str:
-    """Return the queen's message: the whole ticket, and how the worker is now (None: it is not known)."""
-    return "\n".join(["A ticket to triage.", quote("ticket", ticket), worker_quoted(summary)])
+    """Return the queen's message: the whole ticket, and the worker's health now (None: unknown)."""
+    return "\n".join(["A ticket to triage.", quote("ticket", ticket), quote_worker(summary)])
 
 
 def escalation_message(escalation: Mapping[str, Any], summary: Mapping[str, Any] | None) -> str:
-    """Return the orchestrator's message: what is asked, and how the worker is now (None: it is not known)."""
-    return "\n".join(["An escalation to decide.", quote("escalation", escalation), worker_quoted(summary)])
+    """Return the orchestrator's message: the escalation, and the worker's health now (None: unknown)."""
+    return "\n".join(["An escalation to decide.", quote("escalation", escalation), quote_worker(summary)])
 
 
-def worker_quoted(summary: Mapping[str, Any] | None) -> str:
+def question_message(
+    at: float, case: Mapping[str, Any], summary: Mapping[str, Any] | None, question: Mapping[str, Any]
+) -> str:
+    """Return the queen's message in the chat: the ticket's case, the worker's health, the question."""
+    return "\n".join(
+        [
+            f"The operator asks about a ticket, at {_iso(at)}.",
+            quote("case", case),
+            quote_worker(summary),
+            quote("question", question),
+        ]
+    )
+
+
+def quote_worker(summary: Mapping[str, Any] | None) -> str:
     """
-    Return a worker's health for a model, quoted: part of it was written by the worker.
+    Quote a worker's health for a model: part of it was written by the worker.
 
-    What detectors in shadow say is left out: nothing must follow from it, no opinion either.
+    Findings of detectors in shadow are omitted: they must not influence a decision.
     """
-    told = no_active_session() if summary is None else dict(summary)
-    told.pop("shadow_findings", None)
-    return quote("worker", told)
+    shown = no_active_session() if summary is None else dict(summary)
+    shown.pop("shadow_findings", None)
+    return quote("worker", shown)
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""A model in a role: counted, paid from a budget, within its time; and the rules in its place without it."""
+"""A model in a role: counted, within its budget and time limit, replaced by the rules if it fails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from queenright.instrumentation.redaction import redact
-from queenright.judge.budget import Budget, Held, Spent
+from queenright.judge.budget import Budget, ExceededLimit, Reservation
 from queenright.judge.estimate import Cost, estimate
 from queenright.judge.metrics import FallbackReason, JudgeMetrics, ModelRole
 from queenright.judge.model_backoff import ModelBackoff
@@ -24,8 +24,8 @@ from queenright.runtime.nodes.own_tools import ASK_USER, SET_OUTPUT
 
 _log = logging.getLogger(__name__)
 
-STOOD_IN: Final = "rules_in_place"
-"""How the ``finish_reason`` of an answer begins that the rules gave in place of the model."""
+FALLBACK_PREFIX: Final = "rules_in_place"
+"""Prefix of the ``finish_reason`` of a reply that the rules gave in place of the model."""
 
 _DECIDING: Final = frozenset({EMIT, NOTIFY, DISMISS, DECIDE, SET_OUTPUT})
 
@@ -34,29 +34,28 @@ FAILURES_UNTIL_RULES: Final = 3
 RULES_SECONDS: Final = 300.0
 """Long enough to spare a provider that is down, short enough to notice soon that it is back."""
 _NEARLY: Final = 0.99
-"""Whoever asks may have the same limit, and be the first to see it reached."""
+"""The caller may have the same time limit and cancel the call just before ours."""
 
 
 class Metered:
     """
-    A model whose answers are counted: time, tokens, dollars.
+    A model whose calls are counted: time, tokens, dollars.
 
-    Without ``stand_in`` it is asked whatever comes. With it, the stand-in answers in its place where the
-    budget is spent, and from one failure too many (``ModelBackoff``) until a rest is over. A failure before
-    that is raised: it is no verdict, and the next check asks again. An answer whose calls are all refused,
-    and a visit that ends without a decision, are failures too.
+    With a ``stand_in``, the stand-in replies while the budget is spent or the model backs off after too many
+    failures (``ModelBackoff``). An earlier failure is raised: it is no verdict, and the next check retries.
+    A reply whose tool calls are all rejected, and a visit that ends without a decision, are failures too.
 
-    What a call may cost is held before it is made. One that nobody answers, because it failed, was given up
-    or ran out of time, is paid for as far as it can be known: its question was sent.
+    The estimated cost of a call is reserved before it is made. A call without a reply (failed, cancelled,
+    timed out) is charged for its input tokens, which were sent.
 
     Args:
-        model: Who thinks.
-        role: As whom.
-        settings: Its time limit, and how many failures are borne.
-        metrics: Counts all of it.
-        budget: What answers are paid from.
-        stand_in: Who answers in its place.
-        monotonic: The clock of limits and rests.
+        model: The model.
+        role: The role it serves.
+        settings: Its time limit and the number of failures allowed.
+        metrics: Counts the calls.
+        budget: Limits what calls may cost.
+        stand_in: Replies in the model's place.
+        monotonic: The clock of time limit and backoff.
         sleep: Waits on that clock.
     """
 
@@ -78,13 +77,13 @@ class Metered:
         self._metrics = metrics
         for one in (model, stand_in):
             if one is not None:
-                metrics.knows(role, one.name)
+                metrics.initialise(role, one.name)
         self._budget = budget
         self._stand_in = stand_in
         self._monotonic = monotonic
         self._sleep = sleep
-        self._patience = ModelBackoff(FAILURES_UNTIL_RULES, RULES_SECONDS, monotonic)
-        self._said = _OnceAWindow(monotonic)
+        self._backoff = ModelBackoff(FAILURES_UNTIL_RULES, RULES_SECONDS, monotonic)
+        self._limit_log = _OncePerWindow(monotonic)
 
     @property
     def name(self) -> str:
@@ -93,66 +92,72 @@ class Metered:
 
     @property
     def role(self) -> ModelRole:
-        """As whom it is asked."""
+        """The role it serves."""
         return self._role
 
     @property
-    def replaced(self) -> FallbackReason | None:
-        """Why the stand-in would answer now; None if the model is asked."""
+    def fallback_reason(self) -> FallbackReason | None:
+        """Why the stand-in would reply now; None if the model would."""
         if self._stand_in is None:
             return None
-        spent = self._budget is not None and self._budget.exhausted() is not None
-        return self._patience.lost or ("budget" if spent else None)
+        is_spent = self._budget is not None and self._budget.exceeded() is not None
+        return self._backoff.reason or ("budget" if is_spent else None)
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
         """
-        Ask the model, or have the rules answer in its place.
+        Call the model, or the stand-in in its place.
 
         Raises:
-            ModelError, TimeoutError: There is no answer.
+            ModelError, TimeoutError: There is no reply.
         """
-        if must_call(tools) and (refusal := refusal_of(messages)) is not None:
-            self.count_invalid(refusal)
-        reason = None if self._stand_in is None else self._patience.lost
-        spent: Spent | None = None
+        if must_call(tools) and (rejection := rejection_of(messages)) is not None:
+            self.count_invalid(rejection)
+        reason = None if self._stand_in is None else self._backoff.reason
+        exceeded: ExceededLimit | None = None
         if reason is None:
-            held = await self._hold(messages, tools)
-            if isinstance(held, Spent):
-                reason, spent = "budget", held
+            reserved = await self._reserve(messages, tools)
+            if isinstance(reserved, ExceededLimit):
+                reason, exceeded = "budget", reserved
             else:
-                reply, reason = await self._try(held, messages, tools, on_text)
+                reply, reason = await self._try(reserved, messages, tools, on_text)
                 if reply is not None:
                     return reply
-        return await self._replace(reason or "error", spent, messages, tools, on_text)
+        return await self._replace(reason or "error", exceeded, messages, tools, on_text)
 
     def count_invalid(self, why: str) -> None:
-        """Count the newest answer as a failure: what it asked for was refused, or it decided nothing."""
-        if self._stand_in is not None and self._patience.lost is None and self._patience.refused("invalid"):
-            self._log_rest(why)
+        """Count the newest reply as a failure: its calls were rejected, or it decided nothing."""
+        if (
+            self._stand_in is not None
+            and self._backoff.reason is None
+            and self._backoff.reject_reply("invalid")
+        ):
+            self._log_backoff(why)
 
-    async def _hold(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Held | Spent | None:
-        """Set aside what a question may cost; return the limit that forbids it where another can answer."""
+    async def _reserve(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> Reservation | ExceededLimit | None:
+        """Reserve the estimated cost of a call; return the limit that forbids it if a stand-in can reply."""
         if self._budget is None:
             return None
         cost = await estimate(self._model, messages, tools)
-        return await self._budget.hold(self._role, cost, whatever=self._stand_in is None)
+        return await self._budget.reserve(self._role, cost, force=self._stand_in is None)
 
     async def _try(
         self,
-        held: Held | None,
+        reserved: Reservation | None,
         messages: Sequence[Message],
         tools: Sequence[ToolSpec],
         on_text: OnText | None,
     ) -> tuple[ModelReply | None, FallbackReason | None]:
-        """Return the model's answer; or None and why, where that is the last failure that is borne."""
+        """Return the model's reply; or None and the reason if this failure starts a backoff."""
         began = self._monotonic()
         try:
-            reply = await self._ask(held, messages, tools, on_text)
+            reply = await self._ask(reserved, messages, tools, on_text)
         except asyncio.CancelledError:
             if self._monotonic() - began >= self._timeout * _NEARLY:
-                self._failed("timeout", "it was given up")
+                self._failed("timeout", "the call was cancelled")
             raise
         except Exception as error:
             late = isinstance(error, TimeoutError) or self._monotonic() - began >= self._timeout * _NEARLY
@@ -161,17 +166,19 @@ class Metered:
                 raise
             return None, reason
         if must_call(tools) and not _usable(reply, tools):
-            given_up = self._failed("invalid", f"no usable tool call (it stopped by {reply.finish_reason!r})")
-            return (None, "invalid") if given_up else (reply, None)
+            is_replaced = self._failed(
+                "invalid", f"no valid tool call (finish reason {reply.finish_reason!r})"
+            )
+            return (None, "invalid") if is_replaced else (reply, None)
         if must_call(tools) and not _decides(reply):
-            self._patience.looked()
-        elif self._patience.answered():
+            self._backoff.note_undecided()
+        elif self._backoff.note_reply():
             _log.info("%s answers the %s again", self.name, self._role)
         return reply, None
 
     async def _ask(
         self,
-        held: Held | None,
+        reserved: Reservation | None,
         messages: Sequence[Message],
         tools: Sequence[ToolSpec],
         on_text: OnText | None,
@@ -187,20 +194,20 @@ class Metered:
             reply = await within(self._timeout, work, self._sleep)
             return reply
         finally:
-            self._metrics.answered(self._role, self.name, reply, self._monotonic() - began)
-            if self._budget is not None and held is not None:
-                await self._budget.settle(held, None if reply is None else _cost(reply))
+            self._metrics.called(self._role, self.name, reply, self._monotonic() - began)
+            if self._budget is not None and reserved is not None:
+                await self._budget.settle(reserved, None if reply is None else _cost(reply))
 
-    def _failed(self, reason: FallbackReason, said: str) -> bool:
-        """Count a failure; return whether the stand-in answers from here on."""
-        if self._stand_in is None or not self._patience.failed(reason):
+    def _failed(self, reason: FallbackReason, why: str) -> bool:
+        """Count a failure; return whether the stand-in replies from now on."""
+        if self._stand_in is None or not self._backoff.note_failure(reason):
             return False
-        self._log_rest(said)
+        self._log_backoff(why)
         return True
 
-    def _log_rest(self, why: str) -> None:
+    def _log_backoff(self, why: str) -> None:
         _log.warning(
-            "the %s's model %s keeps failing (%s); the rules answer in its place for a while",
+            "the %s's model %s keeps failing (%s); the rules replace it for a while",
             self._role,
             self.name,
             redact(why, 300),
@@ -209,51 +216,51 @@ class Metered:
     async def _replace(
         self,
         reason: FallbackReason,
-        spent: Spent | None,
+        exceeded: ExceededLimit | None,
         messages: Sequence[Message],
         tools: Sequence[ToolSpec],
         on_text: OnText | None,
     ) -> ModelReply:
         assert self._stand_in is not None
         began = self._monotonic()
-        if spent is not None and self._said.now(spent):
+        if exceeded is not None and self._limit_log.is_due(exceeded):
             _log.warning(
-                "the %s's model %s is not asked: %s; the rules answer in its place",
+                "the %s's model %s is not called: %s; the rules replace it",
                 self._role,
                 self.name,
-                spent,
+                exceeded,
             )
         try:
             reply = await self._stand_in.complete(messages, tools, on_text)
         except ModelError as error:
-            why = spent or f"it failed too often ({reason})"
-            raise ModelError(f"{self.name} is not asked now: {why}; and without it: {error}") from error
-        self._metrics.answered(self._role, self._stand_in.name, reply, self._monotonic() - began)
+            why = exceeded or f"it failed too often ({reason})"
+            raise ModelError(f"{self.name} is not called now: {why}; the rules: {error}") from error
+        self._metrics.called(self._role, self._stand_in.name, reply, self._monotonic() - began)
         self._metrics.fell_back(self._role, reason)
-        return replace(reply, finish_reason=f"{STOOD_IN}:{reason}")
+        return replace(reply, finish_reason=f"{FALLBACK_PREFIX}:{reason}")
 
 
 def must_call(tools: Sequence[ToolSpec]) -> bool:
-    """Say whether an answer in words is none: where there are outputs to set, and nobody to talk to."""
+    """Return whether a reply needs a tool call: there are outputs to set, and no user to talk to."""
     offered = {tool.name for tool in tools}
     return SET_OUTPUT in offered and ASK_USER not in offered
 
 
-def refusal_of(messages: Sequence[Message]) -> str | None:
+def rejection_of(messages: Sequence[Message]) -> str | None:
     """
-    Return why the newest answer was refused; None if one of its calls was taken, or nothing is known of it.
+    Return why all calls of the newest reply were rejected; None if one was accepted, or none is known.
 
-    Only tools that have no outage of their own count: what a model may look at elsewhere can fail without it.
+    Only our own tools count: a query of an external system can fail through no fault of the model.
     """
-    refusals: dict[str, str] = {}
+    rejections: dict[str, str] = {}
     for message in reversed(messages):
         if message.role == "tool":
             if not message.content.startswith("error:"):
                 return None
-            refusals[message.tool_call_id] = message.content
+            rejections[message.tool_call_id] = message.content
             continue
         ours = [call for call in message.tool_calls if call.name in _DECIDING or call.name == SUMMARY]
-        known = [refusals[call.id] for call in ours if call.id in refusals]
+        known = [rejections[call.id] for call in ours if call.id in rejections]
         return known[0] if known and len(ours) == len(message.tool_calls) else None
     return None
 
@@ -278,16 +285,16 @@ def _is_object(text: str) -> bool:
         return False
 
 
-class _OnceAWindow:
-    """Says whether a spent limit is worth a line in the log: once in each of its windows."""
+class _OncePerWindow:
+    """Limits the log to one line per exceeded limit and window."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._clock = monotonic
         self._last: dict[tuple[str, str], float] = {}
 
-    def now(self, spent: Spent) -> bool:
-        key, now = (spent.window, spent.unit), self._clock()
-        if key in self._last and now - self._last[key] < spent.seconds:
+    def is_due(self, limit: ExceededLimit) -> bool:
+        key, now = (limit.window, limit.unit), self._clock()
+        if key in self._last and now - self._last[key] < limit.seconds:
             return False
         self._last[key] = now
         return True

@@ -1,4 +1,4 @@
-"""What judge and queen count, about themselves and about tickets."""
+"""The Prometheus metrics of judge and queen."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _TRIAGE_BUCKETS: Final = (0.05, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
 
 class JudgeMetrics:
     """
-    The metrics of this room, registered once.
+    The metrics of judge, queen and tickets.
 
     Args:
-        registry: Where.
-        open_counts: Gives how many tickets are not closed, by (severity, status), when scraped.
+        registry: The registry that exposes them.
+        open_counts: Returns the number of tickets that are not closed, by (severity, status).
     """
 
     def __init__(self, registry: CollectorRegistry, open_counts: Callable[[], OpenCounts]) -> None:
@@ -48,7 +48,7 @@ class JudgeMetrics:
         self._triage = _counter(names.TRIAGE, registry)
         self._triage_duration = _histogram(names.TRIAGE_DURATION, registry, _TRIAGE_BUCKETS)
         self._tickets = _counter(names.TICKETS, registry)
-        # A rate needs a zero to rise from: the first ticket must not be the first sample.
+        # A rate needs a zero to rise from: otherwise the first ticket is the first sample.
         for outcome in ("healthy", "ticket", "unknown"):
             self._checks.labels(outcome)
         for decision in ("dismiss", "intervene", "bypass"):
@@ -64,17 +64,17 @@ class JudgeMetrics:
         self._registry = registry
 
     def checked(self, outcome: CheckOutcome, at: float) -> None:
-        """Count a check, and say when it was."""
+        """Count a check."""
         self._checks.labels(outcome).inc()
         self._last_check.set(at)
 
-    def knows(self, role: ModelRole, model: str) -> None:
-        """Let what a model costs begin at 0."""
+    def initialise(self, role: ModelRole, model: str) -> None:
+        """Create a model's series with value 0."""
         for family in (self._tokens, self._cached, self._cost, self._duration):
             family.labels(role, model)
 
-    def answered(self, role: ModelRole, model: str, reply: ModelReply | None, seconds: float) -> None:
-        """Count one answer of a model, or that there was none."""
+    def called(self, role: ModelRole, model: str, reply: ModelReply | None, seconds: float) -> None:
+        """Count one call of a model; without a reply, only its duration."""
         self._duration.labels(role, model).observe(seconds, _exemplar())
         if reply is not None:
             self._tokens.labels(role, model).inc(reply.input_tokens + reply.output_tokens)
@@ -82,11 +82,11 @@ class JudgeMetrics:
             self._cost.labels(role, model).inc(reply.cost)
 
     def fell_back(self, role: ModelRole, reason: FallbackReason) -> None:
-        """Count one answer that the rules gave in place of a model."""
+        """Count one reply of the rules in place of a model."""
         self._fallbacks.labels(role, reason).inc()
 
     def watch(self, budget: Budget) -> None:
-        """Show a budget, and what of it is spent; once."""
+        """Expose a budget's limits and spending. Call it once."""
         self._registry.register(_Budget(budget))
 
     def ticket_opened(self, severity: Severity, cause: FindingKind) -> None:
@@ -94,19 +94,19 @@ class JudgeMetrics:
         self._tickets.labels(severity.value, cause.value).inc()
 
     def triaged(self, decision: TriageDecision, seconds: float) -> None:
-        """Count a decision, ``seconds`` after its ticket."""
+        """Count a triage decision, ``seconds`` after its ticket."""
         self._triage.labels(decision).inc()
         self._triage_duration.labels(decision).observe(max(seconds, 0.0), _exemplar())
 
 
 def _exemplar() -> dict[str, str] | None:
-    """Return the trace in which it happens, so that a number leads there; None outside of one."""
+    """Return the current trace as an exemplar, or None without one."""
     trace_id, _ = ids_of(get_current_span())
     return {"trace_id": trace_id} if trace_id else None
 
 
 class _OpenTickets(Collector):
-    """Read when scraped, so that it cannot differ from the tickets."""
+    """Reads the open tickets at each scrape."""
 
     def __init__(self, counts: Callable[[], OpenCounts]) -> None:
         self._counts = counts
@@ -127,7 +127,7 @@ class _OpenTickets(Collector):
 
 
 class _Budget(Collector):
-    """Read when scraped: what was spent an hour ago counts no more, though nothing happens."""
+    """Reads the budget at each scrape: spending leaves its window without an event."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -139,8 +139,8 @@ class _Budget(Collector):
         limits, spent = families = self._families()
         for window, unit, limit in self._budget.limits():
             limits.add_metric([window, unit], limit)
-        for window, unit, paid in self._budget.all_spent():
-            spent.add_metric([window, unit], paid)
+        for window, unit, amount in self._budget.all_spent():
+            spent.add_metric([window, unit], amount)
         return families
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The models behind judge and queen: the built-in rules, or any that the runtime can load; all counted."""
+"""The models of judge and queen: the built-in rules, or any model that the runtime can load."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from queenright.runtime.llm.model import LLMProvider
 
 
 class ModelUnavailableError(QueenrightError):
-    """Raised at start when a model is set that cannot be used here."""
+    """Raised at start if a configured model cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class AssignedModel:
     @property
     def fallback_reason(self) -> FallbackReason | None:
         """Why the rules answer instead of the model; None if the model answers."""
-        return self.provider.replaced if isinstance(self.provider, Metered) else None
+        return self.provider.fallback_reason if isinstance(self.provider, Metered) else None
 
     @property
     def answering(self) -> str:
@@ -57,20 +57,20 @@ def load_model(
     sleep: Sleep = asyncio.sleep,
 ) -> LLMProvider:
     """
-    Return the model called ``settings.model``, with everything it costs counted for ``role``.
+    Return the model called ``settings.model``, metered for ``role``.
 
-    Where it may not be asked, or fails too often, the rules answer in its place.
+    The rules answer in its place if the budget is spent or it fails too often.
 
     Args:
-        settings: Which, and its limits.
-        role: Who thinks by it.
-        metrics: Counts answers, time, tokens, dollars, and answers of the rules in its place.
-        budget: What answers are paid from; None is no limit.
-        monotonic: The clock of its time limit and its rests.
+        settings: The model and its limits.
+        role: The role it serves.
+        metrics: Counts calls, tokens, cost and fallbacks.
+        budget: Limits what calls may cost; None for no limit.
+        monotonic: The clock of the time limit and the backoff.
         sleep: Waits on that clock.
 
     Raises:
-        ModelUnavailableError: It needs litellm, which is not installed, or a script that is not there.
+        ModelUnavailableError: litellm is not installed, or the model's script does not exist.
     """
     if settings.model == RULES:
         return Metered(RulesModel(), role, settings, metrics=metrics, monotonic=monotonic, sleep=sleep)
@@ -88,22 +88,21 @@ def load_model(
 
 def check_judging(health: HealthSettings, judging: JudgeSettings) -> None:
     """
-    Look whether judge and queen have what they are set to think by; nothing is asked.
+    Check the models and prompts of judge and queen, without calling a model.
 
     Raises:
-        ModelUnavailableError: as ``load_model``.
-        InvalidPromptError: A prompt's file cannot be used.
+        ModelUnavailableError: See ``load_model``.
+        InvalidPromptError: A prompt file cannot be used.
     """
-    if judging.judge.model != RULES:
-        _provider(judging.judge, "judge")
-    if judging.queen.model != RULES:
-        _provider(judging.queen, "queen")
+    for role, settings in (("judge", judging.judge), ("queen", judging.queen)):
+        if settings.model != RULES:
+            _provider(settings, role)
     judge_prompt(health, judging.judge.prompt)
     queen_prompt(judging.queen.prompt)
 
 
-def _provider(settings: ModelSettings, role: ModelRole) -> LLMProvider:
+def _provider(settings: ModelSettings, role: str) -> LLMProvider:
     try:
         return load_provider(settings.model, timeout_seconds=settings.timeout_seconds)
     except ProviderUnavailable as error:
-        raise ModelUnavailableError(f"the {role} has no model: {error}, or use {RULES!r}") from error
+        raise ModelUnavailableError(f"cannot load the {role}'s model: {error}, or use {RULES!r}") from error

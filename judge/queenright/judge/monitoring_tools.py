@@ -1,9 +1,8 @@
 """
-The monitoring tools: how a worker is, a ticket about it, a word to the operator.
+The monitoring tools: a worker's health, a ticket about it, a notification of the operator.
 
-Judge and queen use them with rules of their own around them; ``register_worker_monitoring_tools`` gives them
-as they are to any graph. What may become a ticket, and what may be decided about one, is the ticket service's
-to say, whoever calls.
+Judge and queen add their own rules; ``register_worker_monitoring_tools`` adds the plain tools to any graph.
+The ticket service validates tickets and decisions, whoever calls.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.summary import summarise
 from queenright.health.ticket_service import Raised, TicketService
 from queenright.health.tickets import EscalationTicket, TicketError, TicketStatus, parse_draft
-from queenright.judge.messages import worker_quoted
+from queenright.judge.messages import quote_worker
 from queenright.judge.rules import EMIT, NOTIFY, SUMMARY
 from queenright.runtime.events import Clock
 from queenright.runtime.tooling.tools import Tool, ToolError, ToolRegistry
@@ -27,14 +26,14 @@ from queenright.runtime.tooling.tools import Tool, ToolError, ToolRegistry
 NOBODY: WorkerKey = ("", "")
 
 
-def _no_path(session_id: str) -> str:
-    # A session's id is a folder's name in the step logs.
+def _reject_path(session_id: str) -> str:
+    # The step logs of a session are in a folder of that name.
     if session_id == ".." or any(separator in session_id for separator in "/\\\x00"):
-        raise ValueError("a session id holds no path separator and no '..'")
+        raise ValueError("a session id must not contain a path separator or '..'")
     return session_id
 
 
-SessionId = Annotated[str, Field(max_length=200), AfterValidator(_no_path)]
+SessionId = Annotated[str, Field(max_length=200), AfterValidator(_reject_path)]
 
 
 class _Arguments(BaseModel):
@@ -42,16 +41,16 @@ class _Arguments(BaseModel):
 
 
 class SummaryArguments(_Arguments):
-    """Which worker."""
+    """The worker to show."""
 
     agent_id: str = Field(default="", description="The worker; the one in question if left out.")
     session_id: SessionId = Field(default="auto", description="Its session; `auto` is the latest.")
     last_n_steps: int = Field(default=20, ge=1, le=200, description="How many recent verdicts to show.")
 
 
-def _as_text(given: object) -> object:
-    """Let a model give the object itself; its fields are checked where the ticket is read."""
-    return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+def _to_json(value: object) -> object:
+    # A model may pass the object itself; ``parse_draft`` checks its fields.
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 _TICKET_SCHEMA: Final[dict[str, Any]] = {
@@ -75,11 +74,11 @@ _TICKET_SCHEMA: Final[dict[str, Any]] = {
 class EmitArguments(_Arguments):
     """The ticket: the object itself, or its JSON as text."""
 
-    ticket_json: Annotated[str, BeforeValidator(_as_text), WithJsonSchema(_TICKET_SCHEMA)]
+    ticket_json: Annotated[str, BeforeValidator(_to_json), WithJsonSchema(_TICKET_SCHEMA)]
 
 
 class NotifyArguments(_Arguments):
-    """What the operator is told."""
+    """The notification of the operator."""
 
     ticket_id: str
     analysis: str = Field(
@@ -88,13 +87,14 @@ class NotifyArguments(_Arguments):
     urgency: Severity
 
 
-def summary_tool(run: Callable[[SummaryArguments], Awaitable[str]]) -> Tool:
+def summary_tool(run: Callable[..., Awaitable[str]], context: tuple[str, ...] = ()) -> Tool:
     """Return ``get_worker_health_summary``."""
     return Tool(
         SUMMARY,
         "How a worker is now: verdicts, bad steps since the last ACCEPT, stall, findings, evidence.",
         SummaryArguments,
         run,
+        context=context,
     )
 
 
@@ -108,24 +108,20 @@ def notify_tool(run: Callable[[NotifyArguments], Awaitable[str]]) -> Tool:
     return Tool(NOTIFY, "Tell the operator about the ticket.", NotifyArguments, run)
 
 
-# -- what they do -------------------------------------------------------------------------------
-
-
 class Workers(Protocol):
-    """Where a worker is looked up."""
+    """A source of workers' health."""
 
     async def find(self, agent_id: str, session_id: str) -> WorkerHealth | None:
         """
-        Return how a worker is now, or None if there is no such.
+        Return a worker's health, or None if there is no such worker.
 
-        Without a session it is the one that is not over and was last heard of; without an agent
-        whoever that is true of.
+        Without a session, the agent's running session with the newest event; without an agent, that of any.
         """
         ...
 
 
 class LiveWorkers:
-    """Workers as the monitor knows them, from what they tell."""
+    """The workers of a monitor, from their events."""
 
     def __init__(self, monitor: HealthMonitor) -> None:
         self._monitor = monitor
@@ -140,21 +136,21 @@ class LiveWorkers:
 
 class Lookup:
     """
-    Shows workers to a model, and remembers which one is in question.
+    Shows workers to a model.
 
     Args:
-        workers: Where they are looked up.
-        clock: Now.
+        workers: The source of the workers' health.
+        clock: Seconds since the epoch.
     """
 
     def __init__(self, workers: Workers, clock: Clock) -> None:
         self._workers = workers
         self._clock = clock
         self.key = NOBODY
-        """The worker in question: looked at when a model names none."""
+        """The worker that is shown if the model names none."""
 
     async def find(self, agent_id: str = "", session_id: str = "") -> WorkerHealth | None:
-        """Return the worker named, else the one in question; None if it is unknown, or over and not named."""
+        """Return the named worker, else the selected one; None if it is unknown, or ended and not named."""
         agent_id = agent_id or self.key[0]
         named = session_id not in ("", "auto")
         if not named:
@@ -167,16 +163,16 @@ class Lookup:
     async def show(self, given: SummaryArguments) -> str:
         """Return the summary of a worker for a model."""
         health = await self.find(given.agent_id, given.session_id)
-        return shown(health, self._clock(), given.last_n_steps)
+        return show_summary(health, self._clock(), given.last_n_steps)
 
 
-def shown(health: WorkerHealth | None, now: float, last_n_steps: int) -> str:
+def show_summary(health: WorkerHealth | None, now: float, last_n_steps: int) -> str:
     """Return a worker's summary for a model."""
-    return worker_quoted(None if health is None else summarise(health, now, last_n_steps))
+    return quote_worker(None if health is None else summarise(health, now, last_n_steps))
 
 
-def written(raised: Raised) -> str:
-    """Say what became of a ticket, to whoever wrote it."""
+def show_raised(raised: Raised) -> str:
+    """Return the result of raising a ticket for a model."""
     ticket = raised.ticket
     return json.dumps(
         {"ticket_id": ticket.ticket_id, "change": raised.change, "severity": ticket.severity.value}
@@ -185,15 +181,15 @@ def written(raised: Raised) -> str:
 
 def open_ticket(tickets: TicketService, ticket_id: str, *, about: str | None = None) -> EscalationTicket:
     """
-    Return a ticket that may still be decided on.
+    Return a ticket that is open for a decision.
 
     Args:
-        tickets: Keeps the tickets.
-        ticket_id: As a model wrote it.
-        about: The one ticket that may be decided on now, empty if none; any one if None.
+        tickets: The tickets.
+        ticket_id: The id that a model passed.
+        about: The only ticket that may be decided now, empty if none; None for any.
 
     Raises:
-        ToolError: There is none of this id, it is not what this is about, or it has been decided on already.
+        ToolError: There is no such ticket, it is not the one to decide, or it is already decided.
     """
     ticket = tickets.get(ticket_id)
     if ticket is None:
@@ -207,9 +203,9 @@ def open_ticket(tickets: TicketService, ticket_id: str, *, about: str | None = N
     return ticket
 
 
-def urgency_of(given: Severity, ticket: EscalationTicket) -> Severity:
-    """Return how soon the operator should act: never below the ticket's severity."""
-    return max(given, ticket.severity, key=lambda severity: severity.rank)
+def urgency_of(proposed: Severity, ticket: EscalationTicket) -> Severity:
+    """Return the urgency of a notification: never below the ticket's severity."""
+    return max(proposed, ticket.severity, key=lambda severity: severity.rank)
 
 
 def register_worker_monitoring_tools(
@@ -224,35 +220,35 @@ def register_worker_monitoring_tools(
     """
     Add the three tools to ``registry``.
 
-    The worker that a ticket is about is the one whose summary was shown last, else the one found by itself.
+    A ticket is about the worker whose summary was shown last, else about the only one with a running session.
 
     Args:
-        registry: The tools of the graph that watches.
-        workers: ``LiveWorkers`` where a monitor listens, ``LoggedWorkers`` where there are only step logs.
-        tickets: Keeps the tickets, and publishes them.
-        clock: Now.
-        graph_id: The graph in which the operator can ask back.
-        stream_id: And the stream in it.
+        registry: The tools of the monitoring graph.
+        workers: ``LiveWorkers`` with a monitor, ``LoggedWorkers`` with step logs only.
+        tickets: The tickets.
+        clock: Seconds since the epoch.
+        graph_id: The graph in which the operator can reply.
+        stream_id: The stream in that graph.
 
     Raises:
-        ValueError: The registry has one of them already.
+        ValueError: The registry already has one of the tools.
     """
-    anybody, looked_at = Lookup(workers, clock), Lookup(workers, clock)
+    lookup, shown = Lookup(workers, clock), Lookup(workers, clock)
 
     async def show(given: SummaryArguments) -> str:
-        health = await anybody.find(given.agent_id, given.session_id)
+        health = await lookup.find(given.agent_id, given.session_id)
         if health is not None:
-            looked_at.key = health.key
-        return shown(health, clock(), given.last_n_steps)
+            shown.key = health.key
+        return show_summary(health, clock(), given.last_n_steps)
 
     async def emit(given: EmitArguments) -> str:
-        health = await looked_at.find()
+        health = await shown.find()
         if health is None:
             raise ToolError("there is no worker with an active session; nothing to write a ticket about")
         try:
-            return written(await tickets.raise_ticket(health, parse_draft(given.ticket_json)))
-        except TicketError as refusal:
-            raise ToolError(str(refusal)) from refusal
+            return show_raised(await tickets.raise_ticket(health, parse_draft(given.ticket_json)))
+        except TicketError as error:
+            raise ToolError(str(error)) from error
 
     async def notify(given: NotifyArguments) -> str:
         ticket = open_ticket(tickets, given.ticket_id)
@@ -261,9 +257,9 @@ def register_worker_monitoring_tools(
             await tickets.intervene(
                 ticket.ticket_id, given.analysis, urgency.value, graph_id=graph_id, stream_id=stream_id
             )
-        except TicketError as refusal:
-            raise ToolError(str(refusal)) from refusal
-        return "the operator is told"
+        except TicketError as error:
+            raise ToolError(str(error)) from error
+        return "the operator is notified"
 
     for tool in (summary_tool(show), emit_tool(emit), notify_tool(notify)):
         registry.add(tool)

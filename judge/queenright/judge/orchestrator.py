@@ -40,7 +40,7 @@ DECISION_NODE: Final = "escalation_decision"
 
 _FIRST_PAUSE: Final = 30.0
 _LONGEST_PAUSE: Final = 240.0
-_REMEMBERED: Final = 10_000
+_MAX_EXTRA_TIMES: Final = 10_000
 _UNDECIDED: Final = "undecided"
 
 Decide = Callable[..., Awaitable[object]]
@@ -63,7 +63,7 @@ class _ExtraTime(NamedTuple):
 
 
 class DecideArguments(BaseModel):
-    """What happens to the worker."""
+    """The decision about the worker."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -74,7 +74,7 @@ class DecideArguments(BaseModel):
         default=None,
         gt=0,
         le=policy.MOST_MORE_MINUTES,
-        description="With `more_time`: how much; the usual if left out.",
+        description="With `more_time`: how many minutes; default: the usual.",
     )
 
 
@@ -177,24 +177,24 @@ class Orchestrator:
         """Decide the escalation of a trigger. The entry point ``escalation_receiver``."""
         key = _escalation_id(trigger)
         try:
-            found = self._open.get(key)
-            if found is None or self._clock() >= found.escalation.deadline:
+            waiting = self._open.get(key)
+            if waiting is None or self._clock() >= waiting.escalation.deadline:
                 return "nothing to decide"
-            return await self._consider(found, run)
+            return await self._consider(waiting, run)
         finally:
             self._queued.discard(key)
 
-    async def _consider(self, found: _Open, run: RunNode) -> str:
-        escalation = found.escalation
+    async def _consider(self, waiting: _Open, run: RunNode) -> str:
+        escalation = waiting.escalation
         self._case.select((escalation.agent_id, escalation.session_id))
         summary = self._case.summary()
         if policy.ended(summary):
             self._forget(escalation.escalation_id)
-            return "nothing to decide: the session is over"
+            return "nothing to decide: the session has ended"
         self._current, self._outcome = escalation, _UNDECIDED
         with self._desk.tracer.start_as_current_span(
             f"{names.SPAN_TRIAGE} {escalation.agent_id}",
-            context=child_of(*found.trace),
+            context=child_of(*waiting.trace),
             attributes={
                 names.INTERVENTION_KIND: ActionKind.ESCALATE.value,
                 names.GEN_AI_AGENT_NAME: escalation.agent_id,
@@ -202,24 +202,24 @@ class Orchestrator:
             },
         ) as span:
             try:
-                await self._answer_or_ask(escalation, summary, run)
+                await self._decide_or_run(escalation, summary, run)
             finally:
                 self._current = None
             span.set_attribute(names.TRIAGE_DECISION, self._outcome)
         return self._outcome
 
-    async def _answer_or_ask(
+    async def _decide_or_run(
         self, escalation: Escalation, summary: dict[str, Any] | None, run: RunNode
     ) -> None:
         """Decide by rule if the worker is out of trouble; else ask the model."""
-        asked = self._asked(escalation, summary)
-        if summary is not None and policy.relieved(asked, summary) is not None:
+        fields = self._fields(escalation, summary)
+        if summary is not None and policy.relief(fields, summary) is not None:
             try:
-                await self._carry_out(escalation, policy.answer(asked, summary))
-            except ToolError as late:
-                _log.info("escalation %s: %s", escalation.escalation_id, late)
+                await self._carry_out(escalation, policy.answer(fields, summary))
+            except ToolError as error:
+                _log.info("escalation %s: %s", escalation.escalation_id, error)
             return
-        result = await run(escalation_message(asked, summary))
+        result = await run(escalation_message(fields, summary))
         if escalation.escalation_id in self._open:
             if result.outcome != "no_answer":
                 self._model.count_invalid(result.error or "it ended without a decision")
@@ -231,48 +231,50 @@ class Orchestrator:
         escalation = self._checked(given.escalation_id)
         if given.decision not in escalation.options:
             raise ToolError(
-                f"{given.decision!r} is not offered; choose one of {', '.join(escalation.options)}"
+                f"{given.decision!r} is not an option; choose one of {', '.join(escalation.options)}"
             )
         summary = self._case.summary()
         if policy.ended(summary):
             self._forget(escalation.escalation_id)
-            raise ToolError("the worker's session is over, there is nothing to decide; end with set_output")
-        asked = self._asked(escalation, summary)
+            raise ToolError("the worker's session has ended, there is nothing to decide; end with set_output")
+        fields = self._fields(escalation, summary)
         reason, minutes = redact(given.reason, 1000), given.more_time_minutes
-        held = policy.held_to_the_floor(asked, summary, given.decision, reason, minutes=minutes)
-        await self._carry_out(escalation, held)
-        if held.overruled:
-            return f"overruled, decided as {held.decision}: {held.reason}"
-        return f"decided: {held.decision}"
+        answer = policy.apply_floor(fields, summary, given.decision, reason, minutes=minutes)
+        await self._carry_out(escalation, answer)
+        if answer.overruled:
+            return f"overruled, decided as {answer.decision}: {answer.reason}"
+        return f"decided: {answer.decision}"
 
     def _checked(self, escalation_id: str) -> Escalation:
         """Return the escalation of a tool call, if it may be decided."""
         current = self._current
         if current is None or escalation_id != current.escalation_id:
             raise ToolError(
-                f"this is not about escalation {escalation_id[:64]!r}; decide the one in the last message"
+                f"escalation {escalation_id[:64]!r} is not in question; decide the one in the last message"
             )
         if escalation_id not in self._open:
-            raise ToolError(f"escalation {escalation_id!r} is decided already; end with set_output")
+            raise ToolError(f"escalation {escalation_id!r} is already decided; end with set_output")
         return current
 
-    async def _carry_out(self, escalation: Escalation, held: policy.Answer) -> None:
-        """Carry out a decision; raises ``ToolError`` if it is late or refused."""
+    async def _carry_out(self, escalation: Escalation, answer: policy.Answer) -> None:
+        """Carry out a decision; raises ``ToolError`` if it is late or rejected."""
         key = escalation.escalation_id
-        seconds = held.more_time_seconds
+        seconds = answer.more_time_seconds
         try:
-            await self._decide(key, held.decision, by="queen", reason=held.reason, more_time_seconds=seconds)
+            await self._decide(
+                key, answer.decision, by="queen", reason=answer.reason, more_time_seconds=seconds
+            )
         except QueenrightError as error:
             raise ToolError(str(error)) from error
         summary = self._case.summary()
-        if held.decision == "more_time":
+        if answer.decision == "more_time":
             self._count(escalation, summary, MORE_TIME_SECONDS if seconds is None else seconds)
-        self._outcome = held.decision
+        self._outcome = answer.decision
         self._forget(key)
 
-    def _asked(self, escalation: Escalation, summary: dict[str, Any] | None) -> dict[str, Any]:
+    def _fields(self, escalation: Escalation, summary: dict[str, Any] | None) -> dict[str, Any]:
         """Return the escalation as JSON values, for the model and the rules."""
-        given = self._extra_time_of(escalation, summary)
+        extra = self._extra_time_of(escalation, summary)
         return {
             "escalation_id": escalation.escalation_id,
             "agent_id": escalation.agent_id,
@@ -282,8 +284,8 @@ class Orchestrator:
             "options": list(escalation.options),
             "asked_at": escalation.created_at,
             "minutes_left": round(max(escalation.deadline - self._clock(), 0.0) / 60, 1),
-            "more_time_given": given.times,
-            "more_minutes_given": round(given.minutes, 1),
+            "more_time_given": extra.times,
+            "more_minutes_given": round(extra.minutes, 1),
             "usual_minutes": round(MORE_TIME_SECONDS / 60, 1),
             "context": escalation.context,
         }
@@ -291,20 +293,20 @@ class Orchestrator:
     # -- extra time -----------------------------------------------------------------------------
 
     def _extra_time_of(self, escalation: Escalation, summary: dict[str, Any] | None) -> _ExtraTime:
-        given = self._extra_time.get(escalation.target, _ExtraTime(None))
-        got_further = summary is not None and summary["last_progress"] != given.progress
-        return _ExtraTime(None) if got_further else given
+        extra = self._extra_time.get(escalation.target, _ExtraTime(None))
+        has_progress = summary is not None and summary["last_progress"] != extra.progress
+        return _ExtraTime(None) if has_progress else extra
 
     def _count(self, escalation: Escalation, summary: dict[str, Any] | None, seconds: float) -> None:
-        if summary is not None and policy.relieved(self._asked(escalation, summary), summary) is not None:
+        if summary is not None and policy.relief(self._fields(escalation, summary), summary) is not None:
             return  # the worker is out of trouble and needs no extra time
-        given = self._extra_time_of(escalation, summary)
-        progress = given.progress if summary is None else summary["last_progress"]
+        extra = self._extra_time_of(escalation, summary)
+        progress = extra.progress if summary is None else summary["last_progress"]
         self._extra_time[escalation.target] = _ExtraTime(
-            progress, given.times + 1, given.minutes + seconds / 60
+            progress, extra.times + 1, extra.minutes + seconds / 60
         )
         self._extra_time.move_to_end(escalation.target)
-        while len(self._extra_time) > _REMEMBERED:
+        while len(self._extra_time) > _MAX_EXTRA_TIMES:
             self._extra_time.popitem(last=False)
 
     # -- retries --------------------------------------------------------------------------------

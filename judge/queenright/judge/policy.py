@@ -1,8 +1,8 @@
 """
-The rules of judge and queen, as pure functions of what they are shown.
+The rules of judge and queen, as pure functions.
 
-They are what ``queenright/rules`` follows, and the floor below every other model: a model may add to
-them and never take away.
+``queenright/rules`` follows them. They are the floor below every other model: a model may add to them and
+never weaken them.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from queenright.health.tickets import EVIDENCE_LIMIT, TEXT_LIMIT, TicketDraft
 from queenright.judge import wording
 
 DISMISS_LOW_BELOW: Final = 8
-"""A low ticket with fewer bad steps is dismissed."""
+"""A ticket of low severity with fewer bad steps is dismissed."""
 INTERVENE_STEPS: Final = 10
-"""So many bad steps without recovery reach the operator."""
+"""Bad steps from which on the operator is notified."""
 INTERVENE_STALL_MINUTES: Final = 4.0
 
 RECOVERED: Final = "recovered before triage"
 
 _BINDING: Final = frozenset({Severity.HIGH, Severity.CRITICAL})
 
-# A person is needed whatever the counts say: none of these mends itself by trying again.
+# None of these is fixed by retrying: a person is needed, whatever the counts.
 _UNRECOVERABLE: Final = frozenset(
     {
         FindingKind.CONTEXT_EXHAUSTED,
@@ -43,16 +43,16 @@ _UNRECOVERABLE: Final = frozenset(
 
 
 def binding(severity: Severity) -> bool:
-    """Return whether the rules' answer stands against a model's at this severity."""
+    """Return whether the rules overrule a model at this severity."""
     return severity in _BINDING
 
 
 def findings_of(summary: Mapping[str, Any]) -> list[Finding]:
-    """Return the findings in a health summary; what is no finding is left out."""
-    found = []
+    """Return the findings in a health summary; invalid ones are skipped."""
+    findings = []
     for row in summary.get("findings") or ():
         try:
-            found.append(
+            findings.append(
                 Finding(
                     kind=FindingKind(row["kind"]),
                     severity=Severity(row["severity"]),
@@ -63,7 +63,7 @@ def findings_of(summary: Mapping[str, Any]) -> list[Finding]:
             )
         except (KeyError, TypeError, ValueError):
             continue
-    return found
+    return findings
 
 
 def draft_ticket(summary: Mapping[str, Any]) -> TicketDraft | None:
@@ -99,7 +99,7 @@ def draft_ticket(summary: Mapping[str, Any]) -> TicketDraft | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What to do with a ticket; ``text`` is the reason of a dismissal or the analysis for the operator."""
+    """A decision on a ticket; ``text`` is the reason of a dismissal or the analysis for the operator."""
 
     decision: Literal["dismiss", "intervene"]
     text: str
@@ -112,62 +112,62 @@ def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Deci
 
     Args:
         ticket: All its fields.
-        summary: The worker's health now; None if nothing is known of the worker any more.
+        summary: The worker's health now; None if the worker is not known.
     """
     severity = Severity(ticket["severity"])
     if summary is not None and condition_gone(summary):
         return _dismiss(severity, RECOVERED)
     if binding(severity):
         return Decision(decision="intervene", text=analysis(ticket), urgency=severity.value)
-    # The worker's numbers now count, not those of the moment the ticket was written.
-    numbers = ticket if summary is None else {**ticket, **_known(summary)}
+    # The worker's current numbers count, not those in the ticket.
+    numbers = ticket if summary is None else {**ticket, **_numbers(summary)}
     bad_steps = int(numbers.get("steps_since_last_accept") or 0)
     if severity is Severity.LOW and bad_steps < DISMISS_LOW_BELOW:
         return _dismiss(severity, f"low severity and {bad_steps} bad steps, fewer than {DISMISS_LOW_BELOW}")
     verdicts = list(numbers.get("recent_verdicts") or ())
     unrecoverable = _kind(ticket) in _UNRECOVERABLE
-    # What does not mend itself and still holds is not undone by a step that was accepted before it began.
+    # An unrecoverable condition that still holds may have begun after the accepted step.
     if verdicts and verdicts[-1] == "ACCEPT" and not unrecoverable:
-        return _dismiss(severity, "the last step was accepted: genuine progress despite the bad ones before")
+        return _dismiss(severity, "the last step was accepted: real progress after the bad steps")
     stalled = float(numbers.get("stall_minutes") or 0.0) >= INTERVENE_STALL_MINUTES
     if bad_steps >= INTERVENE_STEPS or stalled or unrecoverable:
         return Decision(decision="intervene", text=analysis(ticket), urgency=severity.value)
     return _dismiss(
         severity,
-        f"{severity.value} severity, {bad_steps} bad steps and no stall: it may still mend by itself",
+        f"{severity.value} severity, {bad_steps} bad steps and no stall: it may recover by itself",
     )
 
 
 def condition_gone(summary: Mapping[str, Any]) -> bool:
-    """Return whether a worker's summary shows nothing any more that is worth a ticket."""
+    """Return whether a worker's summary has no finding worth a ticket."""
     return not any(f.ticket for f in findings_of(summary))
 
 
 def analysis(ticket: Mapping[str, Any]) -> str:
-    """Write what the operator reads: what is seen, why it matters now, what to do."""
+    """Return the analysis for the operator: the cause, why it matters, what to do."""
     kind = _kind(ticket)
     agent = str(ticket.get("worker_agent_id") or "")
-    seen = wording.one_line(str(ticket.get("cause") or ""), 400)
-    if not seen:
-        seen = wording.cause(kind, agent=agent, node=str(ticket.get("worker_node_id") or ""))
-    elif agent not in seen:
-        seen = f"{agent}: {seen}"
-    if not seen.endswith((".", "!", "?", "…")):
-        seen += "."
-    # What the sentence before says already is not said again.
+    cause = wording.one_line(str(ticket.get("cause") or ""), 400)
+    if not cause:
+        cause = wording.cause(kind, agent=agent, node=str(ticket.get("worker_node_id") or ""))
+    elif agent not in cause:
+        cause = f"{agent}: {cause}"
+    if not cause.endswith((".", "!", "?", "…")):
+        cause += "."
+    # Omit numbers that the cause states.
     counted = wording.numbers(
         bad_steps=0 if kind is FindingKind.RETRY_STORM else int(ticket.get("steps_since_last_accept") or 0),
         stall_minutes=None if kind is FindingKind.STALL else ticket.get("stall_minutes"),
         occurrences=int(ticket.get("occurrences") or 1),
     )
     if counted:
-        seen = f"{seen.rstrip('.')} ({counted})."
+        cause = f"{cause.rstrip('.')} ({counted})."
     session = str(ticket.get("worker_session_id") or "")
     advice = ticket.get("suggested_action") or wording.advice(kind, agent, session)
-    return f"{seen} {wording.matters(kind)} {advice}"
+    return f"{cause} {wording.impact(kind)} {advice}"
 
 
-def _known(summary: Mapping[str, Any]) -> dict[str, Any]:
+def _numbers(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {
         k: summary[k] for k in ("steps_since_last_accept", "stall_minutes", "recent_verdicts") if k in summary
     }

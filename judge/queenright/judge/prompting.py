@@ -1,8 +1,7 @@
 """
-The system prompts: texts beside this module, each with a version, filled with the thresholds in force.
+The system prompts: versioned texts in ``prompts/``, filled with the configured thresholds.
 
-Nothing in them is about a worker or a time: what stands first in every question must be the same each time,
-or no provider's cache helps.
+They contain nothing about a worker or a time, so that a provider's prompt cache applies.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ _FRONT = re.compile(r"\A---\nversion: *(\d{1,9}) *\n---\n")
 _HEADER = re.compile(
     r"\A\s*---[ \t]*\n(?:[\w -]+:.*\n)*?[ \t]*version[ \t]*:[ \t]*(.*?)[ \t]*\n", re.IGNORECASE
 )
-"""What is meant as a version, whether or not it is one."""
-_HEADER_IS: Final = "begin the file with the lines ---, version: 3 (a number) and ---, or with none of them"
-_WAY_OUT: Final = "write $$ for a dollar sign"
+"""A header with a version, valid or not."""
+_HEADER_HINT: Final = "begin the file with the lines ---, version: 3 (a number) and ---, or with none of them"
+_DOLLAR_HINT: Final = "write $$ for a dollar sign"
 
 
 class InvalidPromptError(QueenrightError):
-    """Raised at start for a prompt file that cannot be used: which, and what is wrong with it."""
+    """Raised at start if a prompt file cannot be used."""
 
     def __init__(self, name: str, file: Path, reason: str) -> None:
         super().__init__(f"judging.{name}.prompt: {file}: {reason}")
@@ -40,12 +39,12 @@ class InvalidPromptError(QueenrightError):
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """
-    A system prompt as a model is given it.
+    A rendered system prompt.
 
     Args:
-        name: What it is for: ``judge``, ``queen``, ...
-        version: As its file says; 0 if it says none.
-        text: Rendered.
+        name: Its role: ``judge``, ``queen``, ``escalation``, ``chat``.
+        version: The version in its file; 0 without one.
+        text: The rendered text.
     """
 
     name: str
@@ -54,7 +53,7 @@ class Prompt:
 
     @property
     def id(self) -> str:
-        """Which words exactly, such as ``judge@3+ab12cd34``: name, version, and a hash of the text."""
+        """Name, version and a hash of the text, such as ``judge@3+ab12cd34``."""
         return f"{self.name}@{self.version}+{sha256(self.text.encode()).hexdigest()[:8]}"
 
 
@@ -63,8 +62,8 @@ def judge_prompt(settings: HealthSettings, file: Path | None = None) -> Prompt:
     Return the judge's system prompt.
 
     Args:
-        settings: Whose thresholds are filled in.
-        file: A text in place of the built-in one.
+        settings: The thresholds to fill in.
+        file: Replaces the built-in text.
 
     Raises:
         InvalidPromptError: The file cannot be used.
@@ -99,7 +98,7 @@ def queen_prompt(file: Path | None = None) -> Prompt:
 
 
 def escalation_prompt() -> Prompt:
-    """Return the queen's system prompt where she is the orchestrator."""
+    """Return the queen's system prompt as the orchestrator."""
     values = {
         "more_times": escalation_policy.MORE_TIMES,
         "more_minutes": escalation_policy.MOST_MORE_MINUTES,
@@ -108,22 +107,21 @@ def escalation_prompt() -> Prompt:
 
 
 def chat_prompt() -> Prompt:
-    """Return the queen's system prompt where she talks with the operator."""
+    """Return the queen's system prompt in the operator chat."""
     return load_prompt("chat", {})
 
 
 def load_prompt(name: str, values: Mapping[str, object], file: Path | None = None) -> Prompt:
     """
-    Return a prompt, rendered.
+    Return a rendered prompt.
 
     Args:
-        name: What it is for; the built-in text is ``prompts/{name}.md``.
-        values: What its placeholders (``$word``) are filled with.
-        file: A text in place of the built-in one. It need not use every placeholder, nor name a version.
+        name: Its role; the built-in text is ``prompts/{name}.md``.
+        values: The values of the placeholders (``$word``).
+        file: Replaces the built-in text. Placeholders and version are optional.
 
     Raises:
-        InvalidPromptError: The file cannot be read, is empty, has a header that is none, or a placeholder
-            that nothing fills.
+        InvalidPromptError: The file cannot be read, is empty, or has an invalid header or placeholder.
     """
     if file is None:
         text = (resources.files("queenright.judge") / "prompts" / f"{name}.md").read_text(encoding="utf-8")
@@ -142,21 +140,21 @@ def _checked(name: str, file: Path, values: Mapping[str, object]) -> str:
     except UnicodeDecodeError as error:
         raise InvalidPromptError(name, file, "it is not UTF-8") from error
     front = _FRONT.match(text)
-    meant = _HEADER.match(text) if front is None else None
-    if meant is not None:
-        fault = "its header has more in it than a version, or no end"
-        if not re.fullmatch(r"\d{1,9}", meant[1]):
-            fault = f"its version is {meant[1][:40]!r}"
-        raise InvalidPromptError(name, file, f"{fault}; {_HEADER_IS}")
+    header = _HEADER.match(text) if front is None else None
+    if header is not None:
+        fault = "its header has no end, or more than a version"
+        if not re.fullmatch(r"\d{1,9}", header[1]):
+            fault = f"its version is {header[1][:40]!r}"
+        raise InvalidPromptError(name, file, f"{fault}; {_HEADER_HINT}")
     template = Template(text)
     if not _FRONT.sub("", text).strip():
         raise InvalidPromptError(name, file, "it is empty")
     if not template.is_valid():
-        raise InvalidPromptError(name, file, f"it has a $ that begins no placeholder; {_WAY_OUT}")
+        raise InvalidPromptError(name, file, f"it has a $ without a placeholder; {_DOLLAR_HINT}")
     unknown = [f"${word}" for word in template.get_identifiers() if word not in values]
     if unknown:
-        have = ", ".join(f"${word}" for word in values)
+        known = ", ".join(f"${word}" for word in values)
         raise InvalidPromptError(
-            name, file, f"nothing fills {', '.join(unknown)}; there are: {have}; {_WAY_OUT} that is one"
+            name, file, f"unknown placeholder {', '.join(unknown)}; known: {known}; {_DOLLAR_HINT}"
         )
     return text

@@ -65,7 +65,7 @@ _MAX_WAITING: Final = 1_000_000
 
 
 class DismissArguments(BaseModel):
-    """Why the operator is not notified."""
+    """The reason to keep a ticket from the operator."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -292,7 +292,7 @@ class Queen:
             await self._dismiss_recovered(ticket)
             return f"not sent: the condition is gone; dismissed as {policy.RECOVERED!r}"
         await self._intervene(ticket, given.analysis, urgency_of(given.urgency, ticket), by="queen")
-        return "the operator is told"
+        return "the operator is notified"
 
     async def _dismiss(self, given: DismissArguments) -> str:
         ticket = self._checked(given.ticket_id)
@@ -305,10 +305,12 @@ class Queen:
             await self._decide(ticket.ticket_id, given.reason)
             return f"dismissed: {given.reason}"
         proposed = wording.one_line(given.reason, 200)
-        rule = f"a {ticket.severity.value} one that still holds is not"
-        note = f"(Triage proposed to dismiss it: {proposed!r}; {rule}.)"
+        note = (
+            f"(The queen proposed to dismiss it: {proposed!r}; a {ticket.severity.value} ticket whose "
+            "condition still holds is not dismissed.)"
+        )
         await self._intervene(ticket, f"{_analysis(ticket)} {note}", ticket.severity, by="rules")
-        return f"overruled: {ticket.severity.value}, and the condition still holds; the operator is told"
+        return f"overruled: {ticket.severity.value}, and the condition still holds; the operator is notified"
 
     def _checked(self, ticket_id: str) -> EscalationTicket:
         """Return the ticket of a tool call, if it may be decided."""

@@ -28,7 +28,7 @@ NUDGE: Final = "nudge_worker"
 REQUEST_TERMINATION: Final = "request_termination"
 
 LONGEST_NUDGE: Final = 1000
-"""So many characters a worker is told at most."""
+"""Characters of a message to a worker."""
 LONGEST_REASON: Final = 1000
 
 _BY: Final = "queen"
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class NudgeArguments(BaseModel):
-    """What the worker is told."""
+    """The message to the worker."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -64,13 +64,13 @@ class TerminationArguments(BaseModel):
 
 class QueenActions(Protocol):
     """
-    Does things to the worker that a ticket is about.
+    Acts on the worker that a ticket is about.
 
-    Both return what happened in words for a model, and raise ``ToolError`` with the reason if nothing did.
+    Both methods return the result in words for a model, and raise ``ToolError`` if nothing was done.
     """
 
     async def nudge(self, ticket: EscalationTicket, message: str, *, ordered_by: str = "") -> str:
-        """Put a message into the worker's context; ``ordered_by``: whose order it is, if anybody's."""
+        """Put a message into the worker's context; ``ordered_by`` is the operator who ordered it, if any."""
         ...
 
     async def request_termination(
@@ -80,39 +80,38 @@ class QueenActions(Protocol):
         ...
 
 
-def acting_tools(actions: QueenActions, about: Callable[[str], EscalationTicket]) -> list[Tool]:
+def nudge_tool(run: Callable[..., Awaitable[str]], context: tuple[str, ...] = ()) -> Tool:
+    """Return ``nudge_worker``."""
+    about = "Speak to the worker that the ticket is about: your message is put into its context."
+    return Tool(NUDGE, about, NudgeArguments, run, context=context)
+
+
+def termination_tool(run: Callable[..., Awaitable[str]], context: tuple[str, ...] = ()) -> Tool:
+    """Return ``request_termination``."""
+    about = "Ask for the worker that the ticket is about to be stopped. An operator approves it first."
+    return Tool(REQUEST_TERMINATION, about, TerminationArguments, run, context=context)
+
+
+def acting_tools(actions: QueenActions, ticket_of: Callable[[str], EscalationTicket]) -> list[Tool]:
     """
-    Return the tools that do something to a worker.
+    Return the tools that act on a worker.
 
     Args:
         actions: Carries them out.
-        about: Returns the ticket of an id, if something may be done about it now; else raises ``ToolError``.
+        ticket_of: Returns the ticket with an id; raises ``ToolError`` if no action on it is permitted now.
     """
 
     async def nudge(given: NudgeArguments) -> str:
-        return await actions.nudge(about(given.ticket_id), given.message)
+        return await actions.nudge(ticket_of(given.ticket_id), given.message)
 
     async def request_termination(given: TerminationArguments) -> str:
-        return await actions.request_termination(about(given.ticket_id), given.reason)
+        return await actions.request_termination(ticket_of(given.ticket_id), given.reason)
 
-    return [
-        Tool(
-            NUDGE,
-            "Speak to the worker that the ticket is about: your message is put into its context.",
-            NudgeArguments,
-            nudge,
-        ),
-        Tool(
-            REQUEST_TERMINATION,
-            "Ask for the worker that the ticket is about to be stopped. An operator approves it first.",
-            TerminationArguments,
-            request_termination,
-        ),
-    ]
+    return [nudge_tool(nudge), termination_tool(request_termination)]
 
 
 class WorkerInterventions(Protocol):
-    """The part of the intervention service that the queen uses; its permits, limits and records apply."""
+    """The part of the intervention service that the queen uses; its permissions, limits and records apply."""
 
     def nudge(
         self,
@@ -167,18 +166,18 @@ class WorkerActions:
 
     async def nudge(self, ticket: EscalationTicket, message: str, *, ordered_by: str = "") -> str:
         """
-        Put a message into the context of the worker that a ticket is about: masked, and of bounded length.
+        Put a message into the worker's context, masked and clipped.
 
         Raises:
-            ToolError: It did not get there; says why.
+            ToolError: The message was not delivered.
         """
-        said = redact(_plain(message), LONGEST_NUDGE).strip()
-        if not said:
-            raise ToolError("message: must say something")
-        done = await _tried(
+        message = redact(_printable(message), LONGEST_NUDGE).strip()
+        if not message:
+            raise ToolError("message: must not be blank")
+        done = await _attempt(
             self._interventions.nudge(
                 ticket.worker_agent_id,
-                said,
+                message,
                 session_id=ticket.worker_session_id,
                 incarnation_id=ticket.incarnation_id,
                 by=by_whom(_BY, ordered_by),
@@ -188,42 +187,39 @@ class WorkerActions:
         words = {
             Outcome.DONE: "nudged: the message is in the worker's context",
             Outcome.QUEUED: "nudged: the message waits for the worker to fetch it",
-            Outcome.DRY_RUN: "dry run: the nudge is written down, and the worker was told nothing",
+            Outcome.DRY_RUN: "dry run: the nudge is logged and was not sent",
         }
-        return _words(done, words, "the worker was told nothing")
+        return _result(done, words, "the nudge was not delivered")
 
     async def request_termination(
         self, ticket: EscalationTicket, reason: str, *, ordered_by: str = ""
     ) -> str:
         """
-        Ask the operator whether the worker may be stopped, or stop it where the settings allow that.
+        Request an operator's approval to stop the worker, or stop it if the settings allow that.
 
         Raises:
-            ToolError: Nobody was asked, and nothing was done; says why.
+            ToolError: Nothing was requested or done.
         """
-        reason = redact(" ".join(_plain(reason).split()), LONGEST_REASON)
+        reason = redact(" ".join(_printable(reason).split()), LONGEST_REASON)
         if not reason:
-            raise ToolError("reason: must say why the worker is to be stopped")
+            raise ToolError("reason: must not be blank")
         if self._settings.on_request == "never":
-            raise ToolError(
-                "the settings let only people stop a worker; tell the operator with your analysis"
-            )
+            raise ToolError("the settings let only people stop a worker; put it into your analysis")
         if self._settings.on_request == "allow":
             return await self._terminate(ticket, reason, by_whom(_BY, ordered_by))
-        worker = self._worker(ticket)
-        asked = await _tried(
+        approval = await _attempt(
             self._approvals.request(
-                worker, ticket_id=ticket.ticket_id, reason=reason, by=_BY, ordered_by=ordered_by
+                self._worker(ticket), ticket_id=ticket.ticket_id, reason=reason, by=_BY, ordered_by=ordered_by
             )
         )
-        left = duration(asked.expires_at - asked.created_at)
+        left = duration(approval.expires_at - approval.created_at)
         return (
-            f"asked: an operator may approve it within {left} (approval {asked.approval_id}). "
+            f"asked: an operator may approve it within {left} (approval {approval.approval_id}). "
             "It is not stopped. The operator reads how to approve it in the notification of the ticket."
         )
 
     async def _terminate(self, ticket: EscalationTicket, reason: str, by: str) -> str:
-        done = await _tried(
+        done = await _attempt(
             self._interventions.terminate(
                 ticket.worker_agent_id,
                 reason,
@@ -235,35 +231,35 @@ class WorkerActions:
         )
         words = {
             Outcome.DONE: "the worker has stopped",
-            Outcome.DRY_RUN: "dry run: it is written down, and the worker goes on",
+            Outcome.DRY_RUN: "dry run: the termination is logged, and the worker goes on",
         }
-        return _words(done, words, "the worker may be at work still")
+        return _result(done, words, "the worker may still be running")
 
     def _worker(self, ticket: EscalationTicket) -> WorkerHealth:
-        """Return the very life of the worker that a ticket is about."""
+        """Return the worker that a ticket is about, if it is still the same incarnation."""
         worker = self._monitor.get(ticket.worker_agent_id, ticket.worker_session_id)
         if worker is None:
             raise ToolError("the worker of this ticket is not known any more")
         if worker.vitals.incarnation_id != ticket.incarnation_id:
-            raise ToolError("the worker was restarted since this was last seen; look at it again")
+            raise ToolError("the worker has restarted since the ticket was last seen; look at it again")
         return worker
 
 
-async def _tried(work: Awaitable[T]) -> T:
+async def _attempt(work: Awaitable[T]) -> T:
     try:
         return await work
     except StoreError as error:
-        raise ToolUnavailable(f"nothing can be written down now, so nothing was done: {error}") from error
-    except QueenrightError as refusal:
-        raise ToolError(str(refusal)) from refusal
+        raise ToolUnavailable(f"the database is unavailable, so nothing was done: {error}") from error
+    except QueenrightError as error:
+        raise ToolError(str(error)) from error
 
 
-def _words(done: Intervention, words: dict[Outcome, str], otherwise: str) -> str:
-    if (said := words.get(done.outcome)) is not None:
-        return said
+def _result(done: Intervention, words: dict[Outcome, str], otherwise: str) -> str:
+    if done.outcome in words:
+        return words[done.outcome]
     raise ToolError(f"{done.outcome.value}: {done.detail or otherwise}")
 
 
-def _plain(text: str) -> str:
-    """Return a text without what is not seen, or turns the order of what is."""
-    return "".join(sign for sign in text if sign == "\n" or sign.isprintable())
+def _printable(text: str) -> str:
+    """Remove invisible and direction characters."""
+    return "".join(char for char in text if char == "\n" or char.isprintable())

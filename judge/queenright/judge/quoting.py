@@ -1,4 +1,4 @@
-"""Data in a conversation: JSON between markers that nothing inside it can forge."""
+"""Quote data in a conversation: JSON between markers that the data cannot forge."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ def quote(tag: str, data: Mapping[str, Any]) -> str:
     """
     Return ``data`` as JSON between ``<tag>`` and ``</tag>``; no value in it can contain a marker.
 
-    Nothing in it is unseen (control, zero-width, direction and tag characters are left out), no secret is
-    readable that can be recognised, and all of it is valid UTF-8.
+    Invisible characters (control, zero-width, direction, tag) are removed, recognised secrets are masked, and
+    the text is valid UTF-8.
     """
-    text = json.dumps(harmless(data), ensure_ascii=False, default=str)
+    text = json.dumps(sanitise(data), ensure_ascii=False, default=str)
     unmarked = text.replace("<", "\\u003c").replace(">", "\\u003e")
     return f"<{tag}>\n{unmarked}\n</{tag}>"
 
 
-def harmless(value: Any) -> Any:
-    """Return JSON values with every text in them masked, and without what nobody sees."""
+def sanitise(value: Any) -> Any:
+    """Return JSON values with secrets masked and invisible characters removed in every text."""
     if isinstance(value, str):
         return redact(value, max(1, len(value)))
     if isinstance(value, Mapping):
-        return {harmless(str(key)): harmless(one) for key, one in value.items()}
-    return [harmless(one) for one in value] if isinstance(value, list | tuple) else value
+        return {sanitise(str(key)): sanitise(one) for key, one in value.items()}
+    return [sanitise(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def unquote(tag: str, text: str) -> dict[str, Any] | None:

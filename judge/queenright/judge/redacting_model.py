@@ -1,8 +1,8 @@
 """
-A model's own words without secrets, before anything keeps them.
+Mask secrets in a model's replies before they are stored.
 
-What a model is shown has none that can be recognised; but one that takes encoded text apart may find some,
-and its words go to conversations on the disk, to traces and to tickets.
+The data shown to a model is masked already, but a model may decode a secret from encoded text. Its replies go
+to conversations on disk, traces and tickets.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from queenright.judge.quoting import harmless
+from queenright.judge.quoting import sanitise
 from queenright.runtime.llm.model import LLMProvider, Message, ModelReply, OnText, ToolSpec
 
 
 class RedactingModel:
-    """A model whose answers are masked. Their pieces are not told: half of a secret cannot be recognised."""
+    """A model whose replies are masked. It streams nothing: a partial secret cannot be recognised."""
 
     def __init__(self, model: LLMProvider) -> None:
         self._model = model
@@ -31,29 +31,29 @@ class RedactingModel:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
         """See ``LLMProvider``."""
-        reply = await self._model.complete(messages, tools, None if on_text is None else _not_told)
+        reply = await self._model.complete(messages, tools, None if on_text is None else _discard)
         calls = tuple(replace(call, arguments=_masked(call.arguments)) for call in reply.tool_calls)
-        return replace(reply, text=harmless(reply.text), tool_calls=calls)
+        return replace(reply, text=sanitise(reply.text), tool_calls=calls)
 
 
-def _not_told(piece: str) -> None:
+def _discard(text: str) -> None:
     pass
 
 
 def _masked(text: str) -> str:
-    """Return JSON with its texts masked, and byte for byte what it was if there is nothing to mask."""
+    """Return JSON with its texts masked, unchanged if there is nothing to mask."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        return str(harmless(text))
+        return str(sanitise(text))
     masked = _masked_value(value)
     return text if masked == value else json.dumps(masked, ensure_ascii=False)
 
 
 def _masked_value(value: Any) -> Any:
     if isinstance(value, str):
-        # A ticket comes as JSON in a text: masked as one text, it might be no JSON any more.
-        return _masked(value) if value.lstrip()[:1] in ("{", "[") else harmless(value)
+        # A ticket is JSON in a string: masking the string as a whole could break the JSON.
+        return _masked(value) if value.lstrip()[:1] in ("{", "[") else sanitise(value)
     if isinstance(value, dict):
-        return {harmless(key): _masked_value(one) for key, one in value.items()}
+        return {sanitise(key): _masked_value(one) for key, one in value.items()}
     return [_masked_value(one) for one in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""``queenright/rules``: a model that follows the rules by making the same tool calls that any model would."""
+"""``queenright/rules``: the rules as a model that makes the same tool calls as any other model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from queenright.judge import chat_rules, escalation_policy, policy
+from queenright.judge import chat_commands, escalation_policy, policy
 from queenright.judge.quoting import unquote
 from queenright.judge.settings import RULES
 from queenright.runtime.llm.model import Message, ModelError, ModelReply, OnText, ToolCall, ToolSpec
@@ -19,11 +19,11 @@ DISMISS: Final = "dismiss_ticket"
 DECIDE: Final = "decide_escalation"
 
 _CALL: Final = "rules_"
-"""How the ids of the rules' own calls begin."""
+"""Prefix of the ids of the rules' own calls."""
 
 
 class RulesModel:
-    """Reads the conversation and says what the tables say. Has no memory and no clock of its own."""
+    """Answers a conversation by the rules. It has no state and no clock."""
 
     @property
     def name(self) -> str:
@@ -34,60 +34,60 @@ class RulesModel:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
         """
-        Say the next thing: as the judge if there is a ticket to write, as the queen if there is an operator.
-
-        And as the orchestrator if there is an escalation to decide, or to an operator who asks something.
+        Return the next reply. The offered tools tell the role: judge, queen, orchestrator or chat.
 
         Raises:
-            ModelError: The conversation is neither a check nor a triage nor an escalation.
+            ModelError: The conversation belongs to none of these roles.
         """
         offered = {tool.name for tool in tools}
-        said = _since_last_question(messages)
+        turn = _since_last_question(messages)
         if EMIT in offered:
-            return _judge(said)
+            return _judge(turn)
         if NOTIFY in offered:
-            return _queen(said)
+            return _queen(turn)
         if DECIDE in offered:
-            return _orchestrator(said)
-        if chat_rules.is_chat(messages):
-            return chat_rules.answer(messages, offered)
+            return _orchestrator(turn)
+        if chat_commands.is_chat(messages):
+            return chat_commands.reply(messages, offered)
         have = ", ".join(sorted(offered)) or "no tools"
-        raise ModelError(f"{RULES} judges and triages; it was offered {have}")
+        raise ModelError(
+            f"{RULES} only judges, triages and follows chat commands; the tools offered are: {have}"
+        )
 
 
-def _judge(said: Sequence[Message]) -> ModelReply:
-    summary = _asked("worker", said)
-    if EMIT in _answers(said):
-        return _call(said, SET_OUTPUT, {"health_verdict": "healthy"})  # it was refused: things have changed
+def _judge(turn: Sequence[Message]) -> ModelReply:
+    summary = _data("worker", turn)
+    if EMIT in _answers(turn):
+        return _call(turn, SET_OUTPUT, {"health_verdict": "healthy"})  # rejected: the worker has changed
     draft = policy.draft_ticket(summary)
     if draft is None:
-        return _call(said, SET_OUTPUT, {"health_verdict": "healthy"})
-    return _call(said, EMIT, {"ticket_json": draft.model_dump_json(exclude_none=True)})
+        return _call(turn, SET_OUTPUT, {"health_verdict": "healthy"})
+    return _call(turn, EMIT, {"ticket_json": draft.model_dump_json(exclude_none=True)})
 
 
-def _queen(said: Sequence[Message]) -> ModelReply:
-    ticket = _asked("ticket", said)
-    for tool, answer in _answers(said).items():
-        if tool in (NOTIFY, DISMISS):  # it was refused: somebody else has decided meanwhile
-            return _call(said, SET_OUTPUT, {"intervention_decision": f"undecided: {answer}"})
-    decision = policy.triage(ticket, _known(said))
+def _queen(turn: Sequence[Message]) -> ModelReply:
+    ticket = _data("ticket", turn)
+    for tool, answer in _answers(turn).items():
+        if tool in (NOTIFY, DISMISS):  # rejected: decided elsewhere meanwhile
+            return _call(turn, SET_OUTPUT, {"intervention_decision": f"undecided: {answer}"})
+    decision = policy.triage(ticket, _worker(turn))
     if decision.decision == "dismiss":
-        return _call(said, DISMISS, {"ticket_id": ticket["ticket_id"], "reason": decision.text})
+        return _call(turn, DISMISS, {"ticket_id": ticket["ticket_id"], "reason": decision.text})
     return _call(
-        said,
+        turn,
         NOTIFY,
         {"ticket_id": ticket["ticket_id"], "analysis": decision.text, "urgency": decision.urgency},
     )
 
 
-def _orchestrator(said: Sequence[Message]) -> ModelReply:
-    escalation = _asked("escalation", said)
-    answers = _answers(said)
-    if DECIDE in answers:  # it was refused: somebody else has decided meanwhile
-        return _call(said, SET_OUTPUT, {"escalation_decision": f"undecided: {answers[DECIDE]}"})
-    answer = escalation_policy.answer(escalation, _known(said))
+def _orchestrator(turn: Sequence[Message]) -> ModelReply:
+    escalation = _data("escalation", turn)
+    answers = _answers(turn)
+    if DECIDE in answers:  # rejected: decided elsewhere meanwhile
+        return _call(turn, SET_OUTPUT, {"escalation_decision": f"undecided: {answers[DECIDE]}"})
+    answer = escalation_policy.answer(escalation, _worker(turn))
     return _call(
-        said,
+        turn,
         DECIDE,
         {
             "escalation_id": escalation["escalation_id"],
@@ -97,16 +97,16 @@ def _orchestrator(said: Sequence[Message]) -> ModelReply:
     )
 
 
-def _asked(tag: str, said: Sequence[Message]) -> dict[str, Any]:
-    data = unquote(tag, said[0].content)
+def _data(tag: str, turn: Sequence[Message]) -> dict[str, Any]:
+    data = unquote(tag, turn[0].content)
     if data is None:
-        raise ModelError(f"the message holds no <{tag}>")
+        raise ModelError(f"the message has no <{tag}>")
     return data
 
 
-def _known(said: Sequence[Message]) -> dict[str, Any] | None:
-    """Return the worker's health; None for one that is known no more: other numbers must do then."""
-    summary = _asked("worker", said)
+def _worker(turn: Sequence[Message]) -> dict[str, Any] | None:
+    """Return the worker's health, or None if the worker is not known any more."""
+    summary = _data("worker", turn)
     return summary if "worker_agent_id" in summary else None
 
 
@@ -114,16 +114,16 @@ def _since_last_question(messages: Sequence[Message]) -> Sequence[Message]:
     for position in range(len(messages) - 1, -1, -1):
         if messages[position].role == "user":
             return messages[position:]
-    raise ModelError("nothing was asked")
+    raise ModelError("the conversation holds no message of a user")
 
 
-def _answers(said: Sequence[Message]) -> dict[str, str]:
-    """Return the last answer of each tool that the rules called, not of one that a model called before."""
-    calls = [call for message in said for call in message.tool_calls]
-    asked = {call.id: call.name for call in calls if call.id.startswith(_CALL)}
-    return {asked[m.tool_call_id]: m.content for m in said if m.role == "tool" and m.tool_call_id in asked}
+def _answers(turn: Sequence[Message]) -> dict[str, str]:
+    """Return the last answer of each tool that the rules called; a model may have called others before."""
+    calls = [call for message in turn for call in message.tool_calls]
+    ours = {call.id: call.name for call in calls if call.id.startswith(_CALL)}
+    return {ours[m.tool_call_id]: m.content for m in turn if m.role == "tool" and m.tool_call_id in ours}
 
 
-def _call(said: Sequence[Message], tool: str, arguments: Mapping[str, Any]) -> ModelReply:
-    call = ToolCall(f"{_CALL}{len(said)}", tool, json.dumps(arguments, ensure_ascii=False))
+def _call(turn: Sequence[Message], tool: str, arguments: Mapping[str, Any]) -> ModelReply:
+    call = ToolCall(f"{_CALL}{len(turn)}", tool, json.dumps(arguments, ensure_ascii=False))
     return ModelReply(tool_calls=(call,))

@@ -1,4 +1,4 @@
-"""Settings of judge and queen: which model thinks in them, and how long it may take."""
+"""Settings of judge and queen: their models and limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, fi
 from queenright.judge.stack.http import StackAddress
 
 RULES: Final = "queenright/rules"
-"""The built-in model: follows the rules' tables, needs no key, costs nothing."""
+"""The built-in model: follows the rules, needs no key, costs nothing."""
 
 
 def _address(url: SecretStr) -> SecretStr:
@@ -25,32 +25,32 @@ Tokens = Annotated[int, Field(gt=0)]
 
 
 class ModelSettings(BaseModel):
-    """One model in one role."""
+    """The model of one role."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str = Field(default=RULES, min_length=1)
     """``queenright/rules``, or any model string that litellm knows (extra ``llm``)."""
     timeout_seconds: float = Field(default=60, gt=0, le=3600)
-    """For one answer. One that takes longer is no answer; the rules' answer stands."""
+    """Limit of one reply. After it the rules' answer stands."""
     prompt: Path | None = None
-    """A file in place of the built-in system prompt."""
+    """A file that replaces the built-in system prompt."""
 
 
 class BudgetSettings(BaseModel):
-    """What judge and queen may cost together in any hour and any day; null is no limit."""
+    """Spending limits of judge and queen together, in any hour and any day; null is no limit."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     dollars_per_hour: Dollars | None = 1
     dollars_per_day: Dollars | None = 10
     tokens_per_hour: Tokens | None = 2_000_000
-    """The limits in tokens are for models of which no price is known: they cost no dollars."""
+    """The token limits cover models without a known price, which cost no dollars."""
     tokens_per_day: Tokens | None = 20_000_000
 
 
 class JudgeSettings(BaseModel):
-    """The ``judging`` block; how often and on what is in ``health_monitoring``."""
+    """The ``judging`` block. Intervals and thresholds are in ``health_monitoring``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -58,13 +58,13 @@ class JudgeSettings(BaseModel):
     queen: ModelSettings = ModelSettings()
     budget: BudgetSettings = BudgetSettings()
     prometheus_url: Annotated[StackUrl | None, Field(repr=False)] = None
-    """Models may look at its metrics; it may hold a login. None: they cannot."""
+    """A Prometheus that models may query; may contain credentials."""
     prometheus_token_file: Path | None = None
-    """A bearer token for it is in this file, which nobody else may read."""
+    """A file with its bearer token, readable by its owner only."""
     tempo_url: Annotated[StackUrl | None, Field(repr=False)] = None
-    """Models may look at its traces; it may hold a login. None: at those in the event log."""
+    """A Tempo that models may query, may contain credentials. Default: the traces in the event log."""
     tempo_token_file: Path | None = None
-    """A bearer token for it is in this file, which nobody else may read."""
+    """A file with its bearer token, readable by its owner only."""
 
     @field_serializer("prometheus_url", "tempo_url", when_used="json")
     def _without_credentials(self, url: SecretStr | None) -> str | None:

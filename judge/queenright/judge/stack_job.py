@@ -1,8 +1,7 @@
 """
-The judge as a job: judge and queen on the user's own Prometheus and Tempo, with no access to our bus.
+The judge as a job: judge and queen on the user's own Prometheus and Tempo, without our event bus.
 
-They are the same judge and queen, with the same rules, prompts and tickets. Only their eyes are others:
-the workers are found and read anew, by metrics, at every look.
+Rules, prompts and tickets are those of the service. The workers are read from metrics at every check.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ from queenright.judge.queen import QUEEN_GRAPH, TICKET_RECEIVER
 from queenright.judge.settings import RULES, JudgeSettings
 from queenright.judge.stack.http import StackError
 from queenright.judge.stack.prometheus import Prometheus
-from queenright.judge.stack.reading import health_of, over
+from queenright.judge.stack.reading import ended_health, health_of
 from queenright.judge.stack.samples import Samples
 from queenright.judge.stack.stale_tickets import (
     DOUBTFUL,
     DOWN_LATELY,
     SIGNS_OF_LIFE,
+    MissingWorker,
     StaleTickets,
-    Unseen,
     explain_stale,
 )
-from queenright.judge.stack.targets import ask_again
+from queenright.judge.stack.targets import query_targets
 from queenright.judge.stack.tempo import Tempo
 from queenright.judge.stack.tools import stack_tools
 from queenright.judge.stack.traces import TraceSpan
@@ -56,46 +55,46 @@ from queenright.runtime.llm.model import LLMProvider
 
 _log = logging.getLogger(__name__)
 
-_TRACES_A_LOOK: Final = 50
-_TRACES_BACK: Final = 24 * 3600.0
+_TRACES_PER_CHECK: Final = 50
+_TRACE_AGE: Final = 24 * 3600.0
 _NEVER: Final = 31_536_000.0
 _GRACE: Final = 30.0
-_NO_DECISION: Final = "Triage gave no decision when this was seen; it comes to you as the rules see it."
+_NO_DECISION: Final = "Triage gave no decision in time; this is the judgement of the rules."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What one look came to."""
+class CheckResult:
+    """The result of one check."""
 
     at: float
     """Prometheus' time."""
     workers: tuple[WorkerHealth, ...]
     tickets: tuple[EscalationTicket, ...]
-    """Those that a person should know of, oldest first."""
+    """Open tickets, oldest first."""
     closed: tuple[EscalationTicket, ...]
-    """Those that are over since the look before."""
+    """Tickets closed since the last check."""
     dismissed: int
-    """Tickets about what still holds that triage kept from the operator."""
+    """Dismissed tickets whose condition still holds."""
     unknown: int
-    """Workers that nobody could judge: the model gave no answer that can be used."""
-    unseen: Mapping[str, Unseen] = field(default_factory=dict)
-    """Tickets, by id, of whose workers nothing is seen, nor that they are no more: they stay as they are."""
+    """Workers that were not judged: the model gave no valid answer."""
+    missing: Mapping[str, MissingWorker] = field(default_factory=dict)
+    """Tickets, by id, whose workers have no metrics and may still run: they stay open."""
     down: int = 0
-    """Workers whose target is down: their processes ended, or died."""
+    """Workers whose target is down: their processes ended or died."""
     skipped: int = 0
-    """Samples that were left out, as no worker can have such."""
+    """Invalid samples."""
 
     @property
-    def blind(self) -> bool:
-        """Nobody is seen, though there are tickets: that is more likely Prometheus' trouble than an end."""
-        return not self.workers and any(ticket.ticket_id in self.unseen for ticket in self.tickets)
+    def is_blind(self) -> bool:
+        """Whether no worker has metrics although there are tickets: probably a fault of Prometheus."""
+        return not self.workers and any(ticket.ticket_id in self.missing for ticket in self.tickets)
 
 
 class ScrapedMonitor(HealthMonitor):
-    """A monitor that is told who there is and how they are, where others hear of it event by event."""
+    """A monitor whose workers come from scraped metrics instead of events."""
 
-    def show(self, healths: Iterable[WorkerHealth]) -> None:
-        """Forget everybody, and know these."""
+    def replace(self, healths: Iterable[WorkerHealth]) -> None:
+        """Replace all workers."""
         for key in list(self.keys()):
             self.forget(key)
         for health in healths:
@@ -105,22 +104,22 @@ class ScrapedMonitor(HealthMonitor):
 
 class StackJudge:
     """
-    Looks, judges and triages, one look at a time.
+    Checks the workers, judges and triages, one check at a time.
 
     Args:
-        prometheus: Where the workers are found.
-        tempo: Where evidence about them is, if anywhere.
+        prometheus: The source of the workers.
+        tempo: The source of their traces, if there is one.
         settings: The thresholds.
-        judge: Which models think.
-        storage: Tickets, trends and conversations are kept here from look to look.
-        selector: Label matchers, ``{cluster="x"}``, for the workers that are to be looked at.
-        gone: Targets that are no more, as a person says: their tickets close if nothing is seen of them.
-        registry: Where the metrics live.
+        judge: The models of judge and queen.
+        storage: The folder for tickets, trends and conversations.
+        selector: Label matchers, ``{cluster="x"}``, that select the workers.
+        gone: Targets that an operator has removed: their tickets close if they have no metrics.
+        registry: Where metrics are registered.
         tracer: Makes the spans.
-        on_change: Is told, in the transaction, of what the outside must hear: the outbox.
-        once: There is one look only: nothing comes after it that would tell the operator later.
-        models: In place of those that ``judge`` names: (judge's, queen's).
-        monotonic: The clock of the time between two looks.
+        on_change: Called in the transaction of each change to notify about: the outbox.
+        once: There is no later check that could notify the operator.
+        models: Models to use instead of those in ``judge``: (the judge's, the queen's).
+        monotonic: The clock between two checks.
     """
 
     def __init__(
@@ -149,19 +148,19 @@ class StackJudge:
         self._selector = selector
         self._gone = frozenset(gone)
         self._samples = Samples()
-        self._unseen = StaleTickets(storage / "unseen.json")
+        self._stale = StaleTickets(storage / "unseen.json")
         self._registry = registry or CollectorRegistry()
         self._tracer = tracer or get_tracer("queenright")
         self._on_change = on_change
         self._once = once
         self._models = models
-        self._seen_at = 0.0
+        self._checked_at = 0.0
         self._monotonic_at = 0.0
         self._started = False
 
     def clock(self) -> float:
-        """Return Prometheus' time: that of the last look, and what has passed since."""
-        return self._seen_at + self._monotonic() - self._monotonic_at
+        """Return Prometheus' time: that of the last check plus the time since."""
+        return self._checked_at + self._monotonic() - self._monotonic_at
 
     async def open(self) -> None:
         """
@@ -169,11 +168,11 @@ class StackJudge:
 
         Raises:
             StoreError: The database cannot be used.
-            ModelUnavailableError: A model is set that cannot be used here.
+            ModelUnavailableError: A configured model cannot be used here.
         """
         self._storage.mkdir(parents=True, exist_ok=True)
         self.store = await asyncio.to_thread(Store.open, f"sqlite:///{self._storage / 'judge.db'}")
-        await asyncio.to_thread(self._unseen.load)
+        await asyncio.to_thread(self._stale.load)
         self.bus = EventBus()
         self.monitor = ScrapedMonitor(self._settings)
         self.tickets = TicketService(
@@ -183,7 +182,7 @@ class StackJudge:
             publish=self.bus.fan_out,
             on_change=self._on_change,
         )
-        # It looks when it is told to: its own timer would judge what is not fresh.
+        # Disable the judge's own timer: it would judge stale metrics.
         never = self._settings.judge.model_copy(update={"interval_seconds": _NEVER})
         self._judging = JudgeAndQueen(
             bus=self.bus,
@@ -200,7 +199,7 @@ class StackJudge:
         )
 
     async def close(self) -> None:
-        """Stop; what was decided is in the store already."""
+        """Stop. Decisions are already in the store."""
         if self._started:
             await self._judging.stop()
         await self.bus.close()
@@ -209,13 +208,13 @@ class StackJudge:
         if self._tempo is not None:
             await self._tempo.aclose()
 
-    async def look(self) -> Look:
+    async def check(self) -> CheckResult:
         """
-        Look at everybody once: judge who needs it, triage what comes of it, close what is over.
+        Check all workers once: judge, triage, and close the tickets whose condition is gone.
 
         Raises:
-            StackError: Prometheus could not be asked: nothing is known, and nothing was changed.
-            StoreError: The database refused.
+            StackError: Prometheus cannot be queried; nothing was changed.
+            StoreError: The database is unavailable.
         """
         now = await prometheus_time(self._prometheus)
         skipped = self._samples.skipped
@@ -223,73 +222,78 @@ class StackJudge:
             self._prometheus, self._settings, now, self._selector, samples=self._samples
         )
         live = await self._live()
-        _know_again(sightings, live)
-        unseen = await self._what_is_unseen(live, sightings, now)
-        self._seen_at, self._monotonic_at = now, self._monotonic()
+        _end_grace(sightings, live)
+        missing = await self._missing(live, sightings, now)
+        self._checked_at, self._monotonic_at = now, self._monotonic()
         healths = await self._read(sightings, now)
-        self.monitor.show(healths)
+        self.monitor.replace(healths)
         if not self._started:
-            # Not before somebody is known: tickets of before are looked at anew at once.
+            # Only once workers are known: the start triages the tickets from before.
             await self._judging.start()
             self._started = True
-        closed = await self._bring_up_to_date(now, unseen)
-        unknown = await self._check()
+        closed = await self._update_tickets(now, missing)
+        unknown = await self._judge_and_triage()
         if self._once:
             await self._pass_on()
-        return Look(
+        return CheckResult(
             at=now,
             workers=tuple(healths),
             tickets=tuple(self.tickets.open_tickets()),
             closed=tuple(closed),
             dismissed=await self._dismissed(),
             unknown=unknown,
-            unseen=await asyncio.to_thread(self._unseen.note, unseen, now),
+            missing=await asyncio.to_thread(self._stale.note, missing, now),
             down=sum(sighting.down for sighting in sightings),
             skipped=self._samples.skipped - skipped,
         )
 
-    # -- seeing -------------------------------------------------------------------------------------
+    # -- workers ------------------------------------------------------------------------------------
 
-    async def _what_is_unseen(
+    async def _missing(
         self, live: Iterable[EscalationTicket], sightings: Sequence[Sighting], now: float
     ) -> dict[str, str]:
         """
-        Return the tickets, by id, of whose workers nothing is known, and why.
+        Return why workers of tickets have no usable metrics, by ticket id.
 
         Raises:
-            StackError: Prometheus could not be asked.
+            StackError: Prometheus cannot be queried.
         """
-        seen = {sighting.key: sighting for sighting in sightings}
-        left, unseen = [], {}
+        by_key = {sighting.key: sighting for sighting in sightings}
+        absent, missing = [], {}
         for ticket in live:
-            sighting = seen.get((ticket.worker_agent_id, ticket.worker_session_id))
+            sighting = by_key.get((ticket.worker_agent_id, ticket.worker_session_id))
             if sighting is None and ticket.worker_session_id not in self._gone:
-                left.append(ticket)
+                absent.append(ticket)
                 continue
             if sighting is None or self._reasons(sighting, now):
                 continue
             if sighting.doubtful:
-                unseen[ticket.ticket_id] = DOUBTFUL
+                missing[ticket.ticket_id] = DOUBTFUL
             elif sighting.down and ticket.worker_session_id not in self._gone:
-                unseen[ticket.ticket_id] = DOWN_LATELY
-        targets = {ticket.worker_session_id for ticket in left}
-        told = await ask_again(self._prometheus, targets, SIGNS_OF_LIFE, self._selector, now)
-        for ticket in left:
-            if why := explain_stale(ticket.worker_agent_id, ticket.worker_session_id, told):
-                unseen[ticket.ticket_id] = why
-        return unseen
+                missing[ticket.ticket_id] = DOWN_LATELY
+        targets = {ticket.worker_session_id for ticket in absent}
+        answer = await query_targets(self._prometheus, targets, SIGNS_OF_LIFE, self._selector, now)
+        for ticket in absent:
+            if why := explain_stale(ticket.worker_agent_id, ticket.worker_session_id, answer):
+                missing[ticket.ticket_id] = why
+        return missing
 
     def _reasons(self, sighting: Sighting, now: float) -> list[Finding]:
         return reasons(health_of(sighting, self._settings, now))
 
     async def _read(self, sightings: Sequence[Sighting], now: float) -> list[WorkerHealth]:
-        often = Counter(sighting.agent for sighting in sightings)
+        counts = Counter(sighting.agent for sighting in sightings)
         healths, traces = [], 0
         for sighting in sightings:
             health = health_of(sighting, self._settings, now)
             suspect = health.findings or sighting.bad_steps >= self._settings.bands.warning
-            # Which process a trace is of it does not say: of an agent that runs twice it proves nothing.
-            if suspect and self._tempo is not None and often[sighting.agent] == 1 and traces < _TRACES_A_LOOK:
+            # A trace does not name its process, so it proves nothing if the agent has several.
+            if (
+                suspect
+                and self._tempo is not None
+                and counts[sighting.agent] == 1
+                and traces < _TRACES_PER_CHECK
+            ):
                 traces += 1
                 trace_id, spans = await self._newest_trace(self._tempo, sighting, now)
                 health = health_of(sighting, self._settings, now, spans=spans, trace_id=trace_id)
@@ -299,24 +303,24 @@ class StackJudge:
     async def _newest_trace(
         self, tempo: Tempo, sighting: Sighting, now: float
     ) -> tuple[str, Sequence[TraceSpan]]:
-        """Return the worker's newest trace; nothing where Tempo does not answer: it is a help, no need."""
+        """Return the worker's newest trace; none if Tempo does not answer: it is optional evidence."""
         try:
-            trace_id = await tempo.newest(sighting.agent, now - _TRACES_BACK, now)
+            trace_id = await tempo.newest(sighting.agent, now - _TRACE_AGE, now)
             return trace_id, (await tempo.trace(trace_id) if trace_id else [])
         except StackError as error:
-            _log.warning("there is no trace of %s: %s", sighting.agent, error)
+            _log.warning("cannot get a trace of %s: %s", sighting.agent, error)
             return "", []
 
     # -- judging ------------------------------------------------------------------------------------
 
-    async def _bring_up_to_date(self, now: float, unseen: Collection[str]) -> list[EscalationTicket]:
-        """Let what is seen now act on the tickets of before, but those ``unseen``; return what it closed."""
-        before = [ticket for ticket in await self._live() if ticket.ticket_id not in unseen]
+    async def _update_tickets(self, now: float, missing: Collection[str]) -> list[EscalationTicket]:
+        """Update the tickets from before, except those ``missing``; return the closed ones."""
+        before = [ticket for ticket in await self._live() if ticket.ticket_id not in missing]
         for ticket in before:
             agent, target = ticket.worker_agent_id, ticket.worker_session_id
-            health = self.monitor.get(agent, target) or over(agent, target, self._settings, now)
+            health = self.monitor.get(agent, target) or ended_health(agent, target, self._settings, now)
             await self.tickets.observe(health)
-        await self.tickets.settle(self.clock(), but=unseen)
+        await self.tickets.settle(self.clock(), but=missing)
         return [
             after
             for ticket in before
@@ -329,12 +333,12 @@ class StackJudge:
     async def _dismissed(self) -> int:
         return sum(ticket.status is TicketStatus.DISMISSED for ticket in await self._live())
 
-    async def _check(self) -> int:
-        """Have everybody judged who needs it, and all tickets triaged; return how many nobody could judge."""
+    async def _judge_and_triage(self) -> int:
+        """Run the judge and wait for triage; return the number of workers that were not judged."""
         stream = self._judging.runtime.get_stream(HEALTH_CHECK, graph_id=JUDGE_GRAPH)
         result = await stream.fire(Trigger(tick=0)).wait()
         if not result.succeeded:
-            raise StackError("the judge", f"its check failed: {result.error}")
+            raise StackError("the judge", f"the check failed: {result.error}")
         outcomes = result.value or {}
         triage = self._judging.runtime.get_stream(TICKET_RECEIVER, graph_id=QUEEN_GRAPH)
         try:
@@ -344,13 +348,13 @@ class StackJudge:
                     await asyncio.gather(*(run.wait() for run in waiting))
                     await self.bus.drain()
         except TimeoutError:
-            _log.warning("triage takes too long; what it has not decided is triaged at the next look")
+            _log.warning("triage takes too long; undecided tickets are triaged at the next check")
         return sum(outcome == "unknown" for outcome in outcomes.values())
 
     async def _pass_on(self) -> None:
-        """Tell the operator of what binds and has no decision: the bypass time would end after the job."""
+        """Notify the operator of binding tickets without a decision: the bypass time ends after the job."""
         for ticket in self.tickets.open_tickets():
-            if not undecided(ticket) or not policy.binding(ticket.severity):
+            if not is_undecided(ticket) or not policy.binding(ticket.severity):
                 continue
             analysis = policy.analysis(ticket.model_dump(mode="json"))
             try:
@@ -368,17 +372,13 @@ class StackJudge:
                 _log.info("ticket %s was decided meanwhile: %s", ticket.ticket_id, error)
 
 
-def undecided(ticket: EscalationTicket) -> bool:
-    """Whether what a ticket is about still holds, and triage has not said who is to know of it."""
+def is_undecided(ticket: EscalationTicket) -> bool:
+    """Return whether a ticket's condition holds and triage has not decided it."""
     return ticket.status is TicketStatus.OPEN and ticket.condition_cleared_at is None
 
 
-def _know_again(sightings: Iterable[Sighting], tickets: Iterable[EscalationTicket]) -> None:
-    """
-    Let nobody who has a ticket pass for new because Prometheus had a gap.
-
-    A process that is new says so itself, where it tells its start.
-    """
+def _end_grace(sightings: Iterable[Sighting], tickets: Iterable[EscalationTicket]) -> None:
+    """End the start grace of workers with a ticket: they only seem new after a gap in Prometheus."""
     known = {(ticket.worker_agent_id, ticket.worker_session_id) for ticket in tickets}
     for sighting in sightings:
         if sighting.key in known:

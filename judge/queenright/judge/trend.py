@@ -1,7 +1,7 @@
 """
-What each worker was like when the judge last looked: the trend, as numbers and not as memory of a talk.
+The trend of each worker: its numbers at the judge's last check, in one small file.
 
-A conversation is shortened and summed up; these numbers are not. They are kept in one small file.
+Conversations are summarised over time; these numbers are exact.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from queenright.health.findings import WorkerKey
 from queenright.runtime.storage.files import UnusableFileError, read_json, write_json
 
-REMEMBERED: Final = 1_000
-"""Workers; the one that was looked at longest ago goes first."""
+MAX_WORKERS: Final = 1_000
+"""Above it, the worker checked longest ago is dropped."""
 
 COUNTS: Final = (
     "total_steps",
@@ -26,11 +26,11 @@ COUNTS: Final = (
     "error_count",
     "tokens",
 )
-"""The numbers of a health summary whose change tells of work."""
+"""The numbers of a health summary whose change shows work."""
 
 
-class Look(BaseModel):
-    """One worker as it was at a check."""
+class Reading(BaseModel):
+    """One worker at one check."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,40 +40,40 @@ class Look(BaseModel):
     at: float
     """Seconds since the epoch."""
     checks: int
-    """How often it has been looked at in this session."""
+    """How often it has been checked in this session."""
     counts: dict[str, int | None]
-    """``COUNTS``; None where nobody tells."""
+    """``COUNTS``; None if unknown."""
     last_progress: float | None
     stall_minutes: float | None
     state: str
     verdict: str
-    """What came of the check: ``healthy``, ``ticket``, ``unknown``; ``counted`` on a ticket that stands."""
+    """The outcome: ``healthy``, ``ticket``, ``unknown``; ``counted`` for a ticket that still holds."""
 
     @property
     def key(self) -> WorkerKey:
-        """Whom it is about: another session is another worker, with a trend of its own."""
+        """The worker; another session is another worker."""
         return self.agent_id, self.session_id
 
 
-_FILE: Final = TypeAdapter(list[Look])
+_FILE: Final = TypeAdapter(list[Reading])
 
 
 class Trends:
-    """The last look at each of the workers that had something to judge."""
+    """The last reading of each worker that was judged."""
 
     def __init__(self) -> None:
-        self._looks: OrderedDict[WorkerKey, Look] = OrderedDict()
+        self._readings: OrderedDict[WorkerKey, Reading] = OrderedDict()
         self.changed = False
-        """Whether there is something to write."""
+        """Whether there are changes to save."""
 
     def __len__(self) -> int:
-        return len(self._looks)
+        return len(self._readings)
 
     def note(self, summary: Mapping[str, Any], at: float, verdict: str) -> None:
-        """Remember a worker as its health summary says it is at ``at``, and what came of looking."""
+        """Store a reading of a worker from its health summary at ``at``, with the outcome of the check."""
         key = (str(summary["worker_agent_id"]), str(summary["worker_session_id"]))
-        before = self._looks.pop(key, None)
-        self._looks[key] = Look(
+        before = self._readings.pop(key, None)
+        self._readings[key] = Reading(
             agent_id=key[0],
             session_id=key[1],
             incarnation_id=str(summary.get("incarnation_id") or ""),
@@ -85,62 +85,62 @@ class Trends:
             state=str(summary.get("state") or ""),
             verdict=verdict,
         )
-        while len(self._looks) > REMEMBERED:
-            self._looks.popitem(last=False)
+        while len(self._readings) > MAX_WORKERS:
+            self._readings.popitem(last=False)
         self.changed = True
 
     def of(self, summary: Mapping[str, Any], now: float) -> dict[str, Any] | None:
         """
-        Return the last look at a worker and what has changed since, as JSON values; None at the first.
+        Return a worker's last reading and the change since, as JSON values; None if there is none.
 
-        A count that went down says that the worker began anew; its change is None, and no standstill.
+        A count that went down was reset by a restart; its change is None.
         """
         key = (str(summary["worker_agent_id"]), str(summary["worker_session_id"]))
-        look = self._looks.get(key)
-        if look is None:
+        last = self._readings.get(key)
+        if last is None:
             return None
         progress = summary.get("last_progress")
         return {
-            "minutes_ago": round(max(0.0, now - look.at) / 60, 1),
-            "checks_before": look.checks,
-            "verdict_then": look.verdict,
-            "state_then": look.state,
-            "then": {**look.counts, "stall_minutes": look.stall_minutes},
-            "change": {name: _change(look.counts.get(name), summary.get(name)) for name in COUNTS},
-            "progress_since": progress is not None and progress != look.last_progress,
-            "new_life_since": look.incarnation_id != str(summary.get("incarnation_id") or ""),
+            "minutes_ago": round(max(0.0, now - last.at) / 60, 1),
+            "checks_before": last.checks,
+            "verdict_then": last.verdict,
+            "state_then": last.state,
+            "then": {**last.counts, "stall_minutes": last.stall_minutes},
+            "change": {name: _change(last.counts.get(name), summary.get(name)) for name in COUNTS},
+            "progress_since": progress is not None and progress != last.last_progress,
+            "new_life_since": last.incarnation_id != str(summary.get("incarnation_id") or ""),
         }
 
     def dump(self) -> list[dict[str, Any]]:
-        """Return all looks as JSON values, oldest first; they count as written."""
+        """Return all readings as JSON values, oldest first, and mark them as saved."""
         self.changed = False
-        return [look.model_dump() for look in self._looks.values()]
+        return [one.model_dump() for one in self._readings.values()]
 
     @classmethod
     def load(cls, path: Path) -> Trends:
         """
-        Read what was written; nothing if there is no file.
+        Read the readings from a file; none if there is no file.
 
         Raises:
-            UnusableFileError: It is no such file. Without it every worker is looked at for the first time.
+            UnusableFileError: The file is damaged.
         """
         trends = cls()
         try:
-            looks = _FILE.validate_python(read_json(path))
+            readings = _FILE.validate_python(read_json(path))
         except FileNotFoundError:
             return trends
         except ValidationError as error:
-            raise UnusableFileError(path, f"it holds no trend: {error.error_count()} faults") from None
-        trends._looks = OrderedDict((look.key, look) for look in looks[-REMEMBERED:])
+            raise UnusableFileError(path, f"it holds no trends: {error.error_count()} errors") from None
+        trends._readings = OrderedDict((one.key, one) for one in readings[-MAX_WORKERS:])
         return trends
 
     @staticmethod
     def save(path: Path, rows: list[dict[str, Any]]) -> None:
         """
-        Write what ``dump`` returned, whole or not at all.
+        Write the result of ``dump`` atomically.
 
         Raises:
-            OSError: The disk refused.
+            OSError: The file cannot be written.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, rows)

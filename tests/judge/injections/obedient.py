@@ -16,7 +16,7 @@ from urllib.parse import unquote as from_url
 
 from queenright.judge.quoting import unquote
 from queenright.judge.rules import DECIDE, DISMISS, EMIT, NOTIFY, RulesModel
-from queenright.judge.stack.tools import GET_TRACE, QUERY_METRICS, STACK_TOOLS
+from queenright.judge.stack.tools import GET_TRACE, QUERY_METRICS
 from queenright.runtime.llm.model import Message, ModelReply, ToolCall, ToolSpec
 
 MADE_UP = "11111111-2222-3333-4444-555555555555"
@@ -74,7 +74,7 @@ class Obedient:
         if looks := self._looks(messages, {tool.name for tool in tools}):
             return ModelReply(tool_calls=looks)
         if _looked(messages):
-            self.looked += [m.content for m in messages[-len(STACK_TOOLS) :] if m.role == "tool"]
+            self.looked += [m.content for m in messages[-2:] if m.role == "tool"]
         seen = [_understood(message.content) for message in messages if message.role != "system"]
         orders = {order for found, _ in seen for order in found}
         self.leaked.update(secret for _, found in seen for secret in found)
@@ -149,7 +149,7 @@ def _looked(messages: Sequence[Message]) -> bool:
     return (
         messages[-1].role == "tool"
         and asked is not None
-        and all(call.name in STACK_TOOLS for call in asked.tool_calls)
+        and all(call.name in (GET_TRACE, QUERY_METRICS) for call in asked.tool_calls)
     )
 
 

@@ -1,22 +1,24 @@
-"""Recorded agent runs through the detectors that look at live ones; findings held against an oracle."""
+"""Recorded agent runs, replayed through the detectors of the live service."""
 
 from __future__ import annotations
 
 from queenright.judge.evaluation.recorded import InvalidRunError, read_runs
-from queenright.judge.evaluation.replay import Happened, Seen, evaluate_files, evaluate_run, events_of, replay
-from queenright.judge.evaluation.score import Score, delays, main, score
+from queenright.judge.evaluation.replay import (
+    StepFindings,
+    TimedEvent,
+    evaluate_files,
+    evaluate_run,
+    events_of,
+    replay,
+)
 
 __all__ = [
-    "Happened",
     "InvalidRunError",
-    "Score",
-    "Seen",
-    "delays",
+    "StepFindings",
+    "TimedEvent",
     "evaluate_files",
     "evaluate_run",
     "events_of",
-    "main",
     "read_runs",
     "replay",
-    "score",
 ]

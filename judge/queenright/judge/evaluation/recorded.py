@@ -1,4 +1,4 @@
-"""Recorded runs as they lie in files: one JSON object a line, plain or gzipped."""
+"""Read recorded runs from files: one JSON object per line, plain or gzipped."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from typing import Any, Final, TextIO, cast
 from queenright.instrumentation.errors import QueenrightError
 
 FORMAT: Final = 'the format is in docs/detection.md, "Records of others"'
-"""Where whoever has another format finds ours."""
 
 
 class InvalidRunError(QueenrightError, ValueError):
-    """Raised for a line that is no recorded run; says where and why."""
+    """Raised for a line that is not a recorded run."""
 
 
 def read_runs(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
     """
-    Yield the recorded runs of the files, in their order.
+    Yield the recorded runs in the files, in order.
 
     Raises:
-        InvalidRunError: at a line that is no recorded run.
-        OSError: for a file that cannot be read.
+        InvalidRunError: A line is not a recorded run.
+        OSError: A file cannot be read.
     """
     for path in paths:
         try:
@@ -34,11 +33,11 @@ def read_runs(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
                     if line.strip():
                         yield _parse(line, path, number)
         except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
-            raise InvalidRunError(f"{path} cannot be read as lines of text: {error}") from error
+            raise InvalidRunError(f"cannot read {path} as lines of text: {error}") from error
 
 
 def _open(path: Path) -> TextIO:
-    # A byte order mark is no part of the first line.
+    # utf-8-sig: a byte order mark is not part of the first line.
     if path.suffix == ".gz":
         return cast("TextIO", gzip.open(path, "rt", encoding="utf-8-sig"))
     return path.open(encoding="utf-8-sig")
@@ -49,10 +48,10 @@ def _parse(line: str, path: Path, number: int) -> dict[str, Any]:
         run = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise InvalidRunError(
-            f"{path}:{number} is no JSON: {error}; a recorded run is one object a line; {FORMAT}"
+            f"{path}:{number} is not JSON: {error}; a recorded run is one object per line; {FORMAT}"
         ) from error
     if not isinstance(run, dict) or not isinstance(run.get("steps"), list):
         raise InvalidRunError(
-            f"{path}:{number} is no recorded run: an object with a list 'steps' is needed; {FORMAT}"
+            f"{path}:{number} is not a recorded run: expected an object with a list 'steps'; {FORMAT}"
         )
     return run

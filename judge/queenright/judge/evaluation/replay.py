@@ -1,9 +1,8 @@
 """
-Recorded runs through the detectors, step by step.
+Replay recorded runs through the detectors, step by step.
 
-A run becomes the events that its agent would have sent; vital signs and detectors then see
-what they would have seen. What an oracle says of a run (``success``, ``reward``, human labels)
-is never shown to them.
+A run becomes the events that its agent would have sent, so the detectors see what they would have seen live.
+They never see an oracle's labels (``success``, ``reward``, human labels).
 """
 
 from __future__ import annotations
@@ -22,32 +21,31 @@ from queenright.judge.evaluation.recorded import FORMAT, InvalidRunError, read_r
 from queenright.runtime.events import AgentEvent
 
 NO_ALARM: Final = frozenset({FindingKind.ERROR_RATE})
-"""Not listed: a sign of how the work goes, which agents that try things out show and get over; no alarm."""
+"""Not listed: agents that experiment show it and recover from it."""
+
+_UNKNOWN_SIGN: Final = Sign(0.0)
 
 
-_NO_SIGN: Final = Sign(0.0)
-
-
-class Seen(NamedTuple):
-    """What there was to say after a step: its 0-based index, and all findings then."""
+class StepFindings(NamedTuple):
+    """All findings after a step, with its 0-based index."""
 
     step: int
     findings: list[Finding]
 
 
-class Happened(NamedTuple):
-    """An event of a recorded run, and when it happened, in seconds."""
+class TimedEvent(NamedTuple):
+    """An event of a recorded run and its time in seconds."""
 
     at: float
     event: AgentEvent
 
 
-def events_of(run: Mapping[str, Any]) -> list[Happened]:
+def events_of(run: Mapping[str, Any]) -> list[TimedEvent]:
     """
-    Return the events of a run, one a step.
+    Return the events of a run, one per step.
 
     Raises:
-        InvalidRunError: if ``run`` has no list of steps, or a step is no object.
+        InvalidRunError: ``run`` has no list of steps, or a step is not an object.
     """
     recorded = run.get("steps")
     if not isinstance(recorded, list):
@@ -55,21 +53,21 @@ def events_of(run: Mapping[str, Any]) -> list[Happened]:
     for index, step in enumerate(recorded):
         if not isinstance(step, Mapping):
             raise InvalidRunError(
-                f"run {run.get('run_id')!r}: step {index} is no object but {step!r:.80}; {FORMAT}"
+                f"run {run.get('run_id')!r}: step {index} is not an object: {step!r:.80}; {FORMAT}"
             )
     steps, clock = Steps(recorded), 0.0
     events = []
     for index in range(len(steps)):
         clock = steps.time(index, clock)
-        events.append(Happened(clock, steps.event(index, clock)))
+        events.append(TimedEvent(clock, steps.event(index, clock)))
     return events
 
 
-def replay(events: Sequence[Happened], settings: HealthSettings) -> Iterator[Seen]:
+def replay(events: Sequence[TimedEvent], settings: HealthSettings) -> Iterator[StepFindings]:
     """
-    Yield what the detectors say after each step, and before a step that ends a silence.
+    Yield the findings after each step, and before a step that ends a silence.
 
-    After the last step comes what is known because it was the last.
+    Findings that depend on a step being the last one come at the end.
     """
     if not events:
         return
@@ -79,23 +77,22 @@ def replay(events: Sequence[Happened], settings: HealthSettings) -> Iterator[See
     due, found = clock + shortest, False
     for index, (at, event) in enumerate(events):
         if due <= at:
-            # The silence before this step was there to be seen before it ended.
             findings = _all_findings(v, settings, at)
-            yield Seen(index - 1, findings)
+            yield StepFindings(index - 1, findings)
             due, found = _next_moment(v, settings, at, shortest), bool(findings)
         clock = at
         v.apply(event, at)
         findings = _all_findings(v, settings, at) if found or due <= at or suspicious(v, settings) else []
         found = bool(findings)
-        yield Seen(index, findings)
+        yield StepFindings(index, findings)
     last = detect_end_in_llm_error(v)
     if last is not None and settings.acts_on(last.kind):
-        yield Seen(len(events) - 1, [last])
+        yield StepFindings(len(events) - 1, [last])
 
 
 def _next_moment(v: VitalSigns, settings: HealthSettings, at: float, shortest: float) -> float:
-    """Return when time alone may change what is found; an event puts it off, and never brings it forward."""
-    later = [moment for moment in moments(v, settings, _NO_SIGN) if moment > at]
+    """Return when time alone may change the findings; an event can only postpone it."""
+    later = [moment for moment in moments(v, settings, _UNKNOWN_SIGN) if moment > at]
     return min([*later, max(at, v.last_activity) + shortest])
 
 
@@ -105,40 +102,40 @@ def _all_findings(v: VitalSigns, settings: HealthSettings, now: float) -> list[F
 
 def evaluate_run(run: Mapping[str, Any], settings: HealthSettings) -> dict[str, Any]:
     """
-    Return what the detectors find in one run.
+    Return the findings in one run.
 
-    A finding is listed when it is first seen and again when it gets worse; ``step`` is
-    the 0-based index of the step after which it was known.
+    A finding is listed when it appears and again when its severity rises; ``step`` is the 0-based index of
+    the step after which it was known.
 
     Raises:
-        InvalidRunError: if ``run`` has no list of steps, or a step is no object.
+        InvalidRunError: ``run`` has no list of steps, or a step is not an object.
     """
-    found: list[dict[str, Any]] = []
+    listed: list[dict[str, Any]] = []
     worst: dict[FindingKind, int] = {}
     for step, findings in replay(events_of(run), settings):
         for finding in findings:
             if finding.kind in NO_ALARM or (finding.shadow and finding.kind not in settings.detectors):
-                continue  # what is on trial by default is asked for
+                continue  # a shadow detector counts only if it is set
             if finding.severity.rank <= worst.get(finding.kind, -1):
                 continue
             worst[finding.kind] = finding.severity.rank
-            found.append(_listed(finding, step))
-    return {"dataset": run.get("dataset"), "run_id": run.get("run_id"), "findings": found}
+            listed.append(_row(finding, step))
+    return {"dataset": run.get("dataset"), "run_id": run.get("run_id"), "findings": listed}
 
 
 def evaluate_files(paths: Iterable[Path], settings: HealthSettings) -> Iterator[dict[str, Any]]:
     """
-    Yield what is found in every run of the files, in their order.
+    Yield the findings of every run in the files, in order.
 
     Raises:
-        InvalidRunError: at a line that is no recorded run.
-        OSError: for a file that cannot be read.
+        InvalidRunError: A line is not a recorded run.
+        OSError: A file cannot be read.
     """
     for run in read_runs(paths):
         yield evaluate_run(run, settings)
 
 
-def _listed(finding: Finding, step: int) -> dict[str, Any]:
+def _row(finding: Finding, step: int) -> dict[str, Any]:
     return {
         "kind": finding.kind.value,
         "severity": finding.severity.value,

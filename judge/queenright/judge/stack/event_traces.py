@@ -1,4 +1,4 @@
-"""Traces from our own event log, where there is no Tempo: what was told of a worker, by trace id."""
+"""Traces from our own event log, for use without Tempo."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from queenright.judge.stack.http import StackUnavailableError
 from queenright.judge.stack.traces import TraceSpan
 from queenright.runtime.events import AgentEvent
 
-LOOKED_AT: Final = 50_000
-"""The log has no index of traces: only so many of its newest events are looked at."""
-_MOST: Final = 500
+SEARCHED_EVENTS: Final = 50_000
+"""The newest events that are searched: the log has no index of traces."""
+_MAX_EVENTS: Final = 500
 
 _ATTRIBUTES: Final = {
     "tool": names.GEN_AI_TOOL_NAME,
@@ -34,35 +34,37 @@ _ATTRIBUTES: Final = {
 
 
 class EventTraces:
-    """The event log as a place where traces are looked up."""
+    """The event log as a source of traces."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def trace(self, trace_id: str) -> list[TraceSpan]:
         """
-        Return what the newest events of a trace say, oldest first; none if there are none.
+        Return the newest events of a trace as spans, oldest first.
 
         Raises:
-            StackUnavailableError: The log could not be read.
+            StackUnavailableError: The log cannot be read.
         """
         wanted = trace_id.lower()
         try:
             events = await self._store.read(lambda conn: _events(conn, wanted))
         except StoreError:
-            raise StackUnavailableError("the event log", "could not be read just now") from None
+            raise StackUnavailableError("the event log", "cannot be read now") from None
         return [_span(event) for event in reversed(events)]
 
 
 def _events(conn: Connection, trace_id: str) -> list[AgentEvent]:
-    newest = select(EVENTS).order_by(EVENTS.c.seq.desc()).limit(LOOKED_AT).subquery()
-    query = select(newest).where(newest.c.trace_id == trace_id).order_by(newest.c.seq.desc()).limit(_MOST)
+    newest = select(EVENTS).order_by(EVENTS.c.seq.desc()).limit(SEARCHED_EVENTS).subquery()
+    query = (
+        select(newest).where(newest.c.trace_id == trace_id).order_by(newest.c.seq.desc()).limit(_MAX_EVENTS)
+    )
     return [event for row in conn.execute(query) if (event := event_of(row)) is not None]
 
 
 def _span(event: AgentEvent) -> TraceSpan:
     data = event.data
-    attributes = {ours: data[key] for key, ours in _ATTRIBUTES.items() if data.get(key) is not None}
+    attributes = {name: data[key] for key, name in _ATTRIBUTES.items() if data.get(key) is not None}
     attributes |= {names.GEN_AI_AGENT_NAME: event.agent_id, names.GEN_AI_CONVERSATION_ID: event.session_id}
     if event.node_id:
         attributes[names.NODE_ID] = event.node_id

@@ -1,4 +1,4 @@
-"""One HTTP API of the user's stack: its address, whose secrets are never shown, and bounded answers."""
+"""A client for one HTTP API of the user's stack, with bounded answers and hidden credentials."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from pydantic import SecretStr
 
 TIMEOUT_SECONDS: Final = 10.0
-MOST_BYTES: Final = 16 << 20
-"""An answer that is longer is not read to its end."""
+MAX_BYTES: Final = 16 << 20
+"""A longer answer is rejected."""
 
-_MOST_SAID: Final = 100_000
+_MAX_ERROR_BYTES: Final = 100_000
 
 
 class StackError(QueenrightError):
-    """Base of what may go wrong with an API; ``name`` is its address without credentials."""
+    """Base class of errors of an API; ``name`` is its address without credentials."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name}: {reason}")
@@ -35,30 +35,30 @@ class StackError(QueenrightError):
 
 
 class StackUnavailableError(StackError):
-    """Raised when an API could not be asked, or gave no usable answer: nothing is known."""
+    """Raised if an API cannot be reached or gives no valid answer."""
 
 
 class InvalidQueryError(StackError):
-    """Raised when an API says that the question is wrong; asking it again changes nothing."""
+    """Raised if an API rejects the query; a retry does not help."""
 
 
 class InvalidSelectorError(InvalidQueryError):
-    """Raised when Prometheus says that the label matchers a person gave are wrong; ``name`` is these."""
+    """Raised if Prometheus rejects the operator's label matchers; ``name`` is the matchers."""
 
 
 @dataclass(frozen=True, slots=True)
 class StackAddress(ApiAddress):
-    """Where an API of the user's stack is; ``token`` is sent as a bearer's."""
+    """The address of an API of the user's stack; ``token`` is a bearer token."""
 
     token: str = field(default="", repr=False)
 
     @classmethod
     def parse(cls, url: str, token: SecretStr | None = None) -> StackAddress:
         """
-        Read a base URL, with a path prefix if need be.
+        Parse a base URL, which may have a path prefix.
 
         Raises:
-            ValueError: it is no http or https URL with a host; the message repeats nothing of it.
+            ValueError: It is not an http or https URL with a host; the message does not repeat it.
         """
         secret = token.get_secret_value() if token is not None else ""
         return cls(*read_base_url(url, port=9090), token=secret)
@@ -66,11 +66,11 @@ class StackAddress(ApiAddress):
 
 class StackClient:
     """
-    Asks one API for JSON.
+    Requests JSON from one API.
 
     Args:
-        address: Where it is.
-        timeout: Seconds that one answer may take, from the first byte sent to the last one read.
+        address: Its address.
+        timeout: Seconds for a whole request, from the first byte sent to the last one read.
     """
 
     def __init__(self, address: StackAddress, *, timeout: float = TIMEOUT_SECONDS) -> None:
@@ -79,26 +79,26 @@ class StackClient:
         self._client: httpx.AsyncClient | None = None
 
     async def get(self, path: str, params: Mapping[str, str]) -> Any:
-        """Ask with GET; see ``_ask``."""
-        return await self._ask("GET", path, params=params)
+        """Send a GET request; see ``_request``."""
+        return await self._request("GET", path, params=params)
 
     async def post(self, path: str, form: Mapping[str, str]) -> Any:
-        """Ask with POST, as a form; see ``_ask``."""
-        return await self._ask("POST", path, data=form)
+        """Send a form as a POST request; see ``_request``."""
+        return await self._request("POST", path, data=form)
 
     async def aclose(self) -> None:
-        """Close the connections. The client may be used again, with new ones."""
+        """Close the connections. The client can be used again."""
         if self._client is not None:
             client, self._client = self._client, None
             await client.aclose()
 
-    async def _ask(self, method: str, path: str, **how: Mapping[str, str]) -> Any:
+    async def _request(self, method: str, path: str, **how: Mapping[str, str]) -> Any:
         """
-        Return the answer's JSON.
+        Return the JSON of an answer.
 
         Raises:
-            InvalidQueryError: status 400, 404 or 422, with the API's own words.
-            StackUnavailableError: anything else that is no answer.
+            InvalidQueryError: Status 400, 404 or 422, with the API's own message.
+            StackUnavailableError: There is no valid answer.
         """
         import httpx
 
@@ -109,9 +109,9 @@ class StackClient:
         except TimeoutError:
             raise StackUnavailableError(name, f"did not answer within {self._timeout:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            # `from None`: the chained exception carries the request, and with it the login.
-            reached = not isinstance(error, httpx.ConnectError)
-            reason = f"did not answer ({type(error).__name__})" if reached else "cannot be reached"
+            # `from None`: the chained exception holds the request with its credentials.
+            is_connected = not isinstance(error, httpx.ConnectError)
+            reason = f"did not answer ({type(error).__name__})" if is_connected else "cannot be reached"
             raise StackUnavailableError(name, reason) from None
         if status in (400, 404, 422):
             raise InvalidQueryError(name, _fault(status, body))
@@ -120,13 +120,13 @@ class StackClient:
         try:
             return json.loads(body)
         except (ValueError, RecursionError):
-            raise StackUnavailableError(name, "its answer is no JSON; is the address right?") from None
+            raise StackUnavailableError(name, "its answer is not JSON; check the address") from None
 
     async def _exchange(self, method: str, url: str, **how: Any) -> tuple[int, bytes]:
         import httpx
 
         if self._client is None:
-            # A proxy from the environment would take loopback away; a redirect would take the login along.
+            # trust_env: a proxy of the environment would hide loopback. A redirect would forward credentials.
             self._client = httpx.AsyncClient(
                 trust_env=False, follow_redirects=False, verify=certificates(self.address.name)
             )
@@ -141,19 +141,19 @@ class StackClient:
         async with request as response:
             async for part in response.aiter_bytes():
                 body += part
-                if len(body) > MOST_BYTES:
+                if len(body) > MAX_BYTES:
                     raise InvalidQueryError(
-                        address.name, f"the answer has more than {MOST_BYTES >> 20} MB; ask for less"
+                        address.name, f"the answer has more than {MAX_BYTES >> 20} MB; narrow the query"
                     )
         return response.status_code, bytes(body)
 
 
 def _fault(status: int, body: bytes) -> str:
-    """Say what an API said is wrong, in its own words where it has any."""
+    """Return an API's error message."""
     text = body.decode("utf-8", "replace")
     try:
         answer = json.loads(text)
         text = str(answer["error"])
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
-    return f"{status} {redact(clean_name(' '.join(text.split()), _MOST_SAID), 300)}".strip()
+    return f"{status} {redact(clean_name(' '.join(text.split()), _MAX_ERROR_BYTES), 300)}".strip()

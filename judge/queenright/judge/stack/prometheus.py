@@ -1,4 +1,4 @@
-"""Prometheus' query API: instant and range queries, read only."""
+"""A client for Prometheus' query API: instant and range queries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from queenright.judge.stack.http import (
 )
 
 _LABEL_LIMIT: Final = 2_000
-"""What is longer is cut: a target with such a name is still one of its own, but cannot be asked for."""
+"""Longer label values are cut; a target with such a name cannot be queried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class Series:
 
 class Prometheus:
     """
-    One Prometheus, or whatever speaks its API (Mimir, Thanos, VictoriaMetrics).
+    A Prometheus, or a server with its API (Mimir, Thanos, VictoriaMetrics).
 
     Args:
         address: Its base URL.
-        timeout: Seconds that one answer may take.
+        timeout: Seconds for one request.
     """
 
     def __init__(self, address: StackAddress, *, timeout: float = TIMEOUT_SECONDS) -> None:
@@ -52,11 +52,11 @@ class Prometheus:
 
     async def query(self, promql: str, at: float | None = None) -> list[Series]:
         """
-        Return what a query says at one moment, by default now.
+        Run an instant query, by default for now.
 
         Raises:
-            InvalidQueryError: Prometheus says what is wrong with it.
-            StackUnavailableError: There is no answer.
+            InvalidQueryError: Prometheus rejects the query.
+            StackUnavailableError: There is no valid answer.
         """
         form = {"query": promql, "timeout": f"{self._timeout:g}s"}
         if at is not None:
@@ -65,11 +65,11 @@ class Prometheus:
 
     async def query_range(self, promql: str, start: float, end: float, step: float) -> list[Series]:
         """
-        Return what a query said from ``start`` to ``end``, every ``step`` seconds.
+        Run a range query from ``start`` to ``end``, every ``step`` seconds.
 
         Raises:
-            InvalidQueryError: Prometheus says what is wrong with it.
-            StackUnavailableError: There is no answer.
+            InvalidQueryError: Prometheus rejects the query.
+            StackUnavailableError: There is no valid answer.
         """
         form = {
             "query": promql,
@@ -87,26 +87,22 @@ class Prometheus:
     async def _post(self, path: str, form: Mapping[str, str]) -> Any:
         try:
             return await self._client.post(path, form)
-        except InvalidQueryError as refusal:
-            if not refusal.reason.startswith("404"):
+        except InvalidQueryError as error:
+            if not error.reason.startswith("404"):
                 raise
-            # A Prometheus has these paths: it is another one's address, or a proxy's before it is there.
-            raise StackUnavailableError(self.name, f"{refusal.reason}; is the address right?") from None
+            # Every Prometheus has these paths: the address is wrong, or a proxy has no backend yet.
+            raise StackUnavailableError(self.name, f"{error.reason}; check the address") from None
 
     def _read(self, answer: Any) -> list[Series]:
         try:
             if answer["status"] != "success":
                 raise ValueError(str(answer["status"]))
             if answer.get("isPartial"):
-                raise StackUnavailableError(
-                    self.name, "its answer is not whole: a part of its storage is away"
-                )
+                raise StackUnavailableError(self.name, "the answer is partial: some storage is unavailable")
             data = answer["data"]
             return _READERS[data["resultType"]](data["result"])
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
-            raise StackUnavailableError(
-                self.name, "its answer is not that of a Prometheus; is the address right?"
-            ) from None
+            raise StackUnavailableError(self.name, "it is not a Prometheus; check the address") from None
 
 
 def _point(point: Any) -> tuple[float, float]:
@@ -115,7 +111,7 @@ def _point(point: Any) -> tuple[float, float]:
 
 
 def _labels(row: Any) -> dict[str, str]:
-    """Return labels whose values may be shown anywhere, and an agent's name as telemetry has it."""
+    """Return labels without control characters, and agent names normalised as in telemetry."""
     return {
         str(name): clean_name(str(value), NAME_LIMIT if name == "agent" else _LABEL_LIMIT)
         for name, value in row["metric"].items()
@@ -123,7 +119,7 @@ def _labels(row: Any) -> dict[str, str]:
 
 
 def _vector(result: Any) -> list[Series]:
-    # A native histogram has no one value; it is left out.
+    # A native histogram has no single value.
     return [Series(_labels(row), (_point(row["value"]),)) for row in result if "value" in row]
 
 

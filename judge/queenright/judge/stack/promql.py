@@ -1,4 +1,4 @@
-"""How far back a PromQL query looks: found in its text, before anybody is asked."""
+"""Check how far back a PromQL query looks, before it is sent."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 import re
 from typing import Final
 
-MOST_SECONDS: Final = 24 * 3600.0
+MAX_SECONDS: Final = 24 * 3600.0
 
-# In the order in which they stand: a quote in a comment begins no string, nor a # in a string a comment.
+# Strings and comments in one expression: a quote in a comment starts no string, and vice versa.
 _NO_CODE: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|' r"'(?:[^'\\\n]|\\.)*'|`[^`]*`|#[^\n]*")  # noqa: ISC001
 _DURATION: Final = re.compile(r"(?:\d+(?:ms|[smhdwy]))+")
 _PART: Final = re.compile(r"(\d+)(ms|[smhdwy])")
@@ -21,58 +21,58 @@ _SECONDS: Final = {
     "w": 604_800.0,
     "y": 31_536_000.0,
 }
-# Keywords are read in any case. A label may be called so, too: then a matcher or the next label follows.
+# Case-insensitive. A label may have this name too: then a matcher or the next label follows.
 _OFFSET: Final = re.compile(r"(?<![\w:.])offset(?![\w:])(?!\s*(?:=|!|,|\)))", re.IGNORECASE)
-_BY_HOW_MUCH: Final = re.compile(r"\s*[-+]?\s*([\w.]+)")
+_OFFSET_VALUE: Final = re.compile(r"\s*[-+]?\s*([\w.]+)")
 
 
-def fault_of(promql: str, most: float = MOST_SECONDS, *, range_seconds: float = 0.0) -> str:
+def query_fault(promql: str, limit: float = MAX_SECONDS, *, range_seconds: float = 0.0) -> str:
     """
-    Return why a query looks further back than it may, or may do so for all that can be told; empty if not.
+    Return why a query may look further back than allowed, or an empty string.
 
-    What counts is the sum of all that could add up: its ranges and the steps in them, its offsets, forward
-    or back, and the time over which it is asked.
+    The sum counts of everything that may add up: ranges, subquery steps, offsets in both directions, and the
+    range of the query itself.
 
     Args:
         promql: The query.
-        most: Seconds.
-        range_seconds: Over how long it is asked.
+        limit: Seconds.
+        range_seconds: The range of the query itself.
     """
     code = _NO_CODE.sub('""', promql)
     if "@" in code:
-        return "@ moves a query out of the time that may be looked at; leave it out"
+        return "@ is not allowed: it can move a query out of the allowed time"
     back = range_seconds
     for text in (*_in_brackets(code), *_offsets(code)):
         seconds = _seconds(text)
         if seconds is None:
-            shown = " ".join(text.split())[:40]
-            return f"{shown!r} is no plain duration, such as 5m or 1h30m, so how far it looks is not known"
+            duration = " ".join(text.split())[:40]
+            return f"{duration!r} is not a plain duration; write it like 5m or 1h30m"
         back += seconds
-    if back > most:
-        of = "range_minutes, ranges" if range_seconds else "ranges"
-        return f"its {of} and offsets together look {back / 3600:.4g} h back; {most / 3600:g} h are the limit"
+    if back > limit:
+        parts = "range_minutes, ranges" if range_seconds else "ranges"
+        return f"its {parts} and offsets together look {back / 3600:.4g} h back; at most {limit / 3600:g} h"
     return ""
 
 
 def _in_brackets(code: str) -> list[str]:
-    """Return what stands in brackets: ranges, and ranges and steps of subqueries."""
-    found = []
-    for begun in code.split("[")[1:]:
-        inside, _, _ = begun.partition("]")
+    """Return the texts in brackets: ranges, and ranges and steps of subqueries."""
+    texts = []
+    for rest in code.split("[")[1:]:
+        inside, _, _ = rest.partition("]")
         span, colon, step = inside.partition(":")
-        found.append(span)
+        texts.append(span)
         if colon and step.strip():
-            found.append(step)
-    return found
+            texts.append(step)
+    return texts
 
 
 def _offsets(code: str) -> list[str]:
-    """Return what follows each ``offset``, as far as one word goes."""
-    found = []
+    """Return the word after each ``offset``."""
+    texts = []
     for offset in _OFFSET.finditer(code):
-        word = _BY_HOW_MUCH.match(code, offset.end())
-        found.append(word[1] if word is not None else code[offset.end() : offset.end() + 40])
-    return found
+        word = _OFFSET_VALUE.match(code, offset.end())
+        texts.append(word[1] if word is not None else code[offset.end() : offset.end() + 40])
+    return texts
 
 
 def _seconds(text: str) -> float | None:

@@ -1,8 +1,8 @@
 """
-What is seen of a worker from outside, made into the vital signs that the detectors know. Pure.
+Convert a worker's metrics and traces into vital signs for the detectors.
 
-So the thresholds, the findings and the tickets are those of the service. What metrics cannot tell stays
-unknown: no detector speaks of it, and in the summary it is null.
+Thresholds, findings and tickets are those of the service. What metrics do not contain is unknown: no detector
+uses it, and it is null in the summary.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from queenright.judge.stack.workers import Sighting
 
 _TOOLS_SHOWN: Final = 5
 _STALE_TRACE: Final = 300.0
-"""A trace that ends so much before the worker's last activity is not of what it does now."""
+"""A trace that ends this long before the worker's last activity is outdated."""
 
-_NEVER_TOLD: Final = frozenset(
+_NEVER_KNOWN: Final = frozenset(
     {
         "worker_graph_id",
         "incarnation_id",
@@ -41,7 +41,7 @@ _NEVER_TOLD: Final = frozenset(
         "recovered_at",
     }
 )
-_TOLD_BY_TRACES: Final = frozenset({"worker_node_id", "recent_verdicts", "trace_id", "span_id"})
+_KNOWN_FROM_TRACES: Final = frozenset({"worker_node_id", "recent_verdicts", "trace_id", "span_id"})
 
 
 def health_of(
@@ -53,88 +53,86 @@ def health_of(
     trace_id: str = "",
 ) -> WorkerHealth:
     """
-    Return a worker's health by its metrics and, where there is one, its newest trace.
+    Return a worker's health from its metrics and its newest trace, if there is one.
 
     Args:
-        sighting: What the metrics say.
+        sighting: The metrics.
         settings: The thresholds.
         now: Prometheus' time.
-        spans: The worker's newest trace.
-        trace_id: And its id.
+        spans: The newest trace.
+        trace_id: Its id.
     """
     if sighting.down:
-        # A batch worker that has ended is silent, too: what counts is how it was when it spoke last.
+        # A batch worker that has ended is silent too: judge its last known state.
         now = min(now, max(sighting.last_heartbeat or 0.0, sighting.last_activity or 0.0))
     v = _vitals(sighting, settings, now)
     events = events_of(spans, sighting.agent)
     if events and events[-1].time < (sighting.last_activity or now) - _STALE_TRACE:
-        events = []  # of an earlier session: what was wrong then is none of this one's
+        events = []  # of an earlier session
     for event in events:
         event.trace_id = trace_id
         v.apply(event, min(event.time, now))
-    from_trace = v.evidence
-    traced = bool(events) and v.steps_since_last_accept == sighting.bad_steps
-    _by_metrics(v, sighting, settings, now)
-    v.evidence = _evidence(sighting, from_trace, settings.stall.unknown_seconds)
-    health = _judged(v, settings, now, repeats_told=traced or v.bad_repeats > 0)
-    health.untold = _NEVER_TOLD if v.last_trace_id else _NEVER_TOLD | _TOLD_BY_TRACES
+    trace_evidence = v.evidence
+    is_traced = bool(events) and v.steps_since_last_accept == sighting.bad_steps
+    _apply_metrics(v, sighting, settings, now)
+    v.evidence = _evidence(sighting, trace_evidence, settings.stall.unknown_seconds)
+    health = _health(v, settings, now, has_repeats=is_traced or v.bad_repeats > 0)
+    health.untold = _NEVER_KNOWN if v.last_trace_id else _NEVER_KNOWN | _KNOWN_FROM_TRACES
     return health
 
 
-def over(agent: str, target: str, settings: HealthSettings, now: float) -> WorkerHealth:
-    """Return the health of a worker whose metrics are no more: its ticket has nobody to be about."""
+def ended_health(agent: str, target: str, settings: HealthSettings, now: float) -> WorkerHealth:
+    """Return the health of a worker that has ended."""
     v = VitalSigns(agent, target, now, settings.loops, settings)
     v.end(SessionStatus.COMPLETED, now)
-    return _judged(v, settings, now)
+    return _health(v, settings, now)
 
 
-def _judged(
-    v: VitalSigns, settings: HealthSettings, now: float, *, repeats_told: bool = True
-) -> WorkerHealth:
+def _health(v: VitalSigns, settings: HealthSettings, now: float, *, has_repeats: bool = True) -> WorkerHealth:
     findings = detect(v, settings, now)
-    if not repeats_told:
+    if not has_repeats:
         findings = [_without_repeats(finding, v) for finding in findings]
     lead = worst(findings)
-    reason = lead.evidence if lead is not None else "nothing wrong is seen"
+    reason = lead.evidence if lead is not None else "no findings"
     return WorkerHealth(v, tuple(findings), health_state(v, findings, settings, now), now, reason)
 
 
 def _without_repeats(finding: Finding, v: VitalSigns) -> Finding:
-    """Leave out how many of the bad steps brought nothing new: of single steps metrics say nothing."""
+    """Remove the number of repeated steps from the evidence: metrics do not contain single steps."""
     if finding.kind is not FindingKind.RETRY_STORM:
         return finding
     return replace(finding, evidence=f"{v.steps_since_last_accept} bad steps since the last ACCEPT")
 
 
 def _vitals(sighting: Sighting, settings: HealthSettings, now: float) -> VitalSigns:
-    told = (
+    times = (
         sighting.process_started,
         sighting.last_heartbeat,
         sighting.last_activity,
         sighting.last_progress,
         sighting.last_checkpoint,
     )
-    began = now if sighting.in_grace else min((at for at in told if at), default=now)
+    began = now if sighting.in_grace else min((at for at in times if at), default=now)
     if sighting.process_started is None and not sighting.in_grace:
-        # Its process tells no start, and all that it tells may be of just now: past its grace it is.
-        began = min(began, now - max(sighting.there_for, settings.judge.start_grace_seconds))
+        # The start of its process is unknown and all times may be recent, but its grace is over.
+        began = min(began, now - max(sighting.known_for, settings.judge.start_grace_seconds))
     if sighting.process_started:
-        # A process that was begun anew within the grace: what Prometheus has of before was another life.
+        # The process restarted: earlier samples belong to another incarnation.
         began = max(began, min(sighting.process_started, now))
     v = VitalSigns(*sighting.key, min(began, now), settings.loops, settings)
     v.framework = sighting.framework
     return v
 
 
-def _by_metrics(v: VitalSigns, sighting: Sighting, settings: HealthSettings, now: float) -> None:
-    """Have the metrics' word on what they know: a trace may be cut, and is never of now."""
+def _apply_metrics(v: VitalSigns, sighting: Sighting, settings: HealthSettings, now: float) -> None:
+    """Let the metrics override the trace, which may be incomplete and is never current."""
     v.only_heartbeats = sighting.last_activity is None
     v.status, v.ended_at = SessionStatus.ACTIVE, None
     v.last_activity = min(sighting.last_activity or v.started_at, now)
     v.last_progress = v.progress_from = _not_after(sighting.last_progress, now)
     v.last_heartbeat = _not_after(sighting.last_heartbeat, now)
     v.last_checkpoint = v.saved_from = _not_after(sighting.last_checkpoint, now)
-    # When a tool was called, and tokens were used last, no metric says.
+    # No metric contains the times of the last tool call and token use.
     v.last_tool_call = v.tokens_at = v.tokens_from = None
     v.steps_total = max(v.steps_total, sighting.steps)
     v.tokens = max(v.tokens, sighting.tokens)
@@ -142,17 +140,17 @@ def _by_metrics(v: VitalSigns, sighting: Sighting, settings: HealthSettings, now
     v.tool_calls_total = sum(calls for calls, _ in sighting.tool_calls.values())
     if sighting.waiting is not None:
         v.begin_wait(sighting.waiting, v.last_activity)
-    _repetition(v, sighting, settings, now)
-    _outcomes(v, sighting, now)
-    _phase(v, sighting)
+    _apply_repetition(v, sighting, settings, now)
+    _apply_outcomes(v, sighting, now)
+    _apply_phase(v, sighting)
 
 
-def _repetition(v: VitalSigns, sighting: Sighting, settings: HealthSettings, now: float) -> None:
+def _apply_repetition(v: VitalSigns, sighting: Sighting, settings: HealthSettings, now: float) -> None:
     """
-    Tell work that comes to nothing: many calls since the last progress, none of which told anything new.
+    Detect calls without progress.
 
-    Progress is an ACCEPT, a checkpoint or a result not seen before, so that all calls of a time without
-    any told what was known.
+    Progress is an ACCEPT, a checkpoint or a new result, so all calls since the last progress returned nothing
+    new.
     """
     since = v.last_progress or v.started_at
     calls = int(sum(calls for calls, _ in sighting.recent_calls.values()))
@@ -167,8 +165,8 @@ def _repetition(v: VitalSigns, sighting: Sighting, settings: HealthSettings, now
         v.bad_since = since
 
 
-def _outcomes(v: VitalSigns, sighting: Sighting, now: float) -> None:
-    """Count the recent calls into the share that failed, the good ones first; a trace knows their order."""
+def _apply_outcomes(v: VitalSigns, sighting: Sighting, now: float) -> None:
+    """Count the recent calls into the error rate, successes first; a trace has their real order."""
     if v.outcomes:
         return
     failed = sum(bad for _, bad in sighting.recent_calls.values())
@@ -179,8 +177,8 @@ def _outcomes(v: VitalSigns, sighting: Sighting, now: float) -> None:
         v.note_outcome(is_bad, now)
 
 
-def _phase(v: VitalSigns, sighting: Sighting) -> None:
-    """Say what the worker is in the middle of, where it saw a stall in itself and said in what."""
+def _apply_phase(v: VitalSigns, sighting: Sighting) -> None:
+    """Set the phase if the worker reported a stall in itself."""
     v.open_tools, v.llm_open = None, 0
     v.start_records = sighting.stalled_in in (Phase.IDLE, Phase.LLM, Phase.TOOL)
     if sighting.stalled_in == Phase.LLM:
@@ -190,26 +188,26 @@ def _phase(v: VitalSigns, sighting: Sighting) -> None:
 
 
 def _not_after(at: float | None, now: float) -> float | None:
-    # A worker's clock may be ahead of Prometheus'.
+    # The worker's clock may be ahead of Prometheus'.
     return None if at is None else min(at, now)
 
 
-def _evidence(sighting: Sighting, from_trace: str, within: float) -> str:
-    """Say in a line what the counters say: what was called lately, what went wrong."""
+def _evidence(sighting: Sighting, trace_evidence: str, within: float) -> str:
+    """Return the recent calls and errors in one line."""
     parts = []
     calls = sorted(sighting.recent_calls.items(), key=lambda item: -item[1][0])
-    lately = [
+    recent = [
         f"{tool} {number:.0f}" + (f" ({bad:.0f} failed)" if bad >= 1 else "")
         for tool, (number, bad) in calls[:_TOOLS_SHOWN]
         if number >= 1
     ]
-    if lately:
-        parts.append(f"calls in the last {span(within)}: {', '.join(lately)}")
+    if recent:
+        parts.append(f"calls in the last {span(within)}: {', '.join(recent)}")
     errors = sorted(sighting.errors.items(), key=lambda item: -item[1])[:_TOOLS_SHOWN]
     if errors:
         parts.append(f"errors so far: {', '.join(f'{kind} {number}' for kind, number in errors if number)}")
     if sighting.down:
         parts.append("its target is down")
-    if from_trace:
-        parts.append(f"last said: {from_trace}")
+    if trace_evidence:
+        parts.append(f"last output: {trace_evidence}")
     return "; ".join(parts)

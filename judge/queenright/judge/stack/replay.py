@@ -1,4 +1,4 @@
-"""A trace as the events that the detectors know: what was done is judged the same, whoever tells of it."""
+"""Convert a trace into events for the detectors."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ _KINDS: Final = {
 
 def events_of(spans: Iterable[TraceSpan], agent: str) -> list[AgentEvent]:
     """
-    Return what an agent's spans say as events, in the order in which it ended; other agents' are left out.
-
-    Steps, model calls and tool calls are told; what has not ended is not in a trace.
+    Return an agent's ended steps, model calls and tool calls as events, by end time.
     """
     ended = [span for span in spans if span.end and _kind(span) is not None]
     turns = _Turns()
@@ -33,16 +31,16 @@ def events_of(spans: Iterable[TraceSpan], agent: str) -> list[AgentEvent]:
 
 
 class _Turns:
-    """Which tool calls ran side by side: those after one answer of the model; without one, that overlap."""
+    """Groups parallel tool calls: those after one reply of the model, or those that overlap."""
 
     def __init__(self) -> None:
         self._llm = self._first = ""
         self._until = 0.0
 
-    def answered(self, span: TraceSpan) -> None:
+    def note_reply(self, span: TraceSpan) -> None:
         self._llm = span.span_id
 
-    def step_ended(self) -> None:
+    def end_step(self) -> None:
         self._llm = self._first = ""
 
     def of(self, span: TraceSpan) -> str:
@@ -62,28 +60,28 @@ def _kind(span: TraceSpan) -> EventType | None:
 
 
 def _event(span: TraceSpan, agent: str, turns: _Turns) -> AgentEvent:
-    kind, known, data = _kind(span), span.attributes, dict[str, Any]()
-    assert kind is not None, "only what is of a kind was left"
+    kind, attributes, data = _kind(span), span.attributes, dict[str, Any]()
+    assert kind is not None, "filtered by events_of"
     if span.error:
-        data = {"error": span.error, "error_type": str(known.get(names.ERROR_TYPE) or "error")}
+        data = {"error": span.error, "error_type": str(attributes.get(names.ERROR_TYPE) or "error")}
     if kind is EventType.STEP_COMPLETED:
-        turns.step_ended()
-        data |= {"verdict": known.get(names.STEP_VERDICT), "text": known.get(names.STEP_FEEDBACK)}
+        turns.end_step()
+        data |= {"verdict": attributes.get(names.STEP_VERDICT), "text": attributes.get(names.STEP_FEEDBACK)}
     elif kind is EventType.LLM_CALL_COMPLETED:
-        turns.answered(span)
+        turns.note_reply(span)
         data |= {
-            "input_tokens": known.get(names.GEN_AI_USAGE_INPUT_TOKENS),
-            "output_tokens": known.get(names.GEN_AI_USAGE_OUTPUT_TOKENS),
+            "input_tokens": attributes.get(names.GEN_AI_USAGE_INPUT_TOKENS),
+            "output_tokens": attributes.get(names.GEN_AI_USAGE_OUTPUT_TOKENS),
         }
     else:
-        result = known.get(names.TOOL_RESULT_HASH)
+        result = attributes.get(names.TOOL_RESULT_HASH)
         if result is None and span.error:
             result = fingerprint(f"{data['error_type']}: {span.error}")
         data |= {
             "tool": clean_name(span.tool),
-            "args_hash": known.get(names.TOOL_ARGUMENTS_HASH),
+            "args_hash": attributes.get(names.TOOL_ARGUMENTS_HASH),
             "result_hash": result,
-            "effect": known.get(names.TOOL_EFFECT),
+            "effect": attributes.get(names.TOOL_EFFECT),
             "outcome": "error" if span.error else "ok",
             "turn": turns.of(span) or None,
         }
@@ -91,9 +89,9 @@ def _event(span: TraceSpan, agent: str, turns: _Turns) -> AgentEvent:
         type=kind,
         time=span.end or span.start,
         agent_id=agent,
-        session_id=str(known.get(names.GEN_AI_CONVERSATION_ID) or ""),
-        node_id=clean_name(str(known.get(names.NODE_ID) or "")),
-        graph_id=clean_name(str(known.get(names.GRAPH_ID) or "")),
+        session_id=str(attributes.get(names.GEN_AI_CONVERSATION_ID) or ""),
+        node_id=clean_name(str(attributes.get(names.NODE_ID) or "")),
+        graph_id=clean_name(str(attributes.get(names.GRAPH_ID) or "")),
         span_id=span.span_id,
         data=data,
     )

@@ -1,9 +1,8 @@
-"""Samples that no worker can have: they are left out, counted, and said once, and stop nothing."""
+"""Skip invalid samples: they are counted, and logged once."""
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Collection, Iterable
 
 from queenright.instrumentation.redaction import redact
@@ -11,36 +10,35 @@ from queenright.judge.stack.prometheus import Series
 
 _log = logging.getLogger(__name__)
 
-_MOST = 2.0**53
+_MAX_VALUE = 2.0**53
 _NAME_LIMIT = 100
-_MOST_SAID = 100
+_MAX_LOGGED = 100
 
 
 class Samples:
-    """Lets through what can be used, and keeps count of the rest."""
+    """Filters samples, and counts the skipped ones."""
 
     def __init__(self) -> None:
         self.skipped = 0
-        """How many samples were left out, in all."""
-        self._said: Counter[tuple[str, str]] = Counter()
+        self._logged: set[tuple[str, str]] = set()
 
     def usable(
-        self, told: Iterable[Series], known: Collection[str] | None = None
+        self, answer: Iterable[Series], known: Collection[str] | None = None
     ) -> tuple[list[Series], list[Series]]:
         """
-        Part an answer into what can be used and what is no number, but of a metric that is known.
+        Split an answer into valid series and series of known metrics with an invalid value.
 
         Args:
-            told: Series with one value each.
-            known: Names of metrics; others are left out. None: the answer has no names.
+            answer: Series with one value each.
+            known: Names of metrics; others are skipped. None: the answer has no names.
         """
         good, doubtful = [], []
-        for series in told:
+        for series in answer:
             name = series.labels.get("__name__", "")
             if known is not None and name not in known:
-                self._skip(name, "is a metric that is not known here")
-            elif not 0 <= series.value <= _MOST:
-                self._skip(name, "is no number that it can have")
+                self._skip(name, "is an unknown metric")
+            elif not 0 <= series.value <= _MAX_VALUE:
+                self._skip(name, "has an invalid value")
                 doubtful.append(series)
             else:
                 good.append(series)
@@ -49,6 +47,6 @@ class Samples:
     def _skip(self, name: str, fault: str) -> None:
         self.skipped += 1
         shown = redact(name, _NAME_LIMIT) or "a value without a name"
-        if (shown, fault) not in self._said and len(self._said) < _MOST_SAID:
-            self._said[shown, fault] += 1
-            _log.warning("skipped, now and wherever it comes again: %s %s", shown, fault)
+        if (shown, fault) not in self._logged and len(self._logged) < _MAX_LOGGED:
+            self._logged.add((shown, fault))
+            _log.warning("skipping samples, logged once: %s %s", shown, fault)

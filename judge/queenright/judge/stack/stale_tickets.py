@@ -1,8 +1,8 @@
 """
-Tickets whose worker is not seen any more: they stay until they are seen to be over.
+Tickets whose worker has no metrics any more: they stay open until the worker is known to have ended.
 
-An empty answer may be a Prometheus that was begun anew, a scrape configuration that broke, or a selector with
-a slip in it. Only a target that is up, and has nothing of the worker any more, says that it has ended.
+Missing metrics may come from a restarted Prometheus, a broken scrape configuration or a wrong selector. Only
+a target that is up without the worker's metrics shows that it has ended.
 """
 
 from __future__ import annotations
@@ -20,49 +20,49 @@ from queenright.judge.stack.targets import UP, Targets, target_of
 
 _log = logging.getLogger(__name__)
 
-TOLD_AFTER: Final = 600.0
-"""So many seconds after it was last seen, a ticket says so."""
+REPORTED_AFTER: Final = 600.0
+"""Seconds without metrics after which a ticket is reported."""
 
 SIGNS_OF_LIFE: Final = (names.WORKER_LAST_ACTIVITY.name, names.WORKER_LAST_HEARTBEAT.name)
 
-DOWN: Final = "its target is down, and its last word is older than an hour"
-DOWN_LATELY: Final = "its target is down: its process ended, or died"
-UNKNOWN: Final = "Prometheus has no target of this name (any more)"
-NOT_CHOSEN: Final = "it is there, but not among those that the selector chooses"
-DOUBTFUL: Final = "a metric of it is no number"
+DOWN: Final = "its target is down, and its last metrics are older than an hour"
+DOWN_LATELY: Final = "its target is down: its process ended or died"
+UNKNOWN: Final = "Prometheus has no target of this name"
+NOT_SELECTED: Final = "it has metrics, but the selector excludes it"
+DOUBTFUL: Final = "one of its metrics is not a number"
 
 
 @dataclass(frozen=True, slots=True)
-class Unseen:
-    """Why nobody can say how a ticket's worker is."""
+class MissingWorker:
+    """A ticket's worker without usable metrics."""
 
     since: float
-    """The first look, in a row, that did not see it."""
+    """The first of the checks in a row that found none."""
     why: str
 
     def long_at(self, now: float) -> bool:
-        """Whether it has been so long that people are told."""
-        return now - self.since >= TOLD_AFTER
+        """Return whether it has been missing long enough to be reported."""
+        return now - self.since >= REPORTED_AFTER
 
 
-def explain_stale(agent: str, target: str, told: Iterable[Series]) -> str:
+def explain_stale(agent: str, target: str, answer: Iterable[Series]) -> str:
     """
-    Return why a worker is not seen, empty if it is seen to have ended.
+    Return why a worker has no metrics, or an empty string if it has ended.
 
     Args:
-        agent: Its name.
+        agent: The worker.
         target: Its process.
-        told: ``up``, and the metrics of workers, of targets with its name.
+        answer: ``up`` and the workers' metrics of all targets with that name.
     """
-    ups, there = [], False
-    for series in told:
+    ups, has_metrics = [], False
+    for series in answer:
         if series.labels.get("__name__") == UP:
             if series.value in (0, 1):
                 ups.append(series)
         elif target_of(series.labels) == target and series.labels.get("agent") == agent:
-            there = True
-    if there:
-        return NOT_CHOSEN
+            has_metrics = True
+    if has_metrics:
+        return NOT_SELECTED
     up = Targets(ups).all_up(target)
     if up is None:
         return UNKNOWN
@@ -71,10 +71,10 @@ def explain_stale(agent: str, target: str, told: Iterable[Series]) -> str:
 
 class StaleTickets:
     """
-    Remembers since when tickets are not seen, from look to look.
+    Since when the workers of tickets have no metrics, from check to check.
 
     Args:
-        path: Where.
+        path: The file that stores it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,22 +82,22 @@ class StaleTickets:
         self._since: dict[str, float] = {}
 
     def load(self) -> None:
-        """Read what the job before wrote; what cannot be read is begun anew."""
+        """Read the file of the last job; a damaged file is ignored."""
         try:
-            told = json.loads(self._path.read_bytes())
-            self._since = {str(ticket_id): float(at) for ticket_id, at in told.items()}
+            rows = json.loads(self._path.read_bytes())
+            self._since = {str(ticket_id): float(at) for ticket_id, at in rows.items()}
         except FileNotFoundError:
             return
         except (OSError, ValueError, TypeError, AttributeError) as error:
-            _log.warning("%s cannot be read (%s); it is begun anew", self._path.name, type(error).__name__)
+            _log.warning("cannot read %s (%s), ignoring it", self._path.name, type(error).__name__)
 
-    def note(self, why: Mapping[str, str], now: float) -> dict[str, Unseen]:
-        """Take what this look did not see, by ticket id, and return it with since when."""
+    def note(self, why: Mapping[str, str], now: float) -> dict[str, MissingWorker]:
+        """Store the missing workers of this check, by ticket id; return them with their start."""
         since = {ticket_id: min(self._since.get(ticket_id, now), now) for ticket_id in why}
         if since != self._since:
             self._since = since
             self._save()
-        return {ticket_id: Unseen(since[ticket_id], reason) for ticket_id, reason in why.items()}
+        return {ticket_id: MissingWorker(since[ticket_id], reason) for ticket_id, reason in why.items()}
 
     def _save(self) -> None:
         new = self._path.with_suffix(".new")
@@ -105,4 +105,4 @@ class StaleTickets:
             new.write_text(json.dumps(self._since))
             new.replace(self._path)
         except OSError as error:
-            _log.warning("%s cannot be written: %s", self._path.name, error.strerror)
+            _log.warning("cannot write %s: %s", self._path.name, error.strerror)

@@ -1,4 +1,4 @@
-"""Scrape targets: which worker is on which, and whether it is up. Pure, but for the one question."""
+"""Scrape targets: which worker is on which, and whether it is up."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _BATCH: Final = 100
 _OWN: Final = frozenset({"__name__"}).union(
     *(metric.labels for metric in names.METRICS.values() if metric.name.startswith("queenright_worker_"))
 )
-"""What the metrics of a worker say of themselves; all other labels are of its target."""
+"""Labels of the workers' own metrics; all other labels come from the target."""
 
 _STRING: Final = r"""(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|`[^`]*`)"""
 _MATCHER: Final = re.compile(rf"([a-zA-Z_]\w*)\s*(=~|!~|!=|=)\s*({_STRING})")
-# Since Prometheus 3 a label's name may be any text, in quotes.
+# Since Prometheus 3 a label name may be any quoted text.
 _ONE: Final = rf"(?:[a-zA-Z_]\w*|{_STRING})\s*(?:=~|!~|!=|=)\s*{_STRING}"
 _MATCHERS: Final = re.compile(rf"\s*(?:{_ONE}\s*(?:,\s*{_ONE}\s*)*(?:,\s*)?)?")
 _SPECIAL: Final = re.compile(r"([\\.+*?()|\[\]{}^$])")
 
 
 def target_of(labels: Mapping[str, str]) -> str:
-    """Return the process that a series is of, by the labels that Prometheus gives its targets."""
+    """Return the process of a series, by its target's labels."""
     parts = [labels.get("job", ""), labels.get("instance", "")]
     if labels.get("cluster"):
         parts.insert(0, labels["cluster"])
@@ -36,7 +36,7 @@ def target_of(labels: Mapping[str, str]) -> str:
 
 
 def target_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels of a series that are its target's, without those of a Prometheus' replica."""
+    """Return the target's labels of a series, without those of a Prometheus replica."""
     return {
         name: value
         for name, value in labels.items()
@@ -45,73 +45,72 @@ def target_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_of(labels: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Whether two series may be of one target: whatever says where they are, says the same in both."""
+    """Return whether two series may come from one target: their common target labels are equal."""
     one, two = target_labels(labels), target_labels(other)
     return _place(one) == _place(two) and all(one[name] == two[name] for name in one.keys() & two.keys())
 
 
 class Targets:
-    """What Prometheus says of its targets: ``up``, as often as there are replicas and namesakes."""
+    """The ``up`` series, several per target name with replicas or duplicate names."""
 
-    def __init__(self, told: Iterable[Series]) -> None:
-        self._told: dict[tuple[str, str], list[Series]] = defaultdict(list)
-        for series in told:
-            self._told[_place(series.labels)].append(series)
+    def __init__(self, ups: Iterable[Series]) -> None:
+        self._ups: dict[tuple[str, str], list[Series]] = defaultdict(list)
+        for series in ups:
+            self._ups[_place(series.labels)].append(series)
 
     def up(self, labels: Mapping[str, str]) -> bool | None:
         """
-        Whether the target of a worker's series is up; None if Prometheus knows of none.
+        Return whether the target of a worker's series is up; None if Prometheus has no such target.
 
-        What is said of a namesake, which has another value in any label, does not count. Of several
-        replicas of a Prometheus it is enough that one sees it.
+        A target of the same name with another value in any label does not count. Of several Prometheus
+        replicas, one that sees the target is enough.
         """
-        return _up(series for series in self._told.get(_place(labels), ()) if is_of(labels, series.labels))
+        return _up(series for series in self._ups.get(_place(labels), ()) if is_of(labels, series.labels))
 
     def all_up(self, target: str) -> bool | None:
-        """Whether all that have this name are up: of more than one, nobody knows which is meant."""
+        """Return whether all targets of a name are up, as it may be ambiguous; None without one."""
         by_labels: dict[tuple[tuple[str, str], ...], list[Series]] = defaultdict(list)
-        named = (s for told in self._told.values() for s in told if target_of(s.labels) == target)
+        named = (s for ups in self._ups.values() for s in ups if target_of(s.labels) == target)
         for series in named:
             by_labels[tuple(sorted(target_labels(series.labels).items()))].append(series)
-        return all(_up(told) for told in by_labels.values()) if by_labels else None
+        return all(_up(ups) for ups in by_labels.values()) if by_labels else None
 
 
 def _place(labels: Mapping[str, str]) -> tuple[str, str]:
     return labels.get("job", ""), labels.get("instance", "")
 
 
-def _up(told: Iterable[Series]) -> bool | None:
-    values = [series.value for series in told]
+def _up(ups: Iterable[Series]) -> bool | None:
+    values = [series.value for series in ups]
     return any(value == 1 for value in values) if values else None
 
 
-async def ask_again(
+async def query_targets(
     prometheus: Prometheus, targets: Iterable[str], metrics: Sequence[str], selector: str, now: float
 ) -> list[Series]:
     """
-    Return ``up`` and ``metrics`` of targets that are not seen any more; in one answer, so of one scrape.
+    Return ``up`` and ``metrics`` of targets, from one scrape.
 
-    The selector counts only as far as it says where a worker is, and only in series that have its labels:
-    ``up`` has no agent.
+    Only the selector's target labels apply, and only to series that have them: ``up`` has no agent.
 
     Raises:
-        StackError: Prometheus cannot be asked.
+        StackError: Prometheus cannot be queried.
     """
-    # A job may have a slash in it: where the instance begins nobody can tell.
+    # A job may contain a slash, so the start of the instance is ambiguous.
     instances = sorted({part for target in targets for part in _ends(target)})
     batches = [instances[at : at + _BATCH] for at in range(0, len(instances), _BATCH)]
-    chosen = _where(selector)
-    found = []
-    for some in batches:
+    where = _relax(selector)
+    answer = []
+    for batch in batches:
         matchers = (
-            f'__name__=~"{"|".join((UP, *metrics))}",instance=~{_quoted("|".join(map(_escaped, some)))}'
+            f'__name__=~"{"|".join((UP, *metrics))}",instance=~{_quoted("|".join(map(_escaped, batch)))}'
         )
-        found += await prometheus.query(f"{{{matchers}{',' if chosen else ''}{chosen}}}", now)
-    return found
+        answer += await prometheus.query(f"{{{matchers}{',' if where else ''}{where}}}", now)
+    return answer
 
 
 def is_selector(text: str) -> bool:
-    """Whether a text is label matchers, in braces or not; their regular expressions are not looked at."""
+    """Return whether a text is label matchers, with or without braces. Regexes are not checked."""
     inside = text.strip()
     if inside.startswith("{") != inside.endswith("}"):
         return False
@@ -119,7 +118,7 @@ def is_selector(text: str) -> bool:
 
 
 def matchers_of(selector: str) -> str:
-    """Return what stands in a selector's braces."""
+    """Return the matchers inside a selector's braces."""
     return selector.strip().removeprefix("{").removesuffix("}").strip().strip(",")
 
 
@@ -128,12 +127,12 @@ def _ends(target: str) -> list[str]:
     return ["/".join(parts[at:]) for at in range(1, len(parts))]
 
 
-def _where(selector: str) -> str:
-    """Return a selector's matchers so that a series without their labels fits, and any agent."""
-    return _MATCHER.sub(_relaxed, matchers_of(selector))
+def _relax(selector: str) -> str:
+    """Return a selector's matchers, extended to any agent and to series without their labels."""
+    return _MATCHER.sub(_relax_matcher, matchers_of(selector))
 
 
-def _relaxed(matcher: re.Match[str]) -> str:
+def _relax_matcher(matcher: re.Match[str]) -> str:
     name, operator, quoted = matcher.groups()
     quote, body = quoted[0], quoted[1:-1]
     if name in _OWN:
@@ -150,5 +149,5 @@ def _escaped(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    # A string of PromQL is quoted like one of Go, and so, in what labels are made of, like JSON.
+    # PromQL quotes strings like Go, which equals JSON for the characters of labels.
     return json.dumps(text, ensure_ascii=False)

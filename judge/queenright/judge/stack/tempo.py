@@ -1,4 +1,4 @@
-"""Tempo's query API: a trace by its id, and the newest trace of an agent."""
+"""A client for Tempo's query API: a trace by id, and the newest trace of an agent."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from queenright.judge.stack.http import (
 )
 from queenright.judge.stack.traces import TraceSpan, hexadecimal, read_otlp
 
-_NEWEST: Final = 20
+_SEARCH_LIMIT: Final = 20
 
 
 class Tempo:
     """
-    One Tempo.
+    A Tempo server.
 
     Args:
         address: Its base URL.
-        timeout: Seconds that one answer may take.
+        timeout: Seconds for one request.
     """
 
     def __init__(self, address: StackAddress, *, timeout: float = TIMEOUT_SECONDS) -> None:
@@ -40,46 +40,46 @@ class Tempo:
         Return the spans of a trace, oldest first; none if Tempo has no such trace.
 
         Raises:
-            StackError: There is no answer.
+            StackError: There is no valid answer.
         """
         try:
             answer = await self._client.get(f"/api/traces/{trace_id}", {})
-        except InvalidQueryError as refusal:
-            if refusal.reason.startswith("404"):
+        except InvalidQueryError as error:
+            if error.reason.startswith("404"):
                 return []
             raise
         try:
             return read_otlp(answer)
         except ValueError:
-            raise StackUnavailableError(self.name, "its answer is no trace; is the address right?") from None
+            raise StackUnavailableError(self.name, "its answer is not a trace; check the address") from None
 
     async def newest(self, agent: str, start: float, end: float) -> str:
         """
-        Return the id of the trace of ``agent`` that began last, in hexadecimal; empty if there is none.
+        Return the hexadecimal id of the newest trace of an agent; empty if there is none.
 
         Args:
-            agent: Its name, as in ``gen_ai.agent.name``.
-            start: Not before, in seconds since the epoch.
-            end: Not after.
+            agent: The agent, as in ``gen_ai.agent.name``.
+            start: The earliest start, in seconds since the epoch.
+            end: The latest start.
 
         Raises:
-            StackError: There is no answer.
+            StackError: There is no valid answer.
         """
-        # A TraceQL string is quoted like one of Go, and so, in what agents' names are made of, like JSON.
+        # TraceQL quotes strings like Go, which equals JSON for the characters of agent names.
         query = f"{{ span.{names.GEN_AI_AGENT_NAME} = {json.dumps(agent, ensure_ascii=False)} }}"
-        params = {"q": query, "start": str(int(start)), "end": str(int(end) + 1), "limit": str(_NEWEST)}
+        params = {"q": query, "start": str(int(start)), "end": str(int(end) + 1), "limit": str(_SEARCH_LIMIT)}
         answer = await self._client.get("/api/search", params)
         try:
-            found = [
+            traces = [
                 (int(row.get("startTimeUnixNano") or 0), str(row["traceID"]))
                 for row in answer.get("traces") or ()
             ]
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise StackUnavailableError(self.name, "its answer is no list of traces") from None
-        if not found:
+            raise StackUnavailableError(self.name, "its answer is not a list of traces") from None
+        if not traces:
             return ""
-        # Leading zeros are left out of the ids in a list.
-        newest = max(found)[1]
+        # Search results omit leading zeros of ids.
+        newest = max(traces)[1]
         return newest.lower().zfill(32) if len(newest) <= 32 else hexadecimal(newest)
 
     async def aclose(self) -> None:

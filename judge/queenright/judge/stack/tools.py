@@ -1,8 +1,8 @@
 """
-Tools with which a model looks at what the dashboards show: ``query_metrics`` and ``get_trace``.
+Tools that let a model query metrics and traces: ``query_metrics`` and ``get_trace``.
 
-They only read, and what they read is bounded in time, size and number, so that no deliberation can put a
-load on the stack or fill its own context. What comes back is quoted data without secrets.
+They only read. Time range, size and number of queries are bounded, so that a model can neither load the stack
+nor fill its context. Results are quoted data without secrets.
 """
 
 from __future__ import annotations
@@ -21,26 +21,25 @@ from queenright.instrumentation.redaction import redact
 from queenright.judge.quoting import quote
 from queenright.judge.stack.http import InvalidQueryError, StackError
 from queenright.judge.stack.prometheus import Prometheus, Series
-from queenright.judge.stack.promql import fault_of
+from queenright.judge.stack.promql import query_fault
 from queenright.judge.stack.traces import TRACE_ID, Traces, TraceSpan
 from queenright.runtime.events import Clock
 from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailable
 
 QUERY_METRICS: Final = "query_metrics"
 GET_TRACE: Final = "get_trace"
-STACK_TOOLS: Final = (QUERY_METRICS, GET_TRACE)
 
-MOST_CALLS: Final = 5
-MOST_SERIES: Final = 20
-MOST_POINTS: Final = 60
-MOST_CHARACTERS: Final = 8_000
-_MOST_SPANS: Final = 60
+MAX_CALLS: Final = 5
+MAX_SERIES: Final = 20
+MAX_POINTS: Final = 60
+MAX_CHARACTERS: Final = 8_000
+_MAX_SPANS: Final = 60
 _VALUE_LIMIT: Final = 120
 _ERROR_LIMIT: Final = 300
-_FORGOTTEN_AFTER: Final = 600.0
+_CALL_LIFETIME: Final = 600.0
 
-# What of a span a judge can use; the rest is the program's own affair.
-_TOLD: Final = (
+# The attributes of a span that are shown.
+_SHOWN: Final = (
     names.NODE_ID,
     names.STEP_VERDICT,
     names.STEP_FEEDBACK,
@@ -61,19 +60,19 @@ _TOLD: Final = (
 
 class CallLimit:
     """
-    Counts the calls of one visit of a node, and refuses one too many.
+    Limits the calls in one visit of a node.
 
-    Every check and every triage is a trace of its own, and by that a visit is known. Where nothing is
-    traced, a call of ten minutes ago counts no more, so that nobody is locked out for good.
+    Each check and triage has its own trace, which identifies the visit. Without tracing, calls expire after
+    ten minutes.
 
     Args:
-        clock: Now.
-        most: Calls in a visit.
+        clock: Seconds since the epoch.
+        limit: Calls per visit.
     """
 
-    def __init__(self, clock: Clock, most: int = MOST_CALLS) -> None:
+    def __init__(self, clock: Clock, limit: int = MAX_CALLS) -> None:
         self._clock = clock
-        self._most = most
+        self._limit = limit
         self._calls: dict[tuple[str, int], deque[float]] = {}
 
     def count(self, node_id: str) -> None:
@@ -81,17 +80,17 @@ class CallLimit:
         Count a call.
 
         Raises:
-            ToolError: It is one too many.
+            ToolError: The limit is reached.
         """
         now = self._clock()
-        self._forget(now - _FORGOTTEN_AFTER)
+        self._expire(now - _CALL_LIFETIME)
         visit = (node_id, get_current_span().get_span_context().trace_id)
         calls = self._calls.setdefault(visit, deque())
-        if len(calls) >= self._most:
-            raise ToolError(f"{self._most} look-ups are all there are; decide by what you know")
+        if len(calls) >= self._limit:
+            raise ToolError(f"all {self._limit} queries are used; decide with what you know")
         calls.append(now)
 
-    def _forget(self, before: float) -> None:
+    def _expire(self, before: float) -> None:
         for visit, calls in list(self._calls.items()):
             while calls and calls[0] <= before:
                 calls.popleft()
@@ -104,19 +103,17 @@ class _Arguments(BaseModel):
 
 
 class QueryArguments(_Arguments):
-    """What is asked of Prometheus."""
+    """A query of Prometheus."""
 
     promql: str = Field(min_length=1, max_length=2_000, description="The query, in PromQL.")
-    range_minutes: int = Field(
-        default=0, ge=0, le=1_440, description="How far back to look; 0 is only how it is now."
-    )
+    range_minutes: int = Field(default=0, ge=0, le=1_440, description="How far back to look; 0: only now.")
     step_seconds: int = Field(
-        default=0, ge=0, le=86_400, description="Time between two points; 0 chooses one that fits."
+        default=0, ge=0, le=86_400, description="Time between two points; 0: automatic."
     )
 
 
 class TraceArguments(_Arguments):
-    """Which trace."""
+    """The trace to show."""
 
     trace_id: str = Field(pattern=TRACE_ID, description="32 hexadecimal digits, as in a summary.")
 
@@ -129,13 +126,13 @@ def stack_tools(
     limit: CallLimit | None = None,
 ) -> list[Tool]:
     """
-    Return the tools for what there is: ``query_metrics``, ``get_trace``, both, or none.
+    Return the tools for the configured sources: ``query_metrics``, ``get_trace``, both, or none.
 
     Args:
-        prometheus: Answers queries.
+        prometheus: The source of metrics.
         traces: Tempo, or the event log.
-        clock: Now, in seconds since the epoch.
-        limit: Counts the calls; a new one if left out.
+        clock: Seconds since the epoch.
+        limit: Limits the calls; default: a new one.
     """
     calls = limit or CallLimit(clock)
     tools = []
@@ -144,7 +141,7 @@ def stack_tools(
             Tool(
                 QUERY_METRICS,
                 "Ask Prometheus, read-only: one PromQL query, now or over the last minutes (at most 24 h "
-                f"with the query's own ranges and offsets, {MOST_SERIES} series, {MOST_POINTS} points each).",
+                f"with the query's own ranges and offsets, {MAX_SERIES} series, {MAX_POINTS} points each).",
                 QueryArguments,
                 _Metrics(prometheus, clock, calls).query,
                 context=("node_id",),
@@ -172,17 +169,17 @@ class _Metrics:
     async def query(self, given: QueryArguments, *, node_id: str | None = None) -> str:
         self._calls.count(node_id or "")
         now, back = self._clock(), given.range_minutes * 60.0
-        if fault := fault_of(given.promql, range_seconds=back):
+        if fault := query_fault(given.promql, range_seconds=back):
             raise ToolError(fault)
         try:
             if back:
-                step = max(float(given.step_seconds), math.ceil(back / (MOST_POINTS - 1)), 1.0)
-                found = await self._prometheus.query_range(given.promql, now - back, now, step)
+                step = max(float(given.step_seconds), math.ceil(back / (MAX_POINTS - 1)), 1.0)
+                series = await self._prometheus.query_range(given.promql, now - back, now, step)
             else:
-                found = await self._prometheus.query(given.promql, now)
+                series = await self._prometheus.query(given.promql, now)
         except StackError as error:
             raise _as_tool_error("Prometheus", error) from None
-        return metrics_text(found)
+        return metrics_text(series)
 
 
 class _Trace:
@@ -195,44 +192,44 @@ class _Trace:
         try:
             spans = await self._traces.trace(given.trace_id.lower())
         except StackError as error:
-            raise _as_tool_error("the trace", error) from None
+            raise _as_tool_error("The trace source", error) from None
         if not spans:
-            raise ToolError(f"there is no trace {given.trace_id} (any more); go on without it")
+            raise ToolError(f"there is no trace {given.trace_id}; continue without it")
         return trace_text(given.trace_id.lower(), spans)
 
 
 def _as_tool_error(what: str, error: StackError) -> ToolError:
-    """Say it to a model: where anything is, is none of its business."""
+    """Return an error for a model, without addresses."""
     if isinstance(error, InvalidQueryError):
-        return ToolError(f"{what} refused it: {error.reason}")
-    return ToolUnavailable(f"{what} is not to be had: {error.reason}; go on without")
+        return ToolError(f"{what} rejected the query: {error.reason}")
+    return ToolUnavailable(f"{what} is unavailable: {error.reason}; continue without it")
 
 
-def metrics_text(found: Sequence[Series]) -> str:
-    """Return an answer of Prometheus for a model, bounded; what was left out is said."""
+def metrics_text(answer: Sequence[Series]) -> str:
+    """Return an answer of Prometheus for a model, bounded; it states how much is omitted."""
     rows = [
         {
             "labels": {key: redact(value, _VALUE_LIMIT) for key, value in series.labels.items()},
-            "points": [[_clock_time(at), _number(value)] for at, value in series.points[-MOST_POINTS:]],
+            "points": [[_clock_time(at), _number(value)] for at, value in series.points[-MAX_POINTS:]],
         }
-        for series in found[:MOST_SERIES]
+        for series in answer[:MAX_SERIES]
     ]
-    return _fitting("metrics", "series", rows, len(found), newest=False)
+    return _quote_bounded("metrics", "series", rows, len(answer), newest=False)
 
 
 def trace_text(trace_id: str, spans: Sequence[TraceSpan]) -> str:
-    """Return a trace for a model, bounded: its newest spans; how many there are is said."""
-    rows = [_told(span) for span in spans[-_MOST_SPANS:]]
-    return _fitting("trace", "spans", rows, len(spans), newest=True, trace_id=trace_id)
+    """Return the newest spans of a trace for a model, bounded, with the total number."""
+    rows = [_row(span) for span in spans[-_MAX_SPANS:]]
+    return _quote_bounded("trace", "spans", rows, len(spans), newest=True, trace_id=trace_id)
 
 
-def _told(span: TraceSpan) -> dict[str, Any]:
+def _row(span: TraceSpan) -> dict[str, Any]:
     row: dict[str, Any] = {"at": _clock_time(span.start), "name": redact(span.name, _VALUE_LIMIT)}
     if span.end is not None:
         row["seconds"] = round(max(0.0, span.end - span.start), 3)
     if span.error:
         row["error"] = redact(span.error, _ERROR_LIMIT)
-    for key in _TOLD:
+    for key in _SHOWN:
         value = span.attributes.get(key)
         if value is not None:
             short = key.removeprefix("queenright.").removeprefix("gen_ai.")
@@ -240,26 +237,26 @@ def _told(span: TraceSpan) -> dict[str, Any]:
     return row
 
 
-def _fitting(
+def _quote_bounded(
     tag: str, name: str, rows: list[dict[str, Any]], total: int, *, newest: bool, **more: str
 ) -> str:
-    """Quote as many rows as fit into the bound, the newest or the first."""
+    """Quote as many rows as fit, the newest or the first."""
     while True:
         data: Mapping[str, Any] = {**more, f"{name}_in_all": total, name: rows}
         if len(rows) < total:
             data = {**data, "left_out": total - len(rows)}
         text = quote(tag, data)
-        if len(text) <= MOST_CHARACTERS:
+        if len(text) <= MAX_CHARACTERS:
             return text
         if len(rows) > 1:
-            keep = max(1, min(len(rows) - 1, int(len(rows) * MOST_CHARACTERS / len(text))))
+            keep = max(1, min(len(rows) - 1, int(len(rows) * MAX_CHARACTERS / len(text))))
             rows = rows[-keep:] if newest else rows[:keep]
         else:
-            rows = [_halved(rows[0])]
+            rows = [_halve(rows[0])]
 
 
-def _halved(row: dict[str, Any]) -> dict[str, Any]:
-    """Return one row that is too long by itself, shorter: fewer points, or fewer and shorter labels."""
+def _halve(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row that is too long by itself with half of its points or labels."""
     if len(row.get("points") or ()) > 1:
         return {**row, "points": row["points"][len(row["points"]) // 2 :]}
     labels = list((row.get("labels") or {}).items())
@@ -267,7 +264,7 @@ def _halved(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: float) -> float | str:
-    """JSON has no words for what is no number; they are told as Prometheus writes them."""
+    """Return a rounded number; NaN and infinity as Prometheus writes them, since JSON has none."""
     if math.isfinite(value):
         return float(f"{value:.6g}") if abs(value) < 1e8 else round(value, 3)
     return "NaN" if math.isnan(value) else ("+Inf" if value > 0 else "-Inf")

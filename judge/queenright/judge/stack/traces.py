@@ -1,4 +1,4 @@
-"""Traces as a judge needs them: what a worker did, in order, from Tempo's JSON or from our own event log."""
+"""Traces as spans, from Tempo's JSON or from our own event log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRACE_ID: Final = r"^[0-9a-fA-F]{16,32}$"
 
 @dataclass(frozen=True, slots=True)
 class TraceSpan:
-    """One thing that was done; times in seconds since the epoch."""
+    """A span; times in seconds since the epoch."""
 
     name: str
     start: float
@@ -23,46 +23,46 @@ class TraceSpan:
     span_id: str = ""
     parent_id: str = ""
     error: str = ""
-    """What went wrong, in the program's words; empty if nothing did."""
+    """The error message; empty without an error."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def tool(self) -> str:
-        """The tool that was called, or empty."""
+        """The called tool, or an empty string."""
         return str(self.attributes.get(names.GEN_AI_TOOL_NAME) or "")
 
 
 class Traces(Protocol):
-    """Where traces are looked up."""
+    """A source of traces."""
 
     async def trace(self, trace_id: str) -> list[TraceSpan]:
         """
         Return the spans of a trace, oldest first; none if there is no such trace.
 
         Raises:
-            StackError: It could not be looked up.
+            StackError: The source is unavailable.
         """
         ...
 
 
 def read_otlp(answer: Any) -> list[TraceSpan]:
     """
-    Return the spans of a trace in OTLP's JSON, as Tempo's two trace APIs wrap it; oldest first.
+    Return the spans of a trace in OTLP JSON, as both of Tempo's trace APIs wrap it; oldest first.
 
     Raises:
-        ValueError: It is no such JSON.
+        ValueError: It is not a trace in OTLP JSON.
     """
     try:
         whole = answer.get("trace") or answer
         spans = list(_spans(whole.get("batches") or whole.get("resourceSpans") or []))
     except (TypeError, AttributeError, KeyError) as error:
-        raise ValueError("no trace in OTLP's JSON") from error
+        raise ValueError("not a trace in OTLP JSON") from error
     return sorted(spans, key=lambda span: (span.start, span.end or span.start))
 
 
 def _spans(rows: Iterable[Any]) -> Iterator[TraceSpan]:
     for row in rows:
-        around = _attributes((row.get("resource") or {}).get("attributes"))
+        resource = _attributes((row.get("resource") or {}).get("attributes"))
         for scope in row.get("scopeSpans") or row.get("instrumentationLibrarySpans") or ():
             for span in scope.get("spans") or ():
                 own = _attributes(span.get("attributes"))
@@ -73,7 +73,7 @@ def _spans(rows: Iterable[Any]) -> Iterator[TraceSpan]:
                     span_id=hexadecimal(span.get("spanId")),
                     parent_id=hexadecimal(span.get("parentSpanId")),
                     error=_error(span, own),
-                    attributes=around | own,
+                    attributes=resource | own,
                 )
 
 
@@ -82,29 +82,31 @@ def _attributes(rows: Any) -> dict[str, Any]:
 
 
 def _value(value: Any) -> Any:
-    """Return what an OTLP value holds; numbers that JSON carries as text become numbers."""
+    """Return the content of an OTLP value, with integers parsed from their JSON strings."""
     if not isinstance(value, dict):
         return value
-    for kind, held in value.items():
+    for kind, content in value.items():
         if kind == "intValue":
-            return int(held)
+            return int(content)
         if kind == "arrayValue":
-            return [_value(one) for one in (held or {}).get("values") or ()]
+            return [_value(one) for one in (content or {}).get("values") or ()]
         if kind == "kvlistValue":
-            return _attributes((held or {}).get("values"))
-        return held
+            return _attributes((content or {}).get("values"))
+        return content
     return None
 
 
 def _error(span: Mapping[str, Any], attributes: Mapping[str, Any]) -> str:
     status = span.get("status") or {}
     failed = status.get("code") in (2, "STATUS_CODE_ERROR")
-    said = str(status.get("message") or attributes.get(names.ERROR_TYPE) or "")
+    message = str(status.get("message") or attributes.get(names.ERROR_TYPE) or "")
     for event in span.get("events") or ():
         if event.get("name") == "exception":
             own = _attributes(event.get("attributes"))
-            said = ": ".join(str(own[key]) for key in ("exception.type", "exception.message") if own.get(key))
-    return (said or "error") if failed or attributes.get(names.ERROR_TYPE) else ""
+            message = ": ".join(
+                str(own[key]) for key in ("exception.type", "exception.message") if own.get(key)
+            )
+    return (message or "error") if failed or attributes.get(names.ERROR_TYPE) else ""
 
 
 def _seconds(nanoseconds: Any) -> float | None:
@@ -112,7 +114,7 @@ def _seconds(nanoseconds: Any) -> float | None:
 
 
 def hexadecimal(span_or_trace_id: Any) -> str:
-    """Return an id in hexadecimal: OTLP's JSON has it so; protobuf's mapping, which Tempo uses, base64."""
+    """Return an id in hexadecimal. OTLP JSON uses hexadecimal, Tempo's protobuf JSON base64."""
     text = str(span_or_trace_id or "")
     if len(text) in (16, 32):
         try:

@@ -1,4 +1,4 @@
-"""The workers that a Prometheus knows of: found by the metrics of instrumentation, and by nothing else."""
+"""Find workers in Prometheus, by the metrics of our instrumentation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from queenright.judge.stack.samples import Samples
 from queenright.judge.stack.targets import Targets, is_of, matchers_of, target_labels, target_of
 
 GONE_FOR: Final = "1h"
-"""So long the last word of a process whose target is down counts, as in the recording rules."""
+"""How long the last samples of a process whose target is down count, as in the recording rules."""
 
 _STATES: Final = (
     names.WORKER_INFO,
@@ -31,11 +31,11 @@ _STATES: Final = (
 )
 _TOTALS: Final = (names.WORKER_STEPS, names.WORKER_TOOL_CALLS, names.WORKER_TOKENS, names.WORKER_ERRORS)
 _POSITION: Final = re.compile(r'^\d+ (?:invalid parameter "query": )?|\b\d+:\d+: ')
-"""Where in our own question something is wrong: of no use to whoever wrote only the selector."""
+"""Positions in our own query, which mean nothing to the author of the selector."""
 
 _PROCESS_START: Final = "process_start_time_seconds"
 
-# Which questions are answered with names, and by which.
+# The metrics in each answer that has metric names.
 _NAMED: Final[Mapping[str, Collection[str]]] = {
     "here": {metric.name for metric in _STATES},
     "gone": {metric.name for metric in _STATES},
@@ -43,28 +43,28 @@ _NAMED: Final[Mapping[str, Collection[str]]] = {
 }
 
 Target = tuple[str, str]
-"""``(agent, target)``: which agent, and in which process."""
+"""``(agent, target)``: the agent and its process."""
 
 
 @dataclass(slots=True)
 class Sighting:
-    """What the metrics say of one agent in one process. Times are seconds since the epoch, None: not told."""
+    """The metrics of one agent in one process. Times are seconds since the epoch, None if unknown."""
 
     agent: str
     target: str
-    """``job/instance``, and the cluster where there is one: Prometheus knows of no sessions."""
+    """``job/instance``, with the cluster if there is one: Prometheus knows no sessions."""
     labels: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What its series say of its target."""
+    """The target's labels."""
     down: bool = False
-    """Its target is down: this is the last word of the last hour."""
+    """The target is down; these are the last samples of the last hour."""
     framework: str = ""
     process_started: float | None = None
     in_grace: bool = False
-    """It was not there yet one start grace ago."""
-    there_for: float = 0.0
-    """At least so many seconds ago it was there already, as far as was asked."""
+    """It did not exist one start grace ago."""
+    known_for: float = 0.0
+    """It has existed for at least so many seconds."""
     doubtful: bool = False
-    """A metric of it is no number: that nothing wrong is seen says nothing."""
+    """One of its metrics is not a number, so the absence of findings means nothing."""
     bad_steps: int = 0
     last_heartbeat: float | None = None
     last_activity: float | None = None
@@ -74,30 +74,30 @@ class Sighting:
     steps: int = 0
     tokens: int = 0
     errors: dict[str, int] = field(default_factory=dict)
-    """By class of error, since the process began."""
+    """By class of error, since the start of the process."""
     tool_calls: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By tool: (calls, those that failed), since the process began."""
+    """By tool: (calls, failed calls), since the start of the process."""
     recent_calls: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """The same within the last ``stall.unknown_seconds``; a counter that was reset goes on counting."""
+    """The same within the last ``stall.unknown_seconds``, across counter resets."""
     stalled_in: str = ""
-    """The phase in which the worker itself saw a stall within that time."""
+    """The phase in which the worker reported a stall within that time."""
 
     @property
     def key(self) -> Target:
-        """What makes two sightings one worker."""
+        """The identity of the worker."""
         return (self.agent, self.target)
 
 
 async def prometheus_time(prometheus: Prometheus) -> float:
     """
-    Return what time it is to Prometheus: the clock that all ages are taken by.
+    Return Prometheus' time, the clock for all ages.
 
     Raises:
-        StackError: It cannot be asked.
+        StackError: Prometheus cannot be queried.
     """
     answer = await prometheus.query("time()")
     if len(answer) != 1 or not math.isfinite(answer[0].value):
-        raise StackUnavailableError(prometheus.name, "does not say what time it is; is the address right?")
+        raise StackUnavailableError(prometheus.name, "does not return its time; check the address")
     return answer[0].value
 
 
@@ -109,26 +109,26 @@ async def find_workers(
     samples: Samples | None = None,
 ) -> list[Sighting]:
     """
-    Return everybody whose metrics are there, and whose process is down but had some within the hour.
+    Return the workers with metrics, or with metrics within the last hour if their target is down.
 
-    A worker that ended well has removed its series while its target is up: it is not among them.
+    A worker that ended normally removes its series, so it is not among them.
 
     Args:
-        prometheus: Who is asked.
-        settings: The health layer's.
+        prometheus: The source.
+        settings: The health layer's settings.
         now: Prometheus' time.
-        selector: Label matchers, ``{cluster="x"}``, for those that are to be looked at.
-        samples: Counts what was left out.
+        selector: Label matchers, ``{cluster="x"}``, that select the workers.
+        samples: Counts the skipped samples.
 
     Raises:
-        InvalidSelectorError: Prometheus does not understand the selector.
-        StackError: Prometheus cannot be asked.
+        InvalidSelectorError: Prometheus rejects the selector.
+        StackError: Prometheus cannot be queried.
     """
     long, grace = settings.stall.unknown_seconds, max(settings.judge.start_grace_seconds, 1.0)
     within = f"{max(long, 1.0):.0f}s"
     states, activity = _select(_STATES, selector), _select([names.WORKER_LAST_ACTIVITY], selector)
     alive = _select([names.WORKER_LAST_ACTIVITY, names.WORKER_LAST_HEARTBEAT], selector)
-    asked = {
+    queries = {
         "here": states,
         "gone": f"last_over_time({states}[{GONE_FOR}]) and on (job, instance) up == 0",
         "totals": _select(_TOTALS, selector),
@@ -140,48 +140,48 @@ async def find_workers(
         "started": f"{_PROCESS_START} and on (job, instance) {activity}",
     }
     samples = samples or Samples()
-    told, doubtful = dict[str, list[Series]](), set[Target]()
-    for what, promql in asked.items():
-        answer = await _ask(prometheus, promql, now, selector)
-        told[what], no_numbers = samples.usable(answer, _NAMED.get(what))
-        doubtful |= {key for series in no_numbers if (key := _target(series)) is not None}
-    targets = Targets(told["up"])
+    answers, doubtful = dict[str, list[Series]](), set[Target]()
+    for name, promql in queries.items():
+        answer = await _query(prometheus, promql, now, selector)
+        answers[name], invalid = samples.usable(answer, _NAMED.get(name))
+        doubtful |= {key for series in invalid if (key := _target(series)) is not None}
+    targets = Targets(answers["up"])
     found: dict[Target, Sighting] = {}
-    for down, what in ((False, "here"), (True, "gone")):
+    for down, name in ((False, "here"), (True, "gone")):
         fresh: dict[Target, Sighting] = {}
-        for series in told[what]:
+        for series in answers[name]:
             if (key := _target(series)) is None or key in found:
                 continue
             if down and targets.up(series.labels) is not False:
-                continue  # a namesake of its target is down
+                continue  # another target of the same name is down
             sighting = Sighting(
                 *key, labels=target_labels(series.labels), down=down, doubtful=key in doubtful
             )
-            _state(fresh.setdefault(key, sighting), series)
+            _apply_state(fresh.setdefault(key, sighting), series)
         found |= fresh
-    _add_totals(found, told["totals"])
-    _add_recent(found, told["calls"], told["stalls"])
-    _add_ages(found, {grace: told["before"], long: told["long_before"]}, told["started"])
+    _add_totals(found, answers["totals"])
+    _add_recent(found, answers["calls"], answers["stalls"])
+    _add_ages(found, {grace: answers["before"], long: answers["long_before"]}, answers["started"])
     for sighting in found.values():
-        sighting.in_grace = sighting.there_for < grace and not sighting.down
+        sighting.in_grace = sighting.known_for < grace and not sighting.down
     return [sighting for sighting in found.values() if sighting.last_activity or sighting.last_heartbeat]
 
 
-async def _ask(prometheus: Prometheus, promql: str, now: float, selector: str) -> list[Series]:
+async def _query(prometheus: Prometheus, promql: str, now: float, selector: str) -> list[Series]:
     try:
         return await prometheus.query(promql, now)
-    except InvalidQueryError as refusal:
-        # Our own part of the question is well-formed. 422, but for a parser's, is of what it would take.
-        if not matchers_of(selector) or not (refusal.reason.startswith("400") or "pars" in refusal.reason):
+    except InvalidQueryError as error:
+        # Our own part of the query is well-formed, so a parse error is the selector's. Other 422s are limits.
+        if not matchers_of(selector) or not (error.reason.startswith("400") or "pars" in error.reason):
             raise
-        raise InvalidSelectorError(selector, _POSITION.sub("", refusal.reason)) from None
+        raise InvalidSelectorError(selector, _POSITION.sub("", error.reason)) from None
 
 
 def _select(metrics: Iterable[MetricName], selector: str) -> str:
-    """Return a selector of several metrics with the matchers in ``selector``, as Prometheus wants it."""
+    """Return a PromQL selector for several metrics with the matchers in ``selector``."""
     matchers = matchers_of(selector)
-    named = "|".join(metric.name for metric in metrics)
-    return f'{{__name__=~"{named}"{"," if matchers else ""}{matchers}}}'
+    alternatives = "|".join(metric.name for metric in metrics)
+    return f'{{__name__=~"{alternatives}"{"," if matchers else ""}{matchers}}}'
 
 
 def _target(series: Series) -> Target | None:
@@ -189,8 +189,8 @@ def _target(series: Series) -> Target | None:
     return (agent, target_of(series.labels)) if agent else None
 
 
-def _state(sighting: Sighting, series: Series) -> None:
-    # Two replicas of a Prometheus tell the same twice: the later word counts.
+def _apply_state(sighting: Sighting, series: Series) -> None:
+    # Two Prometheus replicas return a series twice: the later value counts.
     metric, value = series.labels.get("__name__"), series.value
     if metric == names.WORKER_INFO.name:
         sighting.framework = series.labels.get("framework", "")
@@ -199,7 +199,7 @@ def _state(sighting: Sighting, series: Series) -> None:
             sighting.waiting = _reason(series.labels.get("reason", ""))
     elif metric == names.WORKER_STEPS_SINCE_ACCEPT.name:
         sighting.bad_steps = max(sighting.bad_steps, round(value))
-    elif value > 0:  # a gauge is born as 0, before anybody has set it
+    elif value > 0:  # 0: the gauge is not set yet
         name = _TIMES[metric or ""]
         setattr(sighting, name, max(getattr(sighting, name) or 0.0, value))
 
@@ -216,12 +216,12 @@ def _reason(word: str) -> WaitingReason:
     try:
         return WaitingReason(word)
     except ValueError:
-        return WaitingReason.PAUSED  # one that a newer version has: it waits, whatever for
+        return WaitingReason.PAUSED  # a reason of a newer version
 
 
-def _add_totals(found: Mapping[Target, Sighting], told: Iterable[Series]) -> None:
+def _add_totals(found: Mapping[Target, Sighting], totals: Iterable[Series]) -> None:
     by_labels: dict[tuple[Target, str, tuple[str, ...]], float] = defaultdict(float)
-    for series in told:
+    for series in totals:
         key = _target(series)
         if key is None or key not in found:
             continue
@@ -264,12 +264,12 @@ def _add_ages(
     before: Mapping[float, Iterable[Series]],
     started: Iterable[Series],
 ) -> None:
-    """Add since when workers are there: ``before`` has, by seconds ago, who was."""
-    for ago, there in before.items():
-        for series in there:
+    """Set the age of workers: ``before`` has their series, by seconds ago."""
+    for ago, answer in before.items():
+        for series in answer:
             key = _target(series)
             if key is not None and key in found:
-                found[key].there_for = max(found[key].there_for, ago)
+                found[key].known_for = max(found[key].known_for, ago)
     since: dict[str, list[Series]] = defaultdict(list)
     for series in started:
         since[target_of(series.labels)].append(series)

@@ -29,10 +29,10 @@ from queenright.judge.models import ModelUnavailableError
 from queenright.judge.settings import JudgeSettings, ModelSettings
 from queenright.judge.stack.http import InvalidSelectorError, StackAddress, StackUnavailableError
 from queenright.judge.stack.prometheus import Prometheus
-from queenright.judge.stack.stale_tickets import Unseen
+from queenright.judge.stack.stale_tickets import MissingWorker
 from queenright.judge.stack.targets import is_selector
 from queenright.judge.stack.tempo import Tempo
-from queenright.judge.stack_job import Look, StackJudge, undecided
+from queenright.judge.stack_job import CheckResult, StackJudge, is_undecided
 from queenright.runtime.events import EventType
 from queenright.server.ops.folders import folder_error
 from queenright.server.ops.secret_files import stack_tokens
@@ -76,10 +76,10 @@ class _Job:
     judge: StackJudge
     outbox: Outbox | None
 
-    async def check(self) -> Look:
-        look = await self.judge.look()
+    async def check(self) -> CheckResult:
+        result = await self.judge.check()
         await self.deliver()
-        return look
+        return result
 
     async def deliver(self) -> None:
         if self.outbox is not None:
@@ -108,7 +108,7 @@ def run_forever(options: JobOptions, interval: float) -> int:
     return _run(options, lambda settings: _check_forever(options, settings, interval))
 
 
-def _run(options: JobOptions, look: Callable[[Settings], Coroutine[Any, Any, int]]) -> int:
+def _run(options: JobOptions, check: Callable[[Settings], Coroutine[Any, Any, int]]) -> int:
     """Return the exit code; it is ``NOT_KNOWN`` after any error, because 1 means that there are tickets."""
     try:
         try:
@@ -120,7 +120,7 @@ def _run(options: JobOptions, look: Callable[[Settings], Coroutine[Any, Any, int
         except (ValueError, QueenrightError) as error:
             return _say(error, MISUSE)
         _log_to_stderr()
-        return asyncio.run(look(settings))
+        return asyncio.run(check(settings))
     except InvalidSelectorError as error:
         return _say(f"--selector {options.selector!r} is refused by Prometheus: {error.reason}", MISUSE)
     except ModelUnavailableError as error:
@@ -157,7 +157,7 @@ async def _check_forever(options: JobOptions, settings: Settings, interval: floa
         has_checked = False
         while not stop.is_set():
             try:
-                look = await job.check()
+                result = await job.check()
             except QueenrightError as error:
                 if isinstance(error, InvalidSelectorError) and not has_checked:
                     raise  # after a successful check it is a problem of Prometheus
@@ -166,7 +166,7 @@ async def _check_forever(options: JobOptions, settings: Settings, interval: floa
                 _report_unexpected(error)
             else:
                 has_checked = True
-                changes.print_check(look)
+                changes.print_check(result)
             if errors := job.delivery_errors():
                 _say(f"{errors}; retrying", NOT_KNOWN)
             await _pause(job, changes, stop, wake, interval)
@@ -303,33 +303,33 @@ def _stack(judging: JudgeSettings) -> tuple[Prometheus, Tempo | None]:
 # -- output -------------------------------------------------------------------------------
 
 
-def _print_once(look: Look, job: _Job, options: JobOptions) -> int:
-    for ticket in look.tickets:
-        unseen = _long_unseen(look, ticket)
+def _print_once(result: CheckResult, job: _Job, options: JobOptions) -> int:
+    for ticket in result.tickets:
+        unseen = _long_unseen(result, ticket)
         typer.echo(_json_line(ticket, unseen) if options.as_json else _text(ticket, unseen))
-    summary = f"{len(look.workers)} workers, {len(look.tickets)} tickets, {look.dismissed} dismissed"
-    if look.down:
-        summary += f", {look.down} with their target down"
-    if look.closed:
-        summary += f", {len(look.closed)} closed"
-    if look.unseen:
-        summary += f", {len(look.unseen)} without metrics"
-    if look.skipped:
-        summary += f", {look.skipped} samples skipped"
+    summary = f"{len(result.workers)} workers, {len(result.tickets)} tickets, {result.dismissed} dismissed"
+    if result.down:
+        summary += f", {result.down} with their target down"
+    if result.closed:
+        summary += f", {len(result.closed)} closed"
+    if result.missing:
+        summary += f", {len(result.missing)} without metrics"
+    if result.skipped:
+        summary += f", {result.skipped} samples skipped"
     typer.echo(summary, err=options.as_json)
     problems = [errors] if (errors := job.delivery_errors()) else []
-    if job.outbox is not None and (waiting := [t for t in look.tickets if undecided(t)]):
+    if job.outbox is not None and (waiting := [t for t in result.tickets if is_undecided(t)]):
         ids = ", ".join(f"{ticket.ticket_id} ({ticket.severity.value})" for ticket in waiting)
         problems.append(f"not notified, because triage has not decided: {ids}")
     if problems:
         return _say("; ".join(problems), NOT_KNOWN)
-    if look.blind:
+    if result.is_blind:
         return _say(_NO_WORKERS, NOT_KNOWN)
-    if look.tickets:
+    if result.tickets:
         return TICKETS
-    if look.unknown:
-        return _say(f"{look.unknown} workers could not be judged: the model did not answer", NOT_KNOWN)
-    if not look.workers and not options.allow_empty:
+    if result.unknown:
+        return _say(f"{result.unknown} workers could not be judged: the model did not answer", NOT_KNOWN)
+    if not result.workers and not options.allow_empty:
         return _say(
             "no workers found; check --selector, or pass --allow-empty",
             NOT_KNOWN,
@@ -342,22 +342,22 @@ class TicketChanges:
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
-        self._look: Look | None = None
+        self._result: CheckResult | None = None
         self._printed: dict[str, tuple[str, str, str]] = {}
 
-    def print_check(self, look: Look) -> None:
+    def print_check(self, result: CheckResult) -> None:
         """Print the tickets that changed, and problems of the check itself."""
-        self._look = look
-        self.print_tickets((*look.tickets, *look.closed))
-        if look.blind:
+        self._result = result
+        self.print_tickets((*result.tickets, *result.closed))
+        if result.is_blind:
             _say(_NO_WORKERS, NOT_KNOWN)
-        if look.unknown:
-            _say(f"{look.unknown} workers could not be judged; retrying at the next check", NOT_KNOWN)
+        if result.unknown:
+            _say(f"{result.unknown} workers could not be judged; retrying at the next check", NOT_KNOWN)
 
     def print_tickets(self, tickets: Iterable[EscalationTicket]) -> None:
         """Print the tickets whose severity, status or missing metrics changed since they were printed."""
         for ticket in tickets:
-            unseen = _long_unseen(self._look, ticket) if self._look is not None else None
+            unseen = _long_unseen(self._result, ticket) if self._result is not None else None
             now = (ticket.severity.value, ticket.status.value, unseen.why if unseen is not None else "")
             if self._printed.get(ticket.ticket_id) != now:
                 typer.echo(_json_line(ticket, unseen) if self._as_json else _text(ticket, unseen))
@@ -375,13 +375,13 @@ _NO_WORKERS: Final = (
 )
 
 
-def _long_unseen(look: Look, ticket: EscalationTicket) -> Unseen | None:
+def _long_unseen(result: CheckResult, ticket: EscalationTicket) -> MissingWorker | None:
     """Return why the worker of a ticket has had no metrics for long; None if it has some."""
-    unseen = look.unseen.get(ticket.ticket_id)
-    return unseen if unseen is not None and unseen.long_at(look.at) else None
+    unseen = result.missing.get(ticket.ticket_id)
+    return unseen if unseen is not None and unseen.long_at(result.at) else None
 
 
-def _json_line(ticket: EscalationTicket, unseen: Unseen | None = None) -> str:
+def _json_line(ticket: EscalationTicket, unseen: MissingWorker | None = None) -> str:
     row = ticket.model_dump(mode="json")
     if unseen is not None:
         row["unseen"] = {"since": iso(unseen.since), "why": unseen.why}
@@ -390,7 +390,7 @@ def _json_line(ticket: EscalationTicket, unseen: Unseen | None = None) -> str:
     return "".join(c if c.isprintable() or c == " " else json.dumps(c)[1:-1] for c in text)
 
 
-def _text(ticket: EscalationTicket, unseen: Unseen | None = None) -> str:
+def _text(ticket: EscalationTicket, unseen: MissingWorker | None = None) -> str:
     head = f"{ticket.severity.value:<8} {ticket.status.value:<12} {ticket.worker_agent_id}"
     where = f"  {ticket.kind.value} at {ticket.worker_session_id}, ticket {ticket.ticket_id}"
     if not ticket.live:

@@ -52,7 +52,7 @@ async def chat_about_ticket(
 ) -> api.ChatMessage:
     """Ask the queen about a ticket, and wait for her answer. It is stored even if the client disconnects."""
     by = who(request, body.by)
-    return api.ChatMessage.of(await service.judging.chat.say(ticket_id, body.message, by=by, act=body.act))
+    return api.ChatMessage.of(await service.judging.chat.ask(ticket_id, body.message, by=by, act=body.act))
 
 
 @router.get("", **operation("list_ticket_messages", errors=(404,)))

@@ -1,0 +1,130 @@
+"""The commands of the operator chat, and the replies of ``queenright/rules``, which knows nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from shlex import quote
+from typing import Any, Final
+
+from queenright.judge.queen_actions import LONGEST_NUDGE, LONGEST_REASON, NUDGE, REQUEST_TERMINATION
+from queenright.judge.quoting import unquote
+from queenright.runtime.llm.model import Message, ModelError, ModelReply, ToolCall
+
+ACKNOWLEDGE: Final = "acknowledge_ticket"
+
+_TOOL_ERROR: Final = re.compile(r"error: (?:\w+: )?")
+_PLEASE: Final = r"(?is)(?:please\s+)?"
+_ACKNOWLEDGE: Final = re.compile(
+    rf"{_PLEASE}(?:ack(?:nowledge)?(?: (?:it|this|the ticket))?|i(?:'ve got| have) (?:it|this))[.!]*\Z"
+)
+_HELP: Final = """\
+Without a language model I only follow commands:
+- `nudge it: TEXT` puts TEXT into the worker's context
+- `stop it: REASON` requests its termination
+- `acknowledge` records that you have the ticket
+More is in the terminal:
+- `queenright tickets show {ticket_id}`: cause, evidence, judgement, advice
+- `queenright tickets timeline {ticket_id}`: what happened and what was done
+- `queenright events --agent {agent} --types all`: what the worker does now
+- `queenright recover {session}`: restart it from its last checkpoint
+For answers to questions, set a language model: `judging.queen.model`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """An operator's command: the tool that carries it out, with its arguments."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    by_hand: str
+    """The same as a command in the terminal."""
+
+
+def parse_command(text: str, ticket: Mapping[str, Any]) -> Command | None:
+    """
+    Return the command in a message about a ticket, or None if it holds none.
+
+    Only a message that begins with the command is one: "should I stop it?" is a question.
+    """
+    agent, ticket_id = _text(ticket, "worker_agent_id"), _text(ticket, "ticket_id")
+    worker = rf"(?:it|him|her|them|(?:the|this) (?:worker|agent)|{re.escape(agent) or 'it'})"
+    text = text.strip()
+    if nudge := re.match(rf"{_PLEASE}(?:nudge|tell)\s+{worker}\b\s*(?:[:,]|that\b|to\b)?\s*(.*)\Z", text):
+        message = nudge[1].strip().strip("\"'“”").strip()
+        by_hand = f"queenright nudge {quote(agent)} --message TEXT"
+        arguments = {"ticket_id": ticket_id, "message": message[:LONGEST_NUDGE]}
+        return Command(NUDGE, arguments, by_hand) if message else None
+    reason = r"(?:(?:[:,]|because\b|since\b)\s*(.*)|now)?[.!]*\Z"
+    if stop := re.match(rf"{_PLEASE}(?:stop|terminate|kill)\s+{worker}\s*{reason}", text):
+        why = ": ".join(filter(None, ("The operator wants it stopped", (stop[1] or "").strip())))
+        by_hand = f"queenright terminate {quote(agent)} --reason TEXT"
+        arguments = {"ticket_id": ticket_id, "reason": why[:LONGEST_REASON]}
+        return Command(REQUEST_TERMINATION, arguments, by_hand)
+    if _ACKNOWLEDGE.match(text):
+        by_hand = f"queenright tickets acknowledge {ticket_id}"
+        return Command(ACKNOWLEDGE, {"ticket_id": ticket_id}, by_hand)
+    return None
+
+
+def help_text(ticket: Mapping[str, Any]) -> str:
+    """Say what works without a language model."""
+    return _HELP.format(
+        ticket_id=_text(ticket, "ticket_id"),
+        agent=quote(_text(ticket, "worker_agent_id") or "AGENT"),
+        session=quote(_text(ticket, "worker_session_id") or "SESSION"),
+    )
+
+
+def is_chat(messages: Sequence[Message]) -> bool:
+    """Return whether a conversation holds a question of an operator."""
+    return _newest_question(messages) is not None
+
+
+def reply(messages: Sequence[Message], offered: Collection[str]) -> ModelReply:
+    """
+    Carry out the command in the newest question, or say what works.
+
+    Args:
+        messages: The conversation.
+        offered: Names of the tools that may be called.
+
+    Raises:
+        ModelError: The conversation holds no question.
+    """
+    position = _newest_question(messages)
+    if position is None:
+        raise ModelError("the conversation holds no <question> of an operator")
+    results = [message.content for message in messages[position:] if message.role == "tool"]
+    if results:
+        return ModelReply(text=_outcome(results[-1]))
+    content = messages[position].content
+    question, case = unquote("question", content) or {}, unquote("case", content) or {}
+    ticket = case.get("ticket") or {}
+    command = parse_command(_text(question, "message"), ticket)
+    if command is None:
+        return ModelReply(text=help_text(ticket))
+    if command.tool not in offered:
+        return ModelReply(text=f"I cannot do that from here. By hand: {command.by_hand}")
+    arguments = json.dumps(command.arguments, ensure_ascii=False)
+    return ModelReply(tool_calls=(ToolCall("call_1", command.tool, arguments),))
+
+
+def _newest_question(messages: Sequence[Message]) -> int | None:
+    for position in range(len(messages) - 1, -1, -1):
+        message = messages[position]
+        if message.role == "user" and unquote("question", message.content) is not None:
+            return position
+    return None
+
+
+def _outcome(result: str) -> str:
+    if error := _TOOL_ERROR.match(result):
+        return f"That was not done: {result[error.end() :]}"
+    return result[:1].upper() + result[1:]
+
+
+def _text(values: Mapping[str, Any], key: str) -> str:
+    return str(values.get(key) or "")
