@@ -1,4 +1,7 @@
 import json
+import sys
+import zoneinfo
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -84,6 +87,40 @@ def test_entry_point_problems_are_named(fields: dict[str, Any], fault: str) -> N
     [said] = faults(entry_points=[entry])
 
     assert said.startswith(f"entry point 'e': {fault}")
+
+
+@pytest.fixture
+def no_timezone_database(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(sys.modules, "tzdata", None)
+    zoneinfo.reset_tzpath(to=())
+    zoneinfo.ZoneInfo.clear_cache()
+    yield
+    zoneinfo.reset_tzpath()
+
+
+@pytest.mark.usefixtures("no_timezone_database")
+def test_utc_needs_no_timezone_database() -> None:
+    timer = EntryPointSpec(id="e", node_id="judge", trigger_type="timer", cron="0 0 * * *")
+
+    assert GraphSpec(id="g", nodes=(NODE,), entry_points=(timer,)).entry_points == (timer,)
+
+
+@pytest.mark.usefixtures("no_timezone_database")
+def test_timezone_without_a_database_names_the_package() -> None:
+    timer = {
+        "id": "e",
+        "node_id": "judge",
+        "trigger_type": "timer",
+        "cron": "0 0 * * *",
+        "timezone": "Europe/Vienna",
+    }
+
+    assert faults(entry_points=[timer]) == [
+        (
+            "entry point 'e': timezone 'Europe/Vienna' needs a time zone database; "
+            "install the package tzdata, or use 'UTC'"
+        )
+    ]
 
 
 @pytest.mark.parametrize(

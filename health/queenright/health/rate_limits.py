@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 from queenright.health.vital_facts import seconds
+from queenright.runtime.timers import load_timezone
 
 _LONGEST: Final = 86_400.0
 """Seconds: a limit that lasts longer is a failure, not a wait."""
@@ -114,7 +114,7 @@ def _until_clock_time(found: Mapping[str, str | None], at: float) -> float | Non
     if not 1 <= hour <= 12 or minute > 59:
         return None
     try:
-        zone = ZoneInfo(name) if (name := found.get("zone")) else None
+        zone = load_timezone(name) if (name := found.get("zone")) else None
     except (KeyError, ValueError, OSError):
         zone = None
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -30,6 +30,19 @@ class Tick:
 
     number: int
     skipped: int = 0
+
+
+def load_timezone(name: str) -> tzinfo:
+    """
+    Return a time zone by its name.
+
+    Raises:
+        KeyError: The name is unknown, or the machine has no time zone database.
+        ValueError: It is not a name.
+        OSError: It is a folder of the database.
+    """
+    # Small images have no database. UTC, the default, needs none.
+    return UTC if name == "UTC" else ZoneInfo(name)
 
 
 async def interval_ticks(seconds: float, *, monotonic: Clock, sleep: Sleep) -> AsyncIterator[Tick]:
@@ -53,7 +66,7 @@ async def cron_ticks(expression: str, timezone: str, *, clock: Clock, sleep: Sle
     """
     from cronsim import CronSim
 
-    zone = ZoneInfo(timezone)
+    zone = load_timezone(timezone)
     number = 0
     last = clock()
     while True:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import importlib
+import zoneinfo
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from zoneinfo import ZoneInfo
 
 from queenright.runtime.graphs.specs import EntryPointSpec, NodeSpec
+from queenright.runtime.timers import load_timezone
 
 
 def find_duplicates(kind: str, ids: Iterable[str]) -> Iterator[str]:
@@ -90,9 +91,8 @@ def _timer_problems(entry: EntryPointSpec) -> Iterator[str]:
         yield "a timer takes either interval_seconds or cron, not both"
     elif not interval and not cron:
         yield "a timer needs interval_seconds or cron"
-    zone = _zone(entry.timezone)
-    if zone is None:
-        yield f"unknown timezone {entry.timezone!r}; use a name such as 'UTC' or 'Europe/Vienna'"
+    if (problem := _timezone_problem(entry.timezone)) is not None:
+        yield problem
     elif not cron and entry.timezone != "UTC":
         yield "timezone applies to cron only"
     if cron and (problem := cron_problem(entry.cron)) is not None:
@@ -110,11 +110,14 @@ def _event_problems(entry: EntryPointSpec) -> Iterator[str]:
             yield f"{name} applies to event triggers, not {entry.trigger_type}"
 
 
-def _zone(name: str) -> ZoneInfo | None:
+def _timezone_problem(name: str) -> str | None:
     try:
-        return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # unknown, not a name, or a folder of zones
-        return None
+        load_timezone(name)
+    except (KeyError, ValueError, OSError):
+        if zoneinfo.available_timezones():
+            return f"unknown timezone {name!r}; use a name such as 'UTC' or 'Europe/Vienna'"
+        return f"timezone {name!r} needs a time zone database; install the package tzdata, or use 'UTC'"
+    return None
 
 
 @functools.lru_cache(maxsize=256)
