@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.instrumentation.effects import Effect, effect_facts, effect_of, is_shell
+from queenright.instrumentation.effect import Effect
+from queenright.instrumentation.effects import effect_facts, effect_of, is_shell
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, result_fingerprint
 
 
@@ -59,6 +60,28 @@ def test_tool_name_determines_effect(tool: str, effect: Effect | None) -> None:
         ("ps aux | grep train", Effect.POLLS),
         ("tail -n 3 train.log", Effect.POLLS),
         ("gh run view 7 --json status", Effect.POLLS),
+        ("gh pr view 1", Effect.POLLS),
+        ("gh -R o/r api repos/o/r/actions/runs/1 --jq .status", Effect.POLLS),
+        ("gh api -X POST repos/o/r/issues", Effect.CHANGES),
+        ("gh api repos/o/r/issues -f title=x", Effect.CHANGES),
+        ("kubectl -n x get pods", Effect.POLLS),
+        ("cd x && timeout -k 5 10 kubectl get pods", Effect.POLLS),
+        ("sudo -u me env A=b kubectl --context p delete pod get", Effect.CHANGES),
+        ("bash -lc 'kubectl get pods'", Effect.POLLS),
+        ("docker compose -f a.yml ps", Effect.POLLS),
+        ("docker compose up -d", Effect.CHANGES),
+        ("docker run --rm image ls", Effect.RUNS),
+        ("aws --profile p cloudformation describe-stacks --stack-name x", Effect.POLLS),
+        ("aws ec2 start-instances --instance-ids i", Effect.CHANGES),
+        ("service nginx status", Effect.POLLS),
+        ("curl -s localhost:8000/health", Effect.POLLS),
+        ("curl -so /dev/null -w '%{http_code}' localhost", Effect.POLLS),
+        ("curl -sX POST localhost", Effect.CHANGES),
+        ("curl -fsSLO example.org/file", Effect.CHANGES),
+        ("git -C src status", Effect.READS),
+        ("git -C src commit -m wip", Effect.CHANGES),
+        ("find . -name a | xargs rm -f", Effect.CHANGES),
+        ("find . -name a | xargs -n 1 wc -l", Effect.SEARCHES),
         ("sed -n 10,20p a.py", Effect.READS),
         ("git status", Effect.READS),
         ("find . -name '*.py' 2>/dev/null", Effect.SEARCHES),

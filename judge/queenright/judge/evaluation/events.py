@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from queenright.instrumentation.effects import READING, effect_of
+from queenright.instrumentation.effect import READING
+from queenright.instrumentation.effects import effect_of, seconds_waited
 from queenright.instrumentation.error_class import error_class, is_refused_by_shell
 from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
 from queenright.runtime.events import AgentEvent, EventType
@@ -30,6 +31,9 @@ _USER_KINDS: Final = frozenset({"user", "human", "user_message", "prompt"})
 
 _NO_CLOCK_STEP: Final = 1.0
 """Seconds between the steps of a run that has no times: too short to look like silence."""
+
+_LONGEST_WAIT: Final = 3600.0
+"""Seconds that such a run may say that it waited in one step."""
 
 _LLM_KINDS: Final = frozenset({"llm", "model", "generation", "chat"})
 _TOOL_KINDS: Final = frozenset({"tool", "tool_call", "function", "action"})
@@ -77,7 +81,12 @@ class Steps:
         if told is not None:
             # The first time told may be anything; later ones never go back.
             return told if index == 0 else max(clock, told)
-        return clock if self._timed else clock + _NO_CLOCK_STEP
+        if self._timed:
+            return clock
+        step = self._steps[index]
+        is_call = self._kinds[index] == "tool"
+        waited = seconds_waited(_word(step.get("name")), step.get("args")) if is_call else 0.0
+        return clock + _NO_CLOCK_STEP + min(waited, _LONGEST_WAIT)
 
     def event(self, index: int, at: float) -> AgentEvent:
         """Return the event of a step."""

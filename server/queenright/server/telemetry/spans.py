@@ -12,7 +12,8 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationSc
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from queenright.instrumentation.conventions import CONTENT_EVENTS, fill_template, named_in
-from queenright.instrumentation.effects import READING, effect_facts, effect_of
+from queenright.instrumentation.effect import READING
+from queenright.instrumentation.effects import effect_facts, effect_of
 from queenright.instrumentation.error_class import SHELL_REFUSED, is_refused_by_shell
 from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
 from queenright.instrumentation.identity import clean_name
