@@ -245,6 +245,10 @@ def test_a_failure_without_a_change_between_is_high_from_five() -> None:
         ("bash", "sed -i 's/a/b/' {}.py", ""),
         ("bash", "python fix.py {}", ""),
         ("bash", "npx prettier --write {}.ts", "done"),
+        ("bash", "jupytext --to py {}.ipynb", "done"),
+        ("bash", "make fmt FILE={}", "done"),
+        ("codemod", "{}.py", "done"),
+        ("Task", "rename {}", "renamed"),
     ],
 )
 @pytest.mark.parametrize(
@@ -274,6 +278,35 @@ def test_a_read_again_after_an_unknown_command_is_a_repeat() -> None:
     for n in range(5):
         script.call("bash", args=f"python probe.py {n}", result=f"r{n}")
         script.call("bash", args="cat a.py", result="text", effect="reads")
+
+    assert found(script, LOOP).severity is Severity.HIGH
+
+
+@pytest.mark.parametrize(
+    ("tool", "args", "between"),
+    [
+        ("ask_expert", "which hive?", "visit_page"),
+        ("consult", "the oracle", "consult"),
+        ("bash", "ruff", "bash"),
+    ],
+)
+def test_unknown_call_after_others_that_are_not_new_or_no_checks_is_a_repeat(
+    tool: str, args: str, between: str
+) -> None:
+    """B29: not every unknown call changes something, and the same one again changes nothing more."""
+    script = worker()
+    for n in range(6):
+        script.call(between, args="make fmt" if tool == "bash" else f"page {n}", result=f"text {n // 6}")
+        script.call(tool, args=args, result="the same")
+
+    assert found(script, LOOP).severity is Severity.HIGH
+
+
+def test_test_tool_after_other_tests_is_a_repeat() -> None:
+    script = worker()
+    for n in range(5):
+        script.call("run_tests", args=f"suite {n}", result=f"{n} passed")
+        script.call("run_tests", args="all", result="10 passed")
 
     assert found(script, LOOP).severity is Severity.HIGH
 

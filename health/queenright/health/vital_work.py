@@ -26,7 +26,7 @@ from queenright.health.vital_facts import (
 )
 from queenright.health.vital_state import Handler, VitalState
 from queenright.instrumentation.effect import CHANGING, READING, Effect
-from queenright.instrumentation.effects import asks_user, effect_of_tool, speaks
+from queenright.instrumentation.effects import asks_user, effect_of_tool, is_shell, may_check, speaks
 from queenright.instrumentation.error_class import SHELL_REFUSED, class_of_error
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint
 from queenright.instrumentation.names import Phase, ToolOutcome, Verdict
@@ -433,12 +433,12 @@ def _weigh_call(
                 v.rereads += 1
             return
         v._has_waited = False
-        seen = v.calls.add(
-            tool, args, compared, turn, at, failed=failed, is_check=effect is None or effect == _RUNS
-        )
-        if effect == _RUNS and seen is Seen.NEVER and not failed:
+        is_unknown = effect is None or effect == _RUNS
+        is_check = is_unknown and may_check(tool)
+        seen = v.calls.add(tool, args, compared, turn, at, failed=failed, is_check=is_check)
+        if is_unknown and seen is Seen.NEVER and not failed and (not is_check or is_shell(tool)):
             v.calls.perhaps_changed()
-            v.fruitless = 0
+            v.fruitless = 0 if effect == _RUNS else v.fruitless
     if result is not None and seen is not Seen.BESIDE:
         _weigh_result(v, digest("result", result), seen, effect, failed, turn, at)
     if not failed and seen in (None, Seen.NEVER):

@@ -107,6 +107,11 @@ _SPEAKS: Final = _words_in(
     respond say tell answer announce message
     """
 )
+_CHECKS: Final = _words_in(
+    """
+    test tests lint linter build compile validate verify typecheck evaluate benchmark simulate
+    """
+)
 _ASKS: Final = _words_in(
     """
     askuserquestion ask_user ask_user_question ask_human ask_followup_question request_user_input exitplanmode
@@ -146,6 +151,7 @@ class _Tool(NamedTuple):
     is_stdin: bool = False
     asks_user: bool = False
     speaks: bool = False
+    may_check: bool = False
 
 
 @lru_cache(4096)
@@ -161,13 +167,15 @@ def _tool(name: str) -> _Tool:
     if plain in _WAITS:
         return _Tool(Effect.WAITS)
     if plain in _SHELLS:
-        return _Tool(None, command_in=("command", "cmd", "script", "input"))
+        return _Tool(None, command_in=("command", "cmd", "script", "input"), may_check=True)
     if plain in _EDITORS or plain in _STDIN:
         return _Tool(None, is_editor=plain in _EDITORS, is_stdin=plain in _STDIN)
     if "replace" in words:
         return _Tool(Effect.EDITS)
     speaks = not _SPEAKS.isdisjoint(words[:1])
-    return _Tool(_effect_of_name(words), speaks=speaks) if _NOTES.isdisjoint(words) else _Tool(None)
+    if not _NOTES.isdisjoint(words):
+        return _Tool(None)
+    return _Tool(_effect_of_name(words), speaks=speaks, may_check=not _CHECKS.isdisjoint(words))
 
 
 def _effect_of_name(words: list[str]) -> Effect | None:
@@ -197,6 +205,11 @@ def asks_user(name: str) -> bool:
 def speaks(name: str) -> bool:
     """Return whether a tool sends a message that may be answered."""
     return _tool(name).speaks
+
+
+def may_check(name: str) -> bool:
+    """Return whether a tool may check what was done before: tests and the like, or any shell command."""
+    return _tool(name).may_check
 
 
 def is_shell(name: str) -> bool:

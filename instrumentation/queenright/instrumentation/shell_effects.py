@@ -62,7 +62,7 @@ _READS: Final = _words_in(
     ls cat grep egrep fgrep rg ag find head tail wc pwd cd tree file stat du df ps which whereis
     type echo printf awk sort uniq cut tr nl less more diff cmp md5sum sha1sum sha256sum strings xxd
     od hexdump readlink basename dirname realpath printenv id whoami date uname hostname test [
-    true false done fi git-read jq yq column pgrep lsof netstat ss nproc free uptime
+    true false for done fi git-read jq yq column pgrep lsof netstat ss nproc free uptime
     history man help ping dig nslookup
     """
 )
@@ -93,6 +93,7 @@ _WRITES: Final = _words_in(
     """
 )
 """What these write into a file is in the command."""
+_FIND_ACTS: Final = _words_in("-delete -exec -execdir -ok")
 _COUNTS: Final = re.compile(r"-[a-zA-Z]*[cqL]\w*|--(?:count|quiet|silent|files-without-match)")
 """Options with which nothing found is what was asked for."""
 _LOG: Final = re.compile(r"\b(?:log|out|err)\b|\blogs?/")
@@ -232,8 +233,9 @@ def _effect_of_words(words: list[str]) -> Effect | None:
     if name in _POLLS or (name == "tail" and any(_LOG.search(word) for word in words)):
         return Effect.POLLS
     if name in _SEARCHES:
-        if name == "find" and any(word in ("-delete", "-exec") for word in words):
-            return None
+        if name == "find" and (acts := _FIND_ACTS.intersection(words)):
+            act = next(iter(acts))
+            return Effect.CHANGES if "-delete" in acts else _effect_of_words(words[words.index(act) + 1 :])
         return Effect.READS if any(_COUNTS.fullmatch(word) for word in words[1:]) else Effect.SEARCHES
     if name in _READS:
         return Effect.READS
