@@ -102,7 +102,12 @@ def test_tool_name_determines_effect(tool: str, effect: Effect | None) -> None:
         ("sleep 1m; python check.py", Effect.WAITS),
         ("until test -f done; do sleep 1; done", Effect.WAITS),
         ("sleep 1; cat a.py", Effect.READS),
-        ("pytest -q", None),
+        ("pytest -q", Effect.RUNS),
+        ("mypy .", Effect.RUNS),
+        ("golangci-lint run", Effect.RUNS),
+        ("hatch test", Effect.RUNS),
+        ("Let me test this", None),
+        ("jupytext --to py a.ipynb", None),
         ("python manage.py test 2>&1 | tail -5", Effect.RUNS),
         ("", None),
     ],
@@ -185,6 +190,42 @@ def test_an_error_is_the_same_on_another_line_and_not_with_other_counts() -> Non
 
     assert (len(lines), len(places), len(counts)) == (1, 1, 2)
     assert len({result_fingerprint(f"line {n}") for n in (3, 40)}) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Traceback (most recent call last):\n  File "x.py", line {}, in f\nValueError: bad',
+        "row {}: bad",
+        "bad value in row {}",
+        "check #{} failed",
+        "L{}: unexpected indent",
+        "line{}: invalid syntax",
+        "SyntaxError: unexpected indent x.py:{}:3",
+    ],
+)
+def test_failure_that_nothing_reports_is_the_same_at_another_place(text: str) -> None:
+    command = {"command": "python x.py"}
+
+    assert len({result_fingerprint(text.format(n), command) for n in (3, 41)}) == 1
+    assert len({result_fingerprint(f"{n} of 50: {text}", command) for n in (3, 41)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [("row {}", {"q": "x"}), ("page #{}: bees", {"q": "x"}), ("row {}: bad", {}), ("row {}: bad", None)],
+)
+def test_places_without_a_failure_or_of_no_arguments_are_other_results(text: str, arguments: object) -> None:
+    assert len({result_fingerprint(text.format(n), arguments) for n in (3, 41)}) == 2
+
+
+def test_number_of_a_step_is_no_news_of_a_click() -> None:
+    click = {"element": "Next", "ref": "e5"}
+
+    assert len({result_fingerprint(f"Step {n}: the same page", click) for n in (3, 41)}) == 1
+    assert len({result_fingerprint(f"[step {n}/50] {n} bees", click) for n in (3, 41)}) == 2
+    assert len({result_fingerprint(f"Step {n}", click) for n in (3, 41)}) == 2
+    assert len({result_fingerprint(f"Step {n}: done", {"workflow": "a"}) for n in (3, 41)}) == 2
 
 
 @pytest.mark.parametrize(

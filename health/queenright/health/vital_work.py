@@ -26,8 +26,8 @@ from queenright.health.vital_facts import (
 )
 from queenright.health.vital_state import Handler, VitalState
 from queenright.instrumentation.effect import CHANGING, READING, Effect
-from queenright.instrumentation.effects import asks_user, effect_of_tool, is_shell, may_check, speaks
-from queenright.instrumentation.error_class import SHELL_REFUSED, class_of_error
+from queenright.instrumentation.effects import asks_user, effect_of_tool, is_check_tool, speaks
+from queenright.instrumentation.error_class import NOT_ACCEPTED, SHELL_REFUSED, class_of_error
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint
 from queenright.instrumentation.names import Phase, ToolOutcome, Verdict
 from queenright.runtime.events import AgentEvent, EventType
@@ -434,9 +434,9 @@ def _weigh_call(
             return
         v._has_waited = False
         is_unknown = effect is None or effect == _RUNS
-        is_check = is_unknown and may_check(tool)
+        is_check = effect == _RUNS or (effect is None and is_check_tool(tool))
         seen = v.calls.add(tool, args, compared, turn, at, failed=failed, is_check=is_check)
-        if is_unknown and seen is Seen.NEVER and not failed and (not is_check or is_shell(tool)):
+        if is_unknown and seen is Seen.NEVER and not failed and (effect == _RUNS or not is_check):
             v.calls.perhaps_changed()
             v.fruitless = 0 if effect == _RUNS else v.fruitless
     if result is not None and seen is not Seen.BESIDE:
@@ -444,7 +444,7 @@ def _weigh_call(
     if not failed and seen in (None, Seen.NEVER):
         v.end_failed_calls()  # something may have come of it: only a repeat is known to have told nothing
     if error:
-        is_refused = error == SHELL_REFUSED or (effect in _REFUSABLE and error != UNCLASSED)
+        is_refused = error in (SHELL_REFUSED, NOT_ACCEPTED) or (effect in _REFUSABLE and error != UNCLASSED)
         if is_refused and (turn is None or turn != v._refused_turn):
             v.refusals = after_refusal(v.refusals, error, at)
             v._refused_turn = turn

@@ -22,7 +22,7 @@ class Effect(StrEnum):
     WAITS = "waits"
     """Waits, or polls for completion."""
     RUNS = "runs"
-    """Runs a program or a script, which may change something."""
+    """Runs a script, a build or a check: it may change something, or tell what changed."""
     SUBMITS = "submits"
     """Submits a result, or reports that the task is done."""
 

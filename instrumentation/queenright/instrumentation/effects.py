@@ -151,7 +151,7 @@ class _Tool(NamedTuple):
     is_stdin: bool = False
     asks_user: bool = False
     speaks: bool = False
-    may_check: bool = False
+    is_check: bool = False
 
 
 @lru_cache(4096)
@@ -167,7 +167,7 @@ def _tool(name: str) -> _Tool:
     if plain in _WAITS:
         return _Tool(Effect.WAITS)
     if plain in _SHELLS:
-        return _Tool(None, command_in=("command", "cmd", "script", "input"), may_check=True)
+        return _Tool(None, command_in=("command", "cmd", "script", "input"))
     if plain in _EDITORS or plain in _STDIN:
         return _Tool(None, is_editor=plain in _EDITORS, is_stdin=plain in _STDIN)
     if "replace" in words:
@@ -175,7 +175,7 @@ def _tool(name: str) -> _Tool:
     speaks = not _SPEAKS.isdisjoint(words[:1])
     if not _NOTES.isdisjoint(words):
         return _Tool(None)
-    return _Tool(_effect_of_name(words), speaks=speaks, may_check=not _CHECKS.isdisjoint(words))
+    return _Tool(_effect_of_name(words), speaks=speaks, is_check=not _CHECKS.isdisjoint(words))
 
 
 def _effect_of_name(words: list[str]) -> Effect | None:
@@ -207,9 +207,9 @@ def speaks(name: str) -> bool:
     return _tool(name).speaks
 
 
-def may_check(name: str) -> bool:
-    """Return whether a tool may check what was done before: tests and the like, or any shell command."""
-    return _tool(name).may_check
+def is_check_tool(name: str) -> bool:
+    """Return whether a tool checks what was done before: tests and the like."""
+    return _tool(name).is_check
 
 
 def is_shell(name: str) -> bool:

@@ -102,6 +102,11 @@ _RUNNERS: Final = re.compile(
     r"|uv|poetry|pipx|black|isort|autopep8|ruff|gofmt|rustfmt|prettier|eslint|clang-format|make|npm|npx|pnpm|yarn|cargo|go|gradle|mvn|ansible\S*|sqlite3|psql|mysql|wget"
 )
 """Commands that run a script or a program of somebody's, or ask another to change something."""
+_CHECKERS: Final = re.compile(
+    r"\S*(?:test|lint|check|build|verify|validate)\S*|tox|nox|mypy|pyright|flake8|bandit|tsc|jest|mocha|ava|rspec"
+    r"|phpunit|rubocop|pre-commit|cmake|ninja|bazel|dotnet|mix|rake|bundle|sbt|just|gcc|g\+\+|cc|clang(?:\+\+)?|javac|rustc"
+)
+"""Commands that check what was done before."""
 _INSTALLERS: Final = _words_in(
     """
     pip pip3 npm yarn pnpm apt apt-get brew cargo gem conda uv poetry go
@@ -255,7 +260,8 @@ def _effect_of_words(words: list[str]) -> Effect | None:
         return Effect.CHANGES
     if _RUNNERS.fullmatch(name) or words[0].startswith(("./", "../", "/", "~/")):
         return Effect.RUNS
-    return None
+    is_check = any(_CHECKERS.fullmatch(word) for word in (name, *words[1:2]))
+    return Effect.RUNS if is_check else None
 
 
 def _effect_of_git(words: Sequence[str]) -> Effect | None:

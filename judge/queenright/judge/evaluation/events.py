@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from queenright.instrumentation.effect import READING
 from queenright.instrumentation.effects import effect_of, seconds_waited
-from queenright.instrumentation.error_class import error_class, is_refused_by_shell
+from queenright.instrumentation.error_class import error_class, unreported_failure
 from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -54,7 +53,6 @@ _NO_ANSWER: Final = re.compile(
     r"|Internal Server Error|You exceeded your current quota|Error code: [45]\d\d\b"
     r"|(?:Error )?(?:429|50[0234]|529)\b)"
 )
-_SHORT_RESULT: Final = 400
 
 
 class Steps:
@@ -108,8 +106,8 @@ class Steps:
         if self._is_whole(name, said, args_hash, "args"):
             args_hash = fingerprint(args)
         effect = effect_of(name, args)
-        if not failed and effect not in READING and isinstance(result, str) and len(result) < _SHORT_RESULT:
-            failed = is_refused_by_shell(result)
+        unreported = "" if failed else unreported_failure(result, effect, args)
+        failed = failed or bool(unreported)
         data: dict[str, Any] = {
             "tool": name,
             "turn": turn,
@@ -124,7 +122,9 @@ class Steps:
             data["result_hash"] = _word(step.get("result_hash")) or None
         if failed:
             text = _text(step.get("result_excerpt"))
-            data["error_type"] = _word(step.get("err_sig")) or error_class(text, step.get("args"))
+            data["error_type"] = (
+                unreported or _word(step.get("err_sig")) or error_class(text, step.get("args"))
+            )
             data["error"] = text[-_EXCERPT:]
         return AgentEvent(type=EventType.TOOL_CALL_COMPLETED, time=at, data=data, id="")
 
