@@ -130,6 +130,11 @@ THRESHOLDS: Final = (
         (5, 10, 15, 20, 30, 45, 60, 90, 120, 300, 600),
     ),
     Threshold(
+        "loops.polls",
+        "as many equal calls as are critical: each was waited for a little, so it is a ticket and no page",
+        (2, 5, 10, 15, 20, 30, 50),
+    ),
+    Threshold(
         "stall.unknown_seconds",
         "who does not say what it does may be in a slow call, or wait for a person: longer than a tool gets",
         (60, 120, 180, 240, 300, 420, 600, 900, 1_200, 1_800, 3_600),

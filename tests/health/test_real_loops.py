@@ -245,6 +245,10 @@ def test_a_failure_without_a_change_between_is_high_from_five() -> None:
         ("bash", "sed -i 's/a/b/' {}.py", ""),
         ("bash", "python fix.py {}", ""),
         ("bash", "npx prettier --write {}.ts", "done"),
+        ("bash", "jupytext --to py {}.ipynb", "done"),
+        ("bash", "make fmt FILE={}", "done"),
+        ("codemod", "{}.py", "done"),
+        ("Task", "rename {}", "renamed"),
     ],
 )
 @pytest.mark.parametrize(
@@ -263,7 +267,8 @@ def test_one_check_after_each_change_never_pages(
         arguments = {"command": change.format(n)}
         said = effect_of_call(tool, arguments)
         script.call(tool, args=fingerprint(arguments), result=result_fingerprint(result), **said)
-        script.call("bash", args=fingerprint(check), result=result_fingerprint(answer), **data)
+        told = data | effect_of_call("bash", check)
+        script.call("bash", args=fingerprint(check), result=result_fingerprint(answer), **told)
 
     assert all(not finding.severity.rank > Severity.MEDIUM.rank for finding in script.health.findings)
     assert script.finding(NO_PROGRESS) is None or not found(script, NO_PROGRESS).ticket
@@ -274,6 +279,44 @@ def test_a_read_again_after_an_unknown_command_is_a_repeat() -> None:
     for n in range(5):
         script.call("bash", args=f"python probe.py {n}", result=f"r{n}")
         script.call("bash", args="cat a.py", result="text", effect="reads")
+
+    assert found(script, LOOP).severity is Severity.HIGH
+
+
+@pytest.mark.parametrize(
+    ("tool", "args", "between"),
+    [
+        ("ask_expert", "which hive?", "visit_page"),
+        ("consult", "the oracle", "consult"),
+        ("bash", "ruff", "bash"),
+    ],
+)
+def test_unknown_call_that_is_no_check_after_unknown_ones_is_a_repeat(
+    tool: str, args: str, between: str
+) -> None:
+    """B29: not every unknown word changes something."""
+    script = worker()
+    for n in range(6):
+        script.call(between, args=f"open {n}", result=f"text {n}")
+        script.call(tool, args=args, result="the same")
+
+    assert found(script, LOOP).severity is Severity.HIGH
+
+
+def test_check_after_the_same_command_again_is_a_repeat() -> None:
+    script = worker()
+    for _ in range(5):
+        script.call("bash", args="make fmt", result="done", effect="runs")
+        script.call("bash", args="pytest", result="10 passed", effect="runs")
+
+    assert found(script, LOOP).severity is Severity.HIGH
+
+
+def test_test_tool_after_other_tests_is_a_repeat() -> None:
+    script = worker()
+    for n in range(5):
+        script.call("run_tests", args=f"suite {n}", result=f"{n} passed")
+        script.call("run_tests", args="all", result="10 passed")
 
     assert found(script, LOOP).severity is Severity.HIGH
 
@@ -504,6 +547,13 @@ def test_the_same_question_every_minute_is_a_poll() -> None:
         ("bash", {"command": "tail -n1 train.log"}, "step 100"),
         ("bash", {"command": "ps aux | grep train"}, "1234 train.py"),
         ("exec_command", {"cmd": "gh run view 123 --json status"}, "in_progress"),
+        ("bash", {"command": "kubectl -n x get pods"}, "Pending"),
+        ("bash", {"command": "cd app && sudo docker compose ps"}, "starting"),
+        ("bash", {"command": "gh api repos/o/r/actions/runs/1 --jq .status"}, "in_progress"),
+        ("bash", {"command": "aws cloudformation describe-stacks"}, "CREATE_IN_PROGRESS"),
+        ("bash", {"command": "curl -s localhost:8000/health"}, "starting"),
+        ("bash", {"command": "ls out"}, "a"),
+        ("bash", {"command": "git status"}, "clean"),
     ],
 )
 def test_a_state_that_is_asked_for_again_after_a_pause_is_a_poll(
@@ -519,13 +569,50 @@ def test_a_state_that_is_asked_for_again_after_a_pause_is_a_poll(
     assert found(hasty, LOOP).severity is Severity.CRITICAL
 
 
-@pytest.mark.parametrize("tool", ["read_file", "git_status", "run_tests"])
-def test_any_other_call_again_after_a_slow_answer_of_the_model_is_a_loop(tool: str) -> None:
+@pytest.mark.parametrize("tool", ["edit_file", "execute_sql", "run_tests"])
+def test_call_that_may_do_more_than_read_after_a_slow_answer_of_the_model_is_a_loop(tool: str) -> None:
     script = worker()
     for _ in range(5):
         script.call(tool, result="the same", after=45)
 
     assert found(script, LOOP).severity is Severity.HIGH
+
+
+def test_reads_between_others_after_slow_answers_of_the_model_are_a_loop() -> None:
+    """B29: who waits for a file looks at it again, and at nothing else."""
+    script = worker()
+    for n in range(5):
+        script.call("read_file", args="config", result="the same", after=30)
+        script.call("visit_page", args=f"page {n}", result=f"text {n}", after=30)
+
+    assert found(script, LOOP).severity is Severity.HIGH
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "pause"),
+    [
+        ("bash", {"command": "sleep 5; cat f"}, 6),
+        ("write_stdin", {"chars": ""}, 10),
+        ("bash", {"command": "ls out"}, 20),
+        ("read_file", {"path": "a"}, 45),
+        ("run_tests", {}, 70),
+    ],
+)
+def test_polls_that_are_quick_or_of_no_known_state_are_found_sooner_and_never_page(
+    tool: str, arguments: dict[str, str], pause: float
+) -> None:
+    script = worker()
+    for _ in range(20):
+        said = effect_of_call(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result="the same", after=pause, **said)
+    assert script.kinds() == set()
+    for _ in range(5):
+        said = effect_of_call(tool, arguments)
+        script.call(tool, args=fingerprint(arguments), result="the same", after=pause, **said)
+
+    assert (found(script, NO_PROGRESS).severity, found(script, NO_PROGRESS).ticket) == (Severity.MEDIUM, True)
+    script.call(tool, args=fingerprint(arguments), result="at last", after=pause)
+    assert script.finding(NO_PROGRESS) is None
 
 
 def test_a_browser_that_waits_and_looks_is_no_loop() -> None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.instrumentation.effects import Effect, effect_facts, effect_of, is_shell
+from queenright.instrumentation.effect import Effect
+from queenright.instrumentation.effects import effect_facts, effect_of, is_shell
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, result_fingerprint
 
 
@@ -59,6 +60,33 @@ def test_tool_name_determines_effect(tool: str, effect: Effect | None) -> None:
         ("ps aux | grep train", Effect.POLLS),
         ("tail -n 3 train.log", Effect.POLLS),
         ("gh run view 7 --json status", Effect.POLLS),
+        ("gh pr view 1", Effect.POLLS),
+        ("gh -R o/r api repos/o/r/actions/runs/1 --jq .status", Effect.POLLS),
+        ("gh api -X POST repos/o/r/issues", Effect.CHANGES),
+        ("gh api repos/o/r/issues -f title=x", Effect.CHANGES),
+        ("kubectl -n x get pods", Effect.POLLS),
+        ("cd x && timeout -k 5 10 kubectl get pods", Effect.POLLS),
+        ("sudo -u me env A=b kubectl --context p delete pod get", Effect.CHANGES),
+        ("bash -lc 'kubectl get pods'", Effect.POLLS),
+        ("docker compose -f a.yml ps", Effect.POLLS),
+        ("docker compose up -d", Effect.CHANGES),
+        ("docker run --rm image ls", Effect.RUNS),
+        ("aws --profile p cloudformation describe-stacks --stack-name x", Effect.POLLS),
+        ("aws ec2 start-instances --instance-ids i", Effect.CHANGES),
+        ("service nginx status", Effect.POLLS),
+        ("curl -s localhost:8000/health", Effect.POLLS),
+        ("curl -so /dev/null -w '%{http_code}' localhost", Effect.POLLS),
+        ("curl -sX POST localhost", Effect.CHANGES),
+        ("curl -fsSLO example.org/file", Effect.CHANGES),
+        ("git -C src status", Effect.READS),
+        ("git -C src commit -m wip", Effect.CHANGES),
+        ("find . -name a | xargs rm -f", Effect.CHANGES),
+        ("find . -name a -exec rm {} \\;", Effect.CHANGES),
+        ("find . -name a -exec wc -l {} + | sort", Effect.READS),
+        ("find . -name a -exec ./fix.sh {} +", Effect.RUNS),
+        ("for f in a b; do wc -l $f; done", Effect.READS),
+        ("for f in a b; do rm $f; done", Effect.CHANGES),
+        ("find . -name a | xargs -n 1 wc -l", Effect.SEARCHES),
         ("sed -n 10,20p a.py", Effect.READS),
         ("git status", Effect.READS),
         ("find . -name '*.py' 2>/dev/null", Effect.SEARCHES),
@@ -74,7 +102,12 @@ def test_tool_name_determines_effect(tool: str, effect: Effect | None) -> None:
         ("sleep 1m; python check.py", Effect.WAITS),
         ("until test -f done; do sleep 1; done", Effect.WAITS),
         ("sleep 1; cat a.py", Effect.READS),
-        ("pytest -q", None),
+        ("pytest -q", Effect.RUNS),
+        ("mypy .", Effect.RUNS),
+        ("golangci-lint run", Effect.RUNS),
+        ("hatch test", Effect.RUNS),
+        ("Let me test this", None),
+        ("jupytext --to py a.ipynb", None),
         ("python manage.py test 2>&1 | tail -5", Effect.RUNS),
         ("", None),
     ],
@@ -157,6 +190,42 @@ def test_an_error_is_the_same_on_another_line_and_not_with_other_counts() -> Non
 
     assert (len(lines), len(places), len(counts)) == (1, 1, 2)
     assert len({result_fingerprint(f"line {n}") for n in (3, 40)}) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Traceback (most recent call last):\n  File "x.py", line {}, in f\nValueError: bad',
+        "row {}: bad",
+        "bad value in row {}",
+        "check #{} failed",
+        "L{}: unexpected indent",
+        "line{}: invalid syntax",
+        "SyntaxError: unexpected indent x.py:{}:3",
+    ],
+)
+def test_failure_that_nothing_reports_is_the_same_at_another_place(text: str) -> None:
+    command = {"command": "python x.py"}
+
+    assert len({result_fingerprint(text.format(n), command) for n in (3, 41)}) == 1
+    assert len({result_fingerprint(f"{n} of 50: {text}", command) for n in (3, 41)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [("row {}", {"q": "x"}), ("page #{}: bees", {"q": "x"}), ("row {}: bad", {}), ("row {}: bad", None)],
+)
+def test_places_without_a_failure_or_of_no_arguments_are_other_results(text: str, arguments: object) -> None:
+    assert len({result_fingerprint(text.format(n), arguments) for n in (3, 41)}) == 2
+
+
+def test_number_of_a_step_is_no_news_of_a_click() -> None:
+    click = {"element": "Next", "ref": "e5"}
+
+    assert len({result_fingerprint(f"Step {n}: the same page", click) for n in (3, 41)}) == 1
+    assert len({result_fingerprint(f"[step {n}/50] {n} bees", click) for n in (3, 41)}) == 2
+    assert len({result_fingerprint(f"Step {n}", click) for n in (3, 41)}) == 2
+    assert len({result_fingerprint(f"Step {n}: done", {"workflow": "a"}) for n in (3, 41)}) == 2
 
 
 @pytest.mark.parametrize(

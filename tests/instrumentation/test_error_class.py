@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from queenright.instrumentation.effect import Effect
 from queenright.instrumentation.error_class import (
+    NOT_ACCEPTED,
     SHELL_REFUSED,
     class_of_error,
     error_class,
     is_refused_by_shell,
+    unreported_failure,
 )
 
 
@@ -28,6 +31,17 @@ from queenright.instrumentation.error_class import (
         "The term 'Let' is not recognized as the name of a cmdlet, function, or operable program.",
         "<returncode>127</returncode>\n<output>\n</output>",
         "Exit code 127\nwhatever the locale says",
+        "Let: command not found",
+        "(eval):1: command not found: Let",
+        "ksh: Let: not found [No such file or directory]",
+        "bash: Let: No such file or directory",
+        "Unknown command: Let",
+        "Let: The term 'Let' is not recognized as a name of a cmdlet, function, script file, or program.",
+        "+ FullyQualifiedErrorId : CommandNotFoundException",
+        "Command 'Let' not found, did you mean:\n  command 'set' from deb x",
+        "External command failed: Command `Let` not found",
+        'exec failed: "Let": executable file not found in $PATH: unknown',
+        "/usr/bin/ls: /usr/bin/ls: cannot execute binary file",
     ],
 )
 def test_text_that_no_shell_can_run_is_one_class(text: str) -> None:
@@ -42,6 +56,11 @@ def test_text_that_no_shell_can_run_is_one_class(text: str) -> None:
         "If bash says: foo: command not found, install foo.",
         "README: 127 tests passed",
         "the route was not found",
+        "grep: command not found in the index",
+        "Command not found in the menu: save",
+        "The user asked: bash: command not found?",
+        "python: can't open file 'a.py': [Errno 2] No such file or directory",
+        "The face is not recognized as a known person",
         "exit code 1",
         "SyntaxError: invalid syntax",
         "cat: notes.txt: No such file or directory",
@@ -65,6 +84,43 @@ def test_type_that_is_a_class_stays() -> None:
     assert class_of_error("RateLimitError", "anything else") == "RateLimitError"
     assert class_of_error("timeout", "") == "timeout"
     assert class_of_error("exit_code_127", "") == SHELL_REFUSED
+
+
+@pytest.mark.parametrize(
+    ("result", "effect", "expected"),
+    [
+        ("zsh: command not found: Let", Effect.RUNS, SHELL_REFUSED),
+        ("zsh: command not found: Let", None, SHELL_REFUSED),
+        ("zsh: command not found: Let", Effect.READS, ""),
+        ("x" * 400 + "\nzsh: command not found: Let", None, ""),
+        ("Not accepted.", None, NOT_ACCEPTED),
+        ("Submission recorded: all done. Not accepted yet.", Effect.SUBMITS, NOT_ACCEPTED),
+        ("Your answer was rejected", Effect.CHANGES, NOT_ACCEPTED),
+        ("Not accepted.", Effect.READS, ""),
+        ("Not accepted, 3 of 5 tests pass", None, ""),
+        ("Cards are not accepted here, cash is.", None, ""),
+        ("2 accepted, 1 rejected", None, ""),
+        (
+            "Error: String to replace not found in file.",
+            Effect.EDITS,
+            "Error: String to replace not found in file.",
+        ),
+        ("Error: no such text in the file.", Effect.RUNS, ""),
+        ("The file has been edited; errors: none", Effect.EDITS, ""),
+        ({"error": "x"}, Effect.EDITS, ""),
+    ],
+)
+def test_failure_that_only_the_result_tells(result: object, effect: Effect | None, expected: str) -> None:
+    assert unreported_failure(result, effect) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["apply_patch failed: Failed to find context in a.py: {}", "Invalid patch: {}", "No such hive: {}"],
+)
+def test_the_one_word_that_an_error_ends_in_makes_no_other_class(text: str) -> None:
+    assert len({error_class(text.format(word)) for word in ("alpha", "beta.gamma")}) == 1
+    assert error_class("Error: timeout") != error_class("Error: forbidden")
 
 
 def test_names_paths_and_numbers_make_no_other_class() -> None:

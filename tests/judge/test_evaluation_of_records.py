@@ -169,6 +169,13 @@ def test_what_changes_for_a_reason_is_another_result(moving: str) -> None:
     assert found(*(tool("poll", moving.format(n=n)) for n in range(8))) == {}
 
 
+@pytest.mark.parametrize(("sleep", "kinds"), [("sleep 30", set()), ("sleep 5", {"zero_progress"})])
+def test_run_without_times_waits_as_long_as_its_commands_say(sleep: str, kinds: set[str]) -> None:
+    polls = [tool(json.dumps({"command": f"{sleep}; cat f"}), "the same", name="bash") for _ in range(30)]
+
+    assert set(found(*polls)) == kinds
+
+
 def test_of_a_text_that_is_cut_the_recorded_hash_decides() -> None:
     """B83: the part that is left says nothing of the rest; the same where somebody else cut it shorter."""
     long, short = "x" * 280 + " … " + "y" * 120, "x" * 80

@@ -384,7 +384,11 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
 
 
 def _polls_for_long(v: VitalSigns, settings: HealthSettings) -> bool:
-    return v.polls > 0 and v.last_activity - v.polls_since >= settings.health_check.polling_seconds
+    if not v.polls:
+        return False
+    waited, loops = v.last_activity - v.polls_since, settings.loops
+    is_hasty = v.polls >= loops.polls and waited < v.polls * loops.poll_seconds
+    return is_hasty or v.rereads >= loops.polls or waited >= settings.health_check.polling_seconds
 
 
 def _no_progress(severity: Severity, evidence: str, since: float) -> Finding:

@@ -215,6 +215,8 @@ class Loops(_Block):
     """Who asks for the same state again after such a pause waits for it: a job's, a log's."""
     pause_seconds: Seconds = 60
     """After such a pause any call that is made again is a poll."""
+    polls: Count = 20
+    """Polls with one answer that are found sooner: quicker than that pause, or of no known state."""
     exempt_tools: tuple[str, ...] = ()
 
 

@@ -10,7 +10,8 @@ from queenright.health.findings import Finding, FindingKind
 from queenright.health.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals import VitalSigns
-from queenright.instrumentation.effects import Effect, effect_of_tool, is_shell
+from queenright.instrumentation.effect import Effect
+from queenright.instrumentation.effects import effect_of_tool, is_shell
 
 _MCP_TOOL: Final = "mcp__"
 _MANY_ANSWERED: Final = 10

@@ -201,6 +201,7 @@ class VitalState:
         "recovery_failed_at",
         "refusals",
         "repeatable",
+        "rereads",
         "resources",
         "runs_failed_since",
         "saved_from",
@@ -378,6 +379,8 @@ class VitalState:
         self.polls = 0
         """Calls that waited for something, and were told what they had been told before."""
         self.polls_since = at
+        self.rereads = 0
+        """Of these, calls that read after a pause what may not change by itself."""
         self.refusals: Refusals = ()
         """Turns in which edits or submissions failed, since a change succeeded."""
         self.gained_at = at
@@ -620,7 +623,7 @@ class VitalState:
         """Note that something came of the work: a result not seen before, at least."""
         if self.last_progress is None or at > self.last_progress:
             self.last_progress = self.progress_from = at
-        self.stale_calls = self.stale_tries = self.fruitless = self.polls = 0
+        self.stale_calls = self.stale_tries = self.fruitless = self.polls = self.rereads = 0
         self.end_failed_calls()
         if self.breakers.on_trial and at > self.breakers_since:
             # Nobody has called what is behind them since their time was over, and it goes on without.
@@ -644,7 +647,7 @@ class VitalState:
         """Note that a person has seen what it did, and spoken: whatever was repeated until now is over."""
         self.has_user = True
         self.gained(at)
-        self.stale_calls = self.stale_tries = self.fruitless = self.polls = 0
+        self.stale_calls = self.stale_tries = self.fruitless = self.polls = self.rereads = 0
         self.streak = self.idle_turns = self._idle_before = 0
         self.refusals = ()
         self.told, self.told_known = 0, 0.0
@@ -689,7 +692,7 @@ class VitalState:
         self.llm_errors = 0
         self.limit_due = None
         self.streak = 0
-        self.stale_calls = self.stale_tries = self.fruitless = self.polls = 0
+        self.stale_calls = self.stale_tries = self.fruitless = self.polls = self.rereads = 0
         self.idle_turns = self.calls_since_gain = self.tokens_since_gain = 0
         self.refusals = ()
         self.end_failed_calls()

@@ -25,8 +25,9 @@ from queenright.health.vital_facts import (
     was_called_off,
 )
 from queenright.health.vital_state import Handler, VitalState
-from queenright.instrumentation.effects import CHANGING, Effect, asks_user, effect_of_tool, speaks
-from queenright.instrumentation.error_class import SHELL_REFUSED, class_of_error
+from queenright.instrumentation.effect import CHANGING, READING, Effect
+from queenright.instrumentation.effects import asks_user, effect_of_tool, is_check_tool, speaks
+from queenright.instrumentation.error_class import NOT_ACCEPTED, SHELL_REFUSED, class_of_error
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint
 from queenright.instrumentation.names import Phase, ToolOutcome, Verdict
 from queenright.runtime.events import AgentEvent, EventType
@@ -384,8 +385,11 @@ def _weigh_poll(v: VitalState, result: str | None, failed: bool, at: float) -> N
     v._has_waited = True
     if v.calls is not None:
         v.calls.changed()
-    if failed:
-        return
+    if not failed:
+        _count_poll(v, result, at)
+
+
+def _count_poll(v: VitalState, result: str | None, at: float) -> None:
     if result is not None and v.is_new(digest("result", result)):
         v.progressed(at)
         return
@@ -422,15 +426,19 @@ def _weigh_call(
             v.calls.changed()
         is_after_pause = v._has_waited or pause >= v._loops.poll_seconds or pause >= v._loops.pause_seconds
         if is_after_pause and not failed and _is_poll(v, tool, args, compared, effect, pause):
-            _weigh_poll(v, result, failed, at)
+            if v._has_waited or effect == _POLLS:
+                _weigh_poll(v, result, failed, at)
+            else:
+                _count_poll(v, result, at)
+                v.rereads += 1
             return
         v._has_waited = False
-        seen = v.calls.add(
-            tool, args, compared, turn, at, failed=failed, is_check=effect is None or effect == _RUNS
-        )
-        if effect == _RUNS and seen is Seen.NEVER and not failed:
+        is_unknown = effect is None or effect == _RUNS
+        is_check = effect == _RUNS or (effect is None and is_check_tool(tool))
+        seen = v.calls.add(tool, args, compared, turn, at, failed=failed, is_check=is_check)
+        if is_unknown and seen is Seen.NEVER and not failed and (effect == _RUNS or not is_check):
             v.calls.perhaps_changed()
-            v.fruitless = 0
+            v.fruitless = 0 if effect == _RUNS else v.fruitless
     if result is not None and seen is not Seen.BESIDE:
         _weigh_result(v, digest("result", result), seen, effect, failed, turn, at)
     if not failed and seen in (None, Seen.NEVER):
@@ -438,7 +446,7 @@ def _weigh_call(
         if result is None:
             v.stale_calls = v.stale_tries = 0
     if error:
-        is_refused = error == SHELL_REFUSED or (effect in _REFUSABLE and error != UNCLASSED)
+        is_refused = error in (SHELL_REFUSED, NOT_ACCEPTED) or (effect in _REFUSABLE and error != UNCLASSED)
         if is_refused and (turn is None or turn != v._refused_turn):
             v.refusals = after_refusal(v.refusals, error, at)
             v._refused_turn = turn
@@ -455,7 +463,9 @@ def _is_poll(
         return False
     if v._has_waited or (effect == _POLLS and pause >= loops.poll_seconds):
         return v.calls.has(tool, args, result)
-    return pause >= loops.pause_seconds and v.calls.is_last(tool, args, result)
+    # A slow model pauses as long before each call: only the same call again and again waits.
+    least = loops.poll_seconds if effect in READING else loops.pause_seconds
+    return pause >= least and v.calls.is_last(tool, args, result)
 
 
 def _weigh_change(v: VitalState, seen: Seen | None, at: float) -> None:

@@ -8,37 +8,18 @@ and submitting a result again and again is not work.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
-from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-
-class Effect(StrEnum):
-    """The effect of a tool call."""
-
-    READS = "reads"
-    """Reads without side effects."""
-    SEARCHES = "searches"
-    """Reads, and may find nothing: that is an answer, not a failure."""
-    POLLS = "polls"
-    """Reads the state of something that changes by itself; repeated after a pause it is not a repeat."""
-    CHANGES = "changes"
-    """Changes state that later calls may see."""
-    EDITS = "edits"
-    """Writes its arguments, so that a repeated call has no new effect."""
-    WAITS = "waits"
-    """Waits, or polls for completion."""
-    RUNS = "runs"
-    """Runs a program or a script, which may change something."""
-    SUBMITS = "submits"
-    """Submits a result, or reports that the task is done."""
-
-
-READING: Final = frozenset({Effect.READS, Effect.SEARCHES, Effect.POLLS})
-CHANGING: Final = frozenset({Effect.CHANGES, Effect.EDITS})
+from queenright.instrumentation.effect import Effect
+from queenright.instrumentation.shell_effects import (
+    COMMAND_HEAD,
+    SHORTEST_WAIT,
+    effect_of_command,
+    seconds_slept,
+)
 
 
 def _words_in(text: str) -> frozenset[str]:
@@ -111,8 +92,6 @@ _WAITING: Final = _words_in(
     sleep wait await poll
     """
 )
-_SHORTEST_WAIT: Final = 5.0
-"""Seconds. A shorter sleep lets something settle, and nobody waits by it."""
 _WAIT_KEYS: Final = re.compile(r"s|t|n|.*(?:sec|time|dura|delay|wait|ms|milli|min).*", re.IGNORECASE)
 _SUBMITS: Final = _words_in(
     """
@@ -126,6 +105,11 @@ _SUBMITS: Final = _words_in(
 _SPEAKS: Final = _words_in(
     """
     respond say tell answer announce message
+    """
+)
+_CHECKS: Final = _words_in(
+    """
+    test tests lint linter build compile validate verify typecheck evaluate benchmark simulate
     """
 )
 _ASKS: Final = _words_in(
@@ -156,88 +140,6 @@ _WORDS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _SEPARATORS: Final = re.compile(r"__|[.:/]")
 _PLAIN: Final = re.compile(r"[^a-z0-9]+")
 
-_COMMAND_HEAD: Final = 2_000
-"""Characters of a command that are analysed."""
-_QUOTED: Final = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"")
-_SPECIAL: Final = re.compile(r"[;|&<>\n=]")
-_REDIRECT: Final = re.compile(r"(?<![0-9&<=-])[12]?>{1,2}(?!\s*(?:/dev/null|&))")
-_PARTS: Final = re.compile(r"&&|\|\||[;|\n]")
-_PREFIXES: Final = _words_in(
-    """
-    sudo time env command nohup stdbuf then do else if while
-    """
-)
-_SHELL_READS: Final = _words_in(
-    """
-    ls cat grep egrep fgrep rg ag find head tail wc pwd cd tree file stat du df ps which whereis
-    type echo printf awk sort uniq cut tr nl less more diff cmp md5sum sha1sum sha256sum strings xxd
-    od hexdump readlink basename dirname realpath env printenv id whoami date uname hostname test [
-    true false done fi git-read jq yq column xargs id pgrep lsof netstat ss nproc free uptime
-    history man help
-    """
-)
-_SHELL_SEARCHES: Final = _words_in(
-    """
-    grep egrep fgrep rg ag find locate
-    """
-)
-_SHELL_POLLS: Final = _words_in(
-    """
-    ps pgrep jobs squeue nvidia-smi uptime free netstat ss lsof
-    """
-)
-_COUNTS: Final = re.compile(r"-[a-zA-Z]*[cqL]\w*|--(?:count|quiet|silent|files-without-match)")
-"""Options with which nothing found is what was asked for."""
-_LOOKS_AT_STATES: Final = _words_in("gh glab kubectl docker systemctl tail")
-_POLLED: Final = re.compile(
-    r"gh (?:run|pr checks|workflow)\b|glab ci\b|kubectl (?:get|describe|rollout status|logs)\b"
-    r"|docker (?:ps|logs|inspect)\b|systemctl (?:status|is-active)\b|tail\b.*(?:log|\.out|\.err)\b"
-)
-_SHELL_CHANGES: Final = _words_in(
-    """
-    mv cp rm mkdir rmdir touch chmod chown ln dd truncate install kill pkill unzip tar gunzip gzip
-    rsync scp
-    """
-)
-_RUNNERS: Final = re.compile(
-    r"(?:python|pypy|ruby|perl|php|lua|node|deno|bun|java|julia|Rscript)[\d.]*|(?:ba|da|z|fi)?sh|source|\.|exec|eval"
-    r"|uv|poetry|pipx|black|isort|autopep8|ruff|gofmt|rustfmt|prettier|eslint|clang-format|make|npm|npx|pnpm|yarn|cargo|go|gradle|mvn|docker|kubectl|terraform|ansible\S*|sqlite3|psql|mysql|curl|wget"
-)
-"""Commands that run a script or a program of somebody's, or ask another to change something."""
-_SHELL_EDITS: Final = _words_in(
-    """
-    tee patch apply_patch
-    """
-)
-_WRITES: Final = _words_in(
-    """
-    echo printf cat tee
-    """
-)
-"""What these write into a file is in the command."""
-_HERE_DOCUMENT: Final = re.compile(
-    r"<<-?\s*(['\"]?)(\w+)\1([^\n]*)\n(?:.*?\n)??\s*\2[ \t]*(?=\n|\Z)", re.DOTALL
-)
-_LOOPS: Final = re.compile(r"\b(?:for|while|until)\b")
-_LENGTH: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)([smhd]?)")
-_UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_GIT_READS: Final = _words_in(
-    """
-    status log diff show blame grep ls-files ls-tree branch remote rev-parse describe cat-file
-    config
-    """
-)
-_INSTALLERS: Final = _words_in(
-    """
-    pip pip3 npm yarn pnpm apt apt-get brew cargo gem conda uv poetry go
-    """
-)
-_INSTALLS: Final = _words_in(
-    """
-    install add remove uninstall update upgrade get sync i
-    """
-)
-
 
 class _Tool(NamedTuple):
     """What can be inferred from a tool's name."""
@@ -249,6 +151,7 @@ class _Tool(NamedTuple):
     is_stdin: bool = False
     asks_user: bool = False
     speaks: bool = False
+    is_check: bool = False
 
 
 @lru_cache(4096)
@@ -270,7 +173,9 @@ def _tool(name: str) -> _Tool:
     if "replace" in words:
         return _Tool(Effect.EDITS)
     speaks = not _SPEAKS.isdisjoint(words[:1])
-    return _Tool(_effect_of_name(words), speaks=speaks) if _NOTES.isdisjoint(words) else _Tool(None)
+    if not _NOTES.isdisjoint(words):
+        return _Tool(None)
+    return _Tool(_effect_of_name(words), speaks=speaks, is_check=not _CHECKS.isdisjoint(words))
 
 
 def _effect_of_name(words: list[str]) -> Effect | None:
@@ -302,6 +207,11 @@ def speaks(name: str) -> bool:
     return _tool(name).speaks
 
 
+def is_check_tool(name: str) -> bool:
+    """Return whether a tool checks what was done before: tests and the like."""
+    return _tool(name).is_check
+
+
 def is_shell(name: str) -> bool:
     """Return whether a tool runs shell commands."""
     return bool(_tool(name).command_in)
@@ -318,7 +228,7 @@ def effect_of(tool: str, arguments: object = None) -> Effect | None:
     traits = _tool(tool)
     if traits.command_in:
         command = _text_in(arguments, traits.command_in)
-        return effect_of_command(command[:_COMMAND_HEAD]) if command else None
+        return effect_of_command(command[:COMMAND_HEAD]) if command else None
     if traits.is_editor:
         command = _text_in(arguments, ("command",))
         if command == "view":
@@ -327,9 +237,17 @@ def effect_of(tool: str, arguments: object = None) -> Effect | None:
     if traits.is_stdin:
         # Empty input only polls for more output.
         return None if _text_in(arguments, ("chars", "input", "text", "data")).strip() else Effect.WAITS
-    if traits.effect is Effect.WAITS and _is_short(arguments):
+    if traits.effect is Effect.WAITS and 0 <= _declared_wait(arguments) < SHORTEST_WAIT:
         return Effect.READS
     return traits.effect
+
+
+def seconds_waited(tool: str, arguments: object) -> float:
+    """Return how many seconds a call waits at least, by its arguments; 0 if they do not tell."""
+    traits = _tool(tool)
+    if traits.command_in:
+        return seconds_slept(_text_in(arguments, traits.command_in)[:COMMAND_HEAD])
+    return max(0.0, _declared_wait(arguments)) if traits.effect is Effect.WAITS else 0.0
 
 
 def effect_facts(tool: str, arguments: object) -> dict[str, str]:
@@ -356,105 +274,18 @@ def _text_in(arguments: object, keys: tuple[str, ...]) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _is_short(arguments: object) -> bool:
-    """Return whether a wait is told how long to last, and that is next to nothing."""
+def _declared_wait(arguments: object) -> float:
+    """Return the seconds that the arguments of a wait name; -1 if they name none."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError):
-            return False
+            return -1.0
     if not isinstance(arguments, Mapping):
-        return False
+        return -1.0
     lengths = [
         min(value, 1e9) * (0.001 if "ms" in key or "milli" in key else 60.0 if "min" in key else 1.0)
         for key, value in ((str(key).lower(), value) for key, value in arguments.items())
         if isinstance(value, int | float) and not isinstance(value, bool) and _WAIT_KEYS.fullmatch(key)
     ]
-    return bool(lengths) and max(lengths) < _SHORTEST_WAIT
-
-
-@lru_cache(1024)
-def effect_of_command(command: str) -> Effect | None:
-    """
-    Return the effect of a shell command.
-
-    It reads if all of its parts read, and edits if the others write what the command contains. It waits if it
-    also sleeps, whatever else it reads.
-    """
-    if _SPECIAL.search(command) is None:
-        words = command.split()
-        return _effect_of_words(words) if words and words[0] not in _PREFIXES else None
-    if "<<" in command:
-        command, replaced = _HERE_DOCUMENT.subn(r" <<\2 \3", command)
-        if not replaced:
-            command = command.partition("\n")[0]
-    bare = _QUOTED.sub("''", command) if "'" in command or '"' in command else command
-    effects: set[Effect | None] = set()
-    for part in _PARTS.split(bare):
-        effect = _effect_of_part(part)
-        if effect is Effect.CHANGES:
-            return effect
-        if effect is not Effect.READS:
-            effects.add(effect)
-    if not effects:
-        return Effect.READS
-    if Effect.EDITS in effects:
-        return Effect.CHANGES if effects & {None, Effect.RUNS} else Effect.EDITS
-    if Effect.WAITS in effects or ("sleep" in bare and _LOOPS.search(bare) is not None):
-        return Effect.WAITS
-    if Effect.RUNS in effects:
-        return Effect.RUNS
-    if None in effects:
-        return None
-    return Effect.POLLS if Effect.POLLS in effects else Effect.SEARCHES
-
-
-def _effect_of_part(part: str) -> Effect | None:
-    """Return what a part of a command does; nothing at all is reading, too."""
-    words = part.split()
-    while words and (words[0] in _PREFIXES or ("=" in words[0] and not words[0].startswith("="))):
-        del words[0]
-    if words and words[0] == "timeout" and len(words) > 2:
-        del words[:2]
-    if ">" in part and _REDIRECT.search(part) is not None:
-        return Effect.EDITS if words and words[0] in _WRITES else Effect.CHANGES
-    return _effect_of_words(words) if words else Effect.READS
-
-
-def _effect_of_words(words: list[str]) -> Effect | None:
-    name = words[0].rsplit("/", 1)[-1]
-    second = words[1] if len(words) > 1 else ""
-    if name in ("sleep", "wait"):
-        return Effect.WAITS if name == "wait" or _slept(words[1:]) >= _SHORTEST_WAIT else Effect.READS
-    if name == "sed":
-        return Effect.EDITS if any(word.startswith(("-i", "--in-place")) for word in words) else Effect.READS
-    if name == "find" and any(word in ("-delete", "-exec") for word in words):
-        return None
-    if name in _SHELL_POLLS or (name in _LOOKS_AT_STATES and _POLLED.match(" ".join(words))):
-        return Effect.POLLS
-    if name in _SHELL_SEARCHES:
-        return Effect.READS if any(_COUNTS.fullmatch(word) for word in words[1:]) else Effect.SEARCHES
-    if name in _SHELL_READS:
-        return Effect.READS
-    if name in _SHELL_EDITS:
-        return Effect.EDITS
-    if name in _SHELL_CHANGES:
-        return Effect.CHANGES
-    if name == "git":
-        plain = next((word for word in words[1:] if not word.startswith("-")), "")
-        if plain == "grep":
-            return Effect.SEARCHES
-        return Effect.READS if plain in _GIT_READS else Effect.CHANGES if plain else None
-    if name in _INSTALLERS and second in _INSTALLS:
-        return Effect.CHANGES
-    if _RUNNERS.fullmatch(name) or words[0].startswith(("./", "../", "/", "~/")):
-        return Effect.RUNS
-    return None
-
-
-def _slept(words: list[str]) -> float:
-    """Return how many seconds ``sleep`` sleeps; for ever if that cannot be read."""
-    lengths = [_LENGTH.fullmatch(word) for word in words]
-    if not lengths or None in lengths:
-        return math.inf
-    return sum(float(one[1]) * _UNITS[one[2]] for one in lengths if one is not None)
+    return max(lengths, default=-1.0)

@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from queenright.instrumentation.effect import READING, Effect
+
 SHELL_REFUSED: Final = "refused by the shell"
 """The class of text that a shell could not run: no such command, or no valid syntax."""
 
@@ -29,6 +31,9 @@ _SENTENCE_END: Final = re.compile(r"(?<=[\w~)\]'\"])[.;!?] ")
 # What differs between two errors of one class: names in quotes, paths, numbers.
 _PARTICULAR: Final = re.compile(r"""(['"`]).*?\1|\S*[/\\]\S*|\b\w*\d\w*\b""")
 
+_ONE_WORD: Final = re.compile(r"[\w.-]{1,60}")
+_REFUSABLE: Final = frozenset({Effect.EDITS, Effect.SUBMITS})
+
 _GENERIC: Final = re.compile(
     r"(?:(?:tool|command|execution|call|api|function|shell|runtime|internal|unknown)[ _]?)?"
     r"(?:error|failed|failure|exception|unknown|none|false)|\w{0,8}\.?_OTHER|other|ok"
@@ -38,22 +43,69 @@ _GENERIC: Final = re.compile(
 """Types that do not tell one error from another."""
 
 # A shell begins the line with its own name or with the place in the command; text about shells does not.
-_SHELL: Final = r"(?:\S*\b(?:ba|da|z|k|a|c|tc)?sh(?:\[\d+\])?|fish)"
+_SHELL: Final = r"(?:\S*\b(?:ba|da|z|k|a|c|tc|fi)?sh(?:\[\d+\])?|\(eval\))(?::\d+)?"
 _SHELL_REFUSED: Final = re.compile(
-    rf"^{_SHELL}: (?:.{{0,300}}[: ])?(?:command not found\b|not found\s*$|unknown command\b|syntax error\b"
-    r"|parse error near|unexpected EOF while looking for matching|unexpected end of file)"
+    rf"^{_SHELL}: (?:.{{0,300}}[: ])?(?:command not found\b|not found(?: \[.{{1,80}}\])?\s*$"
+    r"|unknown command\b|syntax error\b|parse error near|unexpected EOF while looking for matching"
+    r"|unexpected end of file)"
+    rf"|^{_SHELL}: (?:line \d+: )?[^\s:]{{1,300}}: No such file or directory\s*$"
+    r"|^[^\s:]{1,200}: [^\s:]{1,300}: cannot execute\b"
+    r"|^(?:[^\s:]{1,80}: command not found|Unknown command:? \S{1,80})\s*$"
     r"|^.{0,300}\bline \d+: (?:.{1,300}: command not found\s*$|syntax error\b"
     r"|unexpected EOF while looking for matching|unexpected end of file)"
-    r"|^.{0,200}\bis not recognized as (?:an internal or external command|(?:the|a) name of a cmdlet)"
-    r"|^The term '.{1,200}' is not recognized\b"
+    r"|^.{0,200}\bis not recognized as (?:an?|the) (?:internal or external command"
+    r"|name of a cmdlet|\w+ ?command\b)"
+    r"|^The term '.{1,200}' is not recognized\b|\bCommandNotFoundException\b"
+    r"|\bCommand ['`\"].{1,80}['`\"] not found\b|: executable file not found in [$%]PATH"
     r"|<returncode>12[67]</returncode>|^.{0,40}\bexit(?:ed with)?(?: code| status)?[: ]{1,2}12[67]\b",
     re.MULTILINE | re.IGNORECASE,
 )
+# Without any of these words no shell refuses anything: a search for them takes a tenth of the time.
+_SHELL_HINT: Final = re.compile(
+    r"not found|yntax error|arse error|unexpected (?:EOF|end)|recognized|ommandNotFound|nknown command"
+    r"|cannot execute|No such file|12[67]|COMMAND NOT"
+)
+
+NOT_ACCEPTED: Final = "not accepted"
+"""The class of an answer that refuses what was handed in."""
+
+_NOT_ACCEPTED: Final = re.compile(
+    r"(?:\W*|.*[.!:\n]\s*)(?:(?:the|your|this) )?(?:\w+ )?(?:(?:is|was|has been) )?"
+    r"(?:not (?:yet )?accepted|rejected)(?: yet)?\W*",
+    re.IGNORECASE | re.DOTALL,
+)
+_REFUSES_EDIT: Final = re.compile(
+    r"\W*(?:error\b|failed\b|failure\b|invalid\b|no match|(?:could|can|did) ?not\b|unable to\b)",
+    re.IGNORECASE,
+)
+_END: Final = 60
+_LONGEST_REFUSAL: Final = 400
+"""Characters: a longer result that reports no failure is output, whatever it quotes."""
 
 
 def is_refused_by_shell(text: str) -> bool:
     """Return whether a shell says that it could not run what it was given."""
-    return _SHELL_REFUSED.search(text[-_TAIL:]) is not None
+    text = text[-_TAIL:]
+    return _SHELL_HINT.search(text) is not None and _SHELL_REFUSED.search(text) is not None
+
+
+def unreported_failure(result: object, effect: Effect | None, arguments: object = None) -> str:
+    """
+    Return the class of the failure that a result tells although its call reports none; "" if it tells none.
+
+    A shell could not run the command, what was handed in was not accepted, or an edit was refused. What
+    reads may only quote such words.
+    """
+    if not isinstance(result, str) or len(result) > _LONGEST_REFUSAL or effect in READING:
+        return ""
+    if is_refused_by_shell(result):
+        return SHELL_REFUSED
+    end = result[-_END:]
+    if ("ccepted" in end or "ejected" in end) and _NOT_ACCEPTED.fullmatch(result) is not None:
+        return NOT_ACCEPTED
+    if effect in _REFUSABLE and _REFUSES_EDIT.match(result) is not None:
+        return error_class(result, arguments)
+    return ""
 
 
 def error_class(text: str, arguments: object = None) -> str:
@@ -79,6 +131,9 @@ def error_class(text: str, arguments: object = None) -> str:
     for argument in _texts_of(arguments):
         line = line.replace(argument, "~")
     line = _SENTENCE_END.split(line, maxsplit=1)[0]
+    before, _, last = line.rpartition(": ")
+    if " " in before and _ONE_WORD.fullmatch(last) is not None and _TELLING.search(before) is not None:
+        line = f"{before}: ~"  # what it failed with
     return _PARTICULAR.sub("~", line[:_LINE])[:_CLASS_LIMIT] or "error"
 
 

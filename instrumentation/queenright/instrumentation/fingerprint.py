@@ -104,7 +104,7 @@ _KEYED = re.compile(r"""[:=]\s?(?:\\?["'])?[a-zA-Z_.:+-]{0,64}+\d[\w.:+-]*""")
 _LAST_WORD = re.compile(r"[A-Za-z][\w-]*\Z")
 _WORD = re.compile(r"[^\W_]")
 _POSITION = re.compile(
-    r"(?i:(?<=\bline )|(?<=\blines )|(?<=\bcolumn )|(?<=\brow )|(?<=\bcol )|(?<=\bline)|(?<=\bL))\d+"
+    r"(?i:(?<=\bline )|(?<=\blines )|(?<=\bcolumn )|(?<=\brow )|(?<=\bcol )|(?<=\bline)|(?<=\bL)|(?<=#))\d+"
     r"|(?<=[\w)]:)\d+(?=[:,)\s]|\Z)|(?<=[(,])\d+(?=[,)])"
 )
 # What a failure looks like in the result of a tool that does not report it.
@@ -113,6 +113,22 @@ _FAILURE_SHAPE = re.compile(
     r"|^\S+?:\d+(?::\d+)?: (?:fatal )?error\b|^[ \t]+at .+[:(]\d+(?::\d+)?\)?$|\bpanicked at "
     r"|^Exception in thread |^\S+\(\d+(?:,\d+)?\): error\b|^error(?:\[E\d+\])?: .*\n[ \t]*--> ",
     re.MULTILINE,
+)
+# The same in a short text: a place, and a word of failure.
+_PLACE: Final = re.compile(r"(?i:\b(?:line|row|col(?:umn)?|l)|#)[ #]?\d|\w:\d+:\d")
+_FAILURE_WORD: Final = re.compile(
+    r"\b(?:error|fail(?:s|ed|ure)?|invalid|unexpected|bad|can(?:no|')t|could not|exception|missing|denied"
+    r"|unable|undefined|unknown|illegal|malformed|mismatch|wrong|refused|nope)\b",
+    re.IGNORECASE,
+)
+_SHORT: Final = 400
+# Some browsers number what they report; an action on a named element does not count pages.
+_STEP_COUNT: Final = re.compile(
+    r"\"?\W{0,3}(?:step|turn|action|iteration) #?\d+(?: ?(?:of|/) ?\d+)?\W+(?=\w)", re.IGNORECASE
+)
+_STEP_COUNT_BEGINS: Final = frozenset("sStTaAiI[(*#")
+_ELEMENT_KEYS: Final = frozenset(
+    {"ref", "selector", "element", "element_id", "bid", "xpath", "index", "coordinate"}
 )
 # A result that says that nothing was found: in words, or as an object with an empty list.
 _NOTHING_FOUND = re.compile(
@@ -180,9 +196,34 @@ def result_fingerprint(result: object, arguments: object = None, *, failed: bool
         and _NOTHING_FOUND.fullmatch(canonical) is not None
     ):
         return NOTHING_FOUND
-    if failed or _FAILURE_SHAPE.search(canonical, 0, _SEARCHED_FOR_FAILURE) is not None:
+    if failed or _has_failure_shape(canonical, arguments):
         canonical = _POSITION.sub("#", canonical)
+    counted = _STEP_COUNT.match(canonical) if canonical[1:2] in _STEP_COUNT_BEGINS else None
+    if counted is not None and _acts_on_element(arguments):
+        canonical = canonical[counted.end() :]
     return _digest(canonical)
+
+
+def _has_failure_shape(canonical: str, arguments: object) -> bool:
+    if _FAILURE_SHAPE.search(canonical, 0, _SEARCHED_FOR_FAILURE) is not None:
+        return True
+    # Without arguments, each call may be of another place.
+    return (
+        bool(arguments)
+        and len(canonical) <= _SHORT
+        and _PLACE.search(canonical) is not None
+        and _FAILURE_WORD.search(canonical) is not None
+    )
+
+
+def _acts_on_element(arguments: object) -> bool:
+    """Return whether a call names an element of a page."""
+    if isinstance(arguments, str) and arguments[:1] == "{":
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return False
+    return isinstance(arguments, Mapping) and not _ELEMENT_KEYS.isdisjoint(arguments)
 
 
 def _digest(canonical: str) -> str:

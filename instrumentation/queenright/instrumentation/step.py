@@ -10,7 +10,8 @@ from opentelemetry.context import Context, attach
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_context
 
 from queenright.instrumentation import names
-from queenright.instrumentation.effects import Effect, effect_facts
+from queenright.instrumentation.effect import Effect
+from queenright.instrumentation.effects import effect_facts
 from queenright.instrumentation.error_guard import report_error, suppress_errors
 from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
 from queenright.instrumentation.names import Operation, Phase, ToolOutcome, Verdict

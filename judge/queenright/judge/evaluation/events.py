@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from queenright.instrumentation.effects import READING, effect_of
-from queenright.instrumentation.error_class import error_class, is_refused_by_shell
+from queenright.instrumentation.effects import effect_of, seconds_waited
+from queenright.instrumentation.error_class import error_class, unreported_failure
 from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -30,6 +30,9 @@ _USER_KINDS: Final = frozenset({"user", "human", "user_message", "prompt"})
 
 _NO_CLOCK_STEP: Final = 1.0
 """Seconds between the steps of a run that has no times: too short to look like silence."""
+
+_LONGEST_WAIT: Final = 3600.0
+"""Seconds that such a run may say that it waited in one step."""
 
 _LLM_KINDS: Final = frozenset({"llm", "model", "generation", "chat"})
 _TOOL_KINDS: Final = frozenset({"tool", "tool_call", "function", "action"})
@@ -50,7 +53,6 @@ _NO_ANSWER: Final = re.compile(
     r"|Internal Server Error|You exceeded your current quota|Error code: [45]\d\d\b"
     r"|(?:Error )?(?:429|50[0234]|529)\b)"
 )
-_SHORT_RESULT: Final = 400
 
 
 class Steps:
@@ -77,7 +79,12 @@ class Steps:
         if told is not None:
             # The first time told may be anything; later ones never go back.
             return told if index == 0 else max(clock, told)
-        return clock if self._timed else clock + _NO_CLOCK_STEP
+        if self._timed:
+            return clock
+        step = self._steps[index]
+        is_call = self._kinds[index] == "tool"
+        waited = seconds_waited(_word(step.get("name")), step.get("args")) if is_call else 0.0
+        return clock + _NO_CLOCK_STEP + min(waited, _LONGEST_WAIT)
 
     def event(self, index: int, at: float) -> AgentEvent:
         """Return the event of a step."""
@@ -99,8 +106,8 @@ class Steps:
         if self._is_whole(name, said, args_hash, "args"):
             args_hash = fingerprint(args)
         effect = effect_of(name, args)
-        if not failed and effect not in READING and isinstance(result, str) and len(result) < _SHORT_RESULT:
-            failed = is_refused_by_shell(result)
+        unreported = "" if failed else unreported_failure(result, effect, args)
+        failed = failed or bool(unreported)
         data: dict[str, Any] = {
             "tool": name,
             "turn": turn,
@@ -115,7 +122,9 @@ class Steps:
             data["result_hash"] = _word(step.get("result_hash")) or None
         if failed:
             text = _text(step.get("result_excerpt"))
-            data["error_type"] = _word(step.get("err_sig")) or error_class(text, step.get("args"))
+            data["error_type"] = (
+                unreported or _word(step.get("err_sig")) or error_class(text, step.get("args"))
+            )
             data["error"] = text[-_EXCERPT:]
         return AgentEvent(type=EventType.TOOL_CALL_COMPLETED, time=at, data=data, id="")
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from queenright.instrumentation.effects import Effect
+from queenright.instrumentation.effect import Effect
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import hide, hide_named, redact
 from queenright.runtime.agents.credentials import substitute_variables

@@ -12,8 +12,8 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationSc
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from queenright.instrumentation.conventions import CONTENT_EVENTS, fill_template, named_in
-from queenright.instrumentation.effects import READING, effect_facts, effect_of
-from queenright.instrumentation.error_class import SHELL_REFUSED, is_refused_by_shell
+from queenright.instrumentation.effects import effect_facts, effect_of
+from queenright.instrumentation.error_class import unreported_failure
 from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import SPAN_STEP, ToolOutcome, Verdict
@@ -47,7 +47,6 @@ _METHOD: Final = re.compile(r"(.{1,200})\._\w{1,100}")
 _INNER_METHOD: Final = re.compile(r".{1,200}\._[^\W_]\w{0,100}")
 """The name of a span for a private method."""
 _LONGEST_METADATA: Final = 16_384
-_SHORT_RESULT: Final = 400
 _IS_REMOTE: Final = 0x200
 _ERROR: Final = Status.STATUS_CODE_ERROR
 _ENTRY_KINDS: Final = frozenset({Span.SPAN_KIND_SERVER, Span.SPAN_KIND_CONSUMER})
@@ -208,9 +207,9 @@ def _read_tool(observation: Observation, name: str, fields: Fields) -> None:
         return
     arguments, result = content_of(fields.get("arguments")), content_of(fields.get("result"))
     data["args_hash"] = text_of(fields.get("arguments_hash")) or _hash(arguments)
-    is_ok = data["outcome"] == ToolOutcome.OK.value
-    if is_ok and _is_refused(result) and effect_of(data["tool"], arguments) not in READING:
-        data["outcome"], data["error_type"] = ToolOutcome.ERROR.value, SHELL_REFUSED
+    effect = effect_of(data["tool"], arguments)
+    if data["outcome"] == ToolOutcome.OK.value and (kind := unreported_failure(result, effect, arguments)):
+        data["outcome"], data["error_type"] = ToolOutcome.ERROR.value, kind
         data["error"] = redact(str(result))
     failed = data["outcome"] != ToolOutcome.OK.value
     data["result_hash"] = text_of(fields.get("result_hash"))
@@ -229,11 +228,6 @@ def _read_tool(observation: Observation, name: str, fields: Fields) -> None:
     if data["args_hash"] == NO_CONTENT and data["result_hash"] is None:
         data["args_hash"] = None  # nothing of the call was recorded
     _add_duration(observation)
-
-
-def _is_refused(result: Any) -> bool:
-    """Return whether a short result is a shell's that could not run the command, whatever the span says."""
-    return isinstance(result, str) and len(result) <= _SHORT_RESULT and is_refused_by_shell(result)
 
 
 def _hash(content: Any) -> str | None:

@@ -1,0 +1,320 @@
+"""The effect of a shell command, from its words."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from queenright.instrumentation.effect import Effect
+
+COMMAND_HEAD: Final = 2_000
+"""Characters of a command that are analysed."""
+
+SHORTEST_WAIT: Final = 5.0
+"""Seconds. A shorter sleep lets something settle, and nobody waits by it."""
+
+
+def _words_in(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_QUOTED: Final = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"")
+_SPECIAL: Final = re.compile(r"[;|&<>\n'\"]")
+_REDIRECT: Final = re.compile(r"(?<![0-9&<=-])[12]?>{1,2}(?!\s*(?:/dev/null|&))")
+_PARTS: Final = re.compile(r"&&|\|\||[;|\n]")
+_HERE_DOCUMENT: Final = re.compile(
+    r"<<-?\s*(['\"]?)(\w+)\1([^\n]*)\n(?:.*?\n)??\s*\2[ \t]*(?=\n|\Z)", re.DOTALL
+)
+_LOOPS: Final = re.compile(r"\b(?:for|while|until)\b")
+_OF_ANOTHER_SHELL: Final = re.compile(
+    r"\s*(?:\S*/)?(?:ba|da|z|k)?sh (?:-\w+ ){0,3}-\w*c (?:'([^']*)'|\"((?:[^\"\\]|\\.)*)\")\s*"
+)
+"""``bash -lc '...'``."""
+
+_WRAPPERS: Final = {
+    "sudo": "CDghpRrTtuU",
+    "doas": "Cu",
+    "env": "CSu",
+    "timeout": "ks",
+    "time": "fo",
+    "nice": "n",
+    "ionice": "cnp",
+    "stdbuf": "eio",
+    "xargs": "adEILnPs",
+    "watch": "n",
+    "command": "",
+    "nohup": "",
+    "then": "",
+    "do": "",
+    "else": "",
+    "if": "",
+    "while": "",
+    "until": "",
+    "!": "",
+}
+"""What runs the command that follows, and the letters of its options that have a value."""
+
+_READS: Final = _words_in(
+    """
+    ls cat grep egrep fgrep rg ag find head tail wc pwd cd tree file stat du df ps which whereis
+    type echo printf awk sort uniq cut tr nl less more diff cmp md5sum sha1sum sha256sum strings xxd
+    od hexdump readlink basename dirname realpath printenv id whoami date uname hostname test [
+    true false for done fi git-read jq yq column pgrep lsof netstat ss nproc free uptime
+    history man help ping dig nslookup
+    """
+)
+_SEARCHES: Final = _words_in(
+    """
+    grep egrep fgrep rg ag find locate
+    """
+)
+_POLLS: Final = _words_in(
+    """
+    ps pgrep jobs squeue sacct qstat nvidia-smi uptime free netstat ss lsof journalctl dmesg last
+    """
+)
+_CHANGES: Final = _words_in(
+    """
+    mv cp rm mkdir rmdir touch chmod chown ln dd truncate install kill pkill unzip tar gunzip gzip
+    rsync scp
+    """
+)
+_EDITS: Final = _words_in(
+    """
+    tee patch apply_patch
+    """
+)
+_WRITES: Final = _words_in(
+    """
+    echo printf cat tee
+    """
+)
+"""What these write into a file is in the command."""
+_FIND_ACTS: Final = _words_in("-delete -exec -execdir -ok")
+_COUNTS: Final = re.compile(r"-[a-zA-Z]*[cqL]\w*|--(?:count|quiet|silent|files-without-match)")
+"""Options with which nothing found is what was asked for."""
+_LOG: Final = re.compile(r"\b(?:log|out|err)\b|\blogs?/")
+_RUNNERS: Final = re.compile(
+    r"(?:python|pypy|ruby|perl|php|lua|node|deno|bun|java|julia|Rscript)[\d.]*|(?:ba|da|z|fi)?sh|source|\.|exec|eval"
+    r"|uv|poetry|pipx|black|isort|autopep8|ruff|gofmt|rustfmt|prettier|eslint|clang-format|make|npm|npx|pnpm|yarn|cargo|go|gradle|mvn|ansible\S*|sqlite3|psql|mysql|wget"
+)
+"""Commands that run a script or a program of somebody's, or ask another to change something."""
+_CHECKERS: Final = re.compile(
+    r"\S*(?:test|lint|check|build|verify|validate)\S*|tox|nox|mypy|pyright|flake8|bandit|tsc|jest|mocha|ava|rspec"
+    r"|phpunit|rubocop|pre-commit|cmake|ninja|bazel|dotnet|mix|rake|bundle|sbt|just|gcc|g\+\+|cc|clang(?:\+\+)?|javac|rustc"
+)
+"""Commands that check what was done before."""
+_INSTALLERS: Final = _words_in(
+    """
+    pip pip3 npm yarn pnpm apt apt-get brew cargo gem conda uv poetry go
+    """
+)
+_INSTALLS: Final = _words_in(
+    """
+    install add remove uninstall update upgrade get sync i
+    """
+)
+_GIT_READS: Final = _words_in(
+    """
+    status log diff show blame grep ls-files ls-tree branch remote rev-parse describe cat-file
+    config
+    """
+)
+_GIT_VALUED: Final = _words_in("-C -c --git-dir --work-tree --namespace")
+
+_CLIENTS: Final = _words_in(
+    """
+    gh glab kubectl oc helm docker podman nerdctl docker-compose systemctl service supervisorctl pm2
+    aws gcloud az doctl fly flyctl heroku vercel nomad argocd argo flux terraform tofu
+    """
+)
+"""Clients of what runs elsewhere, or in the background: what they read changes by itself."""
+_CLIENT_READS: Final = _words_in(
+    """
+    get describe list ls status show view diff checks inspect ps logs log events top stats history
+    images info is-active is-enabled is-failed version search head tail read
+    """
+)
+_CLIENT_CHANGES: Final = _words_in(
+    """
+    apply create delete edit patch scale set start stop restart reload enable disable build push
+    pull deploy rm kill merge close reopen comment commit add remove update upgrade install
+    uninstall rollback cordon drain label annotate expose replace put terminate reboot invoke import
+    destroy rerun cancel rename release tag up down
+    """
+)
+_CONTAINER_CLIENTS: Final = _words_in("kubectl oc docker podman nerdctl docker-compose")
+_RUN_INSIDE: Final = _words_in("run exec cp attach debug")
+"""What follows these is a command of its own."""
+_CURL_SENDS: Final = re.compile(
+    r" (?:-\w*[dFTO]|--(?:data|json|form|upload|remote-name)"
+    r"|(?:-\w*X ?+|--request[ =])(?!GET\b|HEAD\b)|(?:-\w*o ?+|--output[ =])(?!/dev/null\b|-(?: |$)))"
+)
+_GH_SENDS: Final = re.compile(
+    r" (?:-[fF]|--(?:field|raw-field|input)\b|(?:-X ?|--method[ =])(?!GET\b|HEAD\b))"
+)
+
+_LENGTH: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)([smhd]?)")
+_SLEEPS: Final = re.compile(r"\bsleep((?: +[\d.]{1,9}[smhd]?)+)")
+_UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+@lru_cache(1024)
+def effect_of_command(command: str) -> Effect | None:
+    """
+    Return the effect of a shell command.
+
+    It reads if all of its parts read, and edits if the others write what the command contains. It waits if it
+    also sleeps, whatever else it reads.
+    """
+    if _SPECIAL.search(command) is None:
+        words = command.split()
+        return _effect_of_words(words) if words else None
+    if "sh " in command and (inner := _OF_ANOTHER_SHELL.fullmatch(command)) is not None:
+        return effect_of_command(inner[1] or inner[2] or "")
+    if "<<" in command:
+        command, replaced = _HERE_DOCUMENT.subn(r" <<\2 \3", command)
+        if not replaced:
+            command = command.partition("\n")[0]
+    bare = _QUOTED.sub("''", command) if "'" in command or '"' in command else command
+    effects: set[Effect | None] = set()
+    for part in _PARTS.split(bare):
+        effect = _effect_of_part(part)
+        if effect is Effect.CHANGES:
+            return effect
+        if effect is not Effect.READS:
+            effects.add(effect)
+    if Effect.EDITS in effects:
+        return Effect.CHANGES if effects & {None, Effect.RUNS} else Effect.EDITS
+    if Effect.WAITS in effects or ("sleep" in bare and _LOOPS.search(bare) is not None):
+        return Effect.WAITS
+    if not effects:
+        return Effect.READS
+    if Effect.RUNS in effects:
+        return Effect.RUNS
+    if None in effects:
+        return None
+    return Effect.POLLS if Effect.POLLS in effects else Effect.SEARCHES
+
+
+def _effect_of_part(part: str) -> Effect | None:
+    """Return what a part of a command does; nothing at all is reading, too."""
+    words = part.split()
+    if ">" in part and _REDIRECT.search(part) is not None:
+        words = _without_wrappers(words)
+        return Effect.EDITS if words and words[0] in _WRITES else Effect.CHANGES
+    return _effect_of_words(words)
+
+
+def _without_wrappers(words: list[str]) -> list[str]:
+    """Return the command that is run in the end: ``env A=b timeout -k 5 10 ls`` runs ``ls``."""
+    at, size = 0, len(words)
+    while at < size:
+        wrapper = words[at].rsplit("/", 1)[-1]
+        valued = _WRAPPERS.get(wrapper)
+        if valued is None:
+            if "=" not in words[at] or words[at][0] in "=-[":
+                break
+            at += 1
+            continue
+        at += 1
+        while at < size and words[at][0] == "-":
+            at += 2 if len(words[at]) == 2 and words[at][1] in valued else 1
+        if wrapper == "timeout":
+            at += 1  # its length
+    return words[at:] if at else words
+
+
+def _effect_of_words(words: list[str]) -> Effect | None:
+    words = _without_wrappers(words)
+    if not words:
+        return Effect.READS
+    name = words[0].rsplit("/", 1)[-1]
+    if name in _CLIENTS:
+        return _effect_of_client(name, words)
+    if name in _POLLS or (name == "tail" and any(_LOG.search(word) for word in words)):
+        return Effect.POLLS
+    if name in _SEARCHES:
+        if name == "find" and (acts := _FIND_ACTS.intersection(words)):
+            act = next(iter(acts))
+            return Effect.CHANGES if "-delete" in acts else _effect_of_words(words[words.index(act) + 1 :])
+        return Effect.READS if any(_COUNTS.fullmatch(word) for word in words[1:]) else Effect.SEARCHES
+    if name in _READS:
+        return Effect.READS
+    if name in ("sleep", "wait"):
+        return Effect.WAITS if name == "wait" or _slept(words[1:]) >= SHORTEST_WAIT else Effect.READS
+    if name == "sed":
+        return Effect.EDITS if any(word.startswith(("-i", "--in-place")) for word in words) else Effect.READS
+    if name == "curl":
+        return _effect_of_request(words)
+    if name in _EDITS:
+        return Effect.EDITS
+    if name in _CHANGES:
+        return Effect.CHANGES
+    if name == "git":
+        return _effect_of_git(words)
+    if name in _INSTALLERS and len(words) > 1 and words[1] in _INSTALLS:
+        return Effect.CHANGES
+    if _RUNNERS.fullmatch(name) or words[0].startswith(("./", "../", "/", "~/")):
+        return Effect.RUNS
+    is_check = any(_CHECKERS.fullmatch(word) for word in (name, *words[1:2]))
+    return Effect.RUNS if is_check else None
+
+
+def _effect_of_git(words: Sequence[str]) -> Effect | None:
+    at = 1
+    while at < len(words) and words[at][0] == "-":
+        at += 2 if words[at] in _GIT_VALUED else 1
+    if at >= len(words):
+        return None
+    if words[at] == "grep":
+        return Effect.SEARCHES
+    return Effect.READS if words[at] in _GIT_READS else Effect.CHANGES
+
+
+def _effect_of_client(name: str, words: Sequence[str]) -> Effect:
+    """Return the effect of the first verb, wherever it is: options with values may come before it."""
+    plain = [word for word in words[1:] if word[0] not in "-'\""]
+    if name in ("gh", "glab"):
+        if "api" in plain[:2]:
+            return _effect_of_request(words)
+        plain = plain[1:]  # "run", "release": a kind of thing
+    for word in plain:
+        if name == "aws":
+            # "describe-stacks", of a service that may be called "logs".
+            verb, hyphen, _ = word.partition("-")
+            word = verb if hyphen or verb == "ls" else ""
+        if word in _CLIENT_READS:
+            return Effect.POLLS
+        if word in _CLIENT_CHANGES:
+            return Effect.CHANGES
+        if word == "wait" or (word == "watch" and name == "gh"):
+            return Effect.WAITS
+        if word in _RUN_INSIDE and name in _CONTAINER_CLIENTS:
+            break
+    return Effect.RUNS
+
+
+def _effect_of_request(words: Sequence[str]) -> Effect:
+    """Return the effect of a request: it reads unless it sends data, is no GET, or is kept in a file."""
+    sends = _CURL_SENDS if words[0].endswith("curl") else _GH_SENDS
+    return Effect.POLLS if sends.search(" ".join(words)) is None else Effect.CHANGES
+
+
+def seconds_slept(command: str) -> float:
+    """Return how many seconds a command sleeps, as far as it says; a loop counts once."""
+    if "sleep" not in command:
+        return 0.0
+    lengths = (_slept(found.split()) for found in _SLEEPS.findall(command))
+    return sum(length for length in lengths if length < math.inf)
+
+
+def _slept(words: Sequence[str]) -> float:
+    """Return how many seconds ``sleep`` sleeps; for ever if that cannot be read."""
+    lengths = [_LENGTH.fullmatch(word) for word in words]
+    if not lengths or None in lengths:
+        return math.inf
+    return sum(float(one[1]) * _UNITS[one[2]] for one in lengths if one is not None)

@@ -1,0 +1,69 @@
+"""A call is read alike from a recorded run and from live telemetry."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from queenright.health.vital_work import tool_call_failed
+from queenright.instrumentation.effects import effect_of_tool
+from queenright.instrumentation.error_class import NOT_ACCEPTED, SHELL_REFUSED, class_of_error
+from queenright.judge.evaluation.events import Steps
+from tests.server.otlp.framework_spans import decode, one
+
+FACTS = ("tool", "args_hash", "result_hash")
+
+
+def facts_of(data: dict[str, Any]) -> dict[str, Any]:
+    """Return what loop detectors use of the event of a tool call."""
+    facts = {key: data.get(key) for key in FACTS}
+    facts["effect"] = data.get("effect") or effect_of_tool(data["tool"])
+    facts["failed"] = tool_call_failed(data)
+    facts["class"] = class_of_error(data.get("error_type", ""), data.get("error", ""))
+    return facts
+
+
+def recorded(tool: str, arguments: object, result: str) -> dict[str, Any]:
+    step = {"kind": "tool", "name": tool, "args": arguments, "result_excerpt": result, "is_error": False}
+    return facts_of(dict(Steps([step]).event(0, 1.0).data))
+
+
+def live(tool: str, arguments: object, result: str) -> dict[str, Any]:
+    attributes = {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": tool,
+        "gen_ai.tool.call.arguments": json.dumps(arguments),
+        "gen_ai.tool.call.result": result,
+    }
+    span = {"id": 1, "parent": 9, "name": f"execute_tool {tool}", "attributes": attributes}
+    return facts_of(dict(one(decode(span), "tool_call_completed").data))
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "result", "error"),
+    [
+        ("bash", {"command": "kubectl -n x get pods"}, "Pending", ""),
+        ("bash", {"command": "sleep 5; cat f"}, "the same", ""),
+        ("bash", {"command": "jupytext --to py a.ipynb"}, "done", ""),
+        ("bash", {"command": "python x.py"}, "row 17: bad", ""),
+        ("bash", {"command": "Let me see"}, "Let: command not found", SHELL_REFUSED),
+        ("run", {"command": "Let me see"}, "zsh: command not found: Let", SHELL_REFUSED),
+        ("run", {"command": "Let me see"}, "x" * 372 + "\nzsh: command not found: Let", SHELL_REFUSED),
+        ("run", {"command": "Let me see"}, "x" * 373 + "\nzsh: command not found: Let", ""),
+        ("read_file", {"path": "faq"}, "zsh: command not found: Let", ""),
+        ("bash", {"command": "cat faq"}, "zsh: command not found: Let", ""),
+        ("submit", {"answer": "42"}, "Not accepted.", NOT_ACCEPTED),
+        ("deliver", {"answer": "42"}, "Not accepted yet.", NOT_ACCEPTED),
+        ("edit_file", {"old": "bees"}, "Error: no such text", "Error: no such text"),
+        ("browser_click", {"ref": "e5"}, "Step 3: the same page", ""),
+    ],
+)
+def test_recorded_and_live_calls_are_read_alike(
+    tool: str, arguments: object, result: str, error: str
+) -> None:
+    facts = recorded(tool, arguments, result)
+
+    assert facts == live(tool, arguments, result)
+    assert (facts["failed"], facts["class"]) == (bool(error), error)
