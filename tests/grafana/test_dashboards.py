@@ -286,7 +286,7 @@ def test_annotations_show_notifications_interventions_and_alerts(dashboard: Dash
         ),
         (dict(RECOVERIES), {"initiated", "from_start", "completed", "failed", "exhausted"}),
         (SEVERITIES, set(Severity)),
-        (STATES, set(HealthState)),
+        (STATES, set(HealthState) - {HealthState.TERMINATED}),
         (BREAKER_STATES, {state.value for state in BreakerState}),
     ],
 )
@@ -298,6 +298,6 @@ def test_states_sort_by_urgency() -> None:
     order = sorted(STATES, key=lambda state: STATES[state][0], reverse=True)
     breakers = sorted(BREAKER_STATES, key=lambda state: BREAKER_STATES[state][0], reverse=True)
 
-    assert order == ["failing", "stuck", "degraded", "healthy", "terminated"]
+    assert order == ["failing", "stuck", "degraded", "healthy"]
     assert breakers == ["open", "half_open", "closed"]
     assert panel(load("fleet"), "Agents")["options"]["sortBy"] == [{"displayName": "State", "desc": True}]

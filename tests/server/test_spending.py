@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import pytest
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import Spending
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.settings import Settings
-from queenright.server.up import Running, serving
+from queenright.server.settings import Settings, load_settings
+from queenright.server.up import DEMO_DEFAULTS, Running, serving
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_cli_acting import queenright
 from tests.waiting import until
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 async def test_ticket_says_what_the_run_has_spent_since_its_trouble_began(
@@ -135,3 +138,44 @@ async def test_a_worker_is_told_that_its_limit_is_reached_once_it_can_be(tmp_pat
     assert [one["kind"] for one in told] == ["nudge"]
     assert told[0]["message"].startswith("A spending limit is reached: $1.40 of $1.00 spent by this run.")
     assert [one["outcome"] for one in once] == ["queued", "unreachable"]
+
+
+async def test_limit_of_the_document_asks_an_operator_about_a_run_of_a_framework(tmp_path: Path) -> None:
+    """The settings that docs/interventions.md gives, spans that name tokens only, and the command."""
+    section = (DOCS / "interventions.md").read_text().partition("## Limit spending")[2]
+    [settings] = re.findall(r"```yaml\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
+    file = tmp_path / "queenright.yaml"
+    file.write_text(settings)
+    loaded = load_settings(
+        file, defaults=DEMO_DEFAULTS, storage=tmp_path / "storage", http={"port": 0}, otlp={"port": 0}
+    )
+    about = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "gpt-4o",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.agent.name": "bee",
+        "gen_ai.conversation.id": "bee-1",
+    }
+    async with serving(loaded) as running, httpx.AsyncClient(trust_env=False) as http:
+        # A million tokens of this model are 2.50 dollars at the time of writing.
+        for number, tokens in enumerate((1_700_000, 1_700_000, 100_000), 1):
+            end = int(running.service.clock() * 1e9)
+            attributes = [{"key": key, "value": {"stringValue": of}} for key, of in about.items()]
+            attributes.append({"key": "gen_ai.usage.input_tokens", "value": {"intValue": str(tokens)}})
+            span = {
+                "traceId": "a" * 32,
+                "spanId": f"{number:016x}",
+                "name": "chat gpt-4o",
+                "startTimeUnixNano": str(end - 10**9),
+                "endTimeUnixNano": str(end),
+                "attributes": attributes,
+            }
+            body = {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
+            assert (await http.post(f"{running.otlp_url}/v1/traces", json=body)).json() == {}
+            if number == 1:
+                before = await queenright(running, "approvals", "list")
+        await until(lambda: running.service.approvals.pending(), "an operator is asked")
+        asked = await queenright(running, "approvals", "list")
+
+    assert "bee" not in before.out
+    assert "of $5.00 spent by this run" in " ".join(asked.out.split())

@@ -54,6 +54,7 @@ async def test_session_that_is_over_has_its_outcome_and_no_activity(
     assert first.session_id in fleet
     assert listed.out.splitlines()[1].split()[:3] == [outcome, "looper", first.session_id]
     assert not re.search(r"queenright_agents\{[^}]*\} [1-9]", metrics)
+    assert 'queenright_agents{state="terminated"' not in metrics
     assert not re.search(r"queenright_worker_waiting\{[^}]*\} [1-9]", metrics)
 
 

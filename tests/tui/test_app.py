@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import httpx
 import pytest
-from textual.events import Key
+from textual.events import Key, Paste
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -247,17 +247,34 @@ def burst(app: QueenrightApp, keys: str) -> None:
         app.post_message(Key(name, key if key.isprintable() else None))
 
 
-@pytest.mark.parametrize("tab", ["1", "2", "3"])
-@pytest.mark.parametrize("keys", ["/talk", "ay", "ry", "nhello\r", "tbecause\ry", "aaayryy"])
-async def test_keys_of_one_burst_change_nothing(tab: str, keys: str) -> None:
+def paste(app: QueenrightApp, keys: str) -> None:
+    """Paste as a terminal does that marks what is pasted."""
+    app.post_message(Paste(keys))
+
+
+BURSTS = [
+    *((burst, (tab,), keys) for tab in "123" for keys in ("/talk", "ay", "ry", "nhello\r", "tbecause\ry")),
+    (burst, ("1", "enter"), "aaay"),
+    (burst, ("1", "enter"), "tbecause\ry"),
+    (paste, ("2",), "ay"),
+    (paste, ("1", "enter"), "tbecause\ry"),
+]
+
+
+@pytest.mark.parametrize(("come", "place", "keys"), BURSTS)
+async def test_keys_of_one_burst_change_nothing(
+    come: Callable[[QueenrightApp, str], None], place: tuple[str, ...], keys: str
+) -> None:
     """B110: whatever is pasted, nothing is acknowledged, reset, nudged or stopped by it."""
     canned = Canned([])
     async with terminal(canned) as (app, pilot):
         await until(lambda: app.app_state.fleet.tickets and app.app_state.fleet.breakers, "the lists")
-        await pilot.press(tab)
-        burst(app, keys)
+        await pilot.press(*place)
+        if "enter" in place:
+            await until(lambda: isinstance(app.screen, WorkerScreen), "a worker")
+        come(app, keys)
         await pilot.pause()
-        burst(app, keys.replace("\r", ""))
+        come(app, keys.replace("\r", ""))
         await pilot.pause()
         await pilot.press("escape", "escape", "escape")
 

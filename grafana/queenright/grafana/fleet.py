@@ -52,8 +52,7 @@ def _now(at: Thresholds) -> list[panels.AnyPanel]:
     return [
         panels.numbers(
             "Agents by state",
-            "Agents in each health state. The judge checks stuck and failing agents; "
-            "terminated agents were stopped.",
+            "Running agents in each health state. The judge checks stuck and failing agents.",
             "none",
             Query(total_by("state", names.AGENTS), "{{state}}"),
             size=(10, 4),
@@ -139,7 +138,7 @@ def _together(at: Thresholds) -> list[panels.AnyPanel]:
         ),
         panels.time_series(
             "Unhealthy share of the fleet",
-            "Degraded, stuck and failing agents as a share of all agents that are not terminated. "
+            "Degraded, stuck and failing agents as a share of all running agents. "
             "Above the line, one page about the fleet replaces pages about single agents.",
             "percentunit",
             Query(highest_by("", recorded.IN_TROUBLE), "unhealthy"),

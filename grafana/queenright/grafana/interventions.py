@@ -15,7 +15,16 @@ from queenright.grafana.promql import (
     quantile_by,
     total_by,
 )
-from queenright.grafana.states import BLUE, DELIVERIES, KINDS, OUTCOMES, RECOVERIES, SPANS, coloured_states
+from queenright.grafana.states import (
+    BLUE,
+    DELIVERIES,
+    GREY,
+    KINDS,
+    OUTCOMES,
+    RECOVERIES,
+    SPANS,
+    coloured_states,
+)
 from queenright.grafana.tables import Column, series
 from queenright.grafana.thresholds import Thresholds
 from queenright.instrumentation import names
@@ -150,7 +159,9 @@ def _feed() -> list[AnyPanel]:
             "Health state changes of agents.",
             Query(f"{changed} > 0", "{{from}} → {{to}}"),
             size=(6, 8),
-            patterns=[(f"/→ {state}$/", colour) for state, colour in coloured_states()],
+            patterns=[
+                (f"/→ {state}$/", colour) for state, colour in (*coloured_states(), ("terminated", GREY))
+            ],
         ).links([panel_link("Event feed", "")]),
         panels.counts(
             "Notifications",

@@ -12,13 +12,12 @@ GREEN, BLUE, YELLOW, ORANGE, RED, GREY = "green", "blue", "yellow", "orange", "r
 PURPLE = "purple"
 
 STATES: dict[HealthState, tuple[int, str]] = {
-    HealthState.TERMINATED: (0, GREY),
     HealthState.HEALTHY: (1, GREEN),
     HealthState.DEGRADED: (2, YELLOW),
     HealthState.STUCK: (3, ORANGE),
     HealthState.FAILING: (4, RED),
 }
-"""Rank and colour of each health state. Terminated agents need no attention, so they rank lowest."""
+"""Rank and colour of each health state of an agent that runs."""
 
 BREAKER_STATES: dict[str, tuple[int, str]] = {
     "closed": (0, GREEN),

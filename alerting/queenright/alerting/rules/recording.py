@@ -98,7 +98,7 @@ def _usage(selectors: Selectors) -> tuple[Record, ...]:
 
 
 def _of_service(selectors: Selectors) -> tuple[Record, ...]:
-    alive = select(selectors, names.AGENTS, 'state!="terminated"')
+    alive = select(selectors, names.AGENTS)
     ill = select(selectors, names.AGENTS, 'state=~"degraded|stuck|failing"')
     # These agents continue with their other tools, so they need no page.
     lack = select(selectors, names.AGENTS_WITH_ONE_KIND, f'kind="{FindingKind.MCP_SERVER_MISSING}"')

@@ -166,6 +166,8 @@ def content_type_for(accept: str) -> str:
     return PROMETHEUS_TEXT
 
 
+_RUNNING: Final = tuple(state for state in HealthState if state is not HealthState.TERMINATED)
+"""The states of agents that are counted: the outcome of a run that has ended is none."""
 _TROUBLE: Final = (HealthState.DEGRADED, HealthState.STUCK, HealthState.FAILING)
 _UNPAGED_ONLY: Final = {FindingKind.MCP_SERVER_MISSING}
 """With only this finding, an agent works on with its other tools, so it needs no page."""
@@ -213,7 +215,7 @@ class _FleetCollector(Collector):
 
         agents = gauge_family(names.AGENTS)
         tally = Tally(state for state, _ in worst.values())
-        for state in HealthState:
+        for state in _RUNNING:
             agents.add_metric([state.value], tally[state])
         yield agents
         with_finding = gauge_family(names.AGENTS_WITH_FINDING)
@@ -246,7 +248,7 @@ class _FleetCollector(Collector):
         self._left_out.set(len(worst) - len(listed))
         states, since = gauge_family(names.AGENT_STATE), gauge_family(names.AGENT_STATE_SINCE)
         for agent, (current, entered) in listed:
-            for state in HealthState:
+            for state in _RUNNING:
                 states.add_metric([agent, state.value], float(state is current))
             since.add_metric([agent], entered)
         yield states
