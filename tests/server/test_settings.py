@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import os
 import re
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
 from queenright.alerting.rules import Alert, rule_groups
 from queenright.health.breakers.names import BreakerName
@@ -219,6 +224,41 @@ def test_an_unknown_environment_variable_is_refused(monkeypatch: pytest.MonkeyPa
         InvalidSettingsError, match=r"QUEENRIGHT_STORAG is not a setting\. Did you mean QUEENRIGHT_STORAGE"
     ):
         load_settings()
+
+
+def test_unknown_nested_environment_variable_is_refused_with_its_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("QUEENRIGHT_HTTP__LIMITS__STREAMS", "4")
+
+    with pytest.raises(InvalidSettingsError, match=r"http\.limits: no such setting\. Known here: host, port"):
+        load_settings()
+
+
+def blocks(block: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    yield block
+    for field in block.model_fields.values():
+        if isinstance(field.default, BaseModel) and not field.exclude:
+            yield from blocks(type(field.default))
+
+
+@pytest.mark.parametrize("block", dict.fromkeys(blocks(Settings)), ids=lambda block: block.__name__)
+def test_every_setting_has_help(block: type[BaseModel]) -> None:
+    [definition] = ast.parse(inspect.getsource(block)).body
+    assert isinstance(definition, ast.ClassDef)
+    helped = {
+        field.target.id
+        for field, text in pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
+    settings = {
+        name
+        for name, field in block.model_fields.items()
+        if not field.exclude and not isinstance(field.default, BaseModel)
+    }
+
+    assert settings - helped == set()
 
 
 def test_the_page_on_settings_has_every_one_with_its_default() -> None:
