@@ -93,7 +93,6 @@ THRESHOLDS: Final = (
         "an answer or two ends a piece of work, a question takes one: eight in a row lead nowhere",
         (2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 30, 50),
     ),
-    Threshold("loops.grinding_calls", "dozens of calls, and three windows of them; in shadow"),
     Threshold(
         "loops.told_calls",
         "of fewer results a share says little: one call more or less would make it a majority",

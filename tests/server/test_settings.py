@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import os
 import re
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
 from queenright.alerting.rules import Alert, rule_groups
 from queenright.health.breakers.names import BreakerName
@@ -221,6 +226,41 @@ def test_an_unknown_environment_variable_is_refused(monkeypatch: pytest.MonkeyPa
         load_settings()
 
 
+def test_unknown_nested_environment_variable_is_refused_with_its_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("QUEENRIGHT_HTTP__LIMITS__STREAMS", "4")
+
+    with pytest.raises(InvalidSettingsError, match=r"http\.limits: no such setting\. Known here: host, port"):
+        load_settings()
+
+
+def blocks(block: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    yield block
+    for field in block.model_fields.values():
+        if isinstance(field.default, BaseModel) and not field.exclude:
+            yield from blocks(type(field.default))
+
+
+@pytest.mark.parametrize("block", dict.fromkeys(blocks(Settings)), ids=lambda block: block.__name__)
+def test_every_setting_has_help(block: type[BaseModel]) -> None:
+    [definition] = ast.parse(inspect.getsource(block)).body
+    assert isinstance(definition, ast.ClassDef)
+    helped = {
+        field.target.id
+        for field, text in pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
+    settings = {
+        name
+        for name, field in block.model_fields.items()
+        if not field.exclude and not isinstance(field.default, BaseModel)
+    }
+
+    assert settings - helped == set()
+
+
 def test_the_page_on_settings_has_every_one_with_its_default() -> None:
     page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text("utf-8")
     [block] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
@@ -279,7 +319,7 @@ def test_without_an_address_the_database_is_a_file_in_the_storage(tmp_path: Path
 
 
 def test_an_address_to_forward_to_that_is_none_is_refused_at_start() -> None:
-    with pytest.raises(InvalidSettingsError, match=r"otlp\.forward: .*must be like https://collector"):
+    with pytest.raises(InvalidSettingsError, match=r"otlp\.forward: .*must be a URL like https://collector"):
         load_settings(otlp={"forward": "collector:4318"})
 
 
@@ -318,15 +358,15 @@ def test_every_variable_that_agents_read_may_be_set_beside_a_service(monkeypatch
     ("url", "fault"),
     [
         ("hunter2 is not a url", "a space or a control character"),
-        ("hunter2", "neither http:// nor https://"),
-        ("", "neither http:// nor https://"),
-        ("ftp://hunter2", "neither http:// nor https://"),
-        ("file:///hunter2", "neither http:// nor https://"),
-        ("https:///hunter2", "names no host"),
-        ("https://:80/hunter2", "names no host"),
-        ("https://host:99999/hunter2", "its host or its port is none"),
-        ("https://host:0/hunter2", "its port is 0"),
-        ("https://[hunter2", "its host or its port is none"),
+        ("hunter2", "does not begin with http:// or https://"),
+        ("", "does not begin with http:// or https://"),
+        ("ftp://hunter2", "does not begin with http:// or https://"),
+        ("file:///hunter2", "does not begin with http:// or https://"),
+        ("https:///hunter2", "the URL has no host"),
+        ("https://:80/hunter2", "the URL has no host"),
+        ("https://host:99999/hunter2", "the host or the port is invalid"),
+        ("https://host:0/hunter2", "the port is 0"),
+        ("https://[hunter2", "the host or the port is invalid"),
         ("https://host/hunter2\n", "a space or a control character"),
     ],
 )
@@ -343,7 +383,7 @@ def test_a_webhook_that_nothing_can_be_posted_to_is_refused_and_not_repeated(
     path = f"health_monitoring.{block}.webhook_url"
     assert f"{path}: [redacted] is refused: " in str(refused.value)
     assert f"{fault}" in str(refused.value)
-    assert "must be like https://" in str(refused.value)
+    assert "write a URL like https://" in str(refused.value)
     assert "hunter2" not in str(refused.value)
 
 
@@ -355,8 +395,8 @@ def test_a_webhook_that_nothing_can_be_posted_to_is_refused_and_not_repeated(
         ("bee:tool_execution", "a kind is tool_execution, checkpoint_write, external_api, recovery"),
         (" tool_execution", "did you mean 'tool_execution'"),
         ("", "a kind is tool_execution"),
-        ("tool_execution:", "for all of this kind write 'tool_execution'"),
-        ("tool_execution::", "for all of this kind write 'tool_execution'"),
+        ("tool_execution:", "for all breakers of this kind write 'tool_execution'"),
+        ("tool_execution::", "for all breakers of this kind write 'tool_execution'"),
         ("tool_execution:bee:", "for all targets write 'tool_execution:bee'"),
     ],
 )

@@ -20,6 +20,8 @@ from queenright.instrumentation.redaction import redact
 if TYPE_CHECKING:
     import httpx
 
+PEER_TIMEOUT_SECONDS: Final = 10.0
+"""Alertmanager answers in milliseconds; Prometheus also gives up on it after ten seconds."""
 MAX_LIST_BYTES: Final = 4 << 20
 """Maximum bytes of a list of silences or alerts."""
 _MAX_BYTES: Final = 64 << 10
@@ -77,15 +79,9 @@ class PostedAlert:
 
 
 class AlertmanagerClient:
-    """
-    A client for any number of peers with one connection pool.
+    """A client for any number of peers with one connection pool."""
 
-    Args:
-        timeout: Maximum seconds for a response.
-    """
-
-    def __init__(self, *, timeout: float = 10.0) -> None:
-        self._timeout = timeout
+    def __init__(self) -> None:
         self._clients: dict[bool, httpx.AsyncClient] = {}
         """Clients by whether they are for https peers."""
 
@@ -200,7 +196,7 @@ class AlertmanagerClient:
         try:
             status, media_type, content = await self._exchange(method, peer, path, body, limit)
         except TimeoutError:
-            raise PeerUnavailableError(peer.name, f"did not answer in {self._timeout:g} s") from None
+            raise PeerUnavailableError(peer.name, f"did not answer in {PEER_TIMEOUT_SECONDS:g} s") from None
         except httpx.HTTPError as error:
             # `from None`: the chained exception holds the request with the credentials.
             reached = not isinstance(error, httpx.ConnectError)
@@ -233,13 +229,13 @@ class AlertmanagerClient:
             f"{peer.name}{path}",
             json=body,
             auth=peer.auth,
-            timeout=self._timeout,
+            timeout=PEER_TIMEOUT_SECONDS,
             # No compression: a small compressed body could expand to a huge one.
             headers={"Accept-Encoding": "identity"},
         )
         content = bytearray()
         async with request as response:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(PEER_TIMEOUT_SECONDS):
                 async for chunk in response.aiter_raw():
                     content += chunk
                     if len(content) > limit:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
 from queenright.alerting.alertmanager import (
+    PEER_TIMEOUT_SECONDS,
     AlertmanagerClient,
     AlertmanagerError,
     AlertsRejectedError,
@@ -23,8 +24,6 @@ from queenright.alerting.settings import AlertingSettings
 
 _log = logging.getLogger(__name__)
 
-PEER_TIMEOUT_SECONDS: Final = 10.0
-"""Alertmanager answers in milliseconds; its own notifiers and Prometheus' also give up after ten seconds."""
 _BATCH: Final = 100
 _FIRST_BACKOFF: Final = 1.0
 _BACKOFF: Final = 30.0

@@ -17,31 +17,31 @@ PLACEHOLDERS: Final = frozenset({"agent", "ticket_id", "session_id", "trace_id"}
 
 
 class AlertingSettings(BaseModel):
-    """Alertmanager peers, outbox intervals and notification links. Times in seconds."""
+    """The ``alerting`` block."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     alertmanager_urls: Annotated[tuple[str, ...], Field(repr=False)] = ()
-    """All peers of the cluster; each gets every alert. With credentials: ``http://user:password@host:9093``."""
+    """URLs of all peers of the cluster, each gets every alert; empty: nothing is sent."""
     lifetime_seconds: Annotated[float, Field(ge=180, le=30 * 86_400)] = 7 * 86_400
-    """Alertmanager resolves an alert that is not sent again for this long."""
+    """Seconds after which an alert ends that is not repeated, such as while the service is down."""
     late_resolve_seconds: Seconds = 60
-    """Delay of the resolve if the alert was delivered late; must be longer than ``group_wait``."""
+    """Seconds between an alert that was delivered late and its end; above Alertmanager's ``group_wait``."""
     slack_signing_secret_file: Path | None = None
-    """File with the signing secret of the Slack app; None: button clicks are not accepted."""
+    """File with the signing secret of the Slack app; None: clicks on buttons are refused."""
     pagerduty_webhook_secret_files: tuple[Path, ...] = ()
-    """Files with the secrets of PagerDuty webhook subscriptions, for example the old and the new one."""
+    """Files with the secrets of PagerDuty webhook subscriptions; empty: webhooks are refused."""
     cluster: Annotated[str, Field(min_length=1, max_length=100)] = "default"
-    """Label ``cluster``; must equal Prometheus' external label, otherwise inhibition does not work."""
+    """Label ``cluster`` of alerts; must equal Prometheus' external label for inhibition to work."""
 
     console_url: str = "http://127.0.0.1:8420"
-    """URL at which people reach this service."""
+    """URL of this service in notifications; by default where it listens."""
     runbook_url: str = ""
-    """Base URL of the runbooks; ``/runbooks`` of the console if empty."""
+    """Base URL of the runbooks; empty: ``/runbooks`` of the console."""
     dashboard_url: str = ""
-    """URL template, for example ``https://grafana.example/d/queenright-agent?var-agent={agent}``."""
+    """Template such as ``https://grafana.example/d/queenright-agent?var-agent={agent}``; empty: no link."""
     trace_url: str = ""
-    """URL template, for example ``https://tempo.example/trace/{trace_id}``."""
+    """Template such as ``https://tempo.example/trace/{trace_id}``; empty: no link."""
 
     @field_validator("alertmanager_urls")
     @classmethod

@@ -38,6 +38,8 @@ from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.error_class import SHELL_REFUSED
 from queenright.instrumentation.redaction import redact
 
+_GRINDING_CALLS: Final = 60
+"""Three windows of calls; real work changes something in fewer."""
 _BURN_FACTOR: Final = 3.0
 """The margin of learned clocks: three times what 99 of 100 changes of the agent took."""
 _BURN_MINIMUM: Final = 200_000
@@ -115,7 +117,7 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
         or (v.cost_usd is not None and settings.spending.is_on)
         or bool(v.breakers)
         or v.token_spike > 0.0
-        or v.calls_since_gain >= loops.grinding_calls
+        or v.calls_since_gain >= _GRINDING_CALLS
         or v.tokens_since_gain >= _BURN_MINIMUM
         or v.error_rate_high
         or (bool(v.mcp_servers) and bool(missing_mcp_servers(v, settings)))
@@ -488,7 +490,7 @@ def detect_token_spike(v: VitalSigns, settings: HealthSettings, now: float) -> F
 
 def detect_grinding(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """Find a worker that calls one tool after another, all different, and changes nothing by it."""
-    if v.calls_since_gain < settings.loops.grinding_calls:
+    if v.calls_since_gain < _GRINDING_CALLS:
         return None
     return Finding(
         kind=FindingKind.GRINDING,

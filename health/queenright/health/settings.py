@@ -32,9 +32,9 @@ Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 ErrorBudget = Annotated[float, Field(gt=0, le=0.5)]
-"""The share that may go wrong."""
+"""The share that may fail."""
 INTERVENTION_SECONDS: Final = (5, 10, 30, 60, 120, 300, 600, 1200, 1800, 2700, 3600, 7200)
-"""The bounds by which times to intervention are counted, in seconds."""
+"""Buckets of the histogram of times to intervention, in seconds."""
 
 CLOCK_TOLERANCE_SECONDS: Final = 60.0
 """An event whose author's clock is further off is timed by its arrival; NTP keeps clocks far closer."""
@@ -43,53 +43,53 @@ _BREAKER_KINDS: Final = tuple(kind.value for kind in BreakerKind)
 
 
 def _web_address(url: SecretStr) -> SecretStr:
-    """Refuse what nothing can be posted to; its words repeat nothing, for a URL may hold a token."""
-    said = url.get_secret_value()
+    """Validate a URL. The error does not repeat it, because it may contain a token."""
+    text = url.get_secret_value()
     try:
-        parts = urlsplit(said)
-        host, fault = parts.hostname, "" if parts.port != 0 else "its port is 0"
+        parts = urlsplit(text)
+        host, fault = parts.hostname, "" if parts.port != 0 else "the port is 0"
     except ValueError:
-        parts, host, fault = urlsplit(""), None, "its host or its port is none"
-    if any(not sign.isprintable() or sign.isspace() for sign in said):
-        fault = "there is a space or a control character in it"
+        parts, host, fault = urlsplit(""), None, "the host or the port is invalid"
+    if any(not character.isprintable() or character.isspace() for character in text):
+        fault = "the URL contains a space or a control character"
     elif not fault and parts.scheme not in ("http", "https"):
-        fault = "it begins with neither http:// nor https://"
+        fault = "the URL does not begin with http:// or https://"
     elif not fault and not host:
-        fault = "it names no host"
+        fault = "the URL has no host"
     if fault:
-        raise ValueError(f"{fault}; it must be like https://hooks.example.com/queenright")
+        raise ValueError(f"{fault}; write a URL like https://hooks.example.com/queenright")
     return url
 
 
 def _breaker_name(name: str) -> str:
-    """Refuse a name under which no breaker looks for its settings."""
+    """Refuse a name that no breaker has."""
     kind, colon, rest = name.partition(":")
     if kind not in _BREAKER_KINDS:
         near = get_close_matches(kind, _BREAKER_KINDS, 1)
-        meant = f"; did you mean {near[0] + colon + rest!r}?" if near else ""
+        hint = f"; did you mean {near[0] + colon + rest!r}?" if near else ""
         kinds = ", ".join(_BREAKER_KINDS)
-        raise ValueError(f"it must be kind, kind:agent or kind:agent:target, and a kind is {kinds}{meant}")
+        raise ValueError(f"must be kind, kind:agent or kind:agent:target, and a kind is {kinds}{hint}")
     if name.endswith(":") and not rest.strip(":"):
-        raise ValueError(f"nothing follows its colon; for all of this kind write {kind!r}")
+        raise ValueError(f"the colon is the end; for all breakers of this kind write {kind!r}")
     agent, colon, target = rest.partition(":")
     if colon and not target:
-        raise ValueError(f"nothing follows its last colon; for all targets write {f'{kind}:{agent}'!r}")
+        raise ValueError(f"the last colon is the end; for all targets write {f'{kind}:{agent}'!r}")
     return name
 
 
-def _word_for(mode: object) -> object:
-    """Return ``on`` and ``off`` for what YAML makes of these words where they stand unquoted."""
+def _mode_of(mode: object) -> object:
+    """Return ``on`` or ``off`` for a boolean: YAML reads these unquoted words as booleans."""
     return {True: "on", False: "off"}[mode] if isinstance(mode, bool) else mode
 
 
-DetectorMode = Annotated[Literal["on", "shadow", "off"], BeforeValidator(_word_for)]
-"""Shadow: it looks, and what it finds is shown and counted, nothing follows. Off: it does not look."""
+DetectorMode = Annotated[Literal["on", "shadow", "off"], BeforeValidator(_mode_of)]
+"""``shadow``: findings are only shown and counted. ``off``: the detector does not run."""
 WebAddress = Annotated[SecretStr, AfterValidator(_web_address)]
 BreakerKey = Annotated[str, AfterValidator(_breaker_name)]
 
 
 class _Block(BaseModel):
-    """A block of settings: unknown keys are refused, values do not change after start."""
+    """A block of settings. Unknown keys are refused; values do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -98,77 +98,88 @@ class Heartbeat(_Block):
     """When a process counts as silent."""
 
     interval_seconds: Seconds = 300
-    """How often a worker is taken to beat that does not say."""
+    """Heartbeat interval, in seconds, of workers that do not declare one."""
     timeout_seconds: Seconds = 600
-    """Silent for so long, such a worker is degraded; one with another interval in proportion to it."""
+    """Silence, in seconds, after which such a worker is degraded; scaled to the interval of other workers."""
 
     @model_validator(mode="after")
-    def _borders(self) -> Heartbeat:
+    def _validate_order(self) -> Heartbeat:
         if self.timeout_seconds < self.interval_seconds:
             raise ValueError(
-                f"timeout_seconds {self.timeout_seconds} must not be below "
-                f"interval_seconds {self.interval_seconds}: all would seem dead between two heartbeats"
+                f"timeout_seconds {self.timeout_seconds} must not be below interval_seconds "
+                f"{self.interval_seconds}, otherwise every worker times out between two heartbeats"
             )
         return self
 
     def limit(self, interval: float | None) -> float:
-        """Return for how many seconds a worker may be silent that says that it beats at ``interval``."""
+        """Return the seconds of silence allowed to a worker with this heartbeat interval."""
         if interval is None:
             return self.timeout_seconds
         return self.timeout_seconds * (interval / self.interval_seconds)
 
 
 class HealthCheck(_Block):
-    """The safety net below the deadlines, and the age of checkpoints."""
+    """The periodic sweep over all workers, and thresholds that do not belong to loops or stalls."""
 
     interval_seconds: Seconds = 60
+    """Seconds between two sweeps, a safety net: findings do not wait for it."""
     checkpoint_stale_threshold_seconds: Seconds = 1800
+    """Age of the last checkpoint, in seconds, from which a worker is stuck; a third of it is shown."""
     no_tool_call_seconds: Seconds = 900
+    """Seconds of activity without a tool call or progress after which a worker is stuck."""
     consecutive_failures: Count = 3
-    """More failures in a row than this make a worker failing."""
+    """Failures in a row above which a worker is failing."""
     error_rate: Share = 0.25
-    """A larger share of failed calls and steps than this is degraded."""
+    """Share of failed calls and steps, of the last 20, above which a worker is degraded."""
     no_tokens_seconds: Seconds = 900
-    """Active, and no token was used: for workers that report tokens."""
+    """Seconds of activity without tokens after which a worker that reports tokens is shown."""
     polling_seconds: Seconds = 1800
-    """So long may a worker wait for something that answers alike each time it is asked."""
+    """Seconds of polling with the same answer that are still a wait."""
 
     @property
     def checkpoint_degraded_seconds(self) -> float:
-        """The age from which a checkpoint is shown as old, before it is stale."""
+        """The age, in seconds, from which a checkpoint is shown as old, before it is stale."""
         return self.checkpoint_stale_threshold_seconds / 3
 
 
 class Stall(_Block):
-    """How long a worker may do nothing, by what it is in the middle of."""
+    """Seconds of silence after which a worker is stalled, by phase."""
 
     idle_seconds: Seconds = 240
+    """Between steps."""
     llm_seconds: Seconds = 240
+    """In a model call without tokens."""
     tool_seconds: Seconds = 600
+    """In a tool that declares no timeout."""
     unknown_seconds: Seconds = 900
+    """In an unknown phase: for frameworks that report calls only when they end."""
 
 
 class LearnedClockSettings(_Block):
-    """Limits of silence that fit the agent: by how long its calls and pauses usually take."""
+    """Stall limits learned from the usual durations of an agent."""
 
     mode: DetectorMode = "shadow"
-    """On: learned limits hold. Shadow: what they would find is shown and counted. Off: nothing is learned."""
+    """``on``: learned limits apply. ``shadow``: they are only shown. ``off``: nothing is learned."""
     shortest: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """No learned limit is a smaller part of the configured one than this."""
+    """Lower bound of a learned limit, as a part of the configured one."""
     longest: Annotated[float, Field(ge=1, le=100)] = 3
-    """No learned limit is a greater multiple of the configured one than this."""
+    """Upper bound of a learned limit, as a multiple of the configured one."""
 
 
 class Bands(_Block):
-    """Bad steps since the last ACCEPT, and calls in a row that only failed; ``>=`` everywhere."""
+    """Bad steps since the last ACCEPT, and failed calls in a row, from which a finding has a severity."""
 
     warning: Count = 5
+    """Shown, without a ticket."""
     medium: Count = 10
+    """A medium ticket if half of the steps brought nothing new."""
     high: Count = 15
+    """A high ticket."""
     critical: Count = 20
+    """A critical ticket."""
 
     @model_validator(mode="after")
-    def _rising(self) -> Bands:
+    def _validate_order(self) -> Bands:
         if not self.warning < self.medium < self.high < self.critical:
             raise ValueError(
                 f"bands must rise: warning {self.warning} < medium {self.medium} "
@@ -178,151 +189,159 @@ class Bands(_Block):
 
 
 class Loops(_Block):
-    """Repeats: the same call with the same result, cycles, and streaks of one error."""
+    """Counts from which repetition is a finding. docs/detection.md has the reason for each."""
 
     window: Count = 20
+    """Calls of a worker among which repeats are counted."""
     consecutive: Count = 3
+    """Equal calls with equal results in a row."""
     repeats: Count = 4
-    """With others between, in a window, with nothing changed since the one before."""
+    """Equal calls with equal results in the window, without a change in between."""
     repeats_high: Count = 5
-    """So many in a window are high."""
+    """The same, as a high finding."""
     repeats_at_all: Count = 8
-    """With others between, in a window, whatever was changed: failures are medium, others shown only."""
+    """The same, whatever changed in between: failures are medium, others shown only."""
     cycles: Count = 3
+    """Rounds of a cycle of two to four calls."""
     blind_repeats: Count = 10
-    """Repeats in a row of a call of unknown result: an edit-test cycle repeats arguments on purpose."""
+    """Equal calls in a row whose results are unknown."""
     error_streak: Count = 5
+    """Turns in a row in which one tool failed with one class of error."""
     provider_failures: Count = 3
+    """Failed model calls in a row."""
     stale_calls: Count = 4
-    """Tool calls in a row that told nothing new."""
+    """Calls in a row that returned nothing new."""
     fruitless_calls: Count = 5
-    """New searches that found nothing, with nothing new between: shown; twice that is medium."""
+    """New searches without a result or any news in between: shown; twice as many are medium."""
     refused_changes: Count = 5
-    """Turns in which edits or submissions failed with one class of error, since a change succeeded."""
+    """Edits or submissions that failed with one class of error since a change succeeded."""
     idle_turns: Count = 8
-    """Turns of the model in a row without a tool call and without a message from the user."""
-    grinding_calls: Count = 60
-    """Tool calls since anything was changed, accepted or saved, or the user spoke."""
+    """Model answers in a row without a tool call or a user message."""
     told_calls: Count = 7
-    """From so many results on, their share that told nothing new means something."""
+    """Results from which on ``told_known_share`` applies."""
     told_known_share: Annotated[float, Field(gt=0.5, le=1)] = 0.55
-    """Above a half, so that neither acknowledgements nor new errors, which count half, make it alone."""
+    """Share of results without news. Above one half, because acknowledgements count half."""
     token_spike_factor: Annotated[float, Field(gt=1)] = 4
-    """Input tokens of one call against the median of the five before it."""
+    """Input tokens of a model call, as a multiple of the median of the five before it."""
     token_spike_minimum: Count = 20_000
-    """A multiple of little is little: a first big file among short prompts is no spike."""
+    """Input tokens below which a call is never a spike."""
     poll_seconds: Seconds = 15
-    """Who asks for the same state again after such a pause waits for it: a job's, a log's."""
+    """Pause, in seconds, after which the same query of a state or a log is a poll and not a repeat."""
     pause_seconds: Seconds = 60
-    """After such a pause any call that is made again is a poll."""
+    """Pause, in seconds, after which any equal call is a poll."""
     polls: Count = 20
-    """Polls with one answer that are found sooner: quicker than that pause, or of no known state."""
+    """Polls with the same answer, when they are quicker than that or are not of a state."""
     exempt_tools: tuple[str, ...] = ()
+    """Names of tools that may repeat; empty: none."""
 
 
 class Judge(_Block):
-    """The judge's clock. A new incarnation gets one interval before any ticket."""
+    """When the judge checks and how long the queen may take."""
 
     interval_seconds: Seconds = 120
+    """Seconds between two checks of all workers; findings wake the judge at once."""
     start_grace_seconds: Annotated[float, Field(ge=0)] = 120
+    """Seconds after the start of a process without tickets for it; 0: none."""
     triage_timeout_seconds: Seconds = 120
+    """Seconds until a high or critical ticket without a decision is sent as ``untriaged``."""
 
 
 class ReEscalation(_Block):
-    """When a ticket that the operator was told of, and nobody acknowledged, is brought up again."""
+    """Reminders of tickets that nobody acknowledges."""
 
     after_minutes: Annotated[float, Field(gt=0, le=10_080)] = 60
-    """So long after it was last brought up: told, reminded of, risen or back."""
+    """Minutes since the last notification of the ticket."""
     max: Annotated[int, Field(ge=0, le=10)] = 3
-    """At most so often since its severity last rose; 0: never."""
+    """Reminders since the severity last rose; 0: none."""
 
 
 class Tickets(_Block):
-    """How tickets end, and what happens until somebody looks at them."""
+    """How tickets end, and which share an incident."""
 
     hold_seconds: Annotated[float, Field(ge=0)] = 120
-    """How long a recovery must hold before its ticket resolves; a relapse within it reopens."""
+    """Seconds that a recovery must last before its ticket resolves; 0: it resolves at once."""
     dead_worker_seconds: Seconds = 86_400
-    """So long after a worker was found to be dead it is over, outcome unknown, and its tickets close."""
+    """Seconds after which a dead worker ends with outcome ``unknown`` and its tickets close."""
     abandoned_run_seconds: Seconds = 3_600
-    """
-    So long after it stalled a run without heartbeats and open work is over, outcome unknown, and its tickets
-    close, if its process sends nothing meanwhile.
-    """
+    """The same, in seconds, for a stalled run without heartbeats and open work."""
     re_escalation: ReEscalation = ReEscalation()
     incident_workers: Annotated[int, Field(ge=2, le=100_000)] = 3
-    """So many workers whose calls of one tool fail in the same way are one incident."""
+    """Workers whose calls of one tool fail alike that make an incident."""
     incident_window_seconds: Seconds = 600
-    """Of these only those count that did something within so long."""
+    """Seconds since their last activity within which workers count for an incident."""
 
 
 class Nudge(_Block):
-    """First level of intervention."""
+    """First level of intervention: a message to the worker."""
 
     enabled: bool = True
+    """``false``: interventions begin with the escalation."""
     max_attempts: Annotated[int, Field(ge=0, le=100)] = 3
+    """Nudges before the escalation; 0: none."""
     interval_seconds: Seconds = 600
+    """Seconds between two nudges, and from the last one to the escalation."""
 
 
 class Escalation(_Block):
-    """Second level."""
+    """Second level: the orchestrator decides on more time, a hand-off or termination."""
 
     timeout_seconds: Seconds = 900
+    """Seconds for an answer; then the worker is terminated."""
     orchestrator: Literal["queen", "webhook", "none"] = "queen"
-    """Who decides between more time, a hand-off and the end; unanswered, the end comes at the time-out."""
+    """Who answers; ``none``: only people."""
     webhook_url: Annotated[WebAddress | None, Field(repr=False)] = None
-    """Is sent each escalation as JSON; it answers at once, or later over the API."""
+    """URL that each escalation is posted to, as JSON; required with ``orchestrator: webhook``."""
     webhook_secret_file: Path | None = None
-    """What escalations are signed with is in this file, which nobody else may read; None: not signed."""
+    """File with the key that signs these requests, readable by nobody else; None: they are not signed."""
 
     @model_validator(mode="after")
-    def _url(self) -> Escalation:
+    def _require_url(self) -> Escalation:
         if self.orchestrator == "webhook" and self.webhook_url is None:
-            raise ValueError("webhook_url must be given where orchestrator is 'webhook'")
+            raise ValueError("orchestrator 'webhook' requires webhook_url; set it, or choose queen or none")
         return self
 
 
 class Termination(_Block):
-    """Third level."""
+    """Third level: the end of the worker's process."""
 
     cleanup_timeout_seconds: Seconds = 30
+    """Seconds that a worker has to save its work before it is stopped."""
     automatic: bool = True
-    """False: nobody is terminated unless the orchestrator or an operator says so; the ladder ends there."""
+    """``false``: only the orchestrator or an operator terminates."""
     on_request: Literal["ask", "allow", "never"] = "ask"
-    """Whether a worker is stopped where the queen, triaging or in a chat, asks for that: once an operator has
-    approved it, at once, or never."""
+    """If the queen requests a termination: ask an operator, terminate, or refuse."""
     approval_timeout_seconds: Seconds = 1800
-    """A request that nobody has approved by then comes to nothing."""
+    """Seconds until a request that no operator answers expires."""
 
 
 class Storm(_Block):
-    """When many workers get worse at once it is rarely their fault, and acting on all makes it worse."""
+    """Limits for many workers that get worse at once, which is rarely their own fault."""
 
     workers: Annotated[int, Field(ge=2, le=100_000)] = 5
-    """So many within the window are a storm: their alerts are one group."""
+    """Workers that get worse within 30 s and then share one notification."""
     max_actions: Count = 10
-    """So many interventions within a minute, at most, storm or not."""
+    """Interventions per minute in the whole fleet, storm or not."""
 
 
 class Permission(_Block):
     """Permission requests of coding agents."""
 
     wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 0
-    """How long a permission request waits for an answer given here; 0: only the terminal is asked."""
+    """Seconds that a request waits for an answer from here; 0: only the terminal is asked."""
 
 
 ActionName = Literal["nudge", "escalate", "terminate", "recover", "answer"]
 
 
 class Intervention(_Block):
-    """The ladder."""
+    """What is done about a worker in trouble: nudge, escalate, terminate, recover."""
 
     enabled: bool = True
-    """False: nothing is done by itself; an operator still can."""
+    """``false``: only an operator acts."""
     dry_run: bool | frozenset[ActionName] = False
-    """Write down what would have been done, and do nothing: of every kind of action, or of these."""
+    """``true``: actions are only recorded; or the kinds of action that are."""
     quiet_seconds: Annotated[float, Field(ge=0)] = 120
-    """Nothing is done by itself so soon after a start, or a clock that jumped: workers were not heard yet."""
+    """Seconds without automatic actions after a start of the service or a jump of its clock; 0: none."""
     nudge: Nudge = Nudge()
     escalation: Escalation = Escalation()
     termination: Termination = Termination()
@@ -331,16 +350,15 @@ class Intervention(_Block):
 
     @field_validator("dry_run")
     @classmethod
-    def _check_order(cls, dry: bool | frozenset[ActionName]) -> bool | frozenset[ActionName]:
+    def _validate_order(cls, dry: bool | frozenset[ActionName]) -> bool | frozenset[ActionName]:
         if not isinstance(dry, bool) and "escalate" in dry and "terminate" not in dry:
             raise ValueError(
-                "it has escalate without terminate: workers would be terminated about whom nobody was asked; "
-                "add terminate"
+                "escalate without terminate would terminate workers without asking anybody; add terminate"
             )
         return dry
 
     def is_dry(self, kind: str) -> bool:
-        """Return whether actions of a kind are only written down."""
+        """Return whether actions of this kind are only recorded."""
         return self.dry_run if isinstance(self.dry_run, bool) else kind in self.dry_run
 
 
@@ -348,51 +366,56 @@ class Breaker(_Block):
     """One circuit breaker."""
 
     failure_threshold: Count = 3
+    """Failures in a row that open it."""
     recovery_timeout_seconds: Seconds = 60
+    """Seconds that it stays open before it is half open."""
     half_open_requests: Count = 1
+    """Trial calls at once while it is half open."""
 
 
 class CircuitBreakers(_Block):
-    """All circuit breakers: the default and what differs by name."""
+    """All circuit breakers."""
 
     default: Breaker = Breaker()
     overrides: dict[BreakerKey, Breaker] = {}
-    """By kind, ``kind:agent`` or ``kind:agent:target``; a colon in the agent's name is written ``%3A``."""
+    """By ``kind``, ``kind:agent`` or ``kind:agent:target``; write a colon in an agent's name as ``%3A``."""
 
 
 class Recovery(_Block):
-    """Limits of recovery."""
+    """Limits of recovery: starting a worker again from its last valid checkpoint."""
 
     max_attempts_per_task: Count = 3
+    """Attempts at one task, ever; then a person must review it."""
     max_attempts_per_hour: Count = 5
-    """Of one agent, whatever its tasks: one agent's recoveries do not use up another's."""
+    """Attempts per agent in any hour, whatever its tasks."""
     backoff_seconds: Annotated[tuple[Seconds, ...], Field(min_length=1)] = (60, 120, 240)
+    """Seconds to wait after each failed attempt; the last value repeats."""
     automatic: bool = True
-    """False: only an operator or the orchestrator recovers anything."""
+    """``false``: only an operator or the orchestrator recovers."""
     webhook_url: Annotated[WebAddress | None, Field(repr=False)] = None
-    """Is asked to start workers again that do not run on our own runtime."""
+    """URL that starts workers that run elsewhere; None: these are not recovered."""
     webhook_secret_file: Path | None = None
-    """What that is signed with is in this file, which nobody else may read; None: not signed."""
+    """File with the key that signs these requests, readable by nobody else; None: they are not signed."""
 
 
 Dollars = Annotated[float, Field(gt=0, le=1_000_000)]
 
 
 class Spending(_Block):
-    """What agents may spend, in US dollars: without limits nothing is looked at."""
+    """Spending limits of agents, in US dollars; without any, spending has no findings."""
 
     run_usd: Dollars | None = None
-    """A session."""
+    """Limit per session; None: no limit."""
     agent_day_usd: Dollars | None = None
-    """All sessions of an agent in a day, UTC."""
+    """Limit per agent and UTC day; None: no limit."""
     day_usd: Dollars | None = None
-    """All agents in a day, UTC."""
+    """Limit of all agents per UTC day; None: no limit."""
     warn_at: Annotated[float, Field(gt=0, le=1)] = 0.8
-    """From this share of a limit on there is a ticket that warns."""
+    """Share of a limit that opens a warning ticket."""
     brake: Literal["nudge", "approval", "stop"] = "nudge"
-    """Who reaches a limit is told so; or an operator is asked whether to stop it; or it is stopped."""
+    """At a limit: tell the worker, ask an operator whether to stop it, or stop it."""
     dry_run: bool = True
-    """The brake is only written down."""
+    """``true``: the brake is only recorded."""
 
     @property
     def is_on(self) -> bool:
@@ -401,15 +424,15 @@ class Spending(_Block):
 
 
 class Retention(_Block):
-    """How long is kept what happened."""
+    """How long the service keeps its data."""
 
     days: Annotated[float, Field(gt=0, le=36_500)] = 30
-    """Events, tickets that are closed, interventions, recoveries."""
+    """Days for events, closed tickets, interventions and recoveries."""
     audit_days: Annotated[float, Field(gt=0, le=36_500)] = 365
-    """Of these events, the audit trail: changes of state, decisions, interventions."""
+    """Days for the audit trail among the events; at least ``days``."""
 
     @model_validator(mode="after")
-    def _order(self) -> Retention:
+    def _validate_order(self) -> Retention:
         if self.audit_days < self.days:
             raise ValueError(f"audit_days {self.audit_days:g} must not be below days {self.days:g}")
         return self
@@ -431,10 +454,10 @@ _Channels = Annotated[tuple[ChannelName, ...], AfterValidator(_refuse_repeated)]
 
 class TicketChannel(_Block):
     """
-    Where tickets of a kind are sent, in the requirement document's words.
+    Where tickets of a kind are sent, as IMPL-REQ-003 §7 writes it.
 
-    A ticket's severity follows its findings, and its channels follow the severity, so that the values of the
-    requirement document are taken and all others are refused: they would change nothing.
+    Not settings: a ticket's severity follows its findings, and its channels follow the severity. The values
+    of the document are accepted; others are refused, because they would change nothing.
     """
 
     channels: _Channels = _ALL_CHANNELS
@@ -442,7 +465,7 @@ class TicketChannel(_Block):
 
     @field_validator("channels", "severity")
     @classmethod
-    def _as_required(cls, value: Any, info: ValidationInfo) -> Any:
+    def _require_fixed_value(cls, value: Any, info: ValidationInfo) -> Any:
         required = cls.model_fields[info.field_name or ""].default
         if (set(value) != set(required)) if isinstance(required, tuple) else (value != required):
             allowed = ", ".join(required) if isinstance(required, tuple) else required
@@ -455,26 +478,28 @@ class TicketChannel(_Block):
 
 
 class StuckAgentChannel(TicketChannel):
-    """As IMPL-REQ-003 §7 writes it; what is sent has the severity of its ticket."""
+    """As IMPL-REQ-003 §7 writes it; a notification has the severity of its ticket."""
 
     severity: AlertSeverity = "warning"
 
 
 class BreakerChannel(_Block):
-    """Where the alert about a circuit breaker that stays open is sent: critical pages, the rest does not."""
+    """The alert about a circuit breaker that stays open."""
 
-    channels: _Channels = ("slack",)
     severity: AlertSeverity = "warning"
+    """``critical`` goes to Slack and PagerDuty, ``warning`` and ``info`` to Slack."""
+    channels: Annotated[_Channels, Field(exclude=True)] = ("slack",)
+    # Accepted as IMPL-REQ-003 §7 writes it. They follow from the severity, so they are not a setting.
 
     @model_validator(mode="before")
     @classmethod
-    def _channels_left_out(cls, given: Any) -> Any:
+    def _derive_channels(cls, given: Any) -> Any:
         if isinstance(given, dict) and given.get("severity") == "critical" and "channels" not in given:
             return {**given, "channels": _ALL_CHANNELS}
         return given
 
     @model_validator(mode="after")
-    def _channels_of_severity(self) -> BreakerChannel:
+    def _validate_channels(self) -> BreakerChannel:
         if set(self.channels) != (set(_ALL_CHANNELS) if self.severity == "critical" else {"slack"}):
             raise ValueError(
                 f"channels {list(self.channels)} do not go with severity {self.severity}: critical goes to "
@@ -484,50 +509,54 @@ class BreakerChannel(_Block):
 
 
 class Channels(_Block):
-    """Kinds of trouble."""
+    """Severities of alerts."""
 
-    stuck_agent: StuckAgentChannel = StuckAgentChannel()
+    stuck_agent: Annotated[StuckAgentChannel, Field(exclude=True)] = StuckAgentChannel()
     circuit_breaker_open: BreakerChannel = BreakerChannel()
-    recovery_failed: TicketChannel = TicketChannel()
+    recovery_failed: Annotated[TicketChannel, Field(exclude=True)] = TicketChannel()
 
 
 class BadStepsObjective(_Block):
-    """The share of steps that may be judged bad (retry, escalate, error), over all workers."""
+    """The objective for steps that are judged bad (retry, escalate, error), over all workers."""
 
     error_budget: ErrorBudget = 0.25
-    """Recorded runs that reached their goal had errors in 2 to 38 % of their turns, most in 10 to 20."""
+    """Share of steps that may be bad. Recorded runs that succeeded had errors in 2 to 38 % of their turns."""
 
 
 class SlowInterventionsObjective(_Block):
-    """The share of troubles in which nothing was done about a worker in time."""
+    """The objective for the time from a problem to the first intervention."""
 
     seconds: float = 300
-    """From the beginning of a trouble to the first thing done about it; one of INTERVENTION_SECONDS."""
+    """Seconds within which an intervention is in time; one of ``INTERVENTION_SECONDS``."""
     error_budget: ErrorBudget = 0.05
+    """Share of problems whose intervention may come later."""
 
     @model_validator(mode="after")
-    def _bucket(self) -> SlowInterventionsObjective:
+    def _validate_bucket(self) -> SlowInterventionsObjective:
         if self.seconds not in INTERVENTION_SECONDS:
             allowed = ", ".join(f"{bound:g}" for bound in INTERVENTION_SECONDS)
-            raise ValueError(f"seconds {self.seconds:g} must be one that is measured: {allowed}")
+            raise ValueError(f"seconds {self.seconds:g} must be a bucket of the histogram: {allowed}")
         return self
 
 
 class Rules(_Block):
-    """Thresholds of alert rules that no detector has: those about the fleet and about the monitor itself."""
+    """Thresholds of alert rules that no detector has. Export the rules after a change."""
 
     degraded_share: Share = 0.5
-    """So large a share of the agents in trouble is one page about the fleet."""
+    """Share of agents in trouble, without a page of their own, that pages about the fleet."""
     bad_steps: BadStepsObjective = BadStepsObjective()
     slow_interventions: SlowInterventionsObjective = SlowInterventionsObjective()
     tool_error_share: Share = 0.5
+    """Share of a worker's tool calls that failed within 5 minutes."""
     waiting_for_user_seconds: Seconds = 1800
+    """Seconds that a worker waits for its user."""
 
 
 class HealthSettings(_Block):
     """The ``health_monitoring`` block."""
 
     enabled: bool = True
+    """``false``: telemetry is only stored and forwarded."""
     heartbeat: Heartbeat = Heartbeat()
     health_check: HealthCheck = HealthCheck()
     stall: Stall = Stall()
@@ -535,7 +564,7 @@ class HealthSettings(_Block):
     bands: Bands = Bands()
     loops: Loops = Loops()
     detectors: dict[FindingKind, DetectorMode] = {}
-    """By the kind of finding; one that is not named is on, but ``grinding`` and ``token_burn`` in shadow."""
+    """Mode by kind of finding; the default is ``on``, and ``shadow`` for ``grinding`` and ``token_burn``."""
     judge: Judge = Judge()
     tickets: Tickets = Tickets()
     intervention: Intervention = Intervention()
@@ -548,7 +577,7 @@ class HealthSettings(_Block):
 
     @cached_property
     def in_shadow(self) -> frozenset[FindingKind]:
-        """The detectors that look, and nothing follows from what they find."""
+        """The detectors whose findings are only shown and counted."""
         return frozenset(kind for kind in FindingKind if self.mode_of(kind) == "shadow")
 
     @cached_property
@@ -558,7 +587,7 @@ class HealthSettings(_Block):
 
     @property
     def has_shadows(self) -> bool:
-        """Whether anything is looked at of which nothing follows."""
+        """Whether there are findings that are only shown and counted."""
         return self.learned_clocks.mode == "shadow" or bool(self.in_shadow)
 
     def mode_of(self, kind: FindingKind) -> DetectorMode:
@@ -566,5 +595,5 @@ class HealthSettings(_Block):
         return self.detectors.get(kind) or ("shadow" if kind in ON_TRIAL else "on")
 
     def acts_on(self, kind: FindingKind) -> bool:
-        """Return whether anything may follow from what this detector looks at."""
+        """Return whether findings of this kind open tickets and lead to actions."""
         return self.mode_of(kind) == "on"

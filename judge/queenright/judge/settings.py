@@ -1,4 +1,4 @@
-"""Settings of judge and queen: their models and limits."""
+"""The ``judging`` block of the settings: models, budget, and where models may look."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, fi
 from queenright.judge.stack.http import StackAddress
 
 RULES: Final = "queenright/rules"
-"""The built-in model: follows the rules, needs no key, costs nothing."""
+"""The built-in model: follows the rules' tables, needs no key and costs nothing."""
 
 
 def _address(url: SecretStr) -> SecretStr:
@@ -25,32 +25,35 @@ Tokens = Annotated[int, Field(gt=0)]
 
 
 class ModelSettings(BaseModel):
-    """The model of one role."""
+    """The model of the judge or of the queen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str = Field(default=RULES, min_length=1)
-    """``queenright/rules``, or any model string that litellm knows (extra ``llm``)."""
+    """``queenright/rules``, ``scripted:PATH``, or any model string of litellm (extra ``llm``)."""
     timeout_seconds: float = Field(default=60, gt=0, le=3600)
-    """Limit of one reply. After it the rules' answer stands."""
+    """Seconds for one answer; after that the rules' answer stands."""
     prompt: Path | None = None
-    """A file that replaces the built-in system prompt."""
+    """File that replaces the built-in system prompt; None: the built-in one."""
 
 
 class BudgetSettings(BaseModel):
-    """Spending limits of judge and queen together, in any hour and any day; null is no limit."""
+    """Limits of judge and queen together. At a limit the rules answer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     dollars_per_hour: Dollars | None = 1
+    """US dollars in any hour; None: no limit."""
     dollars_per_day: Dollars | None = 10
+    """US dollars in any 24 hours; None: no limit."""
     tokens_per_hour: Tokens | None = 2_000_000
-    """The token limits cover models without a known price, which cost no dollars."""
+    """Tokens in any hour, for models without a known price; None: no limit."""
     tokens_per_day: Tokens | None = 20_000_000
+    """Tokens in any 24 hours, for models without a known price; None: no limit."""
 
 
 class JudgeSettings(BaseModel):
-    """The ``judging`` block. Intervals and thresholds are in ``health_monitoring``."""
+    """The ``judging`` block. When the judge checks is in ``health_monitoring.judge``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -58,13 +61,13 @@ class JudgeSettings(BaseModel):
     queen: ModelSettings = ModelSettings()
     budget: BudgetSettings = BudgetSettings()
     prometheus_url: Annotated[StackUrl | None, Field(repr=False)] = None
-    """A Prometheus that models may query; may contain credentials."""
+    """Prometheus that models may query, with an optional login; None: they cannot query metrics."""
     prometheus_token_file: Path | None = None
-    """A file with its bearer token, readable by its owner only."""
+    """File with a bearer token for it, readable by nobody else; None: no token."""
     tempo_url: Annotated[StackUrl | None, Field(repr=False)] = None
-    """A Tempo that models may query, may contain credentials. Default: the traces in the event log."""
+    """Tempo whose traces models may read, with an optional login; None: they read those of the event log."""
     tempo_token_file: Path | None = None
-    """A file with its bearer token, readable by its owner only."""
+    """File with a bearer token for it, readable by nobody else; None: no token."""
 
     @field_serializer("prometheus_url", "tempo_url", when_used="json")
     def _without_credentials(self, url: SecretStr | None) -> str | None:

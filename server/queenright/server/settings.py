@@ -69,46 +69,50 @@ class _Block(BaseModel):
 
 
 class HttpSettings(_Block):
-    """Where the API and the status page listen, and how much is answered."""
+    """Where the API and the status page listen."""
 
     host: str = "127.0.0.1"
+    """Address; any but loopback requires tokens."""
     port: Port = 8420
+    """TCP port; 0: any free one."""
 
 
 class AuthSettings(_Block):
-    """Who may ask. `queenright token create` makes tokens."""
+    """Authentication. `queenright token create` makes tokens."""
 
     tokens_file: Path | None = None
-    """Where the hashes of tokens are; None is ``tokens.json`` in ``storage``."""
+    """File with the hashes of the tokens; None: ``tokens.json`` in ``storage``."""
     required: bool = False
-    """Whether nobody is answered without a token on loopback, too; on any other address nobody ever is."""
+    """Require a token on loopback too. Other addresses always require one."""
 
 
 class AgentsSettings(_Block):
     """Agents that run inside the service."""
 
     roots: tuple[Path, ...] = (Path("agents"), Path("exports"))
-    """Agents are found, and loaded from, below these folders only: loading runs their code."""
+    """Folders below which agents are found and loaded. Loading runs their code."""
     storage: Path | None = None
-    """Where each has a folder for its sessions; None is ``~/.queenright/agents``, as for `queenright run`."""
+    """Folder for the sessions of agents; None: ``~/.queenright/agents``, as for `queenright run`."""
     load: tuple[Path, ...] = ()
-    """Folders of agents that are loaded at start, or what these are called below a root."""
+    """Folders of agents to load at start, or their names below a root; empty: none."""
 
 
 class OtlpSettings(_Block):
-    """Where agents send their telemetry, and where it is passed on to."""
+    """Where agents send telemetry."""
 
     host: str = "127.0.0.1"
+    """Address; any but loopback requires tokens."""
     port: Port = 4318
+    """TCP port; 0: any free one."""
     forward: Annotated[str | None, Field(repr=False)] = None
-    """An OTLP/HTTP base URL; everything received is passed on to it unchanged."""
+    """OTLP/HTTP base URL to which everything is forwarded unchanged; None: nothing is."""
 
     @field_validator("forward")
     @classmethod
     def _url(cls, url: str | None) -> str | None:
         parts = urlsplit(url or "http://none")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("it must be like https://collector.example.com:4318")
+            raise ValueError("must be a URL like https://collector.example.com:4318")
         return url
 
     @field_serializer("forward", when_used="json")
@@ -127,9 +131,9 @@ class Settings(BaseSettings):
     )
 
     storage: Path = Path(".queenright")
-    """Where the database, sessions and logs are kept."""
+    """Folder of the database, generated configuration and logs."""
     database: Annotated[str | None, Field(repr=False)] = None
-    """``postgresql://user:password@host/name``; None is a SQLite file in ``storage``."""
+    """``postgresql://user:password@host/name``; None: a SQLite file in ``storage``."""
     http: HttpSettings = HttpSettings()
     auth: AuthSettings = AuthSettings()
     agents: AgentsSettings = AgentsSettings()
@@ -138,7 +142,7 @@ class Settings(BaseSettings):
     judging: JudgeSettings = JudgeSettings()
     alerting: AlertingSettings = AlertingSettings()
     step_logs: tuple[Path, ...] = ()
-    """Folders with ``sessions/{id}/logs/tool_logs.jsonl`` of workers that send no telemetry."""
+    """Folders with ``sessions/{id}/logs/tool_logs.jsonl`` of workers that send no telemetry; empty: none."""
 
     @model_validator(mode="after")
     def _require_distinct_ports(self) -> Self:

@@ -25,10 +25,10 @@ def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tupl
         _down(selectors),
         _blind(settings, selectors),
         *_judge(settings, selectors),
-        *_budget(settings, selectors),
-        *_deliveries(settings, selectors),
+        *_budget(selectors),
+        *_deliveries(selectors),
         *_losses(selectors),
-        _clocks(settings, selectors),
+        _clocks(selectors),
         _watchdog(),
     )
     return (Group(name="queenright-monitor", file=FILE, links=links, rules=rules),)
@@ -134,7 +134,7 @@ def _judge(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
     )
 
 
-def _budget(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
+def _budget(selectors: Selectors) -> Iterator[Alert]:
     spent = (
         f"max by (window, unit) ({select(selectors, names.LLM_BUDGET_SPENT)} / "
         f"{select(selectors, names.LLM_BUDGET_LIMIT)})"
@@ -173,7 +173,7 @@ def _budget(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
     )
 
 
-def _deliveries(settings: HealthSettings, selectors: Selectors) -> Iterator[Alert]:
+def _deliveries(selectors: Selectors) -> Iterator[Alert]:
     pending = select(selectors, names.OUTBOX_PENDING)
     oldest = select(selectors, names.OUTBOX_OLDEST)
     stuck = OUTBOX_STUCK_SECONDS
@@ -270,7 +270,7 @@ def _losses(selectors: Selectors) -> Iterator[Alert]:
     )
 
 
-def _clocks(settings: HealthSettings, selectors: Selectors) -> Alert:
+def _clocks(selectors: Selectors) -> Alert:
     ahead = CLOCK_TOLERANCE_SECONDS
     activity = select(selectors, names.WORKER_LAST_ACTIVITY)
     check = select(selectors, names.JUDGE_LAST_CHECK)
