@@ -24,7 +24,7 @@ from queenright.judge.scenarios import (
     play_all,
     score,
 )
-from queenright.judge.scenarios.witness import SILENT
+from queenright.judge.scenarios.recording_model import SILENT
 from queenright.judge.settings import RULES
 from queenright.runtime.llm.model import Message, ModelReply, ToolSpec
 from queenright.runtime.nodes.event_loop import SET_OUTPUT
@@ -75,13 +75,13 @@ def test_neither_answer_is_right_by_default() -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"script": [{"jump": {}}]}, "'jump' is no word of scripts"),
+        ({"script": [{"jump": {}}]}, "unknown action 'jump'"),
         ({"script": [{"turn": {"tool": "x"}, "pass": 3}]}, "has 2"),
         ({"script": [{"turn": {"tol": "x"}}]}, "tol"),
         ({"script": [{"pass": "soon"}]}, "valid number"),
         ({"label": {"ticket": "awful", "why": "it is very bad indeed"}}, "label.ticket"),
         ({"label": {"ticket": "high", "why": "it is very bad indeed"}}, "triage"),
-        ({"label": {"ticket": ["none", "high"], "why": "who knows, really"}}, "people differ"),
+        ({"label": {"ticket": ["none", "high"], "why": "who knows, really"}}, "people_differ"),
         ({"note": "x"}, "note"),
     ],
 )
@@ -108,7 +108,7 @@ def test_an_id_is_of_one_scenario_only(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(text, encoding="utf-8")
     (tmp_path / "b.yaml").write_text(text, encoding="utf-8")
 
-    with pytest.raises(InvalidScenarioError, match="two scenarios are called"):
+    with pytest.raises(InvalidScenarioError, match="duplicate scenario id"):
         load_scenarios(tmp_path)
 
 
