@@ -101,11 +101,11 @@ def acting_tools(actions: QueenActions, ticket_of: Callable[[str], EscalationTic
         ticket_of: Returns the ticket with an id; raises ``ToolError`` if no action on it is permitted now.
     """
 
-    async def nudge(given: NudgeArguments) -> str:
-        return await actions.nudge(ticket_of(given.ticket_id), given.message)
+    async def nudge(arguments: NudgeArguments) -> str:
+        return await actions.nudge(ticket_of(arguments.ticket_id), arguments.message)
 
-    async def request_termination(given: TerminationArguments) -> str:
-        return await actions.request_termination(ticket_of(given.ticket_id), given.reason)
+    async def request_termination(arguments: TerminationArguments) -> str:
+        return await actions.request_termination(ticket_of(arguments.ticket_id), arguments.reason)
 
     return [nudge_tool(nudge), termination_tool(request_termination)]
 

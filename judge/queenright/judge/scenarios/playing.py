@@ -14,7 +14,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.judge import policy
 from queenright.judge.rules import RulesModel
-from queenright.judge.scenarios.recording_model import Answer, severity_said, triage_said
+from queenright.judge.scenarios.recording_model import Answer, answered_severity, answered_triage
 from queenright.judge.scenarios.scenario import Scenario
 from queenright.judge.scenarios.script import Actor, Happening, Passes, Start, Turn
 from queenright.judge.scenarios.stage import Stage
@@ -35,7 +35,7 @@ class Outcome:
     """
     The outcome of one scenario.
 
-    ``level`` is the severity of the worst ticket, ``none`` without one. ``judge_said`` and ``queen_said`` are
+    ``level`` is the severity of the worst ticket, or ``none``. ``judge_answer`` and ``queen_answer`` are
     the models' own answers before the rules apply, None for a model that was not called.
     """
 
@@ -47,11 +47,11 @@ class Outcome:
     ``intervene`` or ``dismiss``; ``none`` without a ticket or decision. A ticket that closed before anybody
     was notified counts as dismissed.
     """
-    told: bool
+    is_notified: bool
     """Whether the operator was notified."""
     tickets: int
-    judge_said: str | None
-    queen_said: str | None
+    judge_answer: str | None
+    queen_answer: str | None
     judge_answers: tuple[Answer, ...]
     queen_answers: tuple[Answer, ...]
     faults: tuple[str, ...] = ()
@@ -151,16 +151,16 @@ def _outcome(scenario: Scenario, stage: Stage, tickets: list[EscalationTicket]) 
     worst = max(own, key=lambda ticket: ticket.severity.rank, default=None)
     judge, queen = tuple(stage.judge.answers), tuple(stage.queen.answers)
     decided = [t.triage_decision or "dismiss" for t in own if t.triage_decision or not t.live]
-    told = any(decision != "dismiss" for decision in decided)
+    is_notified = any(decision != "dismiss" for decision in decided)
     return Outcome(
         scenario=scenario,
         level=worst.severity.value if worst is not None else "none",
         cause=worst.kind if worst is not None else None,
-        triage="intervene" if told else "dismiss" if decided else NEVER_TRIAGED,
-        told=told,
+        triage="intervene" if is_notified else "dismiss" if decided else NEVER_TRIAGED,
+        is_notified=is_notified,
         tickets=len(tickets),
-        judge_said=severity_said(judge),
-        queen_said=triage_said(queen),
+        judge_answer=answered_severity(judge),
+        queen_answer=answered_triage(queen),
         judge_answers=judge,
         queen_answers=queen,
         faults=tuple(_faults(scenario, stage, tickets)),

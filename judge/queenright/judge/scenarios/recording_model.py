@@ -78,13 +78,13 @@ class RecordingModel:
 
 def questions(answers: Sequence[Answer]) -> list[list[Answer]]:
     """Group the answers by question, that is by decision, in order."""
-    asked: dict[str, list[Answer]] = {}
+    by_question: dict[str, list[Answer]] = {}
     for answer in answers:
-        asked.setdefault(answer.question, []).append(answer)
-    return list(asked.values())
+        by_question.setdefault(answer.question, []).append(answer)
+    return list(by_question.values())
 
 
-def severity_said(answers: Sequence[Answer]) -> str | None:
+def answered_severity(answers: Sequence[Answer]) -> str | None:
     """
     Return the worst severity in a judge's own answers: a severity, ``none``, or ``no answer``.
 
@@ -110,7 +110,7 @@ def _level(calls: Sequence[tuple[str, str]]) -> str:
     return level if level in LEVELS else SILENT
 
 
-def triage_said(answers: Sequence[Answer]) -> str | None:
+def answered_triage(answers: Sequence[Answer]) -> str | None:
     """Return a queen's own decision: ``intervene``, ``dismiss`` or ``no answer``; None: not called."""
     if not answers:
         return None

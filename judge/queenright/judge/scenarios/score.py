@@ -129,31 +129,31 @@ def _triage(outcome: Outcome) -> Pair | None:
     return outcome.scenario.label.triage, outcome.triage
 
 
-def _told(outcome: Outcome) -> Pair | None:
+def _notified(outcome: Outcome) -> Pair | None:
     label = outcome.scenario.label
     due = label.triage == "intervene" and (label.ticket_due is not False)
-    return (YES if due else NO), (YES if outcome.told else NO)
+    return (YES if due else NO), (YES if outcome.is_notified else NO)
 
 
-def _judge_said(outcome: Outcome) -> Pair | None:
-    said = outcome.judge_said
-    if said is None:
+def _judge_ticket(outcome: Outcome) -> Pair | None:
+    answer = outcome.judge_answer
+    if answer is None:
         return None
     due = outcome.scenario.label.ticket_due
-    if said == SILENT:
+    if answer == SILENT:
         return (YES if due else NO), SILENT
-    return (YES if (said != "none" if due is None else due) else NO), (NO if said == "none" else YES)
+    return (YES if (answer != "none" if due is None else due) else NO), (NO if answer == "none" else YES)
 
 
-def _severity_said(outcome: Outcome) -> Pair | None:
-    said = outcome.judge_said
-    if said is None or said == SILENT:
+def _judge_severity(outcome: Outcome) -> Pair | None:
+    answer = outcome.judge_answer
+    if answer is None or answer == SILENT:
         return None
-    return outcome.scenario.label.level_due(said), said
+    return outcome.scenario.label.level_due(answer), answer
 
 
-def _queen_said(outcome: Outcome) -> Pair | None:
-    return None if outcome.queen_said is None else (outcome.scenario.label.triage, outcome.queen_said)
+def _queen_triage(outcome: Outcome) -> Pair | None:
+    return None if outcome.queen_answer is None else (outcome.scenario.label.triage, outcome.queen_answer)
 
 
 Decision = tuple[str, Callable[[Outcome], Pair | None], tuple[str, ...]]
@@ -162,12 +162,12 @@ _DECIDED: Final[tuple[Decision, ...]] = (
     ("ticket", _ticket, ()),
     ("severity", _severity, LEVELS),
     ("triage", _triage, ()),
-    ("operator told", _told, ()),
+    ("operator told", _notified, ()),
 )
 _SAID: Final[tuple[Decision, ...]] = (
-    ("judge: ticket", _judge_said, ()),
-    ("judge: severity", _severity_said, LEVELS),
-    ("queen: triage", _queen_said, ()),
+    ("judge: ticket", _judge_ticket, ()),
+    ("judge: severity", _judge_severity, LEVELS),
+    ("queen: triage", _queen_triage, ()),
 )
 
 
