@@ -73,9 +73,7 @@ def test_what_looks_further_back_is_refused_with_the_reason(promql: str) -> None
 
 
 def test_what_cannot_be_told_is_refused_with_what_it_is() -> None:
-    assert query_fault("rate(x[5m  * 2])") == (
-        "'5m * 2' is not a plain duration; write it like 5m or 1h30m"
-    )
+    assert query_fault("rate(x[5m  * 2])") == ("'5m * 2' is not a plain duration; write it like 5m or 1h30m")
 
 
 def test_the_time_over_which_it_is_asked_counts() -> None:

@@ -85,9 +85,12 @@ class Action(BaseModel):
     bare: ClassVar[str] = ""
     """The parameter that a bare value sets."""
 
-    @abstractmethod
     def acts(self, who: Actor) -> Iterator[Happening]:
         """Yield what happens, and update ``who``."""
+        return self._play(who)
+
+    @abstractmethod
+    def _play(self, who: Actor) -> Iterator[Happening]: ...
 
 
 def action(line: Mapping[str, Any]) -> Action:
@@ -117,8 +120,7 @@ class Start(Action):
     start_records: bool = True
     """Whether it also emits events at the start of calls and steps."""
 
-    def acts(self, who: Actor) -> Iterator[Happening]:
-        """See ``Action``."""
+    def _play(self, who: Actor) -> Iterator[Happening]:
         who.beats, who.node_id, who.waits = self.beats, self.node, ""
         data: dict[str, Any] = {"start_records": self.start_records}
         if self.beats:
@@ -131,10 +133,9 @@ class Restart(Start):
 
     word: ClassVar[str] = "restart"
 
-    def acts(self, who: Actor) -> Iterator[Happening]:
-        """See ``Action``."""
+    def _play(self, who: Actor) -> Iterator[Happening]:
         who.life += 1
-        yield from super().acts(who)
+        yield from super()._play(who)
 
 
 class NewSession(Start):
@@ -144,10 +145,9 @@ class NewSession(Start):
     bare: ClassVar[str] = "id"
     id: str
 
-    def acts(self, who: Actor) -> Iterator[Happening]:
-        """See ``Action``."""
+    def _play(self, who: Actor) -> Iterator[Happening]:
         who.session_id, who.life = self.id, 1
-        yield from super().acts(who)
+        yield from super()._play(who)
 
 
 class Turn(Action):
@@ -170,8 +170,7 @@ class Turn(Action):
     tokens: Annotated[int, Field(ge=0)] = 2_000
     node: str = ""
 
-    def acts(self, who: Actor) -> Iterator[Happening]:
-        """See ``Action``."""
+    def _play(self, who: Actor) -> Iterator[Happening]:
         for _ in range(self.times):
             who.turn += 1
             who.node_id = self.node or who.node_id
@@ -232,8 +231,7 @@ class Again(Action):
             action(line)
         return self
 
-    def acts(self, who: Actor) -> Iterator[Happening]:
-        """See ``Action``."""
+    def _play(self, who: Actor) -> Iterator[Happening]:
         for _ in range(self.times):
             for line in self.lines:
                 yield from action(line).acts(who)
@@ -251,8 +249,7 @@ class Think(Action):
     comes_back: bool = True
     tokens: Annotated[int, Field(ge=0)] = 2_000
 
-    def acts(self, who: Actor) -> Iterator[Happening]:
-        """See ``Action``."""
+    def _play(self, who: Actor) -> Iterator[Happening]:
         for _ in range(self.times):
             yield Emits(EventType.LLM_CALL_STARTED)
             left = self.lasts
@@ -280,8 +277,7 @@ class UseTool(Action):
     result: str | None = "{n}"
     error: str = ""
 
-    def acts(self, who: Actor) -> Iterator[Happening]:
-        """See ``Action``."""
+    def _play(self, who: Actor) -> Iterator[Happening]:
         who.turn += 1
         call: dict[str, Any] = {"tool": self.name, "call_id": f"{who.turn}-t"}
         yield Emits(EventType.TOOL_CALL_STARTED, call | ({"timeout": self.declares} if self.declares else {}))
@@ -298,8 +294,7 @@ class Pass(Action):
     bare: ClassVar[str] = "time"
     time: Time
 
-    def acts(self, who: Actor) -> Iterator[Happening]:
-        """See ``Action``."""
+    def _play(self, who: Actor) -> Iterator[Happening]:
         yield Passes(self.time)
 
 
@@ -310,8 +305,7 @@ class Sleep(Action):
     bare: ClassVar[str] = "time"
     time: Time
 
-    def acts(self, who: Actor) -> Iterator[Happening]:
-        """See ``Action``."""
+    def _play(self, who: Actor) -> Iterator[Happening]:
         yield HostSleeps(self.time)
 
 
@@ -320,8 +314,7 @@ class Dies(Action):
 
     word: ClassVar[str] = "dies"
 
-    def acts(self, who: Actor) -> Iterator[Happening]:
-        """See ``Action``."""
+    def _play(self, who: Actor) -> Iterator[Happening]:
         who.beats = None
         yield from ()
 
@@ -333,8 +326,7 @@ class Wait(Action):
     bare: ClassVar[str] = "reason"
     reason: Literal["user_input", "paused", "children", "backoff"]
 
-    def acts(self, who: Actor) -> Iterator[Happening]:
-        """See ``Action``."""
+    def _play(self, who: Actor) -> Iterator[Happening]:
         who.waits = self.reason
         if self.reason == "user_input":
             yield Emits(EventType.CLIENT_INPUT_REQUESTED)
@@ -349,8 +341,7 @@ class GoOn(Action):
 
     word: ClassVar[str] = "go_on"
 
-    def acts(self, who: Actor) -> Iterator[Happening]:
-        """See ``Action``."""
+    def _play(self, who: Actor) -> Iterator[Happening]:
         waited, who.waits = who.waits, ""
         if waited == "user_input":
             yield Emits(EventType.CLIENT_INPUT_RECEIVED)
@@ -365,8 +356,7 @@ class Checkpoint(Action):
 
     word: ClassVar[str] = "checkpoint"
 
-    def acts(self, who: Actor) -> Iterator[Happening]:
-        """See ``Action``."""
+    def _play(self, who: Actor) -> Iterator[Happening]:
         yield Emits(EventType.CHECKPOINT_SAVED)
 
 
@@ -379,8 +369,7 @@ class End(Action):
     error: str = "RuntimeError"
     says: str = ""
 
-    def acts(self, who: Actor) -> Iterator[Happening]:
-        """See ``Action``."""
+    def _play(self, who: Actor) -> Iterator[Happening]:
         who.beats = None
         if self.how == "completed":
             yield Emits(EventType.EXECUTION_COMPLETED)
@@ -396,8 +385,7 @@ class Breaker(Action):
     bare: ClassVar[str] = "to"
     to: Literal["open", "half_open", "closed"]
 
-    def acts(self, who: Actor) -> Iterator[Happening]:
-        """See ``Action``."""
+    def _play(self, who: Actor) -> Iterator[Happening]:
         name = f"tool_execution:{who.agent_id}:search"
         data = {"name": name, "kind": "tool_execution", "from": "closed", "to": self.to}
         yield Emits(EventType.CIRCUIT_BREAKER_STATE_CHANGED, data)
@@ -410,8 +398,7 @@ class Lost(Action):
     bare: ClassVar[str] = "reason"
     reason: str
 
-    def acts(self, who: Actor) -> Iterator[Happening]:
-        """See ``Action``."""
+    def _play(self, who: Actor) -> Iterator[Happening]:
         yield Emits(EventType.RECOVERY_FAILED, {"exhausted": True, "reason": self.reason})
 
 
