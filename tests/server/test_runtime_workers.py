@@ -92,7 +92,7 @@ async def test_what_the_monitor_says_while_the_store_refuses_is_told_when_it_tak
         other.execute("create trigger refuse before insert on events begin select raise(abort, 'full'); end")
         other.commit()
         service.bus.fan_out(*looping(service.clock(), times=5))
-        await until(lambda: "are tried again" in caplog.text, "the store refuses")
+        await until(lambda: "findings and states, retrying" in caplog.text, "the store refuses")
         told_while_refusing = list(told)
         other.execute("drop trigger refuse")
         other.commit()
