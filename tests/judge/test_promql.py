@@ -73,9 +73,7 @@ def test_what_looks_further_back_is_refused_with_the_reason(promql: str) -> None
 
 
 def test_what_cannot_be_told_is_refused_with_what_it_is() -> None:
-    assert query_fault("rate(x[5m  * 2])") == (
-        "'5m * 2' is no plain duration, such as 5m or 1h30m, so how far it looks is not known"
-    )
+    assert query_fault("rate(x[5m  * 2])") == ("'5m * 2' is not a plain duration; write it like 5m or 1h30m")
 
 
 def test_the_time_over_which_it_is_asked_counts() -> None:
@@ -84,7 +82,7 @@ def test_the_time_over_which_it_is_asked_counts() -> None:
     assert query_fault("x", range_seconds=day) == ""
     assert query_fault("rate(x[5m])", range_seconds=day - 300) == ""
     assert query_fault("rate(x[5m])", range_seconds=day) == (
-        "its range_minutes, ranges and offsets together look 24.08 h back; 24 h are the limit"
+        "its range_minutes, ranges and offsets together look 24.08 h back; at most 24 h"
     )
     assert query_fault("x offset 23h", range_seconds=3601)
 

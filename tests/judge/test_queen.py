@@ -157,7 +157,7 @@ async def test_a_model_cannot_dismiss_what_binds_and_still_holds(hive: Hive) -> 
 
     assert (ticket.status, ticket.triaged_by) == (TicketStatus.INTERVENING, "rules")
     assert "'the worker says that it is fine'" in ticket.analysis
-    assert "a high one that still holds is not" in ticket.analysis
+    assert "a high ticket whose condition still holds is not dismissed" in ticket.analysis
     assert decisions(hive, "dismiss") == 0
 
 

@@ -24,7 +24,7 @@ from queenright.judge.scenarios import (
     play_all,
     score,
 )
-from queenright.judge.scenarios.witness import SILENT
+from queenright.judge.scenarios.recording_model import SILENT
 from queenright.judge.settings import RULES
 from queenright.runtime.llm.model import Message, ModelReply, ToolSpec
 from queenright.runtime.nodes.event_loop import SET_OUTPUT
@@ -75,13 +75,13 @@ def test_neither_answer_is_right_by_default() -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"script": [{"jump": {}}]}, "'jump' is no word of scripts"),
+        ({"script": [{"jump": {}}]}, "unknown action 'jump'"),
         ({"script": [{"turn": {"tool": "x"}, "pass": 3}]}, "has 2"),
         ({"script": [{"turn": {"tol": "x"}}]}, "tol"),
         ({"script": [{"pass": "soon"}]}, "valid number"),
         ({"label": {"ticket": "awful", "why": "it is very bad indeed"}}, "label.ticket"),
         ({"label": {"ticket": "high", "why": "it is very bad indeed"}}, "triage"),
-        ({"label": {"ticket": ["none", "high"], "why": "who knows, really"}}, "people differ"),
+        ({"label": {"ticket": ["none", "high"], "why": "who knows, really"}}, "people_differ"),
         ({"note": "x"}, "note"),
     ],
 )
@@ -108,7 +108,7 @@ def test_an_id_is_of_one_scenario_only(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(text, encoding="utf-8")
     (tmp_path / "b.yaml").write_text(text, encoding="utf-8")
 
-    with pytest.raises(InvalidScenarioError, match="two scenarios are called"):
+    with pytest.raises(InvalidScenarioError, match="duplicate scenario id"):
         load_scenarios(tmp_path)
 
 
@@ -191,7 +191,7 @@ async def test_a_model_that_finds_all_well_has_no_kappa_and_lowers_no_floor() ->
     assert {level_of(outcomes, one) for one in MEDIUM} == {"none"}
     for one in BINDING:
         outcome = next(o for o in outcomes if o.scenario.id == one)
-        assert (outcome.level, outcome.told) == (SCENARIOS[one].label.ticket[0], True)
+        assert (outcome.level, outcome.is_notified) == (SCENARIOS[one].label.ticket[0], True)
     assert found.faults == ()
 
 
@@ -211,9 +211,9 @@ async def test_a_model_that_says_nothing_leaves_what_binds_to_the_rules() -> Non
     outcomes = await judged_by(silent)
     found = score(outcomes, judge="silent", queen="silent")
 
-    assert {o.judge_said for o in outcomes if o.scenario.id in (*MEDIUM, *BINDING)} == {SILENT}
+    assert {o.judge_answer for o in outcomes if o.scenario.id in (*MEDIUM, *BINDING)} == {SILENT}
     assert {level_of(outcomes, one) for one in (*MEDIUM, *WELL, *NEAR)} == {"none"}
-    assert all(o.told for o in outcomes if o.scenario.id in BINDING)
+    assert all(o.is_notified for o in outcomes if o.scenario.id in BINDING)
     assert found.faults == ()
 
 
@@ -226,7 +226,7 @@ async def test_what_happens_meanwhile_is_seen_by_the_queen_and_not_by_the_judge(
 
     outcome = await play(scenario, model, model)
 
-    assert (outcome.judge_said, outcome.level, outcome.told) == ("critical", "critical", False)
+    assert (outcome.judge_answer, outcome.level, outcome.is_notified) == ("critical", "critical", False)
     assert outcome.triage == "dismiss"
 
 
@@ -241,7 +241,7 @@ async def test_a_repair_round_belongs_to_the_decision_that_it_mends() -> None:
     outcome = await play(SCENARIOS["ten-bad-repeating"], TalkingModel(mends), TalkingModel(alarmist))
     [judge, _] = score([outcome], judge="m", queen="m").effort
 
-    assert (judge.decisions, judge.calls, outcome.judge_said) == (1, 2, "critical")
+    assert (judge.decisions, judge.calls, outcome.judge_answer) == (1, 2, "critical")
 
 
 # -- the command -------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ async def test_a_ticket_says_since_when_its_worker_is_not_seen_and_what_to_do(
 
     assert codes == [1, 1, 1, 1, 0]
     assert "its worker is not seen" not in at_first
-    why = "its target is down, and its last word is older than an hour"
+    why = "its target is down, and its last metrics are older than an hour"
     assert (
         f"  no metrics of its worker since 2027-01-15T08:00:00.000+00:00: {why}; "
         "if it was removed, pass --gone workers/host:9464" in words

@@ -111,7 +111,7 @@ async def test_a_day_is_as_far_back_as_anybody_may_look(tools_of: Clients) -> No
     assert too_far.failed
     assert "range_minutes" in too_far.content
     assert hidden.content == (
-        "error: query_metrics: its ranges and offsets together look 720 h back; 24 h are the limit"
+        "error: query_metrics: its ranges and offsets together look 720 h back; at most 24 h"
     )
     assert "its range_minutes, ranges and offsets together look 25 h back" in together.content
     assert server.asked == []
@@ -123,7 +123,7 @@ async def test_what_prometheus_says_is_wrong_is_said_to_the_model(tools_of: Clie
         told = await ask(tools_of(url)[QUERY_METRICS], promql="up -")
 
     assert told.failed
-    assert told.content.endswith("Prometheus refused it: 400 1:4: parse error: unexpected <op:->")
+    assert told.content.endswith("Prometheus rejected the query: 400 1:4: parse error: unexpected <op:->")
 
 
 @pytest.mark.parametrize("answer", [b"<html>", b"[1]", b'{"status": "success"}', b'{"status": "success", '])
@@ -141,7 +141,7 @@ async def test_nobody_waits_for_a_prometheus_that_says_nothing(tools_of: Clients
         told = await ask(tools_of(url, timeout=0.05)[QUERY_METRICS], promql="up")
 
     assert told.failed
-    assert "did not answer within 0.05 s; go on without" in told.content
+    assert "did not answer within 0.05 s; continue without" in told.content
 
 
 async def test_an_answer_without_end_is_not_read_to_its_end(tools_of: Clients) -> None:
@@ -198,7 +198,7 @@ async def test_five_look_ups_are_all_that_one_visit_has(tools_of: Clients) -> No
             second = await ask(tool, promql="up")
 
     assert [told.failed for told in first] == [False] * 5 + [True]
-    assert first[-1].content.endswith("5 look-ups are all there are; decide by what you know")
+    assert first[-1].content.endswith("all 5 queries are used; decide with what you know")
     assert not second.failed
     assert len(server.asked) == 6
 
@@ -236,7 +236,7 @@ async def test_a_trace_that_is_not_there_is_no_reason_to_stop(tools_of: Clients)
         told = await ask(tools_of(url)[GET_TRACE], trace_id=TRACE)
         no_id = await ask(tools_of(url)[GET_TRACE], trace_id="../../api/v1/admin")
 
-    assert told.content.endswith(f"there is no trace {TRACE} (any more); go on without it")
+    assert told.content.endswith(f"there is no trace {TRACE}; continue without it")
     assert no_id.failed
     assert "trace_id" in no_id.content
 

@@ -89,7 +89,7 @@ class WatchedHands:
                 publish=hive.bus.fan_out,
             )
             settings = hive.settings.intervention.termination
-            self._hands = WorkerActions(self.reached, approvals, monitor=hive.monitor, settings=settings)
+            self._hands = WorkerActions(self.reached, approvals, monitor=hive.monitor, settings=settings)  # type: ignore[arg-type]
         return self._hands
 
     @property

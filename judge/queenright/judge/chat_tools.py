@@ -116,16 +116,16 @@ class ChatTools:
         finally:
             del self._turns[session_id]
 
-    async def _show(self, given: SummaryArguments, *, session_id: str) -> str:
+    async def _show(self, arguments: SummaryArguments, *, session_id: str) -> str:
         ticket = self._turn(session_id).ticket
-        agent_id = given.agent_id or ticket.worker_agent_id
-        wanted = None if given.session_id == "auto" else given.session_id
+        agent_id = arguments.agent_id or ticket.worker_agent_id
+        wanted = None if arguments.session_id == "auto" else arguments.session_id
         if wanted is None and agent_id == ticket.worker_agent_id:
             wanted = ticket.worker_session_id
-        return show_summary(self._monitor.get(agent_id, wanted), self._clock(), given.last_n_steps)
+        return show_summary(self._monitor.get(agent_id, wanted), self._clock(), arguments.last_n_steps)
 
-    async def _acknowledge(self, given: AcknowledgeArguments, *, session_id: str) -> str:
-        with self._acting_turn(session_id, given.ticket_id, ACKNOWLEDGE) as turn:
+    async def _acknowledge(self, arguments: AcknowledgeArguments, *, session_id: str) -> str:
+        with self._acting_turn(session_id, arguments.ticket_id, ACKNOWLEDGE) as turn:
             by = turn.question.by
             try:
                 await self._tickets.acknowledge(
@@ -136,15 +136,17 @@ class ChatTools:
             return f"Noted: {by} has it in hand."
 
     def _acting(self, actions: QueenActions) -> list[Tool]:
-        async def nudge(given: NudgeArguments, *, session_id: str) -> str:
-            with self._acting_turn(session_id, given.ticket_id, NUDGE) as turn:
+        async def nudge(arguments: NudgeArguments, *, session_id: str) -> str:
+            with self._acting_turn(session_id, arguments.ticket_id, NUDGE) as turn:
                 ticket, by = self._open_ticket(turn), turn.question.by
-                return await actions.nudge(ticket, turn.words(given.message), ordered_by=by)
+                return await actions.nudge(ticket, turn.words(arguments.message), ordered_by=by)
 
-        async def request_termination(given: TerminationArguments, *, session_id: str) -> str:
-            with self._acting_turn(session_id, given.ticket_id, REQUEST_TERMINATION) as turn:
+        async def request_termination(arguments: TerminationArguments, *, session_id: str) -> str:
+            with self._acting_turn(session_id, arguments.ticket_id, REQUEST_TERMINATION) as turn:
                 ticket, by = self._open_ticket(turn), turn.question.by
-                answer = await actions.request_termination(ticket, turn.words(given.reason), ordered_by=by)
+                answer = await actions.request_termination(
+                    ticket, turn.words(arguments.reason), ordered_by=by
+                )
                 return f"{answer} {_APPROVAL_HINT}" if "approv" in answer else answer
 
         context = ("session_id",)

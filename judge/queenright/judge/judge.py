@@ -402,14 +402,14 @@ class HealthJudge:
         )
         return True
 
-    async def _emit(self, given: EmitArguments) -> str:
+    async def _emit(self, arguments: EmitArguments) -> str:
         health = self._case.health
         if health is None:
             raise ToolError("the worker is gone; end with health_verdict healthy")
         if self._has_raised:
             raise ToolError("this check has written a ticket already; end with health_verdict ticket")
         try:
-            result = await self._raise(health, parse_draft(given.ticket_json), self._model.answering)
+            result = await self._raise(health, parse_draft(arguments.ticket_json), self._model.answering)
             self._has_raised = True
             return result
         except TicketRejectedError as error:

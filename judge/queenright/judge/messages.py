@@ -60,9 +60,9 @@ def quote_worker(summary: Mapping[str, Any] | None) -> str:
 
     Findings of detectors in shadow are omitted: they must not influence a decision.
     """
-    shown = no_active_session() if summary is None else dict(summary)
-    shown.pop("shadow_findings", None)
-    return quote("worker", shown)
+    health = no_active_session() if summary is None else dict(summary)
+    health.pop("shadow_findings", None)
+    return quote("worker", health)
 
 
 def _iso(at: float) -> str:

@@ -91,11 +91,6 @@ class Metered:
         return self._model.name
 
     @property
-    def role(self) -> ModelRole:
-        """The role it serves."""
-        return self._role
-
-    @property
     def fallback_reason(self) -> FallbackReason | None:
         """Why the stand-in would reply now; None if the model would."""
         if self._stand_in is None:

@@ -160,10 +160,10 @@ class Lookup:
             return None
         return health
 
-    async def show(self, given: SummaryArguments) -> str:
+    async def show(self, arguments: SummaryArguments) -> str:
         """Return the summary of a worker for a model."""
-        health = await self.find(given.agent_id, given.session_id)
-        return show_summary(health, self._clock(), given.last_n_steps)
+        health = await self.find(arguments.agent_id, arguments.session_id)
+        return show_summary(health, self._clock(), arguments.last_n_steps)
 
 
 def show_summary(health: WorkerHealth | None, now: float, last_n_steps: int) -> str:
@@ -235,27 +235,27 @@ def register_worker_monitoring_tools(
     """
     lookup, shown = Lookup(workers, clock), Lookup(workers, clock)
 
-    async def show(given: SummaryArguments) -> str:
-        health = await lookup.find(given.agent_id, given.session_id)
+    async def show(arguments: SummaryArguments) -> str:
+        health = await lookup.find(arguments.agent_id, arguments.session_id)
         if health is not None:
             shown.key = health.key
-        return show_summary(health, clock(), given.last_n_steps)
+        return show_summary(health, clock(), arguments.last_n_steps)
 
-    async def emit(given: EmitArguments) -> str:
+    async def emit(arguments: EmitArguments) -> str:
         health = await shown.find()
         if health is None:
             raise ToolError("there is no worker with an active session; nothing to write a ticket about")
         try:
-            return show_raised(await tickets.raise_ticket(health, parse_draft(given.ticket_json)))
+            return show_raised(await tickets.raise_ticket(health, parse_draft(arguments.ticket_json)))
         except TicketError as error:
             raise ToolError(str(error)) from error
 
-    async def notify(given: NotifyArguments) -> str:
-        ticket = open_ticket(tickets, given.ticket_id)
-        urgency = urgency_of(given.urgency, ticket)
+    async def notify(arguments: NotifyArguments) -> str:
+        ticket = open_ticket(tickets, arguments.ticket_id)
+        urgency = urgency_of(arguments.urgency, ticket)
         try:
             await tickets.intervene(
-                ticket.ticket_id, given.analysis, urgency.value, graph_id=graph_id, stream_id=stream_id
+                ticket.ticket_id, arguments.analysis, urgency.value, graph_id=graph_id, stream_id=stream_id
             )
         except TicketError as error:
             raise ToolError(str(error)) from error

@@ -227,19 +227,19 @@ class Orchestrator:
 
     # -- the decision ---------------------------------------------------------------------------
 
-    async def _decide_by_model(self, given: DecideArguments) -> str:
-        escalation = self._checked(given.escalation_id)
-        if given.decision not in escalation.options:
+    async def _decide_by_model(self, arguments: DecideArguments) -> str:
+        escalation = self._checked(arguments.escalation_id)
+        if arguments.decision not in escalation.options:
             raise ToolError(
-                f"{given.decision!r} is not an option; choose one of {', '.join(escalation.options)}"
+                f"{arguments.decision!r} is not an option; choose one of {', '.join(escalation.options)}"
             )
         summary = self._case.summary()
         if policy.ended(summary):
             self._forget(escalation.escalation_id)
             raise ToolError("the worker's session has ended, there is nothing to decide; end with set_output")
         fields = self._fields(escalation, summary)
-        reason, minutes = redact(given.reason, 1000), given.more_time_minutes
-        answer = policy.apply_floor(fields, summary, given.decision, reason, minutes=minutes)
+        reason, minutes = redact(arguments.reason, 1000), arguments.more_time_minutes
+        answer = policy.apply_floor(fields, summary, arguments.decision, reason, minutes=minutes)
         await self._carry_out(escalation, answer)
         if answer.overruled:
             return f"overruled, decided as {answer.decision}: {answer.reason}"

@@ -284,27 +284,27 @@ class Queen:
 
     # -- the queen's tools ----------------------------------------------------------------------
 
-    async def _notify(self, given: NotifyArguments) -> str:
-        ticket = self._checked(given.ticket_id)
+    async def _notify(self, arguments: NotifyArguments) -> str:
+        ticket = self._checked(arguments.ticket_id)
         if self._starting(ticket):
             return _WAITS
         if self._recovered():
             await self._dismiss_recovered(ticket)
             return f"not sent: the condition is gone; dismissed as {policy.RECOVERED!r}"
-        await self._intervene(ticket, given.analysis, urgency_of(given.urgency, ticket), by="queen")
+        await self._intervene(ticket, arguments.analysis, urgency_of(arguments.urgency, ticket), by="queen")
         return "the operator is notified"
 
-    async def _dismiss(self, given: DismissArguments) -> str:
-        ticket = self._checked(given.ticket_id)
+    async def _dismiss(self, arguments: DismissArguments) -> str:
+        ticket = self._checked(arguments.ticket_id)
         if self._starting(ticket):
             return _WAITS
         if self._recovered():
             await self._dismiss_recovered(ticket)
             return f"dismissed as {policy.RECOVERED!r}"
         if not policy.binding(ticket.severity):
-            await self._decide(ticket.ticket_id, given.reason)
-            return f"dismissed: {given.reason}"
-        proposed = wording.one_line(given.reason, 200)
+            await self._decide(ticket.ticket_id, arguments.reason)
+            return f"dismissed: {arguments.reason}"
+        proposed = wording.one_line(arguments.reason, 200)
         note = (
             f"(The queen proposed to dismiss it: {proposed!r}; a {ticket.severity.value} ticket whose "
             "condition still holds is not dismissed.)"

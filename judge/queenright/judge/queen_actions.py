@@ -8,7 +8,7 @@ decides whether an action on that worker is permitted.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -23,6 +23,9 @@ from queenright.health.tickets import EscalationTicket
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailable
+
+if TYPE_CHECKING:
+    from queenright.health.interventions.service import InterventionService
 
 NUDGE: Final = "nudge_worker"
 REQUEST_TERMINATION: Final = "request_termination"
@@ -101,43 +104,13 @@ def acting_tools(actions: QueenActions, ticket_of: Callable[[str], EscalationTic
         ticket_of: Returns the ticket with an id; raises ``ToolError`` if no action on it is permitted now.
     """
 
-    async def nudge(given: NudgeArguments) -> str:
-        return await actions.nudge(ticket_of(given.ticket_id), given.message)
+    async def nudge(arguments: NudgeArguments) -> str:
+        return await actions.nudge(ticket_of(arguments.ticket_id), arguments.message)
 
-    async def request_termination(given: TerminationArguments) -> str:
-        return await actions.request_termination(ticket_of(given.ticket_id), given.reason)
+    async def request_termination(arguments: TerminationArguments) -> str:
+        return await actions.request_termination(ticket_of(arguments.ticket_id), arguments.reason)
 
     return [nudge_tool(nudge), termination_tool(request_termination)]
-
-
-class WorkerInterventions(Protocol):
-    """The part of the intervention service that the queen uses; its permissions, limits and records apply."""
-
-    def nudge(
-        self,
-        agent_id: str,
-        message: str | None,
-        *,
-        session_id: str,
-        incarnation_id: str,
-        by: str,
-        person: Literal[False],
-    ) -> Awaitable[Intervention]:
-        """Put a message into a worker's context."""
-        ...
-
-    def terminate(
-        self,
-        agent_id: str,
-        reason: str,
-        *,
-        session_id: str,
-        incarnation_id: str,
-        by: str,
-        person: Literal[False],
-    ) -> Awaitable[Intervention]:
-        """Stop a worker."""
-        ...
 
 
 class WorkerActions:
@@ -153,7 +126,7 @@ class WorkerActions:
 
     def __init__(
         self,
-        interventions: WorkerInterventions,
+        interventions: InterventionService,
         approvals: Approvals,
         *,
         monitor: HealthMonitor,

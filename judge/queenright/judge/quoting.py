@@ -33,11 +33,11 @@ def sanitise(value: Any) -> Any:
 
 def unquote(tag: str, text: str) -> dict[str, Any] | None:
     """Return the data that ``quote`` put into ``text``, or None if there is none."""
-    found = re.search(rf"<{tag}>\n(.*)\n</{tag}>", text, re.DOTALL)
-    if found is None:
+    match = re.search(rf"<{tag}>\n(.*)\n</{tag}>", text, re.DOTALL)
+    if match is None:
         return None
     try:
-        data = json.loads(found[1])
+        data = json.loads(match[1])
     except ValueError:
         return None
     return data if isinstance(data, dict) else None

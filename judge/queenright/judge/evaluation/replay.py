@@ -74,16 +74,18 @@ def replay(events: Sequence[TimedEvent], settings: HealthSettings) -> Iterator[S
     clock = events[0].at
     v = VitalSigns("agent", "run", clock, settings.loops, settings)
     shortest = shortest_limit(settings)
-    due, found = clock + shortest, False
+    due, has_findings = clock + shortest, False
     for index, (at, event) in enumerate(events):
         if due <= at:
             findings = _all_findings(v, settings, at)
             yield StepFindings(index - 1, findings)
-            due, found = _next_moment(v, settings, at, shortest), bool(findings)
+            due, has_findings = _next_moment(v, settings, at, shortest), bool(findings)
         clock = at
         v.apply(event, at)
-        findings = _all_findings(v, settings, at) if found or due <= at or suspicious(v, settings) else []
-        found = bool(findings)
+        findings = (
+            _all_findings(v, settings, at) if has_findings or due <= at or suspicious(v, settings) else []
+        )
+        has_findings = bool(findings)
         yield StepFindings(index, findings)
     last = detect_end_in_llm_error(v)
     if last is not None and settings.acts_on(last.kind):

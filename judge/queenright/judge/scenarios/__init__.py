@@ -1,4 +1,4 @@
-"""Judging the judge: scenarios with labels, played through the product's own parts, and a number for it."""
+"""Evaluate judge and queen on labelled scenarios, played through the real components."""
 
 from queenright.judge.scenarios.agreement import Agreement, agreement, kappa
 from queenright.judge.scenarios.playing import Outcome, model_maker, play, play_all

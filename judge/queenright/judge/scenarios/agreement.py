@@ -1,9 +1,8 @@
 """
-How far two lists of answers agree: the share, and Cohen's kappa with an interval.
+Agreement of two lists of answers: the share, and Cohen's kappa with an interval.
 
-Kappa (Cohen 1960) takes out what agreement chance alone would give: 0 is a coin that knows how often each
-answer is due, 1 is full agreement, below 0 is worse than the coin. Weighted kappa (Cohen 1968) forgives
-neighbours in an order: `high` for `critical` is half as wrong as `medium` for it.
+Kappa (Cohen 1960) corrects for agreement by chance: 0 is chance, 1 is full agreement, below 0 is worse than
+chance. Weighted kappa (Cohen 1968) counts distances: `high` for `critical` is half as wrong as `medium`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from random import Random
 from typing import Final
 
 Pair = tuple[str, str]
-"""(what was expected, what was answered)."""
+"""(expected, answered)."""
 
 RESAMPLES: Final = 1_000
 _SEED: Final = 20_231
@@ -25,10 +24,10 @@ _SEED: Final = 20_231
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
     """
-    How far answers agree with what was expected.
+    The agreement of answers with what was expected.
 
-    ``kappa``, and the 95 % interval ``low`` to ``high``, are None where it says nothing: there are no
-    answers, or one answer only was ever due and ever given.
+    ``kappa`` and its 95 % interval, ``low`` to ``high``, are None if undefined: there are no answers, or all
+    expected and given answers are the same.
     """
 
     of: int
@@ -39,7 +38,7 @@ class Agreement:
 
     @property
     def share(self) -> float:
-        """Of all answers those that agree; 1 of none."""
+        """The share of answers that agree; 1 without answers."""
         return self.agreed / self.of if self.of else 1.0
 
 
@@ -47,13 +46,13 @@ def agreement(
     pairs: Sequence[Pair], order: Sequence[str] = (), *, resamples: int = RESAMPLES, seed: int = _SEED
 ) -> Agreement:
     """
-    Return how far the two sides of ``pairs`` agree.
+    Return the agreement of the two sides of ``pairs``.
 
     Args:
         pairs: Expected and answered.
-        order: All answers from least to most, for linear weights; without it every miss is as bad.
-        resamples: For the interval: percentiles of as many bootstrap samples.
-        seed: The same seed gives the same interval.
+        order: All answers from least to most, for linear weights; without it all misses weigh the same.
+        resamples: The number of bootstrap samples for the interval.
+        seed: The seed of the bootstrap.
     """
     value = kappa(pairs, order)
     low = high = None
@@ -69,7 +68,7 @@ def agreement(
 
 def kappa(pairs: Sequence[Pair], order: Sequence[str] = ()) -> float | None:
     """
-    Return Cohen's kappa, weighted linearly if ``order`` is given; None where it is not defined.
+    Return Cohen's kappa, weighted linearly if ``order`` is given; None if undefined.
 
     Raises:
         ValueError: An answer is not in ``order``.
@@ -77,14 +76,14 @@ def kappa(pairs: Sequence[Pair], order: Sequence[str] = ()) -> float | None:
     if not pairs:
         return None
     place = {answer: number for number, answer in enumerate(order)}
-    if place and (strange := {answer for pair in pairs for answer in pair} - set(place)):
-        raise ValueError(f"{sorted(strange)} are none of {list(order)}")
+    if place and (unknown := {answer for pair in pairs for answer in pair} - set(place)):
+        raise ValueError(f"{sorted(unknown)} are not in {list(order)}")
 
-    def wrong(one: str, other: str) -> float:
+    def distance(one: str, other: str) -> float:
         return abs(place[one] - place[other]) if place else float(one != other)
 
     expected = Counter(one for one, _ in pairs)
     answered = Counter(other for _, other in pairs)
-    seen = sum(wrong(*pair) for pair in pairs) / len(pairs)
-    by_chance = sum(m * n * wrong(a, b) for a, m in expected.items() for b, n in answered.items())
-    return None if by_chance == 0 else 1 - seen * len(pairs) ** 2 / by_chance
+    observed = sum(distance(*pair) for pair in pairs) / len(pairs)
+    by_chance = sum(m * n * distance(a, b) for a, m in expected.items() for b, n in answered.items())
+    return None if by_chance == 0 else 1 - observed * len(pairs) ** 2 / by_chance

@@ -1,4 +1,4 @@
-"""A scenario played on the stage with real models behind judge and queen, and what came of it."""
+"""Play scenarios with given models of judge and queen."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from queenright.health.settings import HealthSettings
 from queenright.health.tickets import EscalationTicket, TicketStatus
 from queenright.judge import policy
 from queenright.judge.rules import RulesModel
+from queenright.judge.scenarios.recording_model import Answer, answered_severity, answered_triage
 from queenright.judge.scenarios.scenario import Scenario
 from queenright.judge.scenarios.script import Actor, Happening, Passes, Start, Turn
 from queenright.judge.scenarios.stage import Stage
-from queenright.judge.scenarios.witness import Answer, severity_said, triage_said
 from queenright.judge.settings import RULES, JudgeSettings
 from queenright.runtime.llm.litellm_provider import load_provider
 from queenright.runtime.llm.model import LLMProvider
 
 WORKER: Final = "research_agent"
 NEVER_TRIAGED: Final = "none"
-_AT_WORK: Final = 600.0
-"""Neighbours begin their work spread over so many seconds."""
+_NEIGHBOUR_STARTS: Final = 600.0
+"""Seconds over which the neighbours' starts are spread."""
 
 MakeModel = Callable[[], LLMProvider]
 
@@ -33,10 +33,10 @@ MakeModel = Callable[[], LLMProvider]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """
-    What came of one scenario.
+    The outcome of one scenario.
 
-    ``level`` is how bad its worst ticket is, ``none`` without one. ``judge_said`` and ``queen_said`` are
-    the models' own words before any rule had its say, None for one that was not asked.
+    ``level`` is the severity of the worst ticket, or ``none``. ``judge_answer`` and ``queen_answer`` are
+    the models' own answers before the rules apply, None for a model that was not called.
     """
 
     scenario: Scenario
@@ -44,26 +44,26 @@ class Outcome:
     cause: FindingKind | None
     triage: str
     """
-    ``intervene`` or ``dismiss``; ``none`` if there was no ticket or nothing was decided on it. A ticket
-    that closed by itself before anybody was told counts as dismissed.
+    ``intervene`` or ``dismiss``; ``none`` without a ticket or decision. A ticket that closed before anybody
+    was notified counts as dismissed.
     """
-    told: bool
-    """Whether the operator was told."""
+    is_notified: bool
+    """Whether the operator was notified."""
     tickets: int
-    judge_said: str | None
-    queen_said: str | None
+    judge_answer: str | None
+    queen_answer: str | None
     judge_answers: tuple[Answer, ...]
     queen_answers: tuple[Answer, ...]
     faults: tuple[str, ...] = ()
-    """What must not happen whoever thinks: a ticket about a neighbour that is well, a floor that gave way."""
+    """What no model may cause: a ticket about a healthy neighbour, or a broken floor of the rules."""
 
 
 def model_maker(name: str, *, timeout_seconds: float = 60.0) -> MakeModel:
     """
-    Return what makes the model called ``name``: one for each scenario, for a script begins anew in each.
+    Return a factory for the model called ``name``: each scenario gets its own, as scripts have a state.
 
     Raises:
-        ProviderUnavailable: when called, if it cannot be used here.
+        ProviderUnavailable: The factory raises it if the model cannot be used here.
     """
     if name == RULES:
         return RulesModel
@@ -81,21 +81,21 @@ async def play_all(
     on_played: Callable[[Outcome], None] | None = None,
 ) -> list[Outcome]:
     """
-    Play scenarios, each on a stage of its own, and return what came of them, in their order.
+    Play scenarios, each on its own stage, and return the outcomes in order.
 
     Args:
-        scenarios: What to play.
+        scenarios: The scenarios.
         judge: Makes the judge's model.
-        queen: Makes the queen's.
+        queen: Makes the queen's model.
         settings: The health layer's thresholds.
         judging: Prompts and limits of judge and queen.
-        at_once: So many side by side; worth it if the models are slow.
-        on_played: Is given each outcome as it is there.
+        at_once: How many to play in parallel; useful with slow models.
+        on_played: Called with each outcome.
     """
-    room = asyncio.Semaphore(at_once)
+    limit = asyncio.Semaphore(at_once)
 
     async def one(scenario: Scenario) -> Outcome:
-        async with room:
+        async with limit:
             outcome = await play(scenario, judge(), queen(), settings=settings, judging=judging)
         if on_played is not None:
             on_played(outcome)
@@ -114,7 +114,7 @@ async def play(
     settings: HealthSettings | None = None,
     judging: JudgeSettings | None = None,
 ) -> Outcome:
-    """Play one scenario in a temporary folder, and return what came of it."""
+    """Play one scenario in a temporary folder, and return the outcome."""
     with tempfile.TemporaryDirectory(prefix="queenright-scenario-", ignore_cleanup_errors=True) as folder:
         stage = Stage(
             Path(folder),
@@ -127,13 +127,13 @@ async def play(
         async with stage:
             for number in range(scenario.neighbours):
                 neighbour = Actor(f"neighbour-{number:03d}")
-                stage.enter(neighbour, _works(neighbour, number * _AT_WORK / scenario.neighbours))
+                stage.enter(neighbour, _works(neighbour, number * _NEIGHBOUR_STARTS / scenario.neighbours))
             worker = Actor(WORKER)
             part = stage.enter(worker, (h for act in scenario.actions for h in act.acts(worker)))
             await stage.play(part)
             await stage.settle()
             if any(ticket.status is TicketStatus.OPEN for ticket in stage.tickets.open_tickets()):
-                # The queen gave no answer. Past the bypass time the operator hears of what binds.
+                # The queen gave no answer: let the bypass time pass.
                 await stage.pass_time(stage.settings.judge.triage_timeout_seconds + 1)
             return _outcome(scenario, stage, await stage.all_tickets())
 
@@ -151,16 +151,16 @@ def _outcome(scenario: Scenario, stage: Stage, tickets: list[EscalationTicket]) 
     worst = max(own, key=lambda ticket: ticket.severity.rank, default=None)
     judge, queen = tuple(stage.judge.answers), tuple(stage.queen.answers)
     decided = [t.triage_decision or "dismiss" for t in own if t.triage_decision or not t.live]
-    told = any(decision != "dismiss" for decision in decided)
+    is_notified = any(decision != "dismiss" for decision in decided)
     return Outcome(
         scenario=scenario,
         level=worst.severity.value if worst is not None else "none",
         cause=worst.kind if worst is not None else None,
-        triage="intervene" if told else "dismiss" if decided else NEVER_TRIAGED,
-        told=told,
+        triage="intervene" if is_notified else "dismiss" if decided else NEVER_TRIAGED,
+        is_notified=is_notified,
         tickets=len(tickets),
-        judge_said=severity_said(judge),
-        queen_said=triage_said(queen),
+        judge_answer=answered_severity(judge),
+        queen_answer=answered_triage(queen),
         judge_answers=judge,
         queen_answers=queen,
         faults=tuple(_faults(scenario, stage, tickets)),
@@ -168,18 +168,18 @@ def _outcome(scenario: Scenario, stage: Stage, tickets: list[EscalationTicket]) 
 
 
 def _faults(scenario: Scenario, stage: Stage, tickets: list[EscalationTicket]) -> Iterator[str]:
-    """Name what no model may bring about."""
+    """Yield the faults that no model may cause."""
     own = [ticket for ticket in tickets if ticket.worker_agent_id == WORKER]
     for ticket in tickets:
         if ticket.worker_agent_id != WORKER:
-            yield f"a ticket about {ticket.worker_agent_id}, which is well"
+            yield f"a ticket about {ticket.worker_agent_id}, which is healthy"
     if any(policy.binding(finding.severity) for finding in stage.findings):
         floor = max((finding.severity for finding in stage.findings), key=lambda severity: severity.rank)
         if not any(ticket.severity.rank >= floor.rank for ticket in own):
-            yield f"it was {floor.value} by the rules, and no ticket says so"
+            yield f"the rules say {floor.value}, and no ticket does"
     for ticket in own:
         if policy.binding(ticket.severity) and not scenario.meanwhile:
             if ticket.triage_decision == "dismiss":
                 yield f"a {ticket.severity.value} ticket whose condition held was dismissed"
             elif ticket.triage_decision is None:
-                yield f"nobody was told of a {ticket.severity.value} ticket"
+                yield f"nobody was notified of a {ticket.severity.value} ticket"

@@ -1,4 +1,4 @@
-"""A score as a person reads it."""
+"""Render a score as text."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from queenright.judge.scenarios.agreement import Agreement
 from queenright.judge.scenarios.score import Effort, KindRow, Miss, Row, Score
 
 
-def report(found: Score, *, misses: bool = True) -> str:
-    """Return the tables: decisions, the models' own words, kinds, effort, and what came out otherwise."""
+def report(result: Score, *, misses: bool = True) -> str:
+    """Return the tables: decisions, the models' own answers, kinds, effort, deviations from the labels."""
     parts = [
-        [f"{found.scenarios} scenarios; judge {found.judge}, queen {found.queen}"],
-        ["What was decided, the rules' floor included", *_rows(found.decided)],
-        ["What the models themselves said, where they were asked", *_rows(found.said)],
+        [f"{result.scenarios} scenarios; judge {result.judge}, queen {result.queen}"],
+        ["Decisions, including the rules' floor", *_rows(result.decided)],
+        ["The models' own answers", *_rows(result.said)],
         [f"{'kind':18}{'scenarios':>10}{'ticket':>8}{'severity':>10}{'triage':>12}{'calls':>7}"]
-        + [_kind(row) for row in found.kinds],
-        ["Effort, in real time and dollars", *_efforts(found)],
+        + [_kind(row) for row in result.kinds],
+        ["Effort, in real time and dollars", *_efforts(result)],
     ]
-    if misses and found.misses:
-        parts.append(["Otherwise than labelled", *(_miss(miss) for miss in found.misses)])
-    if found.faults:
-        parts.append(["FAULTS, whatever the model says these must not be", *found.faults])
+    if misses and result.misses:
+        parts.append(["Deviations from the labels", *(_miss(miss) for miss in result.misses)])
+    if result.faults:
+        parts.append(["FAULTS: these must not happen with any model", *result.faults])
     return "\n\n".join("\n".join(part) for part in parts)
 
 
@@ -45,9 +45,9 @@ def _kind(row: KindRow) -> str:
     return f"{row.kind:18}{row.scenarios:10}{row.ticket:8}{row.severity:10}{triage:>12}{row.calls:7}"
 
 
-def _efforts(found: Score) -> list[str]:
-    calls = "-" if found.calls_a_ticket is None else f"{found.calls_a_ticket:.2f}"
-    return [_effort(one) for one in found.effort] + [f"  calls a ticket: {calls}"]
+def _efforts(result: Score) -> list[str]:
+    calls = "-" if result.calls_a_ticket is None else f"{result.calls_a_ticket:.2f}"
+    return [_effort(one) for one in result.effort] + [f"  calls a ticket: {calls}"]
 
 
 def _effort(of: Effort) -> str:

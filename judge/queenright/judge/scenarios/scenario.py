@@ -1,4 +1,4 @@
-"""Scenarios: a script of what a worker does, and what a reasonable person would have done about it."""
+"""Scenarios: a script of a worker's behaviour, and the expected ticket and triage."""
 
 from __future__ import annotations
 
@@ -24,59 +24,59 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.judge.scenarios.script import Action, action
 
 Level = Literal["none", "low", "medium", "high", "critical"]
-"""How bad a ticket is; ``none``: there is no ticket."""
+"""The severity of a ticket; ``none``: no ticket."""
 Triage = Literal["dismiss", "intervene"]
 
 LEVELS: Final[tuple[str, ...]] = get_args(Level)
 
 
 class InvalidScenarioError(QueenrightError, ValueError):
-    """Raised for a file that holds no scenarios: which, where in it, and what is wrong."""
+    """Raised for an invalid scenario file."""
 
 
-def _listed(value: Any) -> Any:
+def _as_list(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else [value]
 
 
 class Label(BaseModel):
     """
-    What ought to come of a scenario, and why; decided before any model or rule was asked.
+    The expected result of a scenario, and why; set independently of any model or rule.
 
-    ``ticket`` are the severities that are right, ``none`` for no ticket. ``triage`` is what ought to be
-    done with a ticket; where none is due, one that was written all the same ought to be dismissed.
+    ``ticket`` lists the acceptable severities, ``none`` for no ticket. ``triage`` is the expected decision
+    on a ticket; if no ticket is expected, one should be dismissed.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    ticket: Annotated[tuple[Level, ...], BeforeValidator(_listed), Field(min_length=1)]
-    causes: Annotated[tuple[FindingKind, ...], BeforeValidator(_listed)] = ()
-    """What the ticket may be about; empty: anything."""
+    ticket: Annotated[tuple[Level, ...], BeforeValidator(_as_list), Field(min_length=1)]
+    causes: Annotated[tuple[FindingKind, ...], BeforeValidator(_as_list)] = ()
+    """The acceptable causes of the ticket; empty: any."""
     triage: Triage = "dismiss"
     why: Annotated[str, Field(min_length=10, max_length=300)]
     people_differ: bool = False
-    """Honest people would label it in another way."""
+    """Reasonable people would disagree about the label."""
 
     @model_validator(mode="after")
-    def _sound(self) -> Label:
+    def _check_label(self) -> Label:
         if self.ticket_due is None and not self.people_differ:
-            raise ValueError("only where people differ may both a ticket and none be right")
+            raise ValueError("accepting both a ticket and none needs people_differ: true")
         if "none" not in self.ticket and "triage" not in self.model_fields_set:
-            raise ValueError("say the triage of a ticket that is due: dismiss or intervene")
+            raise ValueError("a label with a ticket needs its triage: dismiss or intervene")
         return self
 
     @property
     def ticket_due(self) -> bool | None:
-        """Whether there ought to be a ticket; None if both are right."""
+        """Whether a ticket is expected; None if both are acceptable."""
         none = "none" in self.ticket
         return None if none and len(self.ticket) > 1 else not none
 
     def level_due(self, answered: str) -> str:
-        """Return the right severity that is nearest to the one answered."""
+        """Return the acceptable severity nearest to the answered one."""
         return min(self.ticket, key=lambda level: abs(LEVELS.index(level) - LEVELS.index(answered)))
 
 
 class Scenario(BaseModel):
-    """One worker, what happens to it, and the label."""
+    """One worker's script and its label."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -84,26 +84,26 @@ class Scenario(BaseModel):
     kind: Annotated[str, Field(pattern=r"^[a-z_]+$")]
     about: Annotated[str, Field(min_length=10, max_length=200)]
     neighbours: Annotated[int, Field(ge=0, le=500)] = 0
-    """So many other workers that are well go on beside it; about them there must be no ticket."""
+    """The number of healthy workers that run in parallel; there must be no ticket about them."""
     script: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)]
     meanwhile: tuple[dict[str, Any], ...] = ()
-    """What the worker does between the first ticket about it and the triage; no time passes."""
+    """The worker's actions between its first ticket and the triage; no time passes."""
     label: Label
 
     @model_validator(mode="after")
-    def _playable(self) -> Scenario:
+    def _check_script(self) -> Scenario:
         for line in (*self.script, *self.meanwhile):
             action(line)
         return self
 
     @cached_property
     def actions(self) -> Sequence[Action]:
-        """The script, ready to be played."""
+        """The actions of the script."""
         return [action(line) for line in self.script]
 
     @cached_property
     def actions_meanwhile(self) -> Sequence[Action]:
-        """What happens between ticket and triage."""
+        """The actions between ticket and triage."""
         return [action(line) for line in self.meanwhile]
 
 
@@ -112,28 +112,27 @@ _SCENARIOS: Final = TypeAdapter(tuple[Scenario, ...])
 
 def load_scenarios(folder: Path | None = None, *, only: Iterable[str] = ()) -> list[Scenario]:
     """
-    Return the scenarios of all ``*.yaml`` files in ``folder``, or those that come with the package.
+    Return the scenarios of all ``*.yaml`` files in ``folder``, by default the built-in ones.
 
     Args:
-        folder: Where they are.
+        folder: The folder.
         only: Kinds or ids to keep; all if empty.
 
     Raises:
-        InvalidScenarioError: A file holds something else, two scenarios have one id, or ``only`` names
-            nothing.
+        InvalidScenarioError: A file is invalid, an id is duplicate, or ``only`` has an unknown kind or id.
     """
     files = (folder or Path(str(resources.files("queenright.judge.scenarios") / "set"))).glob("*.yaml")
-    found = [scenario for file in sorted(files) for scenario in _read(file)]
-    ids = [scenario.id for scenario in found]
-    if double := sorted({one for one in ids if ids.count(one) > 1}):
-        raise InvalidScenarioError(f"two scenarios are called {double[0]!r}; an id is of one only")
+    scenarios = [scenario for file in sorted(files) for scenario in _read(file)]
+    ids = [scenario.id for scenario in scenarios]
+    if duplicates := sorted({one for one in ids if ids.count(one) > 1}):
+        raise InvalidScenarioError(f"duplicate scenario id {duplicates[0]!r}; ids must be unique")
     wanted = set(only)
-    if strange := sorted(wanted - set(ids) - {scenario.kind for scenario in found}):
-        kinds = ", ".join(sorted({scenario.kind for scenario in found}))
+    kinds = {scenario.kind for scenario in scenarios}
+    if unknown := sorted(wanted - set(ids) - kinds):
         raise InvalidScenarioError(
-            f"{strange[0]!r} is neither a kind nor an id of a scenario; kinds: {kinds}"
+            f"{unknown[0]!r} is neither a kind nor an id of a scenario; kinds: {', '.join(sorted(kinds))}"
         )
-    return [s for s in found if not wanted or s.id in wanted or s.kind in wanted]
+    return [s for s in scenarios if not wanted or s.id in wanted or s.kind in wanted]
 
 
 def _read(file: Path) -> tuple[Scenario, ...]:
@@ -145,4 +144,4 @@ def _read(file: Path) -> tuple[Scenario, ...]:
         where = ".".join(str(part) for part in first["loc"])
         raise InvalidScenarioError(f"{file}: {where}: {first['msg']}") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InvalidScenarioError(f"{file} cannot be read: {error}") from error
+        raise InvalidScenarioError(f"cannot read {file}: {error}") from error

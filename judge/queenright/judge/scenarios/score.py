@@ -1,4 +1,4 @@
-"""How well judge and queen did on scenarios: agreement with the labels, cost, latency. Pure."""
+"""Score outcomes of scenarios: agreement with the labels, cost, latency."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from queenright.judge.scenarios.agreement import Agreement, Pair, agreement
 from queenright.judge.scenarios.playing import NEVER_TRIAGED, Outcome
+from queenright.judge.scenarios.recording_model import SILENT, Answer, questions
 from queenright.judge.scenarios.scenario import LEVELS
-from queenright.judge.scenarios.witness import SILENT, Answer, questions
 
 YES: Final = "yes"
 NO: Final = "no"
@@ -17,7 +17,7 @@ NO: Final = "no"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One decision: how far it agrees with the labels, and without those that people differ about."""
+    """The agreement of one decision with the labels: of all, and without the disputed ones."""
 
     name: str
     all: Agreement
@@ -26,7 +26,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindRow:
-    """One kind of scenarios: how many there are, and how many came out as labelled."""
+    """One kind of scenario: the number of scenarios, and of those that match their labels."""
 
     kind: str
     scenarios: int
@@ -39,7 +39,7 @@ class KindRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """What the decisions of one role took. Seconds are those of the models alone, in real time."""
+    """The cost of one role's decisions. Seconds are real time in the models."""
 
     role: str
     decisions: int
@@ -52,7 +52,7 @@ class Effort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Miss:
-    """One scenario that came out in another way than it is labelled."""
+    """One scenario that deviates from its label."""
 
     id: str
     kind: str
@@ -63,7 +63,7 @@ class Miss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Everything there is to say about a set of outcomes."""
+    """The score of a set of outcomes."""
 
     judge: str
     queen: str
@@ -78,19 +78,19 @@ class Score:
 
     @property
     def lowest(self) -> float | None:
-        """The lowest kappa of what was decided; None if there is none."""
+        """The lowest kappa of the decisions; None if there is none."""
         known = [row.all.kappa for row in self.decided if row.all.kappa is not None]
         return min(known, default=None)
 
 
 def score(outcomes: Sequence[Outcome], *, judge: str, queen: str) -> Score:
     """
-    Hold outcomes against their labels.
+    Compare outcomes with their labels.
 
     Args:
-        outcomes: What came of the scenarios.
-        judge: The judge's model.
-        queen: The queen's.
+        outcomes: The outcomes of the scenarios.
+        judge: The name of the judge's model.
+        queen: The name of the queen's model.
     """
     tickets = sum(outcome.tickets for outcome in outcomes)
     calls = sum(len(o.judge_answers) + len(o.queen_answers) for o in outcomes)
@@ -111,12 +111,12 @@ def score(outcomes: Sequence[Outcome], *, judge: str, queen: str) -> Score:
     )
 
 
-# -- the decisions: what was due and what came, None where there was nothing to decide ----------------
+# -- decisions as (expected, answered); None without a decision ---------------------------------------
 
 
 def _ticket(outcome: Outcome) -> Pair | None:
-    due, got = outcome.scenario.label.ticket_due, outcome.level != "none"
-    return (YES if (got if due is None else due) else NO), (YES if got else NO)
+    due, has_ticket = outcome.scenario.label.ticket_due, outcome.level != "none"
+    return (YES if (has_ticket if due is None else due) else NO), (YES if has_ticket else NO)
 
 
 def _severity(outcome: Outcome) -> Pair | None:
@@ -129,31 +129,31 @@ def _triage(outcome: Outcome) -> Pair | None:
     return outcome.scenario.label.triage, outcome.triage
 
 
-def _told(outcome: Outcome) -> Pair | None:
+def _notified(outcome: Outcome) -> Pair | None:
     label = outcome.scenario.label
     due = label.triage == "intervene" and (label.ticket_due is not False)
-    return (YES if due else NO), (YES if outcome.told else NO)
+    return (YES if due else NO), (YES if outcome.is_notified else NO)
 
 
-def _judge_said(outcome: Outcome) -> Pair | None:
-    said = outcome.judge_said
-    if said is None:
+def _judge_ticket(outcome: Outcome) -> Pair | None:
+    answer = outcome.judge_answer
+    if answer is None:
         return None
     due = outcome.scenario.label.ticket_due
-    if said == SILENT:
+    if answer == SILENT:
         return (YES if due else NO), SILENT
-    return (YES if (said != "none" if due is None else due) else NO), (NO if said == "none" else YES)
+    return (YES if (answer != "none" if due is None else due) else NO), (NO if answer == "none" else YES)
 
 
-def _severity_said(outcome: Outcome) -> Pair | None:
-    said = outcome.judge_said
-    if said is None or said == SILENT:
+def _judge_severity(outcome: Outcome) -> Pair | None:
+    answer = outcome.judge_answer
+    if answer is None or answer == SILENT:
         return None
-    return outcome.scenario.label.level_due(said), said
+    return outcome.scenario.label.level_due(answer), answer
 
 
-def _queen_said(outcome: Outcome) -> Pair | None:
-    return None if outcome.queen_said is None else (outcome.scenario.label.triage, outcome.queen_said)
+def _queen_triage(outcome: Outcome) -> Pair | None:
+    return None if outcome.queen_answer is None else (outcome.scenario.label.triage, outcome.queen_answer)
 
 
 Decision = tuple[str, Callable[[Outcome], Pair | None], tuple[str, ...]]
@@ -162,12 +162,12 @@ _DECIDED: Final[tuple[Decision, ...]] = (
     ("ticket", _ticket, ()),
     ("severity", _severity, LEVELS),
     ("triage", _triage, ()),
-    ("operator told", _told, ()),
+    ("operator told", _notified, ()),
 )
 _SAID: Final[tuple[Decision, ...]] = (
-    ("judge: ticket", _judge_said, ()),
-    ("judge: severity", _severity_said, LEVELS),
-    ("queen: triage", _queen_said, ()),
+    ("judge: ticket", _judge_ticket, ()),
+    ("judge: severity", _judge_severity, LEVELS),
+    ("queen: triage", _queen_triage, ()),
 )
 
 
@@ -206,8 +206,8 @@ def _miss(outcome: Outcome) -> Miss | None:
     elif label.causes and outcome.cause is not None and outcome.cause not in label.causes:
         wrong.append(f"cause {outcome.cause.value}, not {' or '.join(label.causes)}")
     if not _agrees(_triage(outcome)):
-        came = "no triage" if outcome.triage == NEVER_TRIAGED else outcome.triage
-        wrong.append(f"{came}, not {label.triage}")
+        triage = "no triage" if outcome.triage == NEVER_TRIAGED else outcome.triage
+        wrong.append(f"{triage}, not {label.triage}")
     if not wrong:
         return None
     return Miss(
@@ -238,6 +238,6 @@ def _quantile(ordered: Sequence[float], share: float) -> float | None:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
 
 
-def as_dict(found: Score) -> dict[str, Any]:
+def as_dict(result: Score) -> dict[str, Any]:
     """Return a score as JSON values."""
-    return asdict(found) | {"lowest_kappa": found.lowest}
+    return asdict(result) | {"lowest_kappa": result.lowest}

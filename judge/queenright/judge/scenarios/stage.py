@@ -1,7 +1,7 @@
 """
-The stage that scenarios are played on: the product's own monitor, tickets, judge and queen, on virtual time.
+The stage for scenarios: real monitor, tickets, judge, queen and database, on virtual time.
 
-Only the workers are played; what listens to them, the database behind it and the graphs are real.
+Only the workers are simulated.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from queenright.judge.coverage import reason_for_ticket
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH
 from queenright.judge.judge_and_queen import JudgeAndQueen
 from queenright.judge.queen import QUEEN_GRAPH, TICKET_RECEIVER
-from queenright.judge.scenarios.script import Action, Actor, Happening, HostSleeps, Passes, Says
+from queenright.judge.scenarios.recording_model import RecordingModel
+from queenright.judge.scenarios.script import Action, Actor, Emits, Happening, HostSleeps, Passes
 from queenright.judge.scenarios.virtual_time import VirtualTime
-from queenright.judge.scenarios.witness import Witness
 from queenright.judge.settings import JudgeSettings
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import LLMProvider
 
 _QUIET_ROUNDS: Final = 12
-"""So many turns of the event loop with nothing to do, and nothing is going on."""
+"""Idle turns of the event loop after which everything is settled."""
 _STUCK_SECONDS: Final = 5.0
-"""A run that does nothing for so long in real time waits for the virtual clock."""
+"""A run that is idle for this long in real time waits for the virtual clock."""
 _LONGEST_POLL: Final = 0.02
 _CHANGES: Final = frozenset(
     {
@@ -57,12 +57,12 @@ _CHANGES: Final = frozenset(
 
 
 class StageStuckError(QueenrightError):
-    """Raised when what is on the stage comes to no rest."""
+    """Raised if the stage does not settle."""
 
 
 @dataclass(slots=True)
 class Part:
-    """What one actor does, as far as it has come."""
+    """The remaining actions of one actor."""
 
     actor: Actor
     acts: Iterator[Happening]
@@ -74,12 +74,12 @@ class Stage:
     Judge, queen and everything below them; use it as an asynchronous context manager.
 
     Args:
-        folder: Where the database and the conversations are put.
-        judge: Who thinks in the judge.
-        queen: Who thinks in the queen.
+        folder: The folder for database and conversations.
+        judge: The judge's model.
+        queen: The queen's model.
         settings: The health layer's thresholds.
-        judging: Prompts and limits of judge and queen; who thinks in them is said by ``judge`` and ``queen``.
-        meanwhile: What the worker that the first ticket is about does before the queen sees that ticket.
+        judging: Prompts and limits of judge and queen; its models are not used.
+        meanwhile: The worker's actions between its first ticket and the triage.
     """
 
     def __init__(
@@ -94,16 +94,16 @@ class Stage:
     ) -> None:
         self.time = VirtualTime()
         self.settings = settings or HealthSettings()
-        self.judge, self.queen = Witness(judge), Witness(queen)
+        self.judge, self.queen = RecordingModel(judge), RecordingModel(queen)
         self.findings: list[Finding] = []
-        """The worst that was worth a ticket, whenever anything changed, oldest first; of all workers."""
+        """The worst finding at each change of any worker, oldest first."""
         self.monitor = HealthMonitor(self.settings)
         self._meanwhile = list(meanwhile)
         self._judging = judging or JudgeSettings()
         self._folder = folder
         self._order = itertools.count()
         self._due: list[tuple[float, int, Part | None, Actor]] = []
-        self._said: list[AgentEvent] = []
+        self._pending: list[AgentEvent] = []
         self._actors: dict[str, Actor] = {}
 
     async def __aenter__(self) -> Self:
@@ -111,7 +111,7 @@ class Stage:
         self.bus = EventBus(log=self.store)
         self.bus.subscribe(self._worker_changed, name="tickets", types=_CHANGES)
         self.tickets = TicketService(
-            self.store, settings=self.settings, clock=self.time, publish=self._publish
+            self.store, settings=self.settings, clock=self.time, publish=self._on_publish
         )
         self.judging = JudgeAndQueen(
             bus=self.bus,
@@ -141,25 +141,25 @@ class Stage:
     # -- playing ------------------------------------------------------------------------------------
 
     def enter(self, actor: Actor, acts: Iterable[Happening]) -> Part:
-        """Have an actor begin now to do what ``acts`` says."""
+        """Start an actor now."""
         part = Part(actor, iter(acts))
         self._actors[actor.agent_id] = actor
         self._at(0.0, part, actor)
         return part
 
     async def play(self, part: Part) -> None:
-        """Let time pass until ``part`` is over, with all that others do meanwhile."""
+        """Let time pass until ``part`` is over; the other actors go on."""
         while not part.over:
-            await self._go_on(math.inf)
+            await self._advance(math.inf)
 
     async def pass_time(self, seconds: float) -> None:
-        """Let time pass, with all that actors do meanwhile."""
+        """Let time pass; the actors go on."""
         until = self.time.now + seconds
-        while await self._go_on(until):
+        while await self._advance(until):
             pass
 
-    async def _go_on(self, until: float) -> bool:
-        """Go to the next moment at which anything happens, up to ``until``; return whether there was one."""
+    async def _advance(self, until: float) -> bool:
+        """Advance to the next event before ``until``; return whether there was one."""
         acting = self._due[0][0] if self._due else math.inf
         looking = min(self.monitor.next_deadline() or math.inf, self.tickets.next_deadline() or math.inf)
         moment = min(acting, looking, self.time.next_waking())
@@ -168,15 +168,15 @@ class Stage:
             return False
         woken = self.time.move_to(moment)
         if looking <= self.time.now:
-            self._said += self.monitor.advance(self.time.now)
-            await self._speak()
+            self._pending += self.monitor.advance(self.time.now)
+            await self._publish_pending()
             await self.tickets.settle(self.time.now)
         if woken:
             await self.settle()
         while self._due and self._due[0][0] <= self.time.now:
             self._act()
-            await self._speak()
-        await self._speak()
+            await self._publish_pending()
+        await self._publish_pending()
         return True
 
     def _at(self, seconds: float, part: Part | None, actor: Actor) -> None:
@@ -194,39 +194,38 @@ class Stage:
             if isinstance(happening, HostSleeps):
                 self._sleep(happening.seconds)
             else:
-                self._hear(actor, happening)
-            if self._said:
-                # Others hear of it before the actor goes on.
+                self._apply(actor, happening)
+            if self._pending:
+                # Publish before the actor goes on.
                 self._at(0.0, part, actor)
                 return
         part.over = True
 
-    def _hear(self, actor: Actor, says: Says) -> None:
-        event = self._event(actor, says)
-        if says.type is EventType.EXECUTION_STARTED and actor.beats:
+    def _apply(self, actor: Actor, emitted: Emits) -> None:
+        event = self._event(actor, emitted)
+        if emitted.type is EventType.EXECUTION_STARTED and actor.beats:
             self._at(actor.beats, None, actor)
-        said = self.monitor.apply(event, self.time.now)
-        self._said += said
-        if says.type in _CHANGES:
-            self._said.insert(0, event)
+        self._pending += self.monitor.apply(event, self.time.now)
+        if emitted.type in _CHANGES:
+            self._pending.insert(0, event)
 
     def _beat(self, actor: Actor) -> None:
         if actor.beats:
-            self._said += self.monitor.apply(
-                self._event(actor, Says(EventType.AGENT_HEARTBEAT, {"interval": actor.beats})), self.time.now
+            self._pending += self.monitor.apply(
+                self._event(actor, Emits(EventType.AGENT_HEARTBEAT, {"interval": actor.beats})), self.time.now
             )
             self._at(actor.beats, None, actor)
 
-    def _event(self, actor: Actor, says: Says) -> AgentEvent:
+    def _event(self, actor: Actor, emitted: Emits) -> AgentEvent:
         return AgentEvent(
-            type=says.type,
+            type=emitted.type,
             time=self.time.now,
             agent_id=actor.agent_id,
             session_id=actor.session_id,
             incarnation_id=actor.incarnation_id,
             node_id=actor.node_id,
             graph_id="worker",
-            data=says.data,
+            data=emitted.data,
         )
 
     def _sleep(self, seconds: float) -> None:
@@ -235,23 +234,23 @@ class Stage:
         self.time.now += seconds
         self.monitor.clock_jumped(self.time.now)
 
-    # -- what is said about it ----------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------
 
-    async def _speak(self) -> None:
-        """Make known what the monitor says, as the service does, and let everybody act on it."""
-        while self._said:
-            said, self._said = self._said, []
-            await self.bus.publish(*said)
+    async def _publish_pending(self) -> None:
+        """Publish the pending events as the service does, and let all subscribers react."""
+        while self._pending:
+            events, self._pending = self._pending, []
+            await self.bus.publish(*events)
             await self.settle()
 
-    def _publish(self, *events: AgentEvent) -> None:
+    def _on_publish(self, *events: AgentEvent) -> None:
         for event in events:
             if event.type is EventType.WORKER_ESCALATION_TICKET and self._meanwhile:
                 actor = self._actors.get(event.agent_id)
                 acts, self._meanwhile = self._meanwhile, []
                 for happening in (h for act in acts for h in act.acts(actor or Actor(event.agent_id))):
-                    if isinstance(happening, Says) and actor is not None:
-                        self._hear(actor, happening)
+                    if isinstance(happening, Emits) and actor is not None:
+                        self._apply(actor, happening)
         self.bus.fan_out(*events)
 
     async def _worker_changed(self, event: AgentEvent) -> None:
@@ -263,10 +262,10 @@ class Stage:
             await self.tickets.observe(health)
 
     async def all_tickets(self) -> list[EscalationTicket]:
-        """Return every ticket that was written, oldest first."""
+        """Return all tickets, oldest first."""
         return (await self.tickets.history(1_000))[::-1]
 
-    # -- rest ---------------------------------------------------------------------------------------
+    # -- settling -----------------------------------------------------------------------------------
 
     def _busy(self) -> bool:
         return bool(self.judge.in_flight or self.queen.in_flight or self.store.depth or self._at_disk())
@@ -281,10 +280,10 @@ class Stage:
 
     async def settle(self) -> None:
         """
-        Let everything come to rest: events handled, database written, models answered, runs over.
+        Wait until all events are handled, the database is written, and all runs have ended.
 
         Raises:
-            StageStuckError: A run has done nothing for seconds, and nobody waits for the virtual clock.
+            StageStuckError: A run is idle for seconds and does not wait for the virtual clock.
         """
         quiet, poll, since = 0, 0.0, time.monotonic()
         while quiet < _QUIET_ROUNDS:

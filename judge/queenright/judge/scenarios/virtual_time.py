@@ -1,4 +1,4 @@
-"""A clock that stands until it is moved, and sleepers that wake as it passes them."""
+"""A manual clock, with sleepers that wake as it moves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class VirtualTime:
     Seconds since the epoch, as a ``Clock``, with a ``sleep`` on the same clock.
 
     Args:
-        now: When it begins.
+        now: The start time.
     """
 
     def __init__(self, now: float = 1_800_000_000.0) -> None:
@@ -26,7 +26,7 @@ class VirtualTime:
         return self.now
 
     async def sleep(self, seconds: float) -> None:
-        """Return once the clock has moved by ``seconds``; at once, but not before others, if that is none."""
+        """Wait until the clock has moved by ``seconds``; 0 only yields to other tasks."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -35,13 +35,13 @@ class VirtualTime:
         await waking
 
     def next_waking(self) -> float:
-        """Return when the first sleeper wakes; infinity if nobody sleeps."""
+        """Return when the first sleeper wakes; infinity without sleepers."""
         while self._sleepers and self._sleepers[0][2].done():
             heapq.heappop(self._sleepers)
         return self._sleepers[0][0] if self._sleepers else math.inf
 
     def move_to(self, moment: float) -> bool:
-        """Move the clock, never back, and wake whoever is due; return whether somebody was."""
+        """Move the clock, never back, and wake the sleepers that are due; return whether there were any."""
         self.now = max(self.now, moment)
         woken = False
         while self.next_waking() <= self.now:

@@ -166,17 +166,17 @@ class _Metrics:
         self._clock = clock
         self._calls = calls
 
-    async def query(self, given: QueryArguments, *, node_id: str | None = None) -> str:
+    async def query(self, arguments: QueryArguments, *, node_id: str | None = None) -> str:
         self._calls.count(node_id or "")
-        now, back = self._clock(), given.range_minutes * 60.0
-        if fault := query_fault(given.promql, range_seconds=back):
+        now, back = self._clock(), arguments.range_minutes * 60.0
+        if fault := query_fault(arguments.promql, range_seconds=back):
             raise ToolError(fault)
         try:
             if back:
-                step = max(float(given.step_seconds), math.ceil(back / (MAX_POINTS - 1)), 1.0)
-                series = await self._prometheus.query_range(given.promql, now - back, now, step)
+                step = max(float(arguments.step_seconds), math.ceil(back / (MAX_POINTS - 1)), 1.0)
+                series = await self._prometheus.query_range(arguments.promql, now - back, now, step)
             else:
-                series = await self._prometheus.query(given.promql, now)
+                series = await self._prometheus.query(arguments.promql, now)
         except StackError as error:
             raise _as_tool_error("Prometheus", error) from None
         return metrics_text(series)
@@ -187,15 +187,15 @@ class _Trace:
         self._traces = traces
         self._calls = calls
 
-    async def get(self, given: TraceArguments, *, node_id: str | None = None) -> str:
+    async def get(self, arguments: TraceArguments, *, node_id: str | None = None) -> str:
         self._calls.count(node_id or "")
         try:
-            spans = await self._traces.trace(given.trace_id.lower())
+            spans = await self._traces.trace(arguments.trace_id.lower())
         except StackError as error:
             raise _as_tool_error("The trace source", error) from None
         if not spans:
-            raise ToolError(f"there is no trace {given.trace_id}; continue without it")
-        return trace_text(given.trace_id.lower(), spans)
+            raise ToolError(f"there is no trace {arguments.trace_id}; continue without it")
+        return trace_text(arguments.trace_id.lower(), spans)
 
 
 def _as_tool_error(what: str, error: StackError) -> ToolError:

@@ -146,11 +146,11 @@ async def find_workers(
         answers[name], invalid = samples.usable(answer, _NAMED.get(name))
         doubtful |= {key for series in invalid if (key := _target(series)) is not None}
     targets = Targets(answers["up"])
-    found: dict[Target, Sighting] = {}
+    sightings: dict[Target, Sighting] = {}
     for down, name in ((False, "here"), (True, "gone")):
         fresh: dict[Target, Sighting] = {}
         for series in answers[name]:
-            if (key := _target(series)) is None or key in found:
+            if (key := _target(series)) is None or key in sightings:
                 continue
             if down and targets.up(series.labels) is not False:
                 continue  # another target of the same name is down
@@ -158,13 +158,13 @@ async def find_workers(
                 *key, labels=target_labels(series.labels), down=down, doubtful=key in doubtful
             )
             _apply_state(fresh.setdefault(key, sighting), series)
-        found |= fresh
-    _add_totals(found, answers["totals"])
-    _add_recent(found, answers["calls"], answers["stalls"])
-    _add_ages(found, {grace: answers["before"], long: answers["long_before"]}, answers["started"])
-    for sighting in found.values():
+        sightings |= fresh
+    _add_totals(sightings, answers["totals"])
+    _add_recent(sightings, answers["calls"], answers["stalls"])
+    _add_ages(sightings, {grace: answers["before"], long: answers["long_before"]}, answers["started"])
+    for sighting in sightings.values():
         sighting.in_grace = sighting.known_for < grace and not sighting.down
-    return [sighting for sighting in found.values() if sighting.last_activity or sighting.last_heartbeat]
+    return [sighting for sighting in sightings.values() if sighting.last_activity or sighting.last_heartbeat]
 
 
 async def _query(prometheus: Prometheus, promql: str, now: float, selector: str) -> list[Series]:
@@ -219,17 +219,17 @@ def _reason(word: str) -> WaitingReason:
         return WaitingReason.PAUSED  # a reason of a newer version
 
 
-def _add_totals(found: Mapping[Target, Sighting], totals: Iterable[Series]) -> None:
+def _add_totals(sightings: Mapping[Target, Sighting], totals: Iterable[Series]) -> None:
     by_labels: dict[tuple[Target, str, tuple[str, ...]], float] = defaultdict(float)
     for series in totals:
         key = _target(series)
-        if key is None or key not in found:
+        if key is None or key not in sightings:
             continue
         metric = names.METRICS[series.labels["__name__"]]
         labels = tuple(series.labels.get(name, "") for name in metric.labels[1:])
         by_labels[key, metric.name, labels] = max(by_labels[key, metric.name, labels], series.value)
     for (key, name, labels), value in by_labels.items():
-        sighting, number = found[key], round(value)
+        sighting, number = sightings[key], round(value)
         if name == names.WORKER_STEPS.name:
             sighting.steps += number
         elif name == names.WORKER_TOKENS.name:
@@ -242,25 +242,27 @@ def _add_totals(found: Mapping[Target, Sighting], totals: Iterable[Series]) -> N
             sighting.tool_calls[labels[0]] = (calls + number, failed + bad)
 
 
-def _add_recent(found: Mapping[Target, Sighting], calls: Iterable[Series], stalls: Iterable[Series]) -> None:
+def _add_recent(
+    sightings: Mapping[Target, Sighting], calls: Iterable[Series], stalls: Iterable[Series]
+) -> None:
     by_labels: dict[tuple[Target, str, str], float] = defaultdict(float)
     for series in calls:
         key = _target(series)
-        if key is not None and key in found:
+        if key is not None and key in sightings:
             one = (key, series.labels.get("tool", ""), series.labels.get("outcome", ""))
             by_labels[one] = max(by_labels[one], series.value)
     for (key, tool, outcome), value in by_labels.items():
-        so_far, failed = found[key].recent_calls.get(tool, (0.0, 0.0))
+        so_far, failed = sightings[key].recent_calls.get(tool, (0.0, 0.0))
         bad = 0.0 if outcome == names.ToolOutcome.OK.value else value
-        found[key].recent_calls[tool] = (so_far + value, failed + bad)
+        sightings[key].recent_calls[tool] = (so_far + value, failed + bad)
     for series in stalls:
         key = _target(series)
-        if key is not None and key in found:
-            found[key].stalled_in = series.labels.get("phase", "")
+        if key is not None and key in sightings:
+            sightings[key].stalled_in = series.labels.get("phase", "")
 
 
 def _add_ages(
-    found: Mapping[Target, Sighting],
+    sightings: Mapping[Target, Sighting],
     before: Mapping[float, Iterable[Series]],
     started: Iterable[Series],
 ) -> None:
@@ -268,12 +270,12 @@ def _add_ages(
     for ago, answer in before.items():
         for series in answer:
             key = _target(series)
-            if key is not None and key in found:
-                found[key].known_for = max(found[key].known_for, ago)
+            if key is not None and key in sightings:
+                sightings[key].known_for = max(sightings[key].known_for, ago)
     since: dict[str, list[Series]] = defaultdict(list)
     for series in started:
         since[target_of(series.labels)].append(series)
-    for sighting in found.values():
+    for sighting in sightings.values():
         for series in since[sighting.target]:
             if is_of(sighting.labels, series.labels):
                 sighting.process_started = series.value

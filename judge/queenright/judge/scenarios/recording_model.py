@@ -1,4 +1,4 @@
-"""A model with a witness beside it: what it was asked, what it said, how long that took and what it cost."""
+"""Record a model's calls: question, tool calls, duration, cost."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from queenright.judge.scenarios.scenario import LEVELS
 from queenright.runtime.llm.model import LLMProvider, Message, ModelReply, OnText, ToolSpec
 
 SILENT = "no answer"
-"""What a model said that said nothing that can be used."""
+"""The answer of a model without a valid decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One call of a model; ``question`` is the message that began the conversation's part it belongs to."""
+    """One call of a model; ``question`` is the newest user message."""
 
     question: str
     calls: tuple[tuple[str, str], ...]
-    """Tools that it called, with their arguments as JSON text."""
+    """The called tools, with their arguments as JSON."""
     seconds: float
     tokens: int
     cost: float
     failed: str = ""
 
 
-class Witness:
+class RecordingModel:
     """
-    Passes everything on to a model, and keeps what came of it.
+    Records the calls of a model.
 
     Args:
-        model: Who thinks.
-        monotonic: Real seconds, for how long an answer took.
+        model: The model.
+        monotonic: The clock for the duration of calls.
     """
 
     def __init__(self, model: LLMProvider, monotonic: Callable[[], float] = time.perf_counter) -> None:
@@ -43,7 +43,7 @@ class Witness:
         self.answers: list[Answer] = []
         """Oldest first."""
         self.in_flight = 0
-        """Questions that it has not answered yet."""
+        """Calls in progress."""
 
     @property
     def name(self) -> str:
@@ -53,7 +53,7 @@ class Witness:
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
-        """Ask the model; see ``LLMProvider``."""
+        """See ``LLMProvider``."""
         began, reply, failed = self._monotonic(), ModelReply(), ""
         self.in_flight += 1
         try:
@@ -77,18 +77,18 @@ class Witness:
 
 
 def questions(answers: Sequence[Answer]) -> list[list[Answer]]:
-    """Return the answers of each question, in order: what one decision took."""
-    asked: dict[str, list[Answer]] = {}
+    """Group the answers by question, that is by decision, in order."""
+    by_question: dict[str, list[Answer]] = {}
     for answer in answers:
-        asked.setdefault(answer.question, []).append(answer)
-    return list(asked.values())
+        by_question.setdefault(answer.question, []).append(answer)
+    return list(by_question.values())
 
 
-def severity_said(answers: Sequence[Answer]) -> str | None:
+def answered_severity(answers: Sequence[Answer]) -> str | None:
     """
-    Return how bad a judge said that it is, over all its checks: a severity, ``none``, or ``no answer``.
+    Return the worst severity in a judge's own answers: a severity, ``none``, or ``no answer``.
 
-    None if it was not asked. What was made of its answers is another matter: rules stand below it.
+    None if it was not called. The rules are not applied.
     """
     if not answers:
         return None
@@ -100,8 +100,8 @@ def severity_said(answers: Sequence[Answer]) -> str | None:
 def _level(calls: Sequence[tuple[str, str]]) -> str:
     tickets = [arguments for name, arguments in calls if name == EMIT]
     if not tickets:
-        said = any("healthy" in arguments.lower() for name, arguments in calls if name != EMIT)
-        return "none" if said else SILENT
+        is_healthy = any("healthy" in arguments.lower() for name, arguments in calls if name != EMIT)
+        return "none" if is_healthy else SILENT
     try:
         draft = json.loads(json.loads(tickets[-1])["ticket_json"])
         level = str(draft["severity"])
@@ -110,13 +110,13 @@ def _level(calls: Sequence[tuple[str, str]]) -> str:
     return level if level in LEVELS else SILENT
 
 
-def triage_said(answers: Sequence[Answer]) -> str | None:
-    """Return what a queen said to do: ``intervene``, ``dismiss`` or ``no answer``; None: not asked."""
+def answered_triage(answers: Sequence[Answer]) -> str | None:
+    """Return a queen's own decision: ``intervene``, ``dismiss`` or ``no answer``; None: not called."""
     if not answers:
         return None
-    words = {NOTIFY: "intervene", DISMISS: "dismiss"}
-    said = [words[name] for name, _ in _calls(answers) if name in words]
-    return said[-1] if said else SILENT
+    decisions = {NOTIFY: "intervene", DISMISS: "dismiss"}
+    made = [decisions[name] for name, _ in _calls(answers) if name in decisions]
+    return made[-1] if made else SILENT
 
 
 def _calls(answers: Sequence[Answer]) -> list[tuple[str, str]]:
