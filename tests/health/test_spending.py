@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.spending import DAY, Today
+from queenright.health.spending import DAY, DailySpending
 from queenright.runtime.events import EventType
 from tests.health.worker_script import WorkerScript
 
@@ -127,7 +127,7 @@ def test_an_amendment_that_prices_a_call_counts() -> None:
     )
 )
 def test_a_day_is_the_sum_of_what_was_told_of_it_in_order(told: list[tuple[str, float, float]]) -> None:
-    today, known = Today(), 0.0
+    today, known = DailySpending(), 0.0
     for n, (agent, dollars, at) in enumerate(told):
         found = today.add(agent, dollars, at)
         known = max(known, at)

@@ -301,7 +301,7 @@ async def test_a_store_that_cannot_write_says_so_until_a_write_succeeds(database
     assert store.writable
 
     with locked(database_url):
-        for write in (store.append([step()]), store.transact(touch_head), store.try_writing()):
+        for write in (store.append([step()]), store.transact(touch_head), store.check_writable()):
             with pytest.raises(StoreError, match="lock") as failed:
                 await write
             assert not store.writable
@@ -335,7 +335,7 @@ async def test_a_disk_that_was_full_is_tried_without_changing_anything(tmp_path:
         await store.append([step(1, data={"text": "x" * 20_000})])
     assert "disk is full" in str(store.failure)
 
-    await store.try_writing()
+    await store.check_writable()
 
     assert store.writable
     assert await store.read(count) == 1

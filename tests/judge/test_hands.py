@@ -72,7 +72,7 @@ class Garden(Acting):
         worker = self.worker(agent)
         found = rules.reasons(worker)
         texts = {"cause": "c", "judge_reasoning": "j", "suggested_action": "s", "evidence_snippet": "e"}
-        facts = rules.facts_of(worker, self.time.now)
+        facts = rules.worker_facts(worker, self.time.now)
         return rules.new_ticket("t1", facts, found[0], found, found[0].severity, texts, self.time.now)
 
 

@@ -28,11 +28,11 @@ __all__ = [
     "event_of",
     "find_place",
     "log_begins",
-    "note_appends",
     "read_events",
     "read_history",
     "read_latest",
     "read_span",
+    "record_appends",
     "replay",
     "touch_head",
     "verify",
@@ -54,7 +54,7 @@ class Place(NamedTuple):
     event_id: str
 
 
-def note_appends(conn: Connection) -> list[Appended]:
+def record_appends(conn: Connection) -> list[Appended]:
     """
     Return a list to which every ``append_events`` on ``conn`` adds what it appended, from now on.
 

@@ -42,7 +42,7 @@ class FindingKind(StrEnum):
 ON_TRIAL: Final = frozenset({FindingKind.GRINDING, FindingKind.TOKEN_BURN})
 """Of these detectors nothing follows unless the settings turn them on."""
 
-HOLDS_AFTER_THE_END: Final = frozenset({FindingKind.RECOVERY_FAILED, FindingKind.RUNS_FAILED})
+KINDS_AFTER_END: Final = frozenset({FindingKind.RECOVERY_FAILED, FindingKind.RUNS_FAILED})
 """Reasons for a ticket about a session that is over, too; a person may settle them."""
 
 

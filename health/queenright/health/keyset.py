@@ -1,4 +1,4 @@
-"""Pages of what is kept, newest first: each begins where the one before it ended, whatever has come since."""
+"""Keyset pagination, newest first: a page is stable however many rows are added meanwhile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, literal, tuple_
 
 Place = tuple[float, str]
-"""Where a page ended: when the last of it was created, in seconds since the epoch, and its id."""
+"""The position of the last row of a page: when it was created, in seconds since the epoch, and its id."""
 
 
 def newest_first(
@@ -19,14 +19,14 @@ def newest_first(
     before: Place | None = None,
 ) -> Select[Any]:
     """
-    Return a query for at most ``limit`` rows, newest first, and only those that come after ``before``.
+    Return a query for the newest ``limit`` rows after the position ``before``.
 
     Args:
-        query: What is asked for.
-        created_at: The column that never changes and says when a row was made.
-        id_: What tells rows of one moment apart.
-        limit: At most so many.
-        before: Where the page before this one ended.
+        query: The query without order and limit.
+        created_at: The immutable creation time of a row.
+        id_: The id, which orders rows of the same time.
+        limit: The maximum number of rows.
+        before: The position where the previous page ended.
     """
     if before is not None:
         query = query.where(tuple_(created_at, id_) < tuple_(literal(before[0]), literal(before[1])))

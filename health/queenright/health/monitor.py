@@ -30,7 +30,7 @@ from queenright.health.detectors import detect, detect_shadow, suspicious
 from queenright.health.findings import Finding, FindingKind, HealthState, WorkerKey, worst
 from queenright.health.learned_clocks import LearnedClocks
 from queenright.health.settings import HealthSettings
-from queenright.health.spending import Today
+from queenright.health.spending import DailySpending
 from queenright.health.state import health_state, may_follow
 from queenright.health.vital_events import TERMINATED, is_settled_by_person, work_began
 from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers, dollars
@@ -181,7 +181,7 @@ class HealthMonitor:
         self._on_delay: Callable[[FindingKind, float], None] | None = None
         self._on_shadow: Callable[[WorkerKey, Finding], None] | None = None
         self._workers: dict[WorkerKey, WorkerHealth] = {}
-        self._today = Today()
+        self._today = DailySpending()
         self._clocks: dict[str, LearnedClocks] = {}
         self.exchange(settings)
         self._sessions: dict[str, list[str]] = {}

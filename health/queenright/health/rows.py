@@ -1,4 +1,4 @@
-"""Rows that hold a whole object as JSON in ``body``, found by one id; other columns are to search by."""
+"""Rows that store an object as JSON in ``body``; their other columns are for searching."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def put_row(conn: Connection, table: Table, key: Column[Any], value: str, column
 
 
 def find_body(conn: Connection, table: Table, key: Column[Any], value: str) -> str | None:
-    """Return the ``body`` of the row whose ``key`` is ``value``, None if there is none."""
+    """Return the ``body`` of the row whose ``key`` is ``value``, or None."""
     body: str | None = conn.execute(select(table.c.body).where(key == value)).scalar()
     return body

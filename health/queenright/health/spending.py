@@ -15,7 +15,7 @@ DAY: Final = 86_400.0
 """Seconds. Days begin at midnight, UTC."""
 
 
-class Today:
+class DailySpending:
     """Sums up what model calls cost within a day; what is told of an earlier day is left out."""
 
     def __init__(self) -> None:

@@ -26,17 +26,17 @@ _SINCE: Final = select(_LAST.c.data).where(
 )
 
 
-def spent_since(conn: Connection, agent_id: str, session_id: str, since: float) -> dict[str, Any]:
+def spending_since(conn: Connection, agent_id: str, session_id: str, since: float) -> dict[str, Any]:
     """
     Return what the calls of a run's models cost since a time, as fields of a ticket.
 
     ``spent_usd`` is None if no call has a known price; ``spent_unpriced_tokens`` are those without one.
     """
     given = {"agent": agent_id, "session": session_id, "since": since}
-    return sum_of(orjson.loads(data) for data in conn.execute(_SINCE, given).scalars())
+    return total_spending(orjson.loads(data) for data in conn.execute(_SINCE, given).scalars())
 
 
-def sum_of(calls: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def total_spending(calls: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what calls cost, by the data of their events; an amendment is no call, and prices one."""
     spent: float | None = None
     tokens = unpriced = 0

@@ -97,7 +97,7 @@ class LoggedWorkers:
             session = self._sessions.open(state.session_id)
             followed = _Followed(session, self._agent(state), state, self._settings)
             self._followed[state.session_id] = followed
-        return followed.brought_up_to_date(state, self._clock())
+        return followed.with_current_facts(state, self._clock())
 
 
 class _Followed:
@@ -113,7 +113,7 @@ class _Followed:
         self._monitor = HealthMonitor(settings)
         self._take_in(self._event(EventType.EXECUTION_STARTED, state.created_at))
 
-    def brought_up_to_date(self, state: SessionState, now: float) -> WorkerHealth:
+    def with_current_facts(self, state: SessionState, now: float) -> WorkerHealth:
         """Read what is new, and return how the worker is now."""
         try:
             while events := self._reader.read():

@@ -316,7 +316,7 @@ class StackJudge:
             agent, target = ticket.worker_agent_id, ticket.worker_session_id
             health = self.monitor.get(agent, target) or over(agent, target, self._settings, now)
             await self.tickets.observe(health)
-        await self.tickets.settle(self.clock(), but=unseen)
+        await self.tickets.settle(self.clock(), exclude=unseen)
         return [
             after
             for ticket in before

@@ -222,7 +222,7 @@ class EventPipeline:
             await asyncio.sleep(_WRITE_CHECK_PAUSE)
             if not self.store.writable:
                 with contextlib.suppress(StoreError):
-                    await self.store.try_writing()
+                    await self.store.check_writable()
 
     # -- 5. tickets -----------------------------------------------------------------------------
 
