@@ -20,7 +20,7 @@ from queenright.health.interventions.approvals_record import (
     Approval,
     ApprovalStatus,
     call_to_action,
-    over,
+    void_reason,
     write_approval,
 )
 from queenright.health.interventions.permit import ActionRefusedError
@@ -104,7 +104,7 @@ async def test_what_is_approved_is_done_in_the_name_of_whoever_approved_it(hive:
     [ended] = hive.of(EventType.AGENT_TERMINATED)
     assert ended.data["by"] == "ada"
     assert ended.data["intervention_id"] == done.intervention_id
-    assert ended.data["reason"] == "It loops. Asked for by the queen, approved by ada (looked at it)."
+    assert ended.data["reason"] == "It loops. Requested by the queen, approved by ada (looked at it)."
     assert len(hive.hands.stopped) == 1
     assert await hive.approvals.find(asked.approval_id) == done
     assert hive.approvals.pending() == []
@@ -151,10 +151,10 @@ async def live_again(hive: Asking) -> None:
 @pytest.mark.parametrize(
     ("happens", "why"),
     [
-        (progress, "got further"),
-        (wait_for_a_user, "waits rightly"),
+        (progress, "made progress"),
+        (wait_for_a_user, "waits"),
         (end, "has ended"),
-        (live_again, "restarted meanwhile"),
+        (live_again, "restarted in the meantime"),
     ],
 )
 async def test_what_is_over_by_the_time_of_the_answer_is_void(
@@ -175,10 +175,10 @@ async def test_what_is_over_by_the_time_of_the_answer_is_void(
 async def test_another_life_in_the_same_trouble_is_not_what_was_asked_about(hive: Asking) -> None:
     """B67: it is told by its incarnation, though all else is as it was: at work, no progress, in trouble."""
     asked = await hive.ask()
-    assert over(asked, hive.worker()) is None
+    assert void_reason(asked, hive.worker()) is None
     another = asked.model_copy(update={"incarnation_id": "i0"})
 
-    assert over(another, hive.worker()) == "it was restarted meanwhile"
+    assert void_reason(another, hive.worker()) == "it was restarted in the meantime"
 
 
 async def test_a_request_about_an_earlier_life_is_void_as_soon_as_the_next_one_is_seen(hive: Asking) -> None:
@@ -193,7 +193,10 @@ async def test_a_request_about_an_earlier_life_is_void_as_soon_as_the_next_one_i
 
     assert hive.approvals.pending() == []
     latest = await hive.latest()
-    assert (latest.status, latest.decision_reason) == (ApprovalStatus.VOID, "it was restarted meanwhile")
+    assert (latest.status, latest.decision_reason) == (
+        ApprovalStatus.VOID,
+        "it was restarted in the meantime",
+    )
 
 
 async def test_whoever_ordered_it_in_the_chat_may_approve_it_and_both_are_kept(hive: Asking) -> None:
@@ -201,7 +204,7 @@ async def test_whoever_ordered_it_in_the_chat_may_approve_it_and_both_are_kept(h
     asked = await hive.approvals.request(
         hive.worker(), ticket_id="t1", reason="It loops.", by="queen", ordered_by="ada"
     )
-    with pytest.raises(ActionRefusedError, match="somebody else approves"):
+    with pytest.raises(ActionRefusedError, match="somebody else must approve it"):
         await hive.approvals.approve(asked.approval_id, by="queen")
 
     done = await hive.approvals.approve(asked.approval_id, by="ada")
@@ -211,7 +214,7 @@ async def test_whoever_ordered_it_in_the_chat_may_approve_it_and_both_are_kept(h
     [requested] = hive.of(EventType.TERMINATION_REQUESTED)
     assert requested.data["by"] == "queen, as ada ordered"
     [ended] = hive.of(EventType.AGENT_TERMINATED)
-    assert ended.data["reason"] == "It loops. Asked for by the queen, as ada ordered, approved by ada."
+    assert ended.data["reason"] == "It loops. Requested by the queen, as ada ordered, approved by ada."
 
 
 async def test_a_worker_that_gets_further_need_not_be_asked_about(hive: Asking) -> None:
@@ -221,7 +224,7 @@ async def test_a_worker_that_gets_further_need_not_be_asked_about(hive: Asking) 
     await hive.approvals.observe(hive.worker())
 
     assert hive.approvals.pending() == []
-    assert (await hive.latest()).decision_reason == "it has got further since"
+    assert (await hive.latest()).decision_reason == "it has made progress since"
 
 
 async def test_a_worker_that_gets_further_while_its_end_waits_its_turn_is_not_stopped(hive: Asking) -> None:
@@ -231,7 +234,7 @@ async def test_a_worker_that_gets_further_while_its_end_waits_its_turn_is_not_st
         await progress(hive)
 
     hive.cut = meanwhile
-    with pytest.raises(ApprovalClosedError, match="got further"):
+    with pytest.raises(ApprovalClosedError, match="made progress"):
         await hive.approvals.approve(asked.approval_id, by="ada")
 
     assert hive.hands.stopped == []
@@ -277,7 +280,7 @@ async def test_an_answer_that_comes_too_late_counts_for_nothing_even_before_the_
 async def test_a_second_request_about_the_same_life_is_refused_in_words(hive: Asking) -> None:
     asked = await hive.ask()
 
-    with pytest.raises(ActionRefusedError, match=f"asked already .*{asked.approval_id}"):
+    with pytest.raises(ActionRefusedError, match=f"approval {asked.approval_id} is pending already"):
         await hive.ask()
 
     assert len(hive.approvals.pending()) == 1
@@ -299,18 +302,18 @@ async def test_a_no_holds_for_a_while(hive: Asking) -> None:
     asked = await hive.ask()
     await hive.approvals.deny(asked.approval_id, by="ada", reason="let it finish")
 
-    with pytest.raises(ActionRefusedError, match="ada has denied it: let it finish; ask again in 30 minutes"):
+    with pytest.raises(ActionRefusedError, match="ada denied it: let it finish; ask again in 30 minutes"):
         await hive.ask()
     hive.time.now += TIMEOUT
 
-    assert (await hive.ask()).asks
+    assert (await hive.ask()).is_pending
 
 
 @pytest.mark.parametrize("name", ["queen", " Queen "])
 async def test_whoever_asks_does_not_approve(hive: Asking, name: str) -> None:
     asked = await hive.ask()
 
-    with pytest.raises(ActionRefusedError, match="somebody else approves"):
+    with pytest.raises(ActionRefusedError, match="somebody else must approve it"):
         await hive.approvals.approve(asked.approval_id, by=name)
 
     assert hive.hands.stopped == []
@@ -357,7 +360,7 @@ async def test_nobody_is_asked_about_a_worker_that_nothing_is_wrong_with(store: 
     hive = Asking(store)
     await hive.start()
 
-    with pytest.raises(ActionRefusedError, match="what it was about is over"):
+    with pytest.raises(ActionRefusedError, match="it has no findings any more"):
         await hive.ask()
 
 
@@ -389,7 +392,7 @@ async def test_a_worker_that_cannot_be_stopped_is_told_of_and_may_be_asked_about
     done = await hive.approvals.approve(asked.approval_id, by="ada")
 
     assert (done.status, done.outcome) == (ApprovalStatus.APPROVED, Outcome.UNCONFIRMED)
-    assert (await hive.ask()).asks
+    assert (await hive.ask()).is_pending
 
 
 async def test_secrets_are_kept_out_of_what_is_asked_and_answered(hive: Asking) -> None:

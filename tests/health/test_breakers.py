@@ -99,7 +99,7 @@ def test_who_is_refused_is_told_which_breaker_why_and_until_when() -> None:
 
     assert str(refused.value) == (
         "circuit breaker 'tool_execution:bee:search' is open (3 failures in a row, the last: OSError: "
-        "no route). It is tried again in 48 s, or reset it by hand."
+        "no route). Retry in 48 s, or reset it."
     )
     assert (refused.value.name, refused.value.retry_in) == ("tool_execution:bee:search", 48)
     assert isinstance(refused.value, CallRefused)
@@ -199,7 +199,7 @@ async def test_a_probe_that_is_cancelled_gives_its_place_back() -> None:
     bench.now += 60
     probe = asyncio.create_task(bench.breaker.acall(asyncio.Event().wait))
     await asyncio.sleep(0)
-    with pytest.raises(CircuitOpen, match=r"half open .* tried by other calls; ask again in 60 s"):
+    with pytest.raises(CircuitOpen, match=r"half open .* Probes are in progress; retry in 60 s"):
         bench.breaker.admit()
 
     probe.cancel()

@@ -161,7 +161,7 @@ def test_b73_a_reset_by_name_closes_it_and_a_wrong_name_is_told_those_like_it() 
     assert (status.state, status.failures) == (CLOSED, 0)
     assert hive.changes[-1].status.reason.startswith("reset by anna: password=")
     assert "hunter2" not in hive.changes[-1].status.reason
-    with pytest.raises(BreakerNotFoundError, match="none is called like it"):
+    with pytest.raises(BreakerNotFoundError, match="list them: queenright breakers"):
         Hive().registry.status("what")
 
 

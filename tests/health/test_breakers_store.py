@@ -260,4 +260,4 @@ async def test_a_row_that_is_none_is_passed_over(hive: Hive, caplog: pytest.LogC
     await hive.start()
 
     assert [status.name for status in hive.registry.all()] == [NAME]
-    assert caplog.text.count("cannot be read, and begins as new") == 4
+    assert caplog.text.count("cannot be read and starts closed") == 4

@@ -452,7 +452,7 @@ async def test_a_new_incarnation_begins_on_the_ground(acting: Acting) -> None:
 
     assert acting.hands.nudged[-1][0].incarnation_id == "i2"
     assert acting.of(EventType.NUDGE_SENT)[-1].data["attempt"] == 1
-    with pytest.raises(ActionRefusedError, match="restarted meanwhile"):
+    with pytest.raises(ActionRefusedError, match="restarted in the meantime"):
         await acting.service.terminate("bee", "stuck", incarnation_id="i1", by="op")
 
 
@@ -565,7 +565,7 @@ async def test_more_time_may_be_given_to_a_worker_that_waits(acting: Acting) -> 
     [question] = acting.questions
     await acting.tell(EventType.WORKER_WAITING, reason="user_input")
 
-    with pytest.raises(ActionRefusedError, match="waits rightly"):
+    with pytest.raises(ActionRefusedError, match="it waits"):
         await acting.service.decide(question.escalation_id, "terminate", by="op")
     decided = await acting.service.decide(question.escalation_id, "more_time", by="op")
 
@@ -960,7 +960,7 @@ async def test_taking_a_worker_down_to_start_it_again_withdraws_what_was_asked_a
     await acting.pass_time(STALL + 3 * NUDGE)
     target = Target(agent_id="bee", session_id="bee-1", incarnation_id="i1")
 
-    await acting.service.take_down(target, "it fails again", by="recovery")
+    await acting.service.stop_for_recovery(target, "it fails again", by="recovery")
 
     assert acting.service.ledger.pending == {}
     assert acting.of(EventType.ESCALATION_DECIDED)[-1].data["status"] == "withdrawn"

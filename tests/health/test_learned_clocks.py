@@ -133,7 +133,7 @@ def test_what_was_learned_is_learned_again_from_the_log_after_a_restart() -> Non
     builds(before.start(), 40.0)
     after = HealthMonitor(settings("on"))
     for event, now in told:
-        after.recall(event, now)
+        after.replay(event, now)
 
     clocks = [one.get("agent", "session") for one in (before.monitor, after)]
     known = [worker.vitals.clocks for worker in clocks if worker is not None]

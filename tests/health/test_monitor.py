@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from queenright.health.findings import FindingKind, HealthState, Severity
-from queenright.health.fleet import fleet_of
 from queenright.health.interventions.ladder import Standing, next_step
 from queenright.health.monitor import ENDED_KEPT, ENDED_KEPT_SECONDS, HealthMonitor
 from queenright.health.settings import HealthSettings
@@ -535,7 +534,7 @@ def test_end_of_a_worker_that_outlived_its_termination_is_no_completion(recalled
     at = script.now + 120
     for kind in (EventType.LLM_CALL_STARTED, EventType.EXECUTION_COMPLETED):
         event = replace(script.heard[-1], type=kind, time=at, data={})
-        script.monitor.recall(event, at) if recalled else script.monitor.apply(event, at)
+        script.monitor.replay(event, at) if recalled else script.monitor.apply(event, at)
 
     assert script.health.vitals.status is SessionStatus.TERMINATED
 
@@ -711,7 +710,6 @@ def test_four_failed_runs_of_an_agent_in_a_row_are_failing_until_one_completes()
     assert finding.evidence == "5 runs of the agent have failed in a row"
     assert finding.since == runs[0].now
     assert (runs[3].health.standing, runs[4].health.standing) == (HealthState.FAILING, None)
-    assert fleet_of(monitor.workers()).states[HealthState.FAILING] == 1
     assert running.state is HealthState.HEALTHY
 
     done = run(monitor, 7, EventType.EXECUTION_COMPLETED)
@@ -837,8 +835,8 @@ def test_a_sweep_in_parts_looks_at_everybody_once() -> None:
     third = monitor.sweep_part(START + 240, 3)
 
     parts = [first, second, third]
-    assert [(part.looked, part.done) for part in parts] == [(3, False), (3, False), (0, True)]
-    assert [types(part.said).count(EventType.FINDING_OPENED) for part in parts] == [3, 3, 0]
+    assert [(part.checked, part.done) for part in parts] == [(3, False), (3, False), (0, True)]
+    assert [types(part.events).count(EventType.FINDING_OPENED) for part in parts] == [3, 3, 0]
     assert late.kinds() == set()
 
 
@@ -850,7 +848,7 @@ def test_a_sweep_says_how_many_it_really_looked_at() -> None:
         script.health.vitals.llm_errors = None  # type: ignore[assignment]  # whatever breaks a detector
     part = monitor.sweep_part(START + 240, 10)
 
-    assert (part.looked, part.done) == (0, True)
+    assert (part.checked, part.done) == (0, True)
     assert len(part.faults) == 3
     assert "session '0'" in "".join(part.faults)
     assert monitor.sweep(START + 241)[0] == 0
@@ -862,14 +860,14 @@ def test_one_worker_that_cannot_be_looked_at_hides_no_other() -> None:
     scripts[1].health.vitals.llm_errors = None  # type: ignore[assignment]
     part = monitor.sweep_part(START + 240, 10)
 
-    assert (part.looked, len(part.faults)) == (2, 1)
+    assert (part.checked, len(part.faults)) == (2, 1)
     assert scripts[0].state is scripts[2].state is HealthState.STUCK
 
 
 def test_a_worker_is_known_from_its_start_and_counted_until_its_end() -> None:
     """002 §11: monitors begin on spawn and end on termination; the view of all adds up."""
     monitor = HealthMonitor(HealthSettings())
-    assert fleet_of(monitor.workers()).sessions == 0
+    assert list(monitor.workers()) == []
     well = WorkerScript(monitor=monitor, session="well").start()
     stuck = WorkerScript(monitor=monitor, session="stuck").start()
     asking = WorkerScript(monitor=monitor, agent="other", session="asking").start()
@@ -879,13 +877,12 @@ def test_a_worker_is_known_from_its_start_and_counted_until_its_end() -> None:
     stuck.silence(240)
     well.step("ACCEPT", after=240)
 
-    fleet = fleet_of(monitor.workers())
-    assert fleet.sessions == 3
-    assert {state.value: n for state, n in fleet.states.items() if n} == {"healthy": 2, "stuck": 1}
-    assert {reason.value: n for reason, n in fleet.waiting.items()} == {"user_input": 1}
-    assert {status.value: n for status, n in fleet.over.items()} == {"terminated": 1}
-    assert fleet.agents == {"agent": HealthState.STUCK, "other": HealthState.HEALTHY}
-    assert fleet.agents_by_state()[HealthState.STUCK] == 1
+    assert {worker.vitals.session_id: worker.standing for worker in monitor.workers()} == {
+        "well": HealthState.HEALTHY,
+        "stuck": HealthState.STUCK,
+        "asking": HealthState.HEALTHY,
+        "dead": None,
+    }
 
 
 def test_limit_leaves_the_rest_due() -> None:

@@ -402,7 +402,7 @@ async def test_repeatable_task_without_a_valid_checkpoint_begins_again_and_that_
 
     assert hive.nursery.raised[0][1] is None
     assert hive.data(INITIATED)[0]["from_checkpoint"] is None
-    assert "c1 cannot be believed; it begins again" in hive.data(INITIATED)[0]["reason"]
+    assert "(c1 invalid); it starts over" in hive.data(INITIATED)[0]["reason"]
     assert (await hive.active()).from_start
     assert hive.types() == [INITIATED, COMPLETED]
 
@@ -584,7 +584,7 @@ async def test_completed_task_that_the_monitor_has_forgotten_is_not_brought_back
     result = await hive.service.request_task("s1", by="ada")
 
     assert not result.accepted
-    assert "what is over is not brought back" in result.reason
+    assert "and needs no recovery" in result.reason
     assert len(hive.nursery.raised) == 1
 
 
@@ -626,7 +626,7 @@ async def test_a_worker_in_a_long_tool_at_the_end_of_its_watch_has_come_back(hiv
     await hive.go(1)
 
     [row] = (await hive.service.status("s1")).history
-    assert (row.state, row.outcome) == (RecoveryState.SUCCEEDED, "it is at work")
+    assert (row.state, row.outcome) == (RecoveryState.SUCCEEDED, "it is working")
     assert FAILED not in hive.types()
 
 
@@ -788,7 +788,7 @@ async def test_a_worker_that_nobody_can_start_is_a_humans_at_once(hive: Hive) ->
     result = await hive.ask()
 
     assert not result.accepted
-    assert "nobody here can start" in result.reason
+    assert "nothing here can start" in result.reason
     assert hive.data(FAILED)[0]["exhausted"]
     [finding] = next(iter(hive.monitor.workers())).findings
     assert finding.evidence == f"it could not be recovered: {result.reason}"

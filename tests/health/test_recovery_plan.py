@@ -16,12 +16,12 @@ from queenright.health.recovery.plan import (
     HOUR,
     Allowed,
     Exhausted,
-    choose,
+    choose_checkpoint,
     free_at,
     hour_is_full,
     next_attempt,
-    not_needed,
     note,
+    recovery_obstacle,
     watch,
 )
 from queenright.health.recovery.respawner import CheckpointRef
@@ -156,7 +156,7 @@ def test_the_newest_valid_checkpoint_is_chosen(valid: list[bool]) -> None:
     """B74: broken ones before it are passed over and named; with none left it is the start of the task."""
     chain = [checkpoint(f"c{n}", valid=is_valid) for n, is_valid in enumerate(valid)]
 
-    chosen, skipped = choose(chain)
+    chosen, skipped = choose_checkpoint(chain)
 
     assert chosen == next((link for link in chain if link.valid), None)
     assert list(skipped) == chain[: len(skipped)]
@@ -167,7 +167,7 @@ def test_the_newest_valid_checkpoint_is_chosen(valid: list[bool]) -> None:
 @pytest.mark.parametrize("status", [SessionStatus.COMPLETED, SessionStatus.CANCELLED])
 def test_what_is_over_is_not_brought_back(status: SessionStatus) -> None:
     """B70"""
-    why = not_needed(attempt(), worker("i1", status=status, ended_at=NOW))
+    why = recovery_obstacle(attempt(), worker("i1", status=status, ended_at=NOW))
 
     assert why is not None
     assert status.value in why
@@ -175,10 +175,10 @@ def test_what_is_over_is_not_brought_back(status: SessionStatus) -> None:
 
 def test_what_lives_on_or_got_further_by_itself_is_not_brought_back() -> None:
     """B70"""
-    assert "i7" in (not_needed(attempt(), worker("i7")) or "")
-    assert "further" in (not_needed(attempt(), worker("i1", last_progress=NOW)) or "")
-    assert not_needed(attempt(), worker("i1", status=SessionStatus.FAILED, ended_at=NOW)) is None
-    assert not_needed(attempt(), None) is None
+    assert "i7" in (recovery_obstacle(attempt(), worker("i7")) or "")
+    assert "progress" in (recovery_obstacle(attempt(), worker("i1", last_progress=NOW)) or "")
+    assert recovery_obstacle(attempt(), worker("i1", status=SessionStatus.FAILED, ended_at=NOW)) is None
+    assert recovery_obstacle(attempt(), None) is None
 
 
 @pytest.mark.parametrize(
@@ -232,4 +232,4 @@ def test_an_incarnation_that_was_not_known_is_found_by_the_watch() -> None:
 def test_the_note_says_what_happened_and_from_where_it_goes_on() -> None:
     assert "it was stuck" in note(attempt(), checkpoint("c7"))
     assert "checkpoint c7" in note(attempt(), checkpoint("c7"))
-    assert "start of the task" in note(attempt(), None)
+    assert "start the task over" in note(attempt(), None)

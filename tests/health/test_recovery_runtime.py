@@ -189,7 +189,7 @@ async def test_repeatable_graph_with_no_checkpoint_left_begins_anew(ward: Ward) 
     gathers = [shown for shown in ward.bee.shown if shown[0].content == "Gather."]
     assert len(gathers) == 2
     assert [m.content for m in gathers[1] if m.role == "user"].count("Make honey.") == 1
-    assert any("start of the task" in m.content for m in gathers[1])
+    assert any("start the task over" in m.content for m in gathers[1])
 
 
 async def test_graph_that_is_not_repeatable_with_no_checkpoint_left_is_left_to_a_person(ward: Ward) -> None:
@@ -223,7 +223,7 @@ async def test_run_that_was_stopped_on_purpose_is_not_brought_back_after_a_resta
     ward.colony = Colony(ward.colony.path, ward.time)
     await ward.colony.runtime.start()
 
-    with pytest.raises(RespawnRefusedError, match="stopped on purpose") as refused:
+    with pytest.raises(RespawnRefusedError, match="paused on purpose") as refused:
         await RuntimeRespawner(ward.colony.runtime).chain(target)
     assert refused.value.over
 

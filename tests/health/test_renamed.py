@@ -114,7 +114,7 @@ def test_log_that_is_read_again_gives_the_same_worker() -> None:
     again = HealthMonitor(HealthSettings())
 
     for event in script.heard:
-        again.recall(event, event.time)
+        again.replay(event, event.time)
 
     assert list(again.keys()) == [("scout", "c-1")]
     [worker] = again.workers()

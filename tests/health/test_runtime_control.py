@@ -212,7 +212,7 @@ async def test_another_life_cannot_be_terminated(colony: Colony) -> None:
     """B67: nor is the one that runs."""
     target = replace(await colony.begin(), incarnation_id="another")
 
-    with pytest.raises(WorkerUnreachableError, match="look at it again"):
+    with pytest.raises(WorkerUnreachableError, match="check it again"):
         await control(colony).terminate(target, "it is stuck", instruction_id="t1", within=30)
     assert colony.runtime.get_stream("start").pending == 1
 
@@ -232,7 +232,7 @@ async def test_a_worker_that_was_killed_is_terminated_only_if_nobody_runs_it(
     stopped = await control(second).terminate(target, "it is silent", instruction_id="t2", within=30)
 
     assert stopped.confirmed
-    assert stopped.detail == "it was not running any more"
+    assert stopped.detail == "it was not running"
     await second.runtime.stop()
 
 
@@ -266,7 +266,7 @@ async def test_a_function_that_cannot_be_stopped_leaves_the_stop_unconfirmed(
     stopped = await RuntimeControl(runtime).terminate(target, "stuck", instruction_id="t", within=30)
 
     assert not stopped.confirmed
-    assert "still at work in a thread" in stopped.detail
+    assert "still running in a thread" in stopped.detail
     may_end.set()
     await runtime.stop()
 

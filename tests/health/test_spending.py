@@ -104,7 +104,7 @@ def test_what_is_replayed_after_a_restart_is_summed_up_again() -> None:
     spend(script, 0.6)
     again = HealthMonitor(settings)
     for event in script.heard:
-        again.recall(event, event.time)
+        again.replay(event, event.time)
     again.sweep(script.now)
 
     [worker] = again.workers()

@@ -469,7 +469,7 @@ async def test_a_database_in_use_can_be_looked_into(store: Store, database_url: 
     looking = Store.open(database_url, read_only=True)
 
     assert looking.read_now(count) == 1
-    with pytest.raises(StoreError, match="opened to read only"):
+    with pytest.raises(StoreError, match="opened read-only"):
         await looking.append([step()])
     looking.close_now()
     assert (await asyncio.to_thread(Store.verify_file, database_url)).rows == 1

@@ -180,10 +180,10 @@ async def test_the_model_may_raise_the_rules_severity_and_never_lower_it(
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (lambda health: setattr(health, "findings", ()), "shows nothing wrong"),
+        (lambda health: setattr(health, "findings", ()), "has no findings"),
         (
             lambda health: setattr(health, "findings", (finding(ticket=False),)),
-            "nothing yet that is a reason",
+            "no finding that justifies a ticket yet",
         ),
         (lambda health: setattr(health.vitals, "ended_at", 950.0), "has ended"),
         (
@@ -728,7 +728,7 @@ async def test_of_what_nobody_has_any_more_reminders_count_anew(hive: Hive) -> N
     assert len(hive.told) == 4
     said = [e for e in await hive.logged() if e.type is EventType.TICKET_UNACKNOWLEDGED]
     assert [(e.data["by"], e.data["was"]) for e in said] == [("bob", "ann")]
-    with pytest.raises(TicketStatusError, match="nobody has it in hand"):
+    with pytest.raises(TicketStatusError, match="nobody acknowledged it"):
         await hive.tickets.unacknowledge(ticket.ticket_id, by="bob")
 
 
@@ -763,7 +763,7 @@ async def test_only_the_way_that_said_it_takes_it_back_where_that_is_asked(hive:
     ticket = await told(hive)
     await hive.tickets.acknowledge(ticket.ticket_id, by="ann", via=Way.SLACK)
 
-    with pytest.raises(TicketStatusError, match="ann has it, and did not say so by pagerduty"):
+    with pytest.raises(TicketStatusError, match="ann acknowledged it, but not through pagerduty"):
         await hive.tickets.unacknowledge(ticket.ticket_id, by="x", only_via=Way.PAGERDUTY)
     await hive.tickets.unacknowledge(ticket.ticket_id, by="x", only_via=Way.SLACK)
 

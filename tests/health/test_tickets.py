@@ -126,7 +126,7 @@ def test_a_missing_field_is_named(name: str) -> None:
         ({"recent_verdicts": "RETRY"}, "recent_verdicts: input should be a valid"),
         ({"evidence_snippet": "x" * 501}, "evidence_snippet: string should have at most 500 characters"),
         ({"cause": "x" * 1001}, "cause: string should have at most 1000 characters"),
-        ({"mood": "grim"}, "mood: is no field of a ticket; leave it out"),
+        ({"mood": "grim"}, "mood: is not a field of a ticket; leave it out"),
         ({"ticket_id": "t9"}, "ticket_id: is set by the service; leave it out"),
         ({"created_at": "now"}, "created_at: is set by the service; leave it out"),
         ({"status": "resolved"}, "status: is set by the service; leave it out"),
@@ -153,15 +153,15 @@ def test_a_wrong_field_is_named_with_what_is_allowed(fields: dict[str, Any], err
         ('"high"', "not a string"),
         ("7", "not a number"),
         ("true", "not true or false"),
-        ("the worker is stuck", "is no JSON (Expecting value, line 1 column 1)"),
-        (f"Here you are:\n{json.dumps(GOOD)}", "is no JSON"),
-        (f"{json.dumps(GOOD)}{json.dumps(GOOD)}", "is no JSON (Extra data"),
-        (json.dumps(GOOD)[:-1], "is no JSON"),
+        ("the worker is stuck", "is not JSON (Expecting value, line 1 column 1)"),
+        (f"Here you are:\n{json.dumps(GOOD)}", "is not JSON"),
+        (f"{json.dumps(GOOD)}{json.dumps(GOOD)}", "is not JSON (Extra data"),
+        (json.dumps(GOOD)[:-1], "is not JSON"),
         ('{"severity": "low", "severity": "high"}', "severity: appears twice"),
-        ('{"stall_minutes": NaN}', "NaN is no JSON value"),
+        ('{"stall_minutes": NaN}', "NaN is not a JSON value"),
         ("[" * 100_000, "at most 65536 are read"),
-        ("[" * 60_000, "is no JSON object"),
-        ('{"total_steps_checked": ' + "9" * 5000 + "}", "is no JSON object"),
+        ("[" * 60_000, "is not a JSON object"),
+        ('{"total_steps_checked": ' + "9" * 5000 + "}", "is not a JSON object"),
     ],
 )
 def test_what_is_no_object_is_refused_with_the_reason(text: str, error: str) -> None:
@@ -367,19 +367,19 @@ def test_past_triage_only_while_triage_has_not_answered() -> None:
 
     assert (past.untriaged, past.triage_decision) == (True, "bypass")
     assert (late.untriaged, late.triage_decision, late.analysis) == (False, "intervene", "b")
-    with pytest.raises(TicketStatusError, match="it has been decided"):
+    with pytest.raises(TicketStatusError, match="triage has decided"):
         lifecycle.intervene(late, analysis="a", urgency="high", by="rules", now=3.0, untriaged=True)
 
 
 @pytest.mark.parametrize(
     ("status", "verb", "way_out"),
     [
-        (TicketStatus.DISMISSED, "intervene", "opens again by itself if it gets worse"),
-        (TicketStatus.DISMISSED, "dismiss", "it was dismissed before"),
+        (TicketStatus.DISMISSED, "intervene", "reopens by itself if it gets worse"),
+        (TicketStatus.DISMISSED, "dismiss", "it is dismissed already"),
         (TicketStatus.DISMISSED, "acknowledge", "there is nothing to do"),
-        (TicketStatus.INTERVENING, "dismiss", "people have been told of it; it closes by itself"),
-        (TicketStatus.ACKNOWLEDGED, "dismiss", "ann has it; it closes by itself"),
-        (TicketStatus.ACKNOWLEDGED, "acknowledge", "ann has it"),
+        (TicketStatus.INTERVENING, "dismiss", "people were notified; it closes by itself"),
+        (TicketStatus.ACKNOWLEDGED, "dismiss", "ann acknowledged it; it closes by itself"),
+        (TicketStatus.ACKNOWLEDGED, "acknowledge", "ann acknowledged it already"),
     ],
 )
 def test_what_a_status_does_not_allow_is_refused_with_the_way_out(

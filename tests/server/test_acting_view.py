@@ -51,8 +51,8 @@ SAID: list[tuple[EventType, dict[str, Any], str]] = [
     ),
     (
         EventType.TERMINATION_DECIDED,
-        {"status": "void", "by": "", "reason": "it has got further since"},
-        "bee: to stop it needs no answer any more (void). it has got further since",
+        {"status": "void", "by": "", "reason": "it has made progress since"},
+        "bee: to stop it needs no answer any more (void). it has made progress since",
     ),
     (
         EventType.ESCALATION_DECIDED,

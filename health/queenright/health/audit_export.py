@@ -1,9 +1,9 @@
 """
-The audit trail as a file that can be checked without the database: JSON lines.
+The audit trail as a JSON Lines file that can be verified without the database.
 
-The first line says what it is, with the public keys; then a line for each event of the audit trail, with
-its sequence number, its hash and the hash of the row before it in the log; the last line holds how log and
-archive end, how many lines there are, and SHA-256 over all lines before it, signed by the service's key.
+The first line has the format and the public keys. A line for each event of the audit trail follows, with its
+sequence number, its hash and the hash of the row before it in the log. The last line has the ends of log and
+archive, the number of lines, and the SHA-256 of all lines before it, signed with the service's key.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
 
 FORMAT: Final = "queenright-audit/1"
 
-# As plain text: JSON's keys are that, and a column's name is a kind of its own.
+# Plain strings: JSON keys must be, and column names are a subclass.
 _NAMES: Final = tuple(str(column.name) for column in EVENTS.columns if column.name != "hash")
 _TYPES: Final = sorted(kind.value for kind in ALERT_CLASS)
 _PAGE: Final = 1000
@@ -34,18 +34,18 @@ _PAGE: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportCheck:
-    """What is known of an exported file."""
+    """The result of verifying an exported file."""
 
     ok: bool
     rows: int
-    """Events that were read and found whole, from the first on."""
+    """Events that were verified, from the first on."""
     reason: str = ""
-    """What is wrong with it, and in which line."""
+    """The problem, and its line."""
     signatures: Signatures = field(default_factory=Signatures)
     key_id: str = ""
-    """Whose signature is on the whole file; empty: nobody's."""
+    """The key that signed the file; empty if it is not signed."""
     own_keys: bool = False
-    """The keys were taken from the file itself: whoever can make a key can make such a file."""
+    """Whether the keys came from the file itself, which anybody can forge."""
 
 
 def export_lines(
@@ -58,15 +58,15 @@ def export_lines(
     until: float | None = None,
 ) -> Iterator[bytes]:
     """
-    Yield the lines, each with its line break.
+    Yield the lines, including line breaks.
 
     Args:
-        conn: A connection that sees one state of the database for as long as this takes.
-        now: When it is exported, in seconds since the epoch.
-        keys: The public keys that go with it.
-        signer: Who signs the last line; None leaves it unsigned.
-        since: Only events authored at or after this time.
-        until: Only events authored before this time.
+        conn: A connection with a snapshot.
+        now: The time of the export, in seconds since the epoch.
+        keys: The public keys to include.
+        signer: The key that signs the last line; None leaves it unsigned.
+        since: Only events with a time at or after this one.
+        until: Only events before this time.
 
     Raises:
         sqlalchemy.exc.DBAPIError: The database cannot be read.

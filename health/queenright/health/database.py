@@ -1,8 +1,7 @@
 """
-What a database is to the store: connections to write and to read with, a schema, words for its errors.
+The interface of a database for the store: connections, schema and error messages.
 
-The engines are in ``sqlite`` and ``postgres``. All SQL that only one of them understands is there and in
-``migrations/``.
+``sqlite`` and ``postgres`` implement it. SQL of one engine only is there and in ``migrations/``.
 """
 
 from __future__ import annotations
@@ -22,28 +21,28 @@ from queenright.instrumentation.errors import QueenrightError
 _log = logging.getLogger(__name__)
 
 READERS: Final = 4
-"""Connections to read with, at most."""
+"""The maximum number of read connections."""
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _VERSION_TABLE: Final = "alembic_version"
 
 
 class StoreError(QueenrightError):
-    """Raised when the database cannot be opened, read or written; says what, where, and the way out."""
+    """Raised when the database cannot be opened, read or written; says what, where, and what to do."""
 
 
 class Database(ABC):
     """
-    An open, migrated database: one connection to write with, a few to read with.
+    An open, migrated database with one write connection and a few read connections.
 
     Attributes:
-        name: What people call it: a path, or an address without its password.
-        reader: Gives connections that see one snapshot and write nothing.
-        writer: The connection to write with; not there on a database opened to read only.
+        name: Its name in messages: a path, or an address without its password.
+        reader: Provides read-only connections with a snapshot.
+        writer: The write connection; not set if the database was opened read-only.
     """
 
     another: ClassVar[str]
-    """The way out where this database is taken: what to give instead of it."""
+    """What to use instead if this database is taken."""
 
     name: str
     reader: Engine
@@ -55,9 +54,9 @@ class Database(ABC):
     @abstractmethod
     def durable(self, full: bool) -> None:
         """
-        Choose what the next commits survive: with ``full`` a power cut, else only this process's death.
+        Set the durability of the next commits: with ``full`` they survive a power cut, else only the process.
 
-        Called before each transaction, never inside one: a connection that broke is opened anew here.
+        Called before each transaction, never inside one. It reopens a broken connection.
 
         Raises:
             StoreError: It broke, and there is no new one.

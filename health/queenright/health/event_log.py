@@ -1,8 +1,8 @@
 """
-The event log: an append-only table in which every row carries the hash of all rows before it.
+The event log: an append-only table in which every row has the hash of all rows before it.
 
-What the hash is over, and what it finds: ``queenright.health.event_chain``. Every function takes a connection
-inside a transaction: the store's ``transact`` and ``read`` give one.
+``queenright.health.event_chain`` defines the hash and verifies it. Every function takes a connection inside a
+transaction, as ``transact`` and ``read`` of the store provide.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ __all__ = [
 _HASHED: Final = tuple(column for column in EVENTS.columns if column.name != "hash")
 _NAMES: Final = tuple(EVENTS.columns.keys())
 _PAGE: Final = 1000
-_NOTED: Final = "queenright.appended"
+_APPENDED: Final = "queenright.appended"
 
 Appended = tuple[int, Sequence[AgentEvent]]
-"""The sequence number of the first of some events that follow one another in the log, and the events."""
+"""Consecutive events in the log, and the sequence number of the first."""
 
 
 class Place(NamedTuple):
-    """Where one is in the log: a sequence number, and the id of the event that has it (``""``: none has)."""
+    """A position in the log: a sequence number, and the id of its event (``""`` if there is none)."""
 
     seq: int
     event_id: str
@@ -56,28 +56,28 @@ class Place(NamedTuple):
 
 def record_appends(conn: Connection) -> list[Appended]:
     """
-    Return a list to which every ``append_events`` on ``conn`` adds what it appended, from now on.
+    Record what ``append_events`` appends on ``conn`` from now on, in the returned list.
 
-    What is noted counts once the transaction is committed; until the next call, which begins a new list.
+    The list is valid once the transaction is committed, and is replaced by the next call.
     """
-    noted: list[Appended] = []
-    conn.info[_NOTED] = noted
-    return noted
+    appended: list[Appended] = []
+    conn.info[_APPENDED] = appended
+    return appended
 
 
 def append_events(conn: Connection, events: Sequence[AgentEvent], *, fresh: bool = False) -> int:
     """
-    Append ``events`` and return how many were new: an id that the log has already is left out.
+    Append ``events``, ignoring ids that the log already has, and return how many were appended.
 
     Args:
         conn: A connection in a transaction.
-        events: What happened, in order.
-        fresh: The ids are taken to be new, and not looked for first. If one is not, the transaction
-            is spoilt: the caller rolls it back and tries again without this.
+        events: The events, in order.
+        fresh: Assume that all ids are new, and do not look for them. If one is not, the transaction fails:
+            roll it back and retry without this.
 
     Raises:
-        TypeError: ``data`` holds what is no JSON value.
-        sqlalchemy.exc.DBAPIError: The database refused; the caller rolls back.
+        TypeError: ``data`` is not a JSON value.
+        sqlalchemy.exc.DBAPIError: The database failed; the caller rolls back.
     """
     sql = _sql(conn.dialect)
     length, digest = conn.exec_driver_sql(sql.head).one()
@@ -86,16 +86,16 @@ def append_events(conn: Connection, events: Sequence[AgentEvent], *, fresh: bool
     rows = _chain(events, length, digest)
     if not rows:
         return 0
-    # By the driver's own executemany: through Core's parameter handling it is 39,000 rows a second in
-    # batches of 100 instead of 58,000 (2.1 GHz).
+    # The driver's executemany: 58,000 rows a second in batches of 100, against 39,000 through Core's
+    # parameter handling (2.1 GHz).
     conn.exec_driver_sql(
         sql.insert, rows if conn.dialect.positional else [_named(_NAMES, row) for row in rows]
     )
     head = (rows[-1][0], rows[-1][-1])
     conn.exec_driver_sql(sql.move, head if conn.dialect.positional else _named(("length", "hash"), head))
-    noted: list[Appended] | None = conn.info.get(_NOTED)
-    if noted is not None:
-        noted.append((length + 1, events))
+    appended: list[Appended] | None = conn.info.get(_APPENDED)
+    if appended is not None:
+        appended.append((length + 1, events))
     return len(rows)
 
 
@@ -113,11 +113,11 @@ def read_events(
 
     Args:
         conn: A connection in a transaction.
-        after: Only events with a higher sequence number: the last one of the page before.
-        types: Only these types; None is all, and an empty collection is none.
-        agent_id: Only this worker's.
-        since: Only events authored at or after this time, in seconds since the epoch.
-        limit: At most so many.
+        after: Only events with a higher sequence number, for paging.
+        types: Only these types; None for all, and an empty collection for none.
+        agent_id: Only this agent's.
+        since: Only events with a time at or after this one, in seconds since the epoch.
+        limit: The maximum number.
     """
     query = select(*_HASHED).where(EVENTS.c.seq > after).order_by(EVENTS.c.seq).limit(limit)
     if types is not None:
@@ -139,15 +139,15 @@ def read_history(
     newest: bool = True,
 ) -> list[AgentEvent]:
     """
-    Return a page of the log, oldest first; types that this version does not know are left out.
+    Return a page of the log, oldest first, without types that are unknown to this version.
 
     Args:
         conn: A connection in a transaction.
-        types: Only these types; None is all, and an empty collection is none.
-        where: Columns, and the values they must have.
+        types: Only these types; None for all, and an empty collection for none.
+        where: Required values of columns.
         after: Only events logged after the one with this id.
-        limit: At most so many.
-        newest: Where there are more than ``limit``: the last of them, else the first.
+        limit: The maximum number.
+        newest: Beyond ``limit``: return the last events instead of the first.
 
     Raises:
         UnknownEventError: There is no event ``after``.
@@ -159,9 +159,9 @@ def read_history(
     where = where or {}
     in_session = "session_id" in where
     for column, value in where.items():
-        # With the text added, the planner reads by the index on the session, which is in the log's order.
-        beside = in_session and column != "session_id"
-        query = query.where((EVENTS.c[column] + "" if beside else EVENTS.c[column]) == value)
+        # Adding "" makes the planner use the index on the session, which is in the log's order.
+        is_unindexed = in_session and column != "session_id"
+        query = query.where((EVENTS.c[column] + "" if is_unindexed else EVENTS.c[column]) == value)
     if after is not None:
         seq = conn.execute(select(EVENTS.c.seq).where(EVENTS.c.id == after)).scalar()
         if seq is None:
@@ -169,10 +169,10 @@ def read_history(
         query = query.where(EVENTS.c.seq > seq)
     wanted = {kind.value for kind in (EventType if types is None else types)}
     if in_session or (types is None and "agent_id" not in where):
-        # With the text added, the planner reads by sequence number and sorts nothing.
+        # Adding "" makes the planner read by sequence number, without sorting.
         queries = [query.where((EVENTS.c.type + "").in_(wanted))]
     else:
-        # One look a type: the indexes on the type are in the order of the log within each.
+        # One query for each type: within a type, its index is in the log's order.
         queries = [query.where(EVENTS.c.type == kind) for kind in wanted]
     rows = sorted((row for one in queries for row in conn.execute(one)), key=lambda row: row.seq)
     page = rows[-limit:] if newest else rows[:limit]

@@ -1,4 +1,4 @@
-"""What detectors say and what it adds up to: findings, their severity, the five health states."""
+"""Findings, their severity, and the five health states."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from enum import StrEnum
 from typing import Any, Final
 
 WorkerKey = tuple[str, str]
-"""``(agent_id, session_id)``: one run of one worker. Its incarnation is a field that changes."""
+"""``(agent_id, session_id)``: one run of one worker. Its incarnation may change."""
 
 
 class FindingKind(StrEnum):
-    """What a detector saw. The order is the order of cause: of two findings, the earlier names the ticket."""
+    """The kinds of findings. The order is that of cause: of two findings, the earlier names the ticket."""
 
     RECOVERY_FAILED = "recovery_failed"
     RUNS_FAILED = "runs_failed"
@@ -40,14 +40,14 @@ class FindingKind(StrEnum):
 
 
 ON_TRIAL: Final = frozenset({FindingKind.GRINDING, FindingKind.TOKEN_BURN})
-"""Of these detectors nothing follows unless the settings turn them on."""
+"""Detectors that are in shadow unless the settings turn them on."""
 
 KINDS_AFTER_END: Final = frozenset({FindingKind.RECOVERY_FAILED, FindingKind.RUNS_FAILED})
-"""Reasons for a ticket about a session that is over, too; a person may settle them."""
+"""Findings that hold a ticket after the session has ended, and that a person may resolve."""
 
 
 class Severity(StrEnum):
-    """How bad it is, in the word that tickets use."""
+    """The severity of a finding or ticket."""
 
     LOW = "low"
     MEDIUM = "medium"

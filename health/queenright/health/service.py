@@ -1,7 +1,7 @@
 """
-The health monitoring service: everything that can be asked of the health layer, in one class.
+The health monitoring service: one class for everything that the health layer offers.
 
-This is IMPL-REQ-003 §6, in Python's spelling. HTTP and the command line are thin over it.
+It implements IMPL-REQ-003 §6. The HTTP API and the command line are thin layers over it.
 """
 
 from __future__ import annotations
@@ -65,22 +65,22 @@ __all__ = [
 ]
 
 _SORT_ALL: Final = 50
-"""A page is found by sorting all keys where there are fewer than so many pages of them."""
+"""Sort all keys if there are fewer than this many pages; else select the page with a heap."""
 
 _LIMIT: Final = 10_000
 
 _NO_TASK: Final = "default"
 
 _PART: Final = 10
-"""Workers that are looked at before others have the loop: some 2 ms."""
+"""Workers that are read before the event loop runs other work: about 2 ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthMetrics:
-    """What a worker has used and done in this session."""
+    """Totals of a worker in this session."""
 
     uptime_seconds: float
-    """Since this incarnation began; until its end if it has ended."""
+    """Since this incarnation began, until its end."""
     token_count: int
     error_count: int
     tool_call_count: int
@@ -89,7 +89,7 @@ class HealthMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentHealth:
-    """How a worker is. Times are seconds since the epoch."""
+    """The health of a worker. Times are seconds since the epoch."""
 
     agent_id: str
     task_id: str
@@ -99,7 +99,7 @@ class AgentHealth:
     state_changed_at: float
     reason: str
     waiting: str
-    """Why it is rightly idle; empty if it is not."""
+    """Why it may be idle; empty if it does not wait."""
     ended: bool
     last_heartbeat: float | None
     last_checkpoint: float | None
@@ -107,25 +107,25 @@ class AgentHealth:
     last_progress: float | None
     metrics: HealthMetrics
     signals: tuple[Signal, ...]
-    """What each check says, with its evidence."""
+    """The result of each check, with its evidence."""
     findings: tuple[Finding, ...]
     shadow_findings: tuple[Finding, ...]
-    """What detectors on trial say; nothing follows from it."""
+    """Findings of detectors on trial; nothing follows from them."""
     circuit_breakers: tuple[BreakerStatus, ...]
     ladder: Ladder | None
-    """How far the interventions have got; None where there is nothing to intervene in."""
+    """The current interventions; None if there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NudgeResult:
-    """What became of a nudge."""
+    """The result of a nudge."""
 
     agent_id: str
     session_id: str
     incarnation_id: str
     intervention_id: str
     delivered: bool
-    """Whether it is in the worker's context, or waits for the worker to fetch it."""
+    """Whether it is in the worker's context, or queued until the worker fetches it."""
     outcome: Outcome
     attempt: int
     message: str
@@ -134,7 +134,7 @@ class NudgeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EscalationResult:
-    """What became of the wish to ask the orchestrator."""
+    """The result of an escalation to the orchestrator."""
 
     agent_id: str
     session_id: str
@@ -147,57 +147,57 @@ class EscalationResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TerminationResult:
-    """What became of a termination."""
+    """The result of a termination."""
 
     agent_id: str
     session_id: str
     incarnation_id: str
     intervention_id: str
     terminated: bool
-    """Whether it is certain that the worker has stopped."""
+    """Whether the worker has certainly stopped."""
     outcome: Outcome
     checkpoint_id: str | None
-    """Where its partial state is, if it was saved."""
+    """The checkpoint with its partial state, if it was saved."""
     detail: str
 
 
 class Breakers(Protocol):
-    """The circuit breakers; see ``queenright.health.breakers``."""
+    """The circuit breakers (``queenright.health.breakers``)."""
 
     def status(self, name: str) -> BreakerStatus:
-        """Return one breaker."""
+        """Return a breaker."""
         ...
 
     def all(self) -> Sequence[BreakerStatus]:
-        """Return all of them."""
+        """Return all breakers."""
         ...
 
     def of_agent(self, agent_id: str) -> Sequence[BreakerStatus]:
-        """Return those of one agent."""
+        """Return the breakers of one agent."""
         ...
 
     def page(self, limit: int, *, after: str = "", only_open: bool = False) -> Sequence[BreakerStatus]:
-        """Return some of them, by name."""
+        """Return a page of breakers, by name."""
         ...
 
     def reset(self, name: str, by: str) -> Any:
-        """Close one by hand."""
+        """Close a breaker manually."""
         ...
 
 
 class HealthMonitoringService:
     """
-    The health layer, as others see it. Belongs to one event loop.
+    The public interface of the health layer. Belongs to one event loop.
 
     Args:
         store: Where history is read.
-        monitor: Knows the workers.
-        interventions: Carries out what is asked for.
-        recovery: Brings tasks back.
+        monitor: The known workers.
+        interventions: Executes interventions.
+        recovery: Recovers tasks.
         breakers: All circuit breakers.
-        written: Returns when every change of a breaker so far is on the disk.
+        written: Returns when every change of a breaker is durable.
         stop: The emergency stop.
-        ingest: Takes in events as from a worker; durable on return.
+        ingest: Ingests events as from a worker; durable on return.
         clock: Seconds since the epoch.
     """
 
@@ -228,15 +228,15 @@ class HealthMonitoringService:
 
     async def get_agent_health(self, agent_id: str, session_id: str | None = None) -> AgentHealth:
         """
-        Return how a worker is: of its sessions one that is not over, and the one last heard of.
+        Return the health of a worker. Without a session: of one that has not ended, else the last heard of.
 
         Raises:
-            AgentNotFoundError: No such worker is known.
+            AgentNotFoundError: The worker is unknown.
         """
         return self.health_of(self._find(agent_id, session_id))
 
     def health_of(self, worker: WorkerHealth) -> AgentHealth:
-        """Return how a worker is that the monitor gave."""
+        """Return the health of a worker of the monitor."""
         breakers = self._breakers.of_agent(worker.vitals.agent_id)
         return self._health(worker, breakers, self._clock())
 
@@ -244,12 +244,12 @@ class HealthMonitoringService:
         self, *, limit: int | None = None, after: WorkerKey | None = None
     ) -> list[AgentHealth]:
         """
-        Return how every worker is, each of its sessions, by agent and session.
+        Return the health of every session of every worker, by agent and session.
 
-        Others have the loop in between, so that each is as it is when its turn comes.
+        The event loop runs other work in between, so the results are not of one moment.
 
         Args:
-            limit: At most so many; None: all.
+            limit: The maximum number; None for all.
             after: Only those after this agent and session.
         """
         found = []
@@ -268,9 +268,9 @@ class HealthMonitoringService:
         state: HealthState | None = None,
     ) -> list[WorkerHealth]:
         """
-        Return workers as the monitor has them, by agent and session; see ``get_all_agent_health``.
+        Return workers of the monitor, by agent and session; see ``get_all_agent_health``.
 
-        ``agent_id`` and ``state`` leave out all others.
+        ``agent_id`` and ``state`` filter them.
         """
         keys = self._monitor.keys()
         if after is not None:
@@ -290,16 +290,16 @@ class HealthMonitoringService:
         self, agent_id: str, seconds: float, *, limit: int = _LIMIT, before: int | None = None
     ) -> list[HealthSnapshot]:
         """
-        Return what happened to a worker in the last ``seconds``, oldest first; of too much the newest.
+        Return the history of a worker in the last ``seconds``, oldest first; the newest if there is too much.
 
         Args:
-            agent_id: Whose history.
+            agent_id: The worker's agent.
             seconds: How far back.
-            limit: At most so many entries.
-            before: Only entries with a smaller ``seq``: what comes before a page.
+            limit: The maximum number of entries.
+            before: Only entries with a smaller ``seq``, for paging.
 
         Raises:
-            StoreError: The database refused.
+            StoreError: The database cannot be read.
         """
         now = self._clock()
         return await self._store.read(

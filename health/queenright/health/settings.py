@@ -1,8 +1,8 @@
 """
-Thresholds and timings of the health layer: the one table that detectors, alert rules and dashboards share.
+Thresholds and timings of the health layer, in one table for detectors, alert rules and dashboards.
 
-The block is called ``health_monitoring`` in ``queenright.yaml``; a block written for the
-requirement document (IMPL-REQ-003 §7) is valid as it stands. All times are in seconds.
+The block is ``health_monitoring`` in ``queenright.yaml``. A block written for the requirement document
+(IMPL-REQ-003 §7) is valid as it is. All times are in seconds.
 """
 
 from __future__ import annotations
@@ -32,84 +32,84 @@ Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 ErrorBudget = Annotated[float, Field(gt=0, le=0.5)]
-"""The share that may go wrong."""
+"""The share that may fail."""
 INTERVENTION_SECONDS: Final = (5, 10, 30, 60, 120, 300, 600, 1200, 1800, 2700, 3600, 7200)
-"""The bounds by which times to intervention are counted, in seconds."""
+"""The buckets of the time to intervention, in seconds."""
 
 _BREAKER_KINDS: Final = tuple(kind.value for kind in BreakerKind)
 
 
 def _web_address(url: SecretStr) -> SecretStr:
-    """Refuse what nothing can be posted to; its words repeat nothing, for a URL may hold a token."""
-    said = url.get_secret_value()
+    """Refuse an unusable URL. The error does not repeat it, because it may contain a token."""
+    text = url.get_secret_value()
     try:
-        parts = urlsplit(said)
+        parts = urlsplit(text)
         host, fault = parts.hostname, "" if parts.port != 0 else "its port is 0"
     except ValueError:
-        parts, host, fault = urlsplit(""), None, "its host or its port is none"
-    if any(not sign.isprintable() or sign.isspace() for sign in said):
-        fault = "there is a space or a control character in it"
+        parts, host, fault = urlsplit(""), None, "its host or port is invalid"
+    if any(not sign.isprintable() or sign.isspace() for sign in text):
+        fault = "it contains a space or a control character"
     elif not fault and parts.scheme not in ("http", "https"):
-        fault = "it begins with neither http:// nor https://"
+        fault = "it does not begin with http:// or https://"
     elif not fault and not host:
-        fault = "it names no host"
+        fault = "it has no host"
     if fault:
-        raise ValueError(f"{fault}; it must be like https://hooks.example.com/queenright")
+        raise ValueError(f"{fault}; write it like https://hooks.example.com/queenright")
     return url
 
 
 def _breaker_name(name: str) -> str:
-    """Refuse a name under which no breaker looks for its settings."""
+    """Refuse a name that no breaker has."""
     kind, colon, rest = name.partition(":")
     if kind not in _BREAKER_KINDS:
         near = get_close_matches(kind, _BREAKER_KINDS, 1)
         meant = f"; did you mean {near[0] + colon + rest!r}?" if near else ""
         kinds = ", ".join(_BREAKER_KINDS)
-        raise ValueError(f"it must be kind, kind:agent or kind:agent:target, and a kind is {kinds}{meant}")
+        raise ValueError(f"it must be kind, kind:agent or kind:agent:target, where kind is {kinds}{meant}")
     if name.endswith(":") and not rest.strip(":"):
-        raise ValueError(f"nothing follows its colon; for all of this kind write {kind!r}")
+        raise ValueError(f"nothing follows the colon; for all breakers of this kind write {kind!r}")
     agent, colon, target = rest.partition(":")
     if colon and not target:
-        raise ValueError(f"nothing follows its last colon; for all targets write {f'{kind}:{agent}'!r}")
+        raise ValueError(f"nothing follows the last colon; for all targets write {f'{kind}:{agent}'!r}")
     return name
 
 
-def _word_for(mode: object) -> object:
-    """Return ``on`` and ``off`` for what YAML makes of these words where they stand unquoted."""
+def _mode_name(mode: object) -> object:
+    """Convert the booleans that YAML makes of unquoted ``on`` and ``off`` back."""
     return {True: "on", False: "off"}[mode] if isinstance(mode, bool) else mode
 
 
-DetectorMode = Annotated[Literal["on", "shadow", "off"], BeforeValidator(_word_for)]
-"""Shadow: it looks, and what it finds is shown and counted, nothing follows. Off: it does not look."""
+DetectorMode = Annotated[Literal["on", "shadow", "off"], BeforeValidator(_mode_name)]
+"""Shadow: findings are shown and counted, and nothing follows. Off: the detector does not run."""
 WebAddress = Annotated[SecretStr, AfterValidator(_web_address)]
 BreakerKey = Annotated[str, AfterValidator(_breaker_name)]
 
 
 class _Block(BaseModel):
-    """A block of settings: unknown keys are refused, values do not change after start."""
+    """A block of settings: unknown keys are refused, and values are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Heartbeat(_Block):
-    """When a process counts as silent."""
+    """When a heartbeat is missing."""
 
     interval_seconds: Seconds = 300
-    """How often a worker is taken to beat that does not say."""
+    """The assumed interval of workers that do not report theirs."""
     timeout_seconds: Seconds = 600
-    """Silent for so long, such a worker is degraded; one with another interval in proportion to it."""
+    """A worker is degraded after this silence; with another interval, in proportion to it."""
 
     @model_validator(mode="after")
-    def _borders(self) -> Heartbeat:
+    def _check_order(self) -> Heartbeat:
         if self.timeout_seconds < self.interval_seconds:
             raise ValueError(
                 f"timeout_seconds {self.timeout_seconds} must not be below "
-                f"interval_seconds {self.interval_seconds}: all would seem dead between two heartbeats"
+                f"interval_seconds {self.interval_seconds}: every worker would seem dead between heartbeats"
             )
         return self
 
     def limit(self, interval: float | None) -> float:
-        """Return for how many seconds a worker may be silent that says that it beats at ``interval``."""
+        """Return for how many seconds a worker with this heartbeat interval may be silent."""
         if interval is None:
             return self.timeout_seconds
         return self.timeout_seconds * (interval / self.interval_seconds)
@@ -123,29 +123,29 @@ class HealthCheck(_Block):
     checkpoint_stale_threshold_seconds: Seconds = 1800
     no_tool_call_seconds: Seconds = 900
     consecutive_failures: Count = 3
-    """More failures in a row than this make a worker failing."""
+    """More consecutive failures than this make a worker failing."""
     error_rate: Share = 0.25
-    """A larger share of failed calls and steps than this is degraded."""
+    """A larger share of failed calls and steps makes a worker degraded."""
     error_rate_clear: Share = 0.20
-    """It is over when the share is below this: a border value does not flap."""
+    """The share below which that ends; lower, so that the state does not flap."""
     error_window: Annotated[int, Field(ge=4, le=64)] = 20
-    """So many calls and steps back the share is taken."""
+    """The number of recent calls and steps that the share is taken of."""
     error_minimum: Count = 8
-    """Of fewer, a share says nothing."""
+    """The share is ignored below this number of calls and steps."""
     no_tokens_seconds: Seconds = 900
-    """Active, and no token was used: for workers that report tokens."""
+    """Active without using tokens; for workers that report tokens."""
     output_unchanged_seconds: Seconds = 1800
     output_unchanged_reports: Count = 3
-    """So many reports of the same output in a row, for so long, are no progress."""
+    """As many consecutive reports of the same output, over that time, are no progress."""
     resource_warning: Share = 0.9
-    """From this share of its limit on, a resource that a worker reports is shown as nearly used up."""
+    """A reported resource is shown as nearly used up from this share of its limit."""
     polling_seconds: Seconds = 1800
-    """So long may a worker wait for something that answers alike each time it is asked."""
+    """How long a worker may poll something that always gives the same answer."""
     mcp_server_seconds: Seconds = 60
-    """A worker that goes on for so long after it lost an MCP server does without it."""
+    """After this time a worker that goes on without a lost MCP server does not need it."""
 
     @model_validator(mode="after")
-    def _borders(self) -> HealthCheck:
+    def _check_order(self) -> HealthCheck:
         if self.error_rate_clear > self.error_rate:
             raise ValueError(
                 f"error_rate_clear {self.error_rate_clear} must not be above error_rate {self.error_rate}"
@@ -159,7 +159,7 @@ class HealthCheck(_Block):
 
 
 class Stall(_Block):
-    """How long a worker may do nothing, by what it is in the middle of."""
+    """How long a worker may be silent, by phase."""
 
     idle_seconds: Seconds = 240
     llm_seconds: Seconds = 240
@@ -168,20 +168,20 @@ class Stall(_Block):
 
 
 class LearnedClockSettings(_Block):
-    """Limits of silence that fit the agent: by how long its calls and pauses usually take."""
+    """Limits of silence that are learned from how long an agent's calls and pauses usually take."""
 
     mode: DetectorMode = "shadow"
-    """On: learned limits hold. Shadow: what they would find is shown and counted. Off: nothing is learned."""
+    """On: learned limits apply. Shadow: their findings are shown and counted. Off: nothing is learned."""
     calls: Count = 30
-    """So many must have been timed before anything is learned of them."""
+    """The number of calls before a limit is learned."""
     shortest: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """No learned limit is a smaller part of the configured one than this."""
+    """A learned limit is at least this fraction of the configured one."""
     longest: Annotated[float, Field(ge=1, le=100)] = 3
-    """No learned limit is a greater multiple of the configured one than this."""
+    """A learned limit is at most this multiple of the configured one."""
 
 
 class Bands(_Block):
-    """Bad steps since the last ACCEPT, and calls in a row that only failed; ``>=`` everywhere."""
+    """Bad steps since the last ACCEPT, and consecutive failed calls; ``>=`` everywhere."""
 
     warning: Count = 5
     medium: Count = 10
@@ -189,7 +189,7 @@ class Bands(_Block):
     critical: Count = 20
 
     @model_validator(mode="after")
-    def _rising(self) -> Bands:
+    def _check_order(self) -> Bands:
         if not self.warning < self.medium < self.high < self.critical:
             raise ValueError(
                 f"bands must rise: warning {self.warning} < medium {self.medium} "
@@ -204,157 +204,157 @@ class Loops(_Block):
     window: Count = 20
     consecutive: Count = 3
     repeats: Count = 4
-    """With others between, in a window, with nothing changed since the one before."""
+    """Non-consecutive repeats in a window without a change between two of them."""
     repeats_high: Count = 5
-    """So many in a window are high."""
+    """As many in a window have severity high."""
     repeats_at_all: Count = 8
-    """With others between, in a window, whatever was changed: failures are medium, others shown only."""
+    """Non-consecutive repeats in a window despite changes: failures are medium, others only shown."""
     cycles: Count = 3
     blind_repeats: Count = 10
-    """Repeats in a row of a call of unknown result: an edit-test cycle repeats arguments on purpose."""
+    """Consecutive repeats of a call of unknown result: an edit-test cycle repeats arguments on purpose."""
     error_streak: Count = 5
     provider_failures: Count = 3
     stale_calls: Count = 4
-    """Tool calls in a row that told nothing new."""
+    """Consecutive tool calls without new information."""
     fruitless_calls: Count = 5
-    """New searches that found nothing, with nothing new between: shown; twice that is medium."""
+    """New searches without a hit and without other news: shown; twice as many are medium."""
     refused_changes: Count = 5
-    """Turns in which edits or submissions failed with one class of error, since a change succeeded."""
+    """Turns in which edits or submissions failed with one class of error since the last successful one."""
     idle_turns: Count = 8
-    """Turns of the model in a row without a tool call and without a message from the user."""
+    """Consecutive turns of the model without a tool call and without a user message."""
     grinding_calls: Count = 60
-    """Tool calls since anything was changed, accepted or saved, or the user spoke."""
+    """Tool calls since anything was changed, accepted or saved, or the user sent a message."""
     burn_factor: Annotated[float, Field(gt=1)] = 3
-    """Tokens since then, against what 99 of 100 changes of the agent took."""
+    """Tokens since then, as a multiple of what 99 of 100 changes of the agent took."""
     burn_minimum: Count = 200_000
-    """A multiple of little is little."""
+    """Fewer tokens than this are ignored, whatever the multiple."""
     told_calls: Count = 7
-    """From so many results on, their share that told nothing new means something."""
+    """From this number of results on, the share without new information counts."""
     told_known_share: Annotated[float, Field(gt=0.5, le=1)] = 0.55
-    """Above a half, so that neither acknowledgements nor new errors, which count half, make it alone."""
+    """Above a half, so that neither acknowledgements nor new errors, which count half, suffice alone."""
     token_spike_factor: Annotated[float, Field(gt=1)] = 4
-    """Input tokens of one call against the median of the five before it."""
+    """Input tokens of one call as a multiple of the median of the five before it."""
     token_spike_minimum: Count = 20_000
-    """A multiple of little is little: a first big file among short prompts is no spike."""
+    """Fewer tokens than this are ignored: a first big file among short prompts is not a spike."""
     poll_seconds: Seconds = 15
-    """Who asks for the same state again after such a pause waits for it: a job's, a log's."""
+    """Repeating a query after such a pause is polling: of a job, of a log."""
     pause_seconds: Seconds = 60
-    """After such a pause any call that is made again is a poll."""
+    """Repeating any call after such a pause is polling."""
     exempt_tools: tuple[str, ...] = ()
 
 
 class Judge(_Block):
-    """The judge's clock. A new incarnation gets one interval before any ticket."""
+    """Intervals of the judge. A new incarnation gets no ticket in its start grace."""
 
     interval_seconds: Seconds = 120
     start_grace_seconds: Annotated[float, Field(ge=0)] = 120
     bypass_seconds: Seconds = 60
-    """What is high or critical and waits so long for the judge's model is ticketed by the rules."""
+    """A high or critical candidate that waits this long for the judge's model gets a ticket by the rules."""
     triage_timeout_seconds: Seconds = 120
 
 
 class ReEscalation(_Block):
-    """When a ticket that the operator was told of, and nobody acknowledged, is brought up again."""
+    """Reminders of tickets that were notified and not acknowledged."""
 
     after_minutes: Annotated[float, Field(gt=0, le=10_080)] = 60
-    """So long after it was last brought up: told, reminded of, risen or back."""
+    """The time since the last notification, reminder, rise or relapse."""
     max: Annotated[int, Field(ge=0, le=10)] = 3
-    """At most so often since its severity last rose; 0: never."""
+    """The maximum number of reminders since the severity last rose; 0: none."""
 
 
 class Tickets(_Block):
-    """How tickets end, and what happens until somebody looks at them."""
+    """When tickets close, and reminders until somebody acknowledges them."""
 
     hold_seconds: Annotated[float, Field(ge=0)] = 120
     """How long a recovery must hold before its ticket resolves; a relapse within it reopens."""
     dead_worker_seconds: Seconds = 86_400
-    """So long after a worker was found to be dead it is over, outcome unknown, and its tickets close."""
+    """This long after a worker was found dead it is over, outcome unknown, and its tickets close."""
     abandoned_run_seconds: Seconds = 3_600
     """
-    So long after it stalled a run without heartbeats and open work is over, outcome unknown, and its tickets
-    close, if its process sends nothing meanwhile.
+    This long after it stalled, a run without heartbeats and open work is over, outcome unknown, and its
+    tickets close, unless its process sends something.
     """
     re_escalation: ReEscalation = ReEscalation()
     incident_workers: Annotated[int, Field(ge=2, le=100_000)] = 3
-    """So many workers whose calls of one tool fail in the same way are one incident."""
+    """As many workers whose calls of one tool fail in the same way are one incident."""
     incident_window_seconds: Seconds = 600
-    """Of these only those count that did something within so long."""
+    """Only workers that were active within this time count."""
 
 
 class Nudge(_Block):
-    """First level of intervention."""
+    """The first level of the intervention ladder."""
 
     enabled: bool = True
     max_attempts: Annotated[int, Field(ge=0, le=100)] = 3
     interval_seconds: Seconds = 600
     ttl_seconds: Seconds = 600
-    """A nudge that was not fetched by then is thrown away: it would speak of what is over."""
+    """A nudge that was not fetched within this time is discarded."""
 
 
 class Escalation(_Block):
-    """Second level."""
+    """The second level of the intervention ladder."""
 
     timeout_seconds: Seconds = 900
     orchestrator: Literal["queen", "webhook", "none"] = "queen"
-    """Who decides between more time, a hand-off and the end; unanswered, the end comes at the time-out."""
+    """Who chooses between more time, a hand-off and termination; without a decision it is termination."""
     webhook_url: Annotated[WebAddress | None, Field(repr=False)] = None
-    """Is sent each escalation as JSON; it answers at once, or later over the API."""
+    """Receives each escalation as JSON; it answers at once, or later through the API."""
     webhook_secret_file: Path | None = None
-    """What escalations are signed with is in this file, which nobody else may read; None: not signed."""
+    """The file with the secret that signs escalations, readable by its owner only; None: not signed."""
     more_time_seconds: Seconds = 900
-    """What "more time" is, where the answer names none."""
+    """The length of "more time" if the decision does not give one."""
 
     @model_validator(mode="after")
     def _url(self) -> Escalation:
         if self.orchestrator == "webhook" and self.webhook_url is None:
-            raise ValueError("webhook_url must be given where orchestrator is 'webhook'")
+            raise ValueError("webhook_url is required if orchestrator is 'webhook'")
         return self
 
 
 class Termination(_Block):
-    """Third level."""
+    """The third level of the intervention ladder."""
 
     cleanup_timeout_seconds: Seconds = 30
     automatic: bool = True
-    """False: nobody is terminated unless the orchestrator or an operator says so; the ladder ends there."""
+    """False: only the orchestrator or an operator terminates a worker; the ladder ends there."""
     on_request: Literal["ask", "allow", "never"] = "ask"
-    """Whether a worker is stopped where the queen, triaging or in a chat, asks for that: once an operator has
+    """Whether a worker is terminated when the queen asks for it, in triage or in a chat: once an operator has
     approved it, at once, or never."""
     approval_timeout_seconds: Seconds = 1800
-    """A request that nobody has approved by then comes to nothing."""
+    """A request expires after this time."""
 
 
 class Storm(_Block):
-    """When many workers get worse at once it is rarely their fault, and acting on all makes it worse."""
+    """Many workers that get worse at once are rarely at fault themselves; acting on all makes it worse."""
 
     workers: Annotated[int, Field(ge=2, le=100_000)] = 5
-    """So many within the window are a storm: their alerts are one group."""
+    """As many within the window are a storm: their alerts are one group."""
     window_seconds: Seconds = 30
     quiet_seconds: Seconds = 120
-    """The storm is over when nobody got worse for so long."""
+    """The storm is over when no worker got worse for this long."""
     max_actions: Count = 10
-    """So many interventions within a minute, at most, storm or not."""
+    """The maximum number of interventions within a minute, with or without a storm."""
 
 
 class Permission(_Block):
     """Permission requests of coding agents."""
 
     wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 0
-    """How long a permission request waits for an answer given here; 0: only the terminal is asked."""
+    """How long a permission request waits for an answer given here; 0: it is asked at the terminal only."""
 
 
 ActionName = Literal["nudge", "escalate", "terminate", "recover", "answer"]
 
 
 class Intervention(_Block):
-    """The ladder."""
+    """The intervention ladder."""
 
     enabled: bool = True
-    """False: nothing is done by itself; an operator still can."""
+    """False: no automatic action; an operator can still act."""
     dry_run: bool | frozenset[ActionName] = False
-    """Write down what would have been done, and do nothing: of every kind of action, or of these."""
+    """Only record what would have been done: for every kind of action, or for these."""
     quiet_seconds: Annotated[float, Field(ge=0)] = 120
-    """Nothing is done by itself so soon after a start, or a clock that jumped: workers were not heard yet."""
+    """No automatic action for this long after a start, or after the clock jumped."""
     nudge: Nudge = Nudge()
     escalation: Escalation = Escalation()
     termination: Termination = Termination()
@@ -366,13 +366,13 @@ class Intervention(_Block):
     def _check_order(cls, dry: bool | frozenset[ActionName]) -> bool | frozenset[ActionName]:
         if not isinstance(dry, bool) and "escalate" in dry and "terminate" not in dry:
             raise ValueError(
-                "it has escalate without terminate: workers would be terminated about whom nobody was asked; "
-                "add terminate"
+                "it has escalate without terminate: workers would be terminated without asking the "
+                "orchestrator; add terminate"
             )
         return dry
 
     def is_dry(self, kind: str) -> bool:
-        """Return whether actions of a kind are only written down."""
+        """Return whether actions of a kind are only recorded."""
         return self.dry_run if isinstance(self.dry_run, bool) else kind in self.dry_run
 
 
@@ -385,11 +385,11 @@ class Breaker(_Block):
 
 
 class CircuitBreakers(_Block):
-    """All circuit breakers: the default and what differs by name."""
+    """The default of all circuit breakers, and overrides by name."""
 
     default: Breaker = Breaker()
     overrides: dict[BreakerKey, Breaker] = {}
-    """By kind, ``kind:agent`` or ``kind:agent:target``; a colon in the agent's name is written ``%3A``."""
+    """By kind, ``kind:agent`` or ``kind:agent:target``; write a colon in an agent's name as ``%3A``."""
 
 
 class Recovery(_Block):
@@ -397,54 +397,54 @@ class Recovery(_Block):
 
     max_attempts_per_task: Count = 3
     max_attempts_per_hour: Count = 5
-    """Of one agent, whatever its tasks: one agent's recoveries do not use up another's."""
+    """For one agent, over all of its tasks: recoveries of other agents do not count."""
     backoff_seconds: Annotated[tuple[Seconds, ...], Field(min_length=1)] = (60, 120, 240)
     jitter: Annotated[float, Field(ge=0, le=1)] = 0.2
-    """Each backoff is longer by up to this share, so that many do not come back at once."""
+    """Each backoff is longer by up to this share, so that many tasks do not return at once."""
     watch_seconds: Seconds = 900
-    """So long a recovered worker is watched closely: if it fails again, the recovery has failed."""
+    """How long a recovered worker is watched: if it fails again, the recovery has failed."""
     automatic: bool = True
     """False: only an operator or the orchestrator recovers anything."""
     webhook_url: Annotated[WebAddress | None, Field(repr=False)] = None
-    """Is asked to start workers again that do not run on our own runtime."""
+    """Starts workers that do not run on our own runtime."""
     webhook_secret_file: Path | None = None
-    """What that is signed with is in this file, which nobody else may read; None: not signed."""
+    """The file with the secret that signs requests, readable by its owner only; None: not signed."""
 
 
 Dollars = Annotated[float, Field(gt=0, le=1_000_000)]
 
 
 class Spending(_Block):
-    """What agents may spend, in US dollars: without limits nothing is looked at."""
+    """Spending limits of agents in US dollars; without a limit nothing is checked."""
 
     run_usd: Dollars | None = None
-    """A session."""
+    """For a session."""
     agent_day_usd: Dollars | None = None
-    """All sessions of an agent in a day, UTC."""
+    """For all sessions of an agent in a day, UTC."""
     day_usd: Dollars | None = None
-    """All agents in a day, UTC."""
+    """For all agents in a day, UTC."""
     warn_at: Annotated[float, Field(gt=0, le=1)] = 0.8
-    """From this share of a limit on there is a ticket that warns."""
+    """A ticket warns from this share of a limit on."""
     brake: Literal["nudge", "approval", "stop"] = "nudge"
-    """Who reaches a limit is told so; or an operator is asked whether to stop it; or it is stopped."""
+    """At a limit: nudge the worker, ask an operator whether to stop it, or stop it."""
     dry_run: bool = True
-    """The brake is only written down."""
+    """Only record the brake."""
 
     @property
     def is_on(self) -> bool:
-        """Whether there is any limit."""
+        """Whether there is a limit."""
         return not (self.run_usd is None and self.agent_day_usd is None and self.day_usd is None)
 
 
 class Retention(_Block):
-    """How long is kept what happened."""
+    """Retention periods."""
 
     days: Annotated[float, Field(gt=0, le=36_500)] = 30
-    """Events, tickets that are closed, interventions, recoveries."""
+    """Events, closed tickets, interventions, recoveries."""
     audit_days: Annotated[float, Field(gt=0, le=36_500)] = 365
-    """Of these events, the audit trail: changes of state, decisions, interventions."""
+    """The audit trail among the events: changes of state, decisions, interventions."""
     batch_rows: Annotated[int, Field(ge=1, le=10_000)] = 500
-    """Rows let go of in one transaction: whoever wants to write meanwhile waits for one of these at most."""
+    """Rows deleted in one transaction: other writers wait for one of these at most."""
     interval_seconds: Seconds = 3600
 
     @model_validator(mode="after")
@@ -461,7 +461,7 @@ _ALL_CHANNELS: Final[tuple[ChannelName, ...]] = ("slack", "pagerduty")
 
 def _refuse_repeated(channels: tuple[ChannelName, ...]) -> tuple[ChannelName, ...]:
     if repeated := next((one for one in channels if channels.count(one) > 1), None):
-        raise ValueError(f"{repeated} is named {channels.count(repeated)} times; name each channel once")
+        raise ValueError(f"{repeated} is listed {channels.count(repeated)} times; list each channel once")
     return channels
 
 
@@ -470,10 +470,10 @@ _Channels = Annotated[tuple[ChannelName, ...], AfterValidator(_refuse_repeated)]
 
 class TicketChannel(_Block):
     """
-    Where tickets of a kind are sent, in the requirement document's words.
+    Where tickets of a kind are sent, as the requirement document has it.
 
-    A ticket's severity follows its findings, and its channels follow the severity, so that the values of the
-    requirement document are taken and all others are refused: they would change nothing.
+    A ticket's channels follow from its severity, and that from its findings. So only the values of the
+    requirement document are accepted: others would have no effect.
     """
 
     channels: _Channels = _ALL_CHANNELS
@@ -494,36 +494,36 @@ class TicketChannel(_Block):
 
 
 class StuckAgentChannel(TicketChannel):
-    """As IMPL-REQ-003 §7 writes it; what is sent has the severity of its ticket."""
+    """The values of IMPL-REQ-003 §7; alerts have the severity of their ticket."""
 
     severity: AlertSeverity = "warning"
 
 
 class BreakerChannel(_Block):
-    """Where the alert about a circuit breaker that stays open is sent: critical pages, the rest does not."""
+    """Where the alert about a circuit breaker that stays open is sent: only critical ones page."""
 
     channels: _Channels = ("slack",)
     severity: AlertSeverity = "warning"
 
     @model_validator(mode="before")
     @classmethod
-    def _channels_left_out(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("severity") == "critical" and "channels" not in given:
-            return {**given, "channels": _ALL_CHANNELS}
-        return given
+    def _default_channels(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("severity") == "critical" and "channels" not in values:
+            return {**values, "channels": _ALL_CHANNELS}
+        return values
 
     @model_validator(mode="after")
-    def _channels_of_severity(self) -> BreakerChannel:
+    def _check_channels(self) -> BreakerChannel:
         if set(self.channels) != (set(_ALL_CHANNELS) if self.severity == "critical" else {"slack"}):
             raise ValueError(
-                f"channels {list(self.channels)} do not go with severity {self.severity}: critical goes to "
+                f"channels {list(self.channels)} do not match severity {self.severity}: critical goes to "
                 "slack and pagerduty, warning and info to slack; change the severity, or leave channels out"
             )
         return self
 
 
 class Channels(_Block):
-    """Kinds of trouble."""
+    """Channels by kind of alert."""
 
     stuck_agent: StuckAgentChannel = StuckAgentChannel()
     circuit_breaker_open: BreakerChannel = BreakerChannel()
@@ -531,38 +531,38 @@ class Channels(_Block):
 
 
 class BadStepsObjective(_Block):
-    """The share of steps that may be judged bad (retry, escalate, error), over all workers."""
+    """The share of bad steps (retry, escalate, error) over all workers."""
 
     error_budget: ErrorBudget = 0.25
     """Recorded runs that reached their goal had errors in 2 to 38 % of their turns, most in 10 to 20."""
     minimum: Count = 100
-    """Of fewer steps in the longer window, a share says nothing."""
+    """The share is ignored if there are fewer steps in the longer window."""
 
 
 class SlowInterventionsObjective(_Block):
-    """The share of troubles in which nothing was done about a worker in time."""
+    """The share of troubled workers without an action in time."""
 
     seconds: float = 300
-    """From the beginning of a trouble to the first thing done about it; one of INTERVENTION_SECONDS."""
+    """From the beginning of the trouble to the first action; one of INTERVENTION_SECONDS."""
     error_budget: ErrorBudget = 0.05
     minimum: Count = 20
-    """Of fewer troubles in the longer window, a share says nothing."""
+    """The share is ignored if there are fewer in the longer window."""
 
     @model_validator(mode="after")
     def _bucket(self) -> SlowInterventionsObjective:
         if self.seconds not in INTERVENTION_SECONDS:
             allowed = ", ".join(f"{bound:g}" for bound in INTERVENTION_SECONDS)
-            raise ValueError(f"seconds {self.seconds:g} must be one that is measured: {allowed}")
+            raise ValueError(f"seconds {self.seconds:g} must be one of the measured values: {allowed}")
         return self
 
 
 class Rules(_Block):
-    """Thresholds of alert rules that no detector has: those about the fleet and about the monitor itself."""
+    """Thresholds of alert rules without a detector, about the fleet and the monitor itself."""
 
     degraded_share: Share = 0.5
-    """So large a share of the agents in trouble is one page about the fleet."""
+    """This share of agents in trouble is one page about the fleet."""
     degraded_minimum_agents: Count = 5
-    """Fewer agents speak for themselves."""
+    """Smaller fleets have tickets only."""
     bad_steps: BadStepsObjective = BadStepsObjective()
     slow_interventions: SlowInterventionsObjective = SlowInterventionsObjective()
     tool_error_share: Share = 0.5
@@ -571,7 +571,7 @@ class Rules(_Block):
     judge_unknown_share: Share = 0.5
     judge_minimum_checks: Count = 4
     budget_low_share: Share = 0.8
-    """So large a share of what judging may cost is nearly all of it."""
+    """The share of the judging budget from which on it is nearly used up."""
 
 
 class HealthSettings(_Block):
@@ -585,7 +585,7 @@ class HealthSettings(_Block):
     bands: Bands = Bands()
     loops: Loops = Loops()
     detectors: dict[FindingKind, DetectorMode] = {}
-    """By the kind of finding; one that is not named is on, but ``grinding`` and ``token_burn`` in shadow."""
+    """By kind of finding; the default is on, for ``grinding`` and ``token_burn`` shadow."""
     judge: Judge = Judge()
     tickets: Tickets = Tickets()
     intervention: Intervention = Intervention()
@@ -596,11 +596,11 @@ class HealthSettings(_Block):
     alerting: Channels = Channels()
     rules: Rules = Rules()
     clock_tolerance_seconds: Seconds = 60
-    """An event whose author's clock is further off than this is timed by its arrival."""
+    """An event whose time is further off than this is timed by its arrival."""
 
     @cached_property
     def in_shadow(self) -> frozenset[FindingKind]:
-        """The detectors that look, and nothing follows from what they find."""
+        """The detectors in shadow."""
         return frozenset(kind for kind in FindingKind if self.mode_of(kind) == "shadow")
 
     @cached_property
@@ -610,13 +610,13 @@ class HealthSettings(_Block):
 
     @property
     def has_shadows(self) -> bool:
-        """Whether anything is looked at of which nothing follows."""
+        """Whether anything is in shadow."""
         return self.learned_clocks.mode == "shadow" or bool(self.in_shadow)
 
     def mode_of(self, kind: FindingKind) -> DetectorMode:
-        """Return whether a detector is on, in shadow, or off."""
+        """Return the mode of a detector."""
         return self.detectors.get(kind) or ("shadow" if kind in ON_TRIAL else "on")
 
     def acts_on(self, kind: FindingKind) -> bool:
-        """Return whether anything may follow from what this detector looks at."""
+        """Return whether a detector is on."""
         return self.mode_of(kind) == "on"

@@ -1,7 +1,7 @@
 """
-Detectors of what has not happened for too long: pure functions of vital signs and the time.
+Detectors of silence: pure functions of vital signs and the time.
 
-The moments at which they begin to speak are computed in ``deadlines``.
+``deadlines`` computes the moments at which they begin to find something.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from queenright.health.severities import lasted
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import Phase
 
-_DOING: Final = {
+_PHASE_TEXT: Final = {
     Phase.IDLE: "between steps",
     Phase.LLM: "in an LLM call",
     Phase.TOOL: "in a tool call",
@@ -36,13 +36,13 @@ _DOING: Final = {
 
 
 def detect_stall(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker that does nothing for longer than its phase allows."""
+    """Find a worker that has been silent for longer than its phase allows."""
     clock = stall_clock(v, settings)
     return None if clock is None or now < clock.due else _stalled(v, clock, now)
 
 
 def detect_stall_by_learned_clock(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker that does nothing for longer than usual, where learned limits are in shadow."""
+    """Find a worker that has been silent for longer than usual, where learned limits are in shadow."""
     clock, trial = stall_clock(v, settings), stall_clock(v, settings, on_trial=True)
     if clock is None or trial is None or trial.learned is None or not trial.due <= now < clock.due:
         return None
@@ -51,12 +51,12 @@ def detect_stall_by_learned_clock(v: VitalSigns, settings: HealthSettings, now: 
 
 def _stalled(v: VitalSigns, clock: StallClock, now: float) -> Finding:
     silent = now - clock.since
-    where = _DOING[clock.phase]
+    where = _PHASE_TEXT[clock.phase]
     if clock.tool is not None and clock.tool.tool:
         declared = "" if clock.tool.timeout is None else f", which declared {span(clock.tool.timeout)}"
         where = f"in a call of {clock.tool.tool}{declared}"
     ticket = now >= clock.ticket_due
-    # What says only that something has ended may be waiting for a person, or be a closed laptop.
+    # A source that reports only ends cannot tell a stall from waiting for a person or a closed laptop.
     is_known = clock.phase is not Phase.UNKNOWN or v.last_heartbeat is not None
     if not is_known and v.has_user:
         ticket, severity = False, Severity.LOW

@@ -1,4 +1,4 @@
-"""Limits on what agents spend: what was spent today, and the finding of who has come near a limit."""
+"""Spending limits: what was spent today, and the finding of a worker near a limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DAY: Final = 86_400.0
 
 
 class DailySpending:
-    """Sums up what model calls cost within a day; what is told of an earlier day is left out."""
+    """Sums the cost of model calls within a day; ignores events of earlier days."""
 
     def __init__(self) -> None:
         self._day = 0
@@ -24,7 +24,7 @@ class DailySpending:
         self._agents: dict[str, float] = {}
 
     def add(self, agent: str, dollars: float, at: float) -> SpentToday:
-        """Add what an agent spent at a time, in seconds since the epoch; return the sums."""
+        """Add an agent's cost at a time in seconds since the epoch; return the sums."""
         day = int(at // DAY)
         if day > self._day:
             self._day, self._fleet = day, 0.0
@@ -36,7 +36,7 @@ class DailySpending:
 
 
 def detect_spending(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker that has reached a limit of what may be spent, or nearly so, and spends on."""
+    """Find a worker that has reached a spending limit, or nearly so, and spends on."""
     limits = settings.spending
     near = [one for one in _spent(v, settings, now) if one[0] >= limits.warn_at * one[1]]
     if not near:

@@ -1,4 +1,4 @@
-"""The health state: one pure function, one of five states for every input; and what may follow what."""
+"""The health state as one pure function, and its transitions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.vital_facts import CONTEXT_FULL
 from queenright.health.vitals import SessionStatus, VitalSigns
 
-# From which severity on a finding says that the worker gets nowhere; below it is a warning sign.
+# The severity from which a finding means that the worker is stuck; below it is a warning.
 _STUCK_FROM: Final = {
     FindingKind.STALL: Severity.CRITICAL,
     FindingKind.CONTEXT_EXHAUSTED: Severity.MEDIUM,
@@ -27,17 +27,17 @@ TRANSITIONS: Final[Mapping[HealthState, frozenset[HealthState]]] = {
     state: frozenset() if state is HealthState.TERMINATED else frozenset(HealthState) - {state}
     for state in HealthState
 }
-"""What may follow what within one life: anything anything, but that nobody comes back from the dead."""
+"""Allowed transitions within one life: any, except from terminated."""
 
 
 def may_follow(before: HealthState, after: HealthState, *, new_life: bool) -> bool:
     """
-    Return whether a worker may go from one state to another.
+    Return whether a transition is allowed.
 
     Args:
-        before: How it was.
-        after: How it is now.
-        new_life: Whether another incarnation or execution has begun between: then everything may follow.
+        before: The state before.
+        after: The state after.
+        new_life: Whether another incarnation or execution has begun: then any transition is allowed.
     """
     return new_life or after in TRANSITIONS[before]
 
@@ -46,11 +46,11 @@ def health_state(
     v: VitalSigns, findings: Sequence[Finding], settings: HealthSettings, now: float
 ) -> HealthState:
     """
-    Return the worst state that anything speaks for: terminated, failing, stuck, degraded, healthy.
+    Return the worst state that applies: terminated, failing, stuck, degraded, healthy.
 
-    Time enters through the findings only, which time alone never takes back. Health is about what
-    runs: a session that is over is healthy, one that failed too (its outcome says so), unless more
-    runs of its agent failed in a row than may. The next run in the same session is judged apart.
+    Time enters only through the findings. Health is about what runs: an ended session is healthy, even a
+    failed one (its outcome says so), unless too many runs of its agent failed in a row. The next run in the
+    same session is judged on its own.
     """
     if v.status is SessionStatus.TERMINATED:
         return HealthState.TERMINATED

@@ -1,8 +1,8 @@
 """
-Reads a worker's step log: one JSON object a line, one line a step, growing while it is read.
+Reads a worker's step log: JSON Lines with a line for each step, read while it grows.
 
-What ``queenright.instrumentation`` writes is understood, and rows of the older form with
-``llm_text``, ``tool_input`` and ``verdict_feedback``. Anything else is counted and left.
+It reads what ``queenright.instrumentation`` writes, and an older form with ``llm_text``, ``tool_input`` and
+``verdict_feedback``. Other lines are counted and skipped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from queenright.instrumentation.steplog import step_log_path
 from queenright.runtime.events import AgentEvent, EventType
 
 CHUNK: Final = 4 * 1024 * 1024
-"""At most this many bytes are taken in at once; a longer line is skipped."""
+"""The maximum number of bytes that are read at once; longer lines are skipped."""
 
 _VERDICTS: Final = frozenset(verdict.value for verdict in Verdict)
 _OUTCOMES: Final = frozenset(outcome.value for outcome in ToolOutcome)
@@ -35,18 +35,18 @@ def open_step_log(storage: Path, session_id: str) -> StepLogReader:
     Return a reader of a session's step log below ``storage``; the file need not exist yet.
 
     Raises:
-        InvalidSessionIdError: if the id could not be the name of a directory.
+        InvalidSessionIdError: The id cannot be the name of a directory.
     """
     return StepLogReader(step_log_path(storage, check_session_id(session_id)))
 
 
 class StepLogReader:
     """
-    Reads what is new in one step log.
+    Reads new steps of one step log.
 
-    Lines that are blank, torn, no JSON, no object or no step are skipped and counted in
-    ``skipped``; a last line without its end is left for the next time. A file that was
-    replaced or cut short is read from its start.
+    Lines that are blank, incomplete, not JSON, not an object or not a step are skipped and counted in
+    ``skipped``. A last line without a line break is left for the next read. A file that was replaced or
+    truncated is read from its start.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,12 +59,12 @@ class StepLogReader:
 
     def read(self, limit: int = CHUNK) -> list[AgentEvent]:
         """
-        Return the events of the steps written since the last time, from at most ``limit`` bytes.
+        Return the events of steps written since the last call, from at most ``limit`` bytes.
 
-        An empty list means that there is nothing new; a log that does not exist has nothing new.
+        Empty if there is nothing new, or no log.
 
         Raises:
-            OSError: if the file is there and cannot be read.
+            OSError: The file exists and cannot be read.
         """
         events: list[AgentEvent] = []
         try:
@@ -83,7 +83,7 @@ class StepLogReader:
         return events
 
     def _recognise(self, file: int) -> int:
-        """Return the file's size; start over if it is not the file that was read, or has been cut."""
+        """Return the file's size; start over if it was replaced or truncated."""
         status = os.fstat(file)
         head = os.pread(file, _HEAD, 0)
         if self._file is not None:

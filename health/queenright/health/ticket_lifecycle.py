@@ -232,7 +232,8 @@ def dismiss(
     if ticket.status is TicketStatus.DISMISSED:
         raise TicketStatusError(ticket, "dismiss", "it is dismissed already; it reopens if it gets worse")
     may_resolve = can_be_resolved(ticket, now=now, dead_from=dead_from)
-    how_to_resolve = f'once the problem is settled, resolve it: queenright tickets resolve {ticket.ticket_id} --reason "..."'
+    command = f'queenright tickets resolve {ticket.ticket_id} --reason "..."'
+    how_to_resolve = f"once the problem is settled, resolve it: {command}"
     if ticket.status is not TicketStatus.OPEN:
         is_acknowledged = ticket.status is TicketStatus.ACKNOWLEDGED
         obstacle = f"{ticket.acknowledged_by} acknowledged it" if is_acknowledged else "people were notified"
@@ -265,8 +266,8 @@ def _when_it_closes(dead_from: float | None) -> str:
         return by_itself
     at = datetime.fromtimestamp(math.ceil(dead_from), UTC)
     return (
-        f"{by_itself}; if its process is dead, it can be resolved from {at:%Y-%m-%d %H:%M:%S} UTC, unless the "
-        "worker is heard of before"
+        f"{by_itself}; if its process is dead, it can be resolved from {at:%Y-%m-%d %H:%M:%S} UTC, unless "
+        "the worker is heard of before"
     )
 
 

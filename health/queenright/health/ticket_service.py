@@ -345,7 +345,7 @@ class TicketService:
                 return self._raised(conn, changes, ticket, "opened")
             changed, change = rules.count_report(ticket, findings, severity, now)
             texts.update(rules.finding_fields(report.health, changed, findings))
-            # A count updates only the numbers; the text, which an operator may be reading, changes with its cause.
+            # A count updates only the numbers: an operator may be reading the text.
             if change == "counted" and ticket.is_open and not rules.has_current_text(ticket, findings):
                 change = "renewed"
             changed = rules.with_current_facts(changed, facts, {} if change == "counted" else texts)

@@ -13,7 +13,7 @@ from typing import Final, Literal, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from queenright.health.interventions.approvals import Approvals
-from queenright.health.interventions.approvals_record import by_whom
+from queenright.health.interventions.approvals_record import describe_requester
 from queenright.health.interventions.messages import duration
 from queenright.health.interventions.record import Intervention, Outcome
 from queenright.health.monitor import HealthMonitor, WorkerHealth
@@ -181,7 +181,7 @@ class WorkerActions:
                 said,
                 session_id=ticket.worker_session_id,
                 incarnation_id=ticket.incarnation_id,
-                by=by_whom(_BY, ordered_by),
+                by=describe_requester(_BY, ordered_by),
                 person=False,
             )
         )
@@ -209,7 +209,7 @@ class WorkerActions:
                 "the settings let only people stop a worker; tell the operator with your analysis"
             )
         if self._settings.on_request == "allow":
-            return await self._terminate(ticket, reason, by_whom(_BY, ordered_by))
+            return await self._terminate(ticket, reason, describe_requester(_BY, ordered_by))
         worker = self._worker(ticket)
         asked = await _tried(
             self._approvals.request(

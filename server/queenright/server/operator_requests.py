@@ -75,7 +75,7 @@ def find_requests(
     who = (ticket.worker_agent_id, ticket.worker_session_id)
     approval = latest_about(conn, *who)
     found = [find_request(conn, *who, settings, approval)]
-    if approval is not None and approval.asks and approval.ticket_id == ticket.ticket_id:
+    if approval is not None and approval.is_pending and approval.ticket_id == ticket.ticket_id:
         found.append(_approval(approval))
     return [one for one in found if one is not None]
 
@@ -176,7 +176,7 @@ class OperatorRequests:
                 await self._send(key)
         pending = await self.store.read(lambda conn: read_approvals(conn, limit=_MOST, only_open=True))
         for approval in pending:
-            if approval.asks:
+            if approval.is_pending:
                 await self.tickets.request_attention(approval.ticket_id, since=approval.created_at)
 
     async def changed(self, event: AgentEvent) -> None:

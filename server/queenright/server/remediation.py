@@ -137,7 +137,7 @@ class Remediation:
         )
         # The two cycles: an intervention waits for an answer, and recovery stops what fails again.
         self.instructions.subscribe(self.interventions.answered)
-        self.recovery.connect(stop=partial(self.interventions.take_down, by="recovery"))
+        self.recovery.connect(stop=partial(self.interventions.stop_for_recovery, by="recovery"))
 
     def _stop_reason(self) -> str | None:
         return self.stop_switch.reason

@@ -1,5 +1,5 @@
 """
-Names of breakers: ``kind:agent:target`` without an empty tail.
+Names of circuit breakers: ``kind:agent:target`` without an empty tail.
 
 ``tool_execution:researcher:search``, ``checkpoint_write:researcher``, ``external_api::openai``.
 """
@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 
 class BreakerName(NamedTuple):
-    """What a breaker stands before."""
+    """The name of a circuit breaker, by what it protects."""
 
     kind: str
     agent: str = ""
     target: str = ""
 
     def __str__(self) -> str:
-        # A colon in the target needs no care: it is the last part.
+        # The target is the last part, so its colons need no escape.
         agent = self.agent.replace("%", "%25").replace(":", "%3A")
         if self.target:
             return f"{self.kind}:{agent}:{self.target}"
@@ -27,7 +27,7 @@ class BreakerName(NamedTuple):
     @classmethod
     def parse(cls, name: str) -> BreakerName:
         """
-        Read what ``str`` wrote.
+        Parse a name.
 
         Raises:
             ValueError: It has no kind.
@@ -35,11 +35,11 @@ class BreakerName(NamedTuple):
         kind, _, rest = name.partition(":")
         agent, _, target = rest.partition(":")
         if not kind or kind != kind.strip():
-            raise ValueError(f"{name!r} is no name of a breaker: it must be kind:agent:target, or begin so")
+            raise ValueError(f"{name!r} is not the name of a breaker; write kind:agent:target or kind")
         return cls(kind, agent.replace("%3A", ":").replace("%25", "%"), target)
 
-    def looked_up_as(self) -> Iterator[str]:
-        """Yield the names under which settings for it are looked for, the most special first."""
+    def setting_keys(self) -> Iterator[str]:
+        """Yield the names under which its settings are looked up, the most specific first."""
         yield str(self)
         if self.agent and self.target:
             yield str(BreakerName(self.kind, "", self.target))

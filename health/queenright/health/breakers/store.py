@@ -1,5 +1,5 @@
 """
-Breakers that outlive the process: each change of state is in one transaction with the event that says so.
+Circuit breakers that survive the process: each change of state is one transaction with its event.
 
 A breaker acts at once; what is written follows. So a database that is away holds up no call, and what could
 not be written meanwhile is written when it is back.
@@ -42,13 +42,13 @@ class BreakerStore:
     A registry of breakers, and its place in the store. Belongs to one event loop; the breakers do not.
 
     Args:
-        store: Where breakers and their events are kept.
+        store: Where breakers and their events are stored.
         settings: The settings of all breakers.
         clock: Seconds since the epoch.
-        monotonic: The clock that time-outs go by.
+        monotonic: The clock for timeouts.
         ids: Makes the ids of events.
-        publish: Is given events once they are durable (``EventBus.fan_out``).
-        sleep: Waits until a database that refused is asked again.
+        publish: Receives events once they are durable (``EventBus.fan_out``).
+        sleep: Waits before a failed write is retried.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class BreakerStore:
     ) -> None:
         self.registry = BreakerRegistry(settings, clock=clock, monotonic=monotonic, on_change=self._changed)
         self.dropped = 0
-        """Changes that were never written: more than could wait came while the database was away."""
+        """Changes that were never written, because too many waited for the database."""
         self._store = store
         self._ids = ids
         self._publish = publish
@@ -77,7 +77,7 @@ class BreakerStore:
 
     async def load(self) -> None:
         """
-        Take up the breakers as they were left: one that is open stays so for the rest of its time.
+        Restore the breakers: an open one stays open for the rest of its timeout.
 
         Changes before this are written from here on.
 
@@ -100,12 +100,12 @@ class BreakerStore:
             self.registry.wake()
 
     async def flush(self) -> None:
-        """Return when every change so far is written, or was given up."""
+        """Return when every change so far is written or dropped."""
         while self._writing is not None and not self._writing.done():
             await asyncio.wait([self._writing])
 
     async def close(self) -> None:
-        """Write what waits, once; what the database refuses now is lost, and logged."""
+        """Write waiting changes once; log those that fail as lost."""
         self._closed = True
         if self._writing is not None:
             self._writing.cancel()
@@ -118,7 +118,7 @@ class BreakerStore:
             self._waiting.clear()
 
     def _changed(self, change: BreakerChange) -> None:
-        """Take a change in, in whatever thread."""
+        """Queue a change, from any thread."""
         event = self._event(change)
         with self._lock:
             if len(self._waiting) >= _WAITING:

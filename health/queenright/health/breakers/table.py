@@ -1,4 +1,4 @@
-"""Breakers in the database: a row for each that is not closed, with the whole of it as JSON."""
+"""Circuit breakers in the database: a row for each that is not closed, as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 def save(conn: Connection, status: BreakerStatus, at: float) -> None:
-    """Write a breaker down as it is at a time in seconds since the epoch; one that is closed gets no row."""
+    """Store a breaker as of a time in seconds since the epoch; a closed one has no row."""
     conn.execute(delete(BREAKERS).where(BREAKERS.c.name == status.name))
     if status.state is BreakerState.CLOSED:
         return
@@ -28,13 +28,13 @@ def save(conn: Connection, status: BreakerStatus, at: float) -> None:
 
 
 def load(conn: Connection) -> list[BreakerStatus]:
-    """Return the breakers that are not closed, the oldest change first; a row that is none is logged."""
+    """Return the breakers that are not closed, the oldest change first; log rows that are unreadable."""
     found = []
     for row in conn.execute(select(BREAKERS).order_by(BREAKERS.c.updated_at, BREAKERS.c.name)):
         try:
             found.append(_read(orjson.loads(row.body)))
         except (ValueError, TypeError, KeyError) as error:
-            _log.warning("circuit breaker %r cannot be read, and begins as new: %r", row.name, error)
+            _log.warning("circuit breaker %r cannot be read and starts closed: %r", row.name, error)
     return found
 
 

@@ -1,4 +1,4 @@
-"""A permission request: what a worker asks its person before it does it, as values."""
+"""Permission requests of workers and their answers. Values only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ANSWERS: Final[tuple[Answered, ...]] = ("allow", "deny")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermissionRequest:
-    """One question of one life of a worker. Times are seconds since the epoch."""
+    """A permission request of one life of a worker. Times are seconds since the epoch."""
 
     request_id: str
     agent_id: str
@@ -21,20 +21,20 @@ class PermissionRequest:
     incarnation_id: str
     tool: str
     question: str
-    """What it wants to do; secrets are masked."""
+    """What it wants to do, without secrets."""
     asked_at: float
     expires_at: float
-    """Until then an answer given here reaches it; then the person at the terminal is asked."""
+    """Until then an answer given here counts; afterwards the person at the terminal is asked."""
 
     @property
     def target(self) -> Target:
-        """Who asks."""
+        """The worker that asks."""
         return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermissionAnswer:
-    """The word of a person on one request."""
+    """A person's answer to a permission request."""
 
     decision: Answered
     by: str

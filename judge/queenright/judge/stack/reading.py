@@ -76,7 +76,7 @@ def health_of(
     _by_metrics(v, sighting, settings, now)
     v.evidence = _evidence(sighting, from_trace, settings.stall.unknown_seconds)
     health = _judged(v, settings, now, repeats_told=traced or v.bad_repeats > 0)
-    health.untold = _NEVER_TOLD if v.last_trace_id else _NEVER_TOLD | _TOLD_BY_TRACES
+    health.unknown_fields = _NEVER_TOLD if v.last_trace_id else _NEVER_TOLD | _TOLD_BY_TRACES
     return health
 
 
