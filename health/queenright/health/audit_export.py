@@ -107,29 +107,29 @@ def export_lines(
 
 def check_export(lines: Iterable[bytes], trusted: PublicKeys | None = None) -> ExportCheck:
     """
-    Check an exported file alone, in little memory.
+    Verify an exported file without the database, in little memory.
 
-    Finds any line changed, added, removed or moved, if it is signed by a key of ``trusted``. It cannot
+    Detects any line changed, added, removed or moved, if a key of ``trusted`` signed the file. It cannot
     show that nothing was missing from the log when it was exported: that needs the whole log.
 
     Args:
-        lines: Its lines, with their line breaks.
-        trusted: The keys whose signatures hold; None takes the file's own.
+        lines: The lines, including line breaks.
+        trusted: The keys to trust; None trusts those in the file.
     """
     reader = _Reader(trusted)
     try:
         signatures = check_signatures(reader.terminations(lines), reader.keys)
-    except _WrongError as wrong:
-        return ExportCheck(ok=False, rows=reader.rows, reason=str(wrong), own_keys=trusted is None)
+    except _InvalidLineError as error:
+        return ExportCheck(ok=False, rows=reader.rows, reason=str(error), own_keys=trusted is None)
     return replace(reader.result(), signatures=signatures, ok=not signatures.fault_count)
 
 
-class _WrongError(Exception):
-    """Something is wrong with a line."""
+class _InvalidLineError(Exception):
+    """A line is invalid."""
 
 
 class _Reader:
-    """Reads a file line by line, once."""
+    """Verifies a file line by line, once."""
 
     def __init__(self, trusted: PublicKeys | None) -> None:
         self.keys = trusted if trusted is not None else PublicKeys()
@@ -149,60 +149,60 @@ class _Reader:
             try:
                 found = self._take(number, line)
             except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
-                raise _WrongError(f"line {number} is not what was exported") from None
+                raise _InvalidLineError(f"line {number} is not what was exported") from None
             if found is not None:
                 yield found
         if not self._ended:
-            raise _WrongError("its end is missing")
+            raise _InvalidLineError("its end is missing")
 
     def _take(self, number: int, line: bytes) -> tuple[int, AgentEvent] | None:
-        said = orjson.loads(line)
-        kind = said["kind"]
+        record = orjson.loads(line)
+        kind = record["kind"]
         if self._ended:
-            raise _WrongError(f"line {number} was added after the end")
+            raise _InvalidLineError(f"line {number} was added after the end")
         if (kind == "begin") != (number == 1):
-            raise _WrongError(f"line {number} is out of its place, or this is no exported audit trail")
+            raise _InvalidLineError(f"line {number} is out of place, or this is not an exported audit trail")
         if kind == "end":
-            self._end(said)
+            self._end(record)
             return None
         self._digest.update(line)
         if kind == "event":
-            return self._event(number, said)
-        if said["format"] != FORMAT:
-            raise _WrongError(
-                f"its format is {str(said['format'])[:40]!r}, and this version reads {FORMAT!r}"
+            return self._event(number, record)
+        if record["format"] != FORMAT:
+            raise _InvalidLineError(
+                f"its format is {str(record['format'])[:40]!r}, and this version reads {FORMAT!r}"
             )
         if self._own_keys:
-            self.keys.add(base64.b64decode(key["public_key"]) for key in said["keys"])
+            self.keys.add(base64.b64decode(key["public_key"]) for key in record["keys"])
         return None
 
-    def _event(self, number: int, said: Mapping[str, Any]) -> tuple[int, AgentEvent] | None:
-        data = said["data"]
+    def _event(self, number: int, record: Mapping[str, Any]) -> tuple[int, AgentEvent] | None:
+        data = record["data"]
         text = data if isinstance(data, str) else orjson.dumps(data).decode()
-        row = (*(said[name] for name in _NAMES[:-1]), text)
-        found = link(bytes.fromhex(said["previous_hash"]), row)
-        if found is None or found.hex() != said["hash"]:
-            raise _WrongError(f"line {number}, row {row[0]}, is not what was written")
+        row = (*(record[name] for name in _NAMES[:-1]), text)
+        found = link(bytes.fromhex(record["previous_hash"]), row)
+        if found is None or found.hex() != record["hash"]:
+            raise _InvalidLineError(f"line {number}, row {row[0]}, is not what was written")
         seq, before = self._last
-        if row[0] <= seq or (row[0] == seq + 1 and before and before != said["previous_hash"]):
-            raise _WrongError(f"line {number}, row {row[0]}, does not follow row {seq}")
-        self._last = (row[0], said["hash"])
+        if row[0] <= seq or (row[0] == seq + 1 and before and before != record["previous_hash"]):
+            raise _InvalidLineError(f"line {number}, row {row[0]}, does not follow row {seq}")
+        self._last = (row[0], record["hash"])
         self.rows += 1
-        if said["type"] != EventType.AGENT_TERMINATED.value:
+        if record["type"] != EventType.AGENT_TERMINATED.value:
             return None
-        fields = {name: said[name] for name in _NAMES if name not in ("seq", "type", "data")}
+        fields = {name: record[name] for name in _NAMES if name not in ("seq", "type", "data")}
         return row[0], AgentEvent(type=EventType.AGENT_TERMINATED, data=orjson.loads(text), **fields)
 
-    def _end(self, said: dict[str, Any]) -> None:
+    def _end(self, record: dict[str, Any]) -> None:
         self._ended = True
-        if said["rows"] != self.rows or said["digest"] != self._digest.hexdigest():
-            raise _WrongError("its lines are not those that were exported")
-        if "signature" not in said:
+        if record["rows"] != self.rows or record["digest"] != self._digest.hexdigest():
+            raise _InvalidLineError("its lines are not those that were exported")
+        if "signature" not in record:
             return
-        signature = said.pop("signature")
-        if fault := self.keys.fault(said.get("key_id"), signature, canonical(said)):
-            raise _WrongError(f"its last line does not hold: {fault}")
-        self._key_id = said["key_id"]
+        signature = record.pop("signature")
+        if fault := self.keys.fault(record.get("key_id"), signature, canonical(record)):
+            raise _InvalidLineError(f"its last line does not hold: {fault}")
+        self._key_id = record["key_id"]
 
 
 def _rows(conn: Connection, since: float | None, until: float | None) -> Iterator[Row[Any]]:

@@ -59,23 +59,23 @@ class Database(ABC):
         Called before each transaction, never inside one. It reopens a broken connection.
 
         Raises:
-            StoreError: It broke, and there is no new one.
+            StoreError: The connection is broken, and cannot be reopened.
         """
 
     @abstractmethod
     def changed(self) -> bool:
-        """Say whether the transaction that is open has written anything."""
+        """Return whether the open transaction has written anything."""
 
     @abstractmethod
     def cause(self, error: DBAPIError) -> str:
-        """Return in the engine's words what went wrong: no values, no passwords."""
+        """Return the engine's message, without values and passwords."""
 
     @abstractmethod
     def way_out(self, why: str) -> str:
-        """Return what an operator can do about it."""
+        """Return what an operator can do about an error."""
 
     def lost(self, error: DBAPIError) -> bool:
-        """Say whether the database is at fault, or the way to it, and not what was to be written."""
+        """Return whether the database or the connection is at fault, not what was written."""
         return error.connection_invalidated
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class Database(ABC):
         self._engines.clear()
 
     def explain(self, error: DBAPIError) -> StoreError:
-        """Return what to tell whoever wanted to open the database."""
+        """Return the error for a caller that could not open the database."""
         why = self.cause(error)
         return StoreError(f"cannot use {self.name}: {why}; {self.way_out(why)}")
 
@@ -97,7 +97,7 @@ class Database(ABC):
         Look whether there is a database of this version.
 
         Raises:
-            StoreError: It is empty, another program's, or of another schema.
+            StoreError: It is empty, another program's, or has another schema.
         """
         with self.reader.connect() as conn:
             found = self._revision(conn)
@@ -114,14 +114,14 @@ class Database(ABC):
         Make the schema that this version writes.
 
         Raises:
-            StoreError: It is another program's database, or of a newer schema.
+            StoreError: It is another program's database, or has an unknown schema.
         """
         if self._revision(conn) != SCHEMA_REVISION:
             self._migrate(conn)
         conn.rollback()
 
     def _revision(self, conn: Connection) -> str | None:
-        """Return the schema's revision, None for an empty database; refuse what is not ours."""
+        """Return the schema's revision, None for an empty database; refuse one that is not ours."""
         names = inspect(conn).get_table_names()
         if not names:
             return None
@@ -137,7 +137,7 @@ class Database(ABC):
         return found
 
     def _migrate(self, conn: Connection) -> None:
-        # Here, because it takes longer than everything else at start together.
+        # Imported here, because this takes longer than the rest of the start.
         from alembic import command
         from alembic.config import Config
         from alembic.util import CommandError
@@ -150,8 +150,8 @@ class Database(ABC):
             command.upgrade(config, "head")
         except CommandError as error:
             raise StoreError(
-                f"{self.name} has a schema that this version does not know, so a newer version wrote it; "
-                f"upgrade queenright, or give {self.another}"
+                f"{self.name} has a schema that this version does not know; use the version of queenright "
+                f"that wrote it, or give {self.another}"
             ) from error
         conn.commit()
         _log.info("database brought up to date (revision %s): %s", SCHEMA_REVISION, self.name)
@@ -162,6 +162,6 @@ class Database(ABC):
 
 
 def engine_options() -> dict[str, Any]:
-    """Return what every engine is made with."""
-    # Values are agents' data: they do not belong in a message.
+    """Return the options of every engine."""
+    # Values are agents' data, and do not belong in messages.
     return {"pool_size": READERS, "max_overflow": 0, "hide_parameters": True}

@@ -188,8 +188,8 @@ def read_latest(
     Args:
         conn: A connection in a transaction.
         kind: The type.
-        before: Only events with a lower sequence number: the last one of the page before.
-        limit: At most so many.
+        before: Only events with a lower sequence number, for paging.
+        limit: The maximum number.
     """
     query = select(*_HASHED).where(EVENTS.c.type == kind).order_by(EVENTS.c.seq.desc()).limit(limit)
     if before is not None:
@@ -208,24 +208,24 @@ def read_span(
     limit: int = 1000,
 ) -> list[tuple[int, AgentEvent | None]]:
     """
-    Return the events of a part of the log with their sequence numbers, oldest first.
+    Return the events of a section of the log with their sequence numbers, oldest first.
 
-    It costs what the part costs, however few of its events are wanted and however long the log is.
+    The cost depends on the size of the section, not on that of the log or the number of matches.
 
     Args:
         conn: A connection in a transaction.
-        after: The part begins after this sequence number.
-        through: The last sequence number of the part.
-        types: Only these types; None is all.
-        agent_id: Only this worker's.
-        or_sessions: And what is in these sessions, whoever's they are.
-        limit: At most so many.
+        after: The section begins after this sequence number.
+        through: The last sequence number of the section.
+        types: Only these types; None for all.
+        agent_id: Only this agent's.
+        or_sessions: Also events of these sessions, of any agent.
+        limit: The maximum number.
 
     Returns:
-        In place of an event whose type this version does not know: None.
+        None in place of an event whose type is unknown to this version.
     """
     query = select(*_HASHED).where(EVENTS.c.seq > after, EVENTS.c.seq <= through)
-    # With the text added, the planner reads by sequence number and sorts nothing.
+    # Adding "" makes the planner read by sequence number, without sorting.
     if types is not None:
         query = query.where((EVENTS.c.type + "").in_([kind.value for kind in types]))
     if agent_id is not None:
@@ -235,7 +235,7 @@ def read_span(
 
 
 def find_place(conn: Connection, event_id: str | None = None) -> Place | None:
-    """Return where an event is in the log, None if it is not there; without an id: the log's end."""
+    """Return the position of an event, None if it is not in the log; without an id, the log's end."""
     if event_id is not None:
         seq = conn.execute(select(EVENTS.c.seq).where(EVENTS.c.id == event_id)).scalar()
         return None if seq is None else Place(seq, event_id)
@@ -245,7 +245,7 @@ def find_place(conn: Connection, event_id: str | None = None) -> Place | None:
 
 
 def log_begins(conn: Connection) -> int:
-    """Return how many events at the log's beginning were let go of by age: the first one left comes after."""
+    """Return how many events at the log's beginning retention has deleted."""
     begins: int = conn.execute(select(EVENT_LOG_HEAD.c.base_length)).scalar_one()
     return begins
 
@@ -254,14 +254,14 @@ def replay(conn: Connection, since: float) -> Iterator[AgentEvent]:
     """
     Yield, in the order they were logged, the events authored at or after ``since``.
 
-    Reads in pages: a log of any length is replayed in little memory.
+    Reads in pages, in little memory.
     """
     first = conn.execute(select(func.min(EVENTS.c.seq)).where(EVENTS.c.time >= since)).scalar()
     if first is None:
         return
     after = first - 1
     while rows := conn.execute(
-        # By sequence number alone: with the time in it, the planner may sort the whole log for every page.
+        # By sequence number alone: with a condition on the time, the planner may sort the log for every page.
         select(*_HASHED).where(EVENTS.c.seq > after).order_by(EVENTS.c.seq).limit(_PAGE)
     ).all():
         after = rows[-1].seq
@@ -279,7 +279,7 @@ def _chain(events: Sequence[AgentEvent], length: int, digest: bytes) -> list[tup
             length,
             event.id,
             event.type.value,
-            # As the database will give it back: no -0.0, no whole number.
+            # As the database returns it: no -0.0, no integer.
             event.time + 0.0,
             event.agent_id,
             event.session_id,
@@ -292,7 +292,7 @@ def _chain(events: Sequence[AgentEvent], length: int, digest: bytes) -> list[tup
             event.span_id,
             dumps(event.data, _plain).decode(),
         )
-        # Refuses what is no text: the database would turn it into text, and the hash would not hold.
+        # Refuse values that are not strings: the database would convert them, and the hash would not match.
         "".join(row[4:])
         digest = sha256(digest + dumps(row)).digest()
         rows.append((*row, digest))

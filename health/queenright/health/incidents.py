@@ -71,21 +71,21 @@ def _split(tickets: Sequence[EscalationTicket]) -> list[list[EscalationTicket]]:
 
 
 def _end(ticket: EscalationTicket) -> float | None:
-    """Return when a ticket stopped to be one that somebody has to see to; None while it is."""
+    """Return when a ticket stopped being open, or None."""
     if ticket.is_open:
         return None
     return ticket.updated_at if ticket.closed_at is None else ticket.closed_at
 
 
 def _incident(tickets: Sequence[EscalationTicket]) -> Incident:
-    still = [one for one in tickets if one.is_open]
+    still_open = [one for one in tickets if one.is_open]
     return Incident(
         incident_id=tickets[0].ticket_id,
         cause=tickets[0].storm_id if tickets[0].shares_cause else STORM,
-        severity=max((one.severity for one in still or tickets), key=lambda severity: severity.rank),
+        severity=max((one.severity for one in still_open or tickets), key=lambda severity: severity.rank),
         opened_at=tickets[0].first_seen,
-        closed_at=None if still else max(_end(one) or 0.0 for one in tickets),
+        closed_at=None if still_open else max(_end(one) or 0.0 for one in tickets),
         workers=len({(one.worker_agent_id, one.worker_session_id) for one in tickets}),
-        open_tickets=len(still),
+        open_tickets=len(still_open),
         ticket_ids=tuple(one.ticket_id for one in tickets),
     )

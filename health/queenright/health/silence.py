@@ -74,7 +74,7 @@ def _stalled(v: VitalSigns, clock: StallClock, now: float) -> Finding:
 
 
 def _usual(clock: StallClock) -> str:
-    """Return where a learned limit comes from."""
+    """Return the origin of a learned limit."""
     learned = clock.learned
     if learned is None:
         return ""
@@ -90,7 +90,7 @@ def _is_unsure(v: VitalSigns, due: float) -> bool:
 
 
 def _since_away(v: VitalSigns) -> str:
-    """Return what else the silence of a worker may mean that was not heard since the service was away."""
+    """Return a note for a worker that was not heard of since the service was away."""
     if v.away is None or not may_have_ended(v):
         return ""
     left, back = (datetime.fromtimestamp(at, UTC).strftime("%H:%M") for at in v.away)
@@ -98,7 +98,7 @@ def _since_away(v: VitalSigns) -> str:
 
 
 def detect_tool_timeout(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a call past the time that it declared, while the worker does other things."""
+    """Find a call past its declared timeout, while the worker does other things."""
     tool = overdue_tool(v)
     if tool is None or tool.timeout is None or now < tool.started + tool.timeout:
         return None
@@ -113,9 +113,9 @@ def detect_tool_timeout(v: VitalSigns, settings: HealthSettings, now: float) -> 
 
 def detect_heartbeat_missing(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """
-    Find a process that no longer says it lives.
+    Find a process whose heartbeats are missing.
 
-    One that said so late is shown until it does in time, so that a beat at the border does not flap.
+    A late heartbeat is shown until one is on time, so that the finding does not flap.
     """
     due = heartbeat_due(v, settings)
     if due is None:
@@ -140,7 +140,7 @@ def detect_heartbeat_missing(v: VitalSigns, settings: HealthSettings, now: float
 
 
 def detect_checkpoint_stale(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker that makes checkpoints and has not made one for long."""
+    """Find a worker that makes checkpoints and has an old one."""
     since, check = checkpoint_from(v), settings.health_check
     degraded = checkpoint_due(v, check.checkpoint_degraded_seconds)
     due = checkpoint_due(v, check.checkpoint_stale_threshold_seconds)
@@ -157,11 +157,11 @@ def detect_checkpoint_stale(v: VitalSigns, settings: HealthSettings, now: float)
 
 
 def detect_no_tool_calls_for_long(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker that has tools, goes on, and neither calls one nor gets further."""
+    """Find an active worker with tools that neither calls one nor makes progress."""
     since = no_tool_call_from(v)
     limit = settings.health_check.no_tool_call_seconds
     if since is None or now < since + limit or v.last_activity <= since:
-        return None  # one that does nothing at all has stalled
+        return None  # without any activity it is stalled
     is_certain = not _is_unsure(v, since + limit)
     return Finding(
         kind=FindingKind.NO_TOOL_CALLS,
@@ -174,9 +174,9 @@ def detect_no_tool_calls_for_long(v: VitalSigns, settings: HealthSettings, now: 
 
 def detect_no_tokens(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """
-    Find a worker that goes on and uses no tokens, though it reports those it uses.
+    Find an active worker that reports tokens and uses none.
 
-    If it gets nowhere either, it is stuck; else it may be in a part that needs no model.
+    Without progress it is stuck; otherwise it may be in a part that needs no model.
     """
     since, limit = no_tokens_from(v), settings.health_check.no_tokens_seconds
     if since is None or now < since + limit:
@@ -195,7 +195,7 @@ def detect_no_tokens(v: VitalSigns, settings: HealthSettings, now: float) -> Fin
 
 
 def detect_output_unchanged(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker that reports the same output again and again."""
+    """Find a worker that keeps reporting the same output."""
     since = unchanged_from(v, settings)
     if v.output is None or since is None or now < since + settings.health_check.output_unchanged_seconds:
         return None
@@ -209,7 +209,7 @@ def detect_output_unchanged(v: VitalSigns, settings: HealthSettings, now: float)
 
 
 def span(seconds: float) -> str:
-    """Return a time span as people say it."""
+    """Return a duration with its unit."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -52,7 +52,7 @@ def detect_spending(v: VitalSigns, settings: HealthSettings, now: float) -> Find
 
 
 def _spent(v: VitalSigns, settings: HealthSettings, now: float) -> Iterator[tuple[float, float, str, float]]:
-    """Yield for each limit what was spent, the limit, on what, and since when."""
+    """Yield spending, limit, description and beginning for each limit."""
     limits, today = settings.spending, v.spent_today
     if limits.run_usd is not None and v.cost_usd is not None:
         yield v.cost_usd, limits.run_usd, "by this run", v.started_at
@@ -65,7 +65,7 @@ def _spent(v: VitalSigns, settings: HealthSettings, now: float) -> Iterator[tupl
 
 
 def limits_reached(v: VitalSigns, settings: HealthSettings, now: float) -> dict[str, str]:
-    """Return the limits that a worker has reached: what tells one from another, and in words."""
+    """Return the limits that a worker has reached: a key, and a description."""
     reached: dict[str, str] = {}
     for spent, limit, what, since in _spent(v, settings, now):
         if spent >= limit:

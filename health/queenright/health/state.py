@@ -69,7 +69,7 @@ def health_state(
 
 
 def fails_in_a_row(v: VitalSigns, settings: HealthSettings) -> bool:
-    """Return whether too many steps, or LLM calls, failed one after the other."""
+    """Return whether too many consecutive steps or LLM calls failed."""
     most = settings.health_check.consecutive_failures
     if v.consecutive_failures > most:
         return True
@@ -79,9 +79,9 @@ def fails_in_a_row(v: VitalSigns, settings: HealthSettings) -> bool:
 
 def works_around(v: VitalSigns, findings: Sequence[Finding]) -> bool:
     """
-    Return whether only an open circuit breaker makes a worker failing, and it gets further all the same.
+    Return whether a worker is failing only because of an open circuit breaker, and makes progress anyway.
 
-    That is progress since it opened, and no sign that it has ended since.
+    That is progress since the breaker opened, without an end since.
     """
     return (
         bool(v.breakers.open)
@@ -96,7 +96,7 @@ def works_around(v: VitalSigns, findings: Sequence[Finding]) -> bool:
 
 
 def is_stuck(finding: Finding) -> bool:
-    """Return whether a finding says that the worker gets nowhere."""
+    """Return whether a finding means that the worker is stuck."""
     if finding.kind is FindingKind.STALL and finding.ticket:
         return True
     limit = _STUCK_FROM.get(finding.kind)

@@ -95,7 +95,7 @@ class StepLogReader:
         return status.st_size
 
     def _whole_lines(self, chunk: bytes, limit: int) -> list[bytes] | None:
-        """Return the lines that are complete and move past them; None if there is none yet."""
+        """Return complete lines and move past them; None if there is none yet."""
         end = chunk.rfind(b"\n") + 1
         if end == 0:
             if len(chunk) < limit:
@@ -128,7 +128,7 @@ class StepLogReader:
             return []
 
     def _events(self, row: Mapping[str, Any]) -> list[AgentEvent]:
-        """Return a row as events: its tool calls, its tokens, the step itself."""
+        """Return the events of a row: its tool calls, its tokens, and the step."""
         if not _is_step(row):
             raise ValueError("not a step")
         ended = _time(row.get("ended_at") or row.get("timestamp"), self._time)
@@ -187,7 +187,7 @@ class StepLogReader:
 
 
 def _is_compaction(row: Mapping[str, Any]) -> bool:
-    """Return whether the row says that the conversation was shortened: housekeeping, no step."""
+    """Return whether the row records a compaction of the conversation, which is not a step."""
     return "compaction" in (row.get("kind"), row.get("type"), row.get("event")) or bool(
         row.get("is_compaction")
     )
@@ -198,7 +198,7 @@ def _is_step(row: Mapping[str, Any]) -> bool:
 
 
 def _named(row: Mapping[str, Any], key: str) -> str:
-    """Return a name or an id as it is known everywhere: one line, without secrets."""
+    """Return a name or id, cleaned as everywhere: one line, without secrets."""
     value = row.get(key)
     return clean_name(str(value)) if value else ""
 
@@ -208,7 +208,7 @@ def _given(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _hash(call: Mapping[str, Any], key: str, content: str) -> str | None:
-    """Return the fingerprint that the row has, or that of the content if it has that."""
+    """Return the fingerprint in the row, or that of its content."""
     known = call.get(key)
     if isinstance(known, str) and known:
         return clean_name(known)

@@ -1,7 +1,7 @@
 """
-The tables of the store, as SQLAlchemy Core sees them now.
+The tables of the store in SQLAlchemy Core.
 
-How a database gets them is in ``migrations/``; a test holds the two together.
+``migrations/`` creates them; a test compares the two.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 
 SCHEMA_REVISION: Final = "0008"
-"""The newest migration, so that opening a database that is up to date need not import Alembic."""
+"""The newest migration, so that opening an up-to-date database does not import Alembic."""
 
 METADATA: Final = MetaData()
 
@@ -52,7 +52,7 @@ EVENTS: Final = Table(
     Column("data", Text, nullable=False),
     Column("hash", LargeBinary, nullable=False),
     Index("ix_events_id", "id", unique=True),
-    # With the type: one worker's events of a few types, and there are few, are found among its many.
+    # With the type, to find the few events of some types among an agent's many.
     Index("ix_events_agent_id_type", "agent_id", "type"),
     Index("ix_events_type", "type"),
     Index("ix_events_time", "time"),
@@ -74,12 +74,12 @@ EVENT_LOG_HEAD: Final = Table(
     CheckConstraint("id = 1", name="ck_event_log_head_one_row"),
 )
 """
-How long the event log is and how it ends, so that a cut tail is found. One row.
+Length and last hash of the event log, so that a truncated log is detected. One row.
 
-``base_length`` rows at its beginning were let go of by age, and ``base_hash`` is what they ended in.
-``archive_hash`` is how the audit archive ends; its rows up to ``archive_base_seq`` were let go of, and
-``archive_base_hash`` is what they ended in; ``archive_base_check`` is SHA-256 over that hash and that number
-in decimal digits, null as long as no row was let go of. A hash that is null stands for 32 zero bytes.
+Retention deleted the first ``base_length`` rows; ``base_hash`` is the hash of the last of them.
+``archive_hash`` is the last hash of the audit archive. Its rows up to ``archive_base_seq`` were deleted;
+``archive_base_hash`` is the hash of the last of them, and ``archive_base_check`` is SHA-256 over that hash
+and that number in decimal digits, null if no row was deleted. A null hash stands for 32 zero bytes.
 """
 
 AUDIT_ARCHIVE: Final = Table(
@@ -89,13 +89,13 @@ AUDIT_ARCHIVE: Final = Table(
         Column(c.name, c.type, primary_key=c.primary_key, nullable=c.nullable, autoincrement=False)
         for c in EVENTS.columns
     ),
-    # The hash of the row before it in the log, which need not be here: with it, ``hash`` can be checked.
+    # The hash of the previous row in the log, which may not be here: with it, ``hash`` can be verified.
     Column("previous_hash", LargeBinary, nullable=False),
     Column("archive_hash", LargeBinary, nullable=False),
     Index("ix_audit_archive_agent_id", "agent_id"),
     Index("ix_audit_archive_time", "time"),
 )
-"""Of the events that were let go of by age, those that are the audit trail; hash-chained among themselves."""
+"""The audit trail among the events that retention deleted from the log, with its own hash chain."""
 
 _OPEN = text("status IN ('open', 'intervening', 'acknowledged')")
 _LIVE = text("closed_at IS NULL")
@@ -113,7 +113,7 @@ TICKETS: Final = Table(
     Column("first_seen", Float, nullable=False),
     Column("updated_at", Float, nullable=False),
     Column("closed_at", Float),
-    # The whole ticket; the columns above are copies to search by.
+    # The ticket as JSON; the columns above are for searching.
     Column("body", Text, nullable=False),
     Index(
         "ux_tickets_one_open_per_session",
