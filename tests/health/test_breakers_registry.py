@@ -15,7 +15,7 @@ from queenright.health.breakers import (
     BreakerState,
     CircuitOpen,
 )
-from queenright.health.breakers.names import BreakerName
+from queenright.health.breakers.registry import BreakerName
 from queenright.health.settings import Breaker, CircuitBreakers, HealthSettings
 
 CLOSED, OPEN, HALF_OPEN = BreakerState

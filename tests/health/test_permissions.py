@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queenright.health.interventions import permissions as module
-from queenright.health.interventions.permission_request import PermissionAnswer
-from queenright.health.interventions.permissions import PermissionNotFoundError, Permissions
+from queenright.health.interventions.permissions import PermissionAnswer, PermissionNotFoundError, Permissions
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.record import Outcome
 from queenright.health.interventions.target import ActionKind, Target

@@ -36,7 +36,6 @@ from queenright.health.interventions.service import (
 )
 from queenright.health.interventions.switch import EmergencyStop, Switch
 from queenright.health.interventions.target import ActionKind
-from queenright.health.keyset import Place
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.recovery.attempt import Recovery, RecoveryState
 from queenright.health.recovery.service import (
@@ -46,6 +45,7 @@ from queenright.health.recovery.service import (
     TaskNotFoundError,
 )
 from queenright.health.recovery.table import newest
+from queenright.health.rows import Place
 from queenright.health.store import Store
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, Clock
@@ -361,7 +361,7 @@ class HealthMonitoringService:
             known = self._monitor.get(heartbeat.agent_id, heartbeat.session_id)
             sessions = {heartbeat.session_id: known.vitals.incarnation_id if known is not None else ""}
         else:
-            sessions = self._beating(heartbeat, now)
+            sessions = self._heartbeat_sessions(heartbeat, now)
         await self._ingest(
             [
                 heartbeat.event(now, session_id=session, incarnation_id=incarnation)
@@ -369,40 +369,40 @@ class HealthMonitoringService:
             ]
         )
 
-    def _beating(self, beat: Heartbeat, now: float) -> dict[str, str]:
-        """Return the sessions that a heartbeat is of that names none, each with its incarnation."""
+    def _heartbeat_sessions(self, beat: Heartbeat, now: float) -> dict[str, str]:
+        """Return the sessions of a heartbeat that names none, each with its incarnation."""
         known = self._monitor.get(beat.agent_id)
-        own = beat.task_id or _NO_TASK
+        default = beat.task_id or _NO_TASK
         if known is None:
-            return {own: ""}
+            return {default: ""}
         v = known.vitals
         if v.ended_at is None:
-            # A session that such heartbeats began lives on, though the worker has begun another since.
+            # A session that began with such heartbeats continues, even if the worker has a newer one.
             begun = [
                 one.vitals
                 for one in self._monitor.of_agent(beat.agent_id)
-                if f"{one.vitals.session_id}-".startswith(f"{own}-")
+                if f"{one.vitals.session_id}-".startswith(f"{default}-")
                 and one.vitals.only_heartbeats
                 and not one.vitals.ended
             ]
             return {one.session_id: one.incarnation_id for one in (v, *begun)}
         if beat.incarnation_id not in ("", v.incarnation_id):
-            return {v.session_id: v.incarnation_id}  # it says itself which life it is of
+            return {v.session_id: v.incarnation_id}  # it names its incarnation
         same_task = beat.task_id in ("", v.task_id or v.session_id)
         at = now if beat.timestamp is None else min(now, beat.timestamp)
         if at <= v.ended_at or (
             same_task and at < v.ended_at + self._monitor.settings.clock_tolerance_seconds
         ):
-            return {v.session_id: v.incarnation_id}  # it was on its way when the end was told
-        names = itertools.chain([own], (f"{own}-{number}" for number in itertools.count(2)))
+            return {v.session_id: v.incarnation_id}  # it was sent before the end arrived
+        names = itertools.chain([default], (f"{default}-{number}" for number in itertools.count(2)))
         return {next(name for name in names if self._monitor.get(beat.agent_id, name) is None): ""}
 
     async def get_last_heartbeat(self, agent_id: str) -> Heartbeat | None:
         """
-        Return a worker's last heartbeat; None if none has come in.
+        Return a worker's last heartbeat, or None.
 
         Raises:
-            AgentNotFoundError: No such worker is known.
+            AgentNotFoundError: The worker is unknown.
         """
         v = self._find(agent_id).vitals
         if v.last_heartbeat is None:
@@ -433,12 +433,12 @@ class HealthMonitoringService:
         by: str = "operator",
     ) -> NudgeResult:
         """
-        Put a message into a worker's context; without one, the reminder.
+        Put a message into a worker's context; without one, the standard reminder.
 
         Raises:
-            AgentNotFoundError: No such worker is known.
-            ActionRefusedError: It waits, has ended, or all acting is stopped.
-            StoreError: It could not be written down; nothing was done.
+            AgentNotFoundError: The worker is unknown.
+            ActionRefusedError: It waits or has ended, or all actions are stopped.
+            StoreError: It could not be recorded; nothing was done.
         """
         done = await self._interventions.nudge(agent_id, message, session_id=session_id, by=by)
         return NudgeResult(
@@ -457,12 +457,12 @@ class HealthMonitoringService:
         self, agent_id: str, reason: str, *, session_id: str | None = None, by: str = "operator"
     ) -> EscalationResult:
         """
-        Ask the orchestrator what is to become of a worker.
+        Escalate a worker to the orchestrator.
 
         Raises:
-            AgentNotFoundError: No such worker is known.
-            ActionRefusedError: It waits, has ended, is asked about already, or all acting is stopped.
-            StoreError: It could not be written down; nobody was asked.
+            AgentNotFoundError: The worker is unknown.
+            ActionRefusedError: It waits, has ended or has a pending escalation, or all actions are stopped.
+            StoreError: It could not be recorded; the orchestrator was not asked.
         """
         done = await self._interventions.escalate(agent_id, reason, session_id=session_id, by=by)
         return EscalationResult(
@@ -483,7 +483,7 @@ class HealthMonitoringService:
         reason: str = "",
         more_time_seconds: float | None = None,
     ) -> Escalation:
-        """Answer an escalation; see ``InterventionService.decide``."""
+        """Decide an escalation; see ``InterventionService.decide``."""
         return await self._interventions.decide(
             escalation_id, decision, by=by, reason=reason, more_time_seconds=more_time_seconds
         )
@@ -498,12 +498,12 @@ class HealthMonitoringService:
         by: str = "operator",
     ) -> TerminationResult:
         """
-        Stop a worker: its state is saved, what it holds is freed, and that it was done is signed.
+        Terminate a worker: save its state, free what it holds, and sign the record.
 
         Raises:
-            AgentNotFoundError: No such worker is known.
-            ActionRefusedError: It waits, has ended, is another incarnation by now, or all acting is stopped.
-            StoreError: It could not be written down; nothing was done.
+            AgentNotFoundError: The worker is unknown.
+            ActionRefusedError: It waits, has ended or was restarted, or all actions are stopped.
+            StoreError: It could not be recorded; nothing was done.
         """
         done = await self._interventions.terminate(
             agent_id, reason, session_id=session_id, incarnation_id=incarnation_id, by=by
@@ -528,7 +528,7 @@ class HealthMonitoringService:
         outcome: Outcome | None = None,
         before: Place | None = None,
     ) -> list[Intervention]:
-        """Return what was done to workers, or would have been, newest first; see ``escalations``."""
+        """Return interventions, newest first; ``before`` pages."""
         return await self._store.read(
             lambda conn: read_interventions(
                 conn, limit=limit, agent_id=agent_id, kind=kind, outcome=outcome, before=before
@@ -538,7 +538,7 @@ class HealthMonitoringService:
     async def escalations(
         self, *, open_only: bool = False, limit: int = 100, before: Place | None = None
     ) -> list[Escalation]:
-        """Return questions to the orchestrator, newest first; with ``before`` the page that follows there."""
+        """Return escalations, newest first; ``before`` pages."""
         return list(
             await self._store.read(
                 lambda conn: read_escalations(conn, limit=limit, pending=open_only, before=before)
@@ -547,15 +547,15 @@ class HealthMonitoringService:
 
     @property
     def emergency_stopped(self) -> Switch:
-        """Whether acting is frozen, since when, by whom and why."""
+        """The state of the emergency stop."""
         return self._stop.state
 
     async def emergency_stop(self, on: bool, *, by: str, reason: str) -> Switch:
         """
-        Freeze all acting, or release it. Detecting, judging and paging go on.
+        Stop all actions, or release the stop. Detection, judging and notifications continue.
 
         Raises:
-            StoreError: It could not be stored. To freeze it holds all the same, until a restart.
+            StoreError: It could not be stored. A stop is in effect all the same, until a restart.
         """
         await self._interventions.emergency_stop(on, by=by, reason=reason)
         return self._stop.state
@@ -567,7 +567,7 @@ class HealthMonitoringService:
         Return one circuit breaker.
 
         Raises:
-            BreakerNotFoundError: There is none of this name; says which are like it.
+            BreakerNotFoundError: No breaker has this name.
         """
         return self._breakers.status(name)
 
@@ -578,18 +578,18 @@ class HealthMonitoringService:
     async def circuit_breakers(
         self, limit: int = 100, *, after: str = "", only_open: bool = False
     ) -> list[BreakerStatus]:
-        """Return circuit breakers by name, those after ``after``; all, or those that are not closed."""
+        """Return a page of circuit breakers by name; with ``only_open`` those that are not closed."""
         return list(self._breakers.page(limit, after=after, only_open=only_open))
 
     async def reset_circuit_breaker(self, name: str, *, by: str = "operator") -> None:
         """
-        Close a circuit breaker by hand; that is on the disk on return.
+        Close a circuit breaker manually; durable on return.
 
         Raises:
-            BreakerNotFoundError: There is none of this name; says which are like it.
+            BreakerNotFoundError: No breaker has this name.
         """
         self._breakers.reset(name, redact(by, 100))
-        await asyncio.sleep(0)  # the change is handed over by the loop
+        await asyncio.sleep(0)  # the event loop queues the change
         await self._written()
 
     # -- recovery -----------------------------------------------------------------------------------
@@ -598,15 +598,15 @@ class HealthMonitoringService:
         self, task_id: str, *, by: str = "operator", reviewed: bool = False, from_start: bool = False
     ) -> RecoveryResult:
         """
-        Bring a task back from its last valid checkpoint, within the limits.
+        Recover a task from its last valid checkpoint, within the limits.
 
-        ``reviewed``: a person has looked at it, and it may be tried once beyond its limit; not the hour's.
-        ``from_start``: without a valid checkpoint it may begin again from its start.
+        ``reviewed``: a person has looked at it, and it may exceed its own limit, but not the hourly one.
+        ``from_start``: it may start over if there is no valid checkpoint.
 
         Raises:
-            TaskNotFoundError: No such task is known.
-            ActionRefusedError: All acting is stopped.
-            StoreError: It could not be written down; nothing was done.
+            TaskNotFoundError: The task is unknown.
+            ActionRefusedError: All actions are stopped.
+            StoreError: It could not be recorded; nothing was done.
         """
         return await self._recovery.request_task(
             task_id, by=redact(by, 100), reviewed=reviewed, from_start=from_start
@@ -614,22 +614,22 @@ class HealthMonitoringService:
 
     async def get_recovery_status(self, task_id: str) -> RecoveryStatus:
         """
-        Return how bringing a task back stands: attempts, limits, what is under way.
+        Return the status of a task's recovery: attempts, limits, and the open recovery.
 
         Raises:
-            TaskNotFoundError: No such task is known.
+            TaskNotFoundError: The task is unknown.
         """
         return await self._recovery.status(task_id)
 
     async def recoveries(
         self, limit: int = 100, *, state: RecoveryState | None = None, before: Place | None = None
     ) -> list[Recovery]:
-        """Return recoveries, newest first; with ``before`` the page that follows there."""
+        """Return recoveries, newest first; ``before`` pages."""
         return await self._store.read(lambda conn: newest(conn, limit, state=state, before=before))
 
 
 def _first(keys: list[WorkerKey], limit: int | None) -> list[WorkerKey]:
-    """Return the first of the keys in their order. To sort them all is quicker where most are wanted."""
+    """Return the first keys in order. Sorting all of them is faster if most are wanted."""
     if limit is None or len(keys) < _SORT_ALL * limit:
         return sorted(keys)[:limit]
     return heapq.nsmallest(limit, keys)

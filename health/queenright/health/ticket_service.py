@@ -24,10 +24,10 @@ from queenright.health import ticket_rules as rules
 from queenright.health import ticket_table as table
 from queenright.health.event_log import append_events
 from queenright.health.findings import Finding, FindingKind, Severity, WorkerKey
-from queenright.health.keyset import Place
 from queenright.health.monitor import WorkerHealth
+from queenright.health.rows import Place
+from queenright.health.run_cost import spending_since
 from queenright.health.settings import HealthSettings
-from queenright.health.spent import spending_since
 from queenright.health.store import Store
 from queenright.health.ticket_lifecycle import Change
 from queenright.health.tickets import (

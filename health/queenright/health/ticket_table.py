@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Column, Connection, Select, bindparam, insert, select, update
 
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.keyset import Place, newest_first
+from queenright.health.rows import Place, newest_first
 from queenright.health.tables import TICKETS
 from queenright.health.tickets import EscalationTicket, TicketStatus
 

@@ -11,9 +11,9 @@ from queenright.health.breakers.circuit import (
     CallPermit,
     CircuitBreaker,
     CircuitOpen,
+    report_change,
 )
 from queenright.health.breakers.registry import BreakerNotFoundError, BreakerRegistry
-from queenright.health.breakers.reporting import report_change
 from queenright.runtime.breakers import BreakerKind
 
 __all__ = [

@@ -16,6 +16,7 @@ from typing import Any, Final, ParamSpec, TypeVar, cast
 from queenright.health.breakers.breaker import BreakerMachine, BreakerState, Leave
 from queenright.health.settings import Breaker
 from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.worker import current_worker
 from queenright.runtime.breakers import CallRefused
 from queenright.runtime.events import Clock
 
@@ -77,6 +78,17 @@ class BreakerChange:
     before: BreakerState
     failures: int
     status: BreakerStatus
+
+
+def report_change(change: BreakerChange) -> None:
+    """
+    Report a change of state in the telemetry of the worker whose call caused it, if there is one.
+
+    For processes that Queenright does not run.
+    """
+    worker = current_worker()
+    if worker is not None:
+        worker.circuit_breaker(change.status.name, change.status.state.value)
 
 
 class CircuitBreaker:

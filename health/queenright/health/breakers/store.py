@@ -14,16 +14,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Connection
+import orjson
+from sqlalchemy import Connection, delete, insert, select
 
-from queenright.health.breakers import table
-from queenright.health.breakers.circuit import BreakerChange
+from queenright.health.breakers.breaker import BreakerState
+from queenright.health.breakers.circuit import BreakerChange, BreakerStatus
 from queenright.health.breakers.registry import BreakerRegistry
 from queenright.health.event_log import append_events
 from queenright.health.settings import CircuitBreakers
 from queenright.health.store import Store, StoreError
+from queenright.health.tables import BREAKERS
 from queenright.instrumentation.identity import new_id
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import AgentEvent, Clock, EventType
@@ -84,7 +86,7 @@ class BreakerStore:
         Raises:
             StoreError: The store cannot be read.
         """
-        for status in await self._store.read(table.load):
+        for status in await self._store.read(_load):
             self.registry.restore(status)
         self._loop = asyncio.get_running_loop()
         self._write_soon()
@@ -151,7 +153,7 @@ class BreakerStore:
     async def _write_some(self) -> None:
         with self._lock:
             some = list(islice(self._waiting, _AT_ONCE))
-        await self._store.transact(lambda conn: _save(conn, some))
+        await self._store.transact(lambda conn: _write(conn, some))
         with self._lock:
             for one in some:
                 # Unless it was crowded out meanwhile.
@@ -177,7 +179,34 @@ class BreakerStore:
         )
 
 
-def _save(conn: Connection, changes: Sequence[tuple[BreakerChange, AgentEvent]]) -> None:
+def _write(conn: Connection, changes: Sequence[tuple[BreakerChange, AgentEvent]]) -> None:
     for change, _ in changes:
-        table.save(conn, change.status, change.at)
+        _save(conn, change.status, change.at)
     append_events(conn, [event for _, event in changes])
+
+
+def _save(conn: Connection, status: BreakerStatus, at: float) -> None:
+    """Store a breaker as of a time in seconds since the epoch; a closed one has no row."""
+    conn.execute(delete(BREAKERS).where(BREAKERS.c.name == status.name))
+    if status.state is BreakerState.CLOSED:
+        return
+    conn.execute(
+        insert(BREAKERS).values(
+            name=status.name, state=status.state.value, updated_at=at, body=orjson.dumps(status).decode()
+        )
+    )
+
+
+def _load(conn: Connection) -> list[BreakerStatus]:
+    """Return the breakers that are not closed, the oldest change first; log rows that are unreadable."""
+    found = []
+    for row in conn.execute(select(BREAKERS).order_by(BREAKERS.c.updated_at, BREAKERS.c.name)):
+        try:
+            found.append(_parse(orjson.loads(row.body)))
+        except (ValueError, TypeError, KeyError) as error:
+            _log.warning("circuit breaker %r cannot be read and starts closed: %r", row.name, error)
+    return found
+
+
+def _parse(body: dict[str, Any]) -> BreakerStatus:
+    return BreakerStatus(**{**body, "state": BreakerState(body["state"])})

@@ -23,8 +23,8 @@ from queenright.health.interventions.approvals_record import Approval, ApprovalS
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.record import Intervention, Outcome, find_intervention
 from queenright.health.interventions.target import ActionKind
-from queenright.health.keyset import Place
 from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.rows import Place
 from queenright.health.store import Store, StoreError
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.identity import new_id

@@ -13,9 +13,8 @@ from sqlalchemy import Connection, bindparam, select
 from queenright.health.findings import FindingKind
 from queenright.health.interventions.record import Outcome
 from queenright.health.interventions.target import Target
-from queenright.health.keyset import Place, newest_first
 from queenright.health.monitor import WorkerHealth
-from queenright.health.rows import find_body, put_row
+from queenright.health.rows import Place, find_body, newest_first, put_row
 from queenright.health.tables import APPROVALS
 from queenright.health.ticket_rules import reasons
 

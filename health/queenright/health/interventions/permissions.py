@@ -10,13 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
-from queenright.health.interventions.permission_request import (
-    Answered,
-    PermissionAnswer,
-    PermissionRequest,
-)
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.record import Intervention
 from queenright.health.interventions.target import ActionKind, Target
@@ -27,6 +22,9 @@ from queenright.instrumentation.redaction import redact
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock
 
+Answered = Literal["allow", "deny"]
+ANSWERS: Final[tuple[Answered, ...]] = ("allow", "deny")
+
 MAX_OPEN: Final = 1_000
 """The maximum number of open requests; beyond it the person at the terminal is asked."""
 MAX_OVER: Final = 1_000
@@ -34,6 +32,36 @@ MAX_OVER: Final = 1_000
 
 _TERMINAL: Final = "the person at the terminal is asked"
 _WENT_ON: Final = "the agent has gone on: its user answered at the terminal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermissionRequest:
+    """A permission request of one life of a worker. Times are seconds since the epoch."""
+
+    request_id: str
+    agent_id: str
+    session_id: str
+    incarnation_id: str
+    tool: str
+    question: str
+    """What it wants to do, without secrets."""
+    asked_at: float
+    expires_at: float
+    """Until then an answer given here counts; afterwards the person at the terminal is asked."""
+
+    @property
+    def target(self) -> Target:
+        """The worker that asks."""
+        return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermissionAnswer:
+    """A person's answer to a permission request."""
+
+    decision: Answered
+    by: str
+    reason: str = ""
 
 
 class PermissionNotFoundError(QueenrightError):

@@ -12,8 +12,7 @@ from sqlalchemy import Connection, bindparam, func, select
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.ladder import Ladder
 from queenright.health.interventions.target import ActionKind, Target
-from queenright.health.keyset import Place, newest_first
-from queenright.health.rows import find_body, put_row
+from queenright.health.rows import Place, find_body, newest_first, put_row
 from queenright.health.tables import ESCALATIONS, INTERVENTIONS, LADDERS
 
 Decision = Literal["more_time", "hand_off", "terminate"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, insert, select, update
 
-from queenright.health.keyset import Place, newest_first
 from queenright.health.recovery.attempt import UNDER_WAY, Recovery, RecoveryState
+from queenright.health.rows import Place, newest_first
 from queenright.health.tables import RECOVERIES
 
 _STATES = [state.value for state in sorted(UNDER_WAY)]

@@ -8,7 +8,7 @@ from fastapi import HTTPException
 
 from queenright.health.interventions.approvals import ApprovalNotFoundError
 from queenright.health.interventions.approvals_record import describe_requester
-from queenright.health.interventions.permission_request import ANSWERS
+from queenright.health.interventions.permissions import ANSWERS
 from queenright.health.interventions.record import Outcome
 from queenright.server.console.forms import (
     Act,

@@ -15,7 +15,7 @@ from queenright.health.interventions.record import (
     write_intervention,
 )
 from queenright.health.interventions.target import ActionKind
-from queenright.health.keyset import Place
+from queenright.health.rows import Place
 from queenright.health.store import Store
 
 
