@@ -25,7 +25,7 @@ _EVIDENCE_LIMIT: Final = 300
 
 
 class Reading(StrEnum):
-    """What a signal says, best first; ``unknown`` is what nobody reported."""
+    """The status of a signal, best first; ``unknown``: not reported."""
 
     OK = "ok"
     WARNING = "warning"
@@ -35,7 +35,7 @@ class Reading(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """One of the things that health is judged by; ``evidence`` holds the numbers, at most 300 characters."""
+    """A health signal; ``evidence`` has the numbers in at most 300 characters."""
 
     name: str
     verdict: Reading
@@ -48,7 +48,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """Every signal, in an order that does not change, and what they amount to."""
+    """All signals in a fixed order, and the state that they add up to."""
 
     state: HealthState
     signals: tuple[Signal, ...]

@@ -60,7 +60,7 @@ class Audit:
 
 def verify_audit(conn: Connection, keys: PublicKeys) -> Audit:
     """
-    Check both chains, and the signature of every termination in either.
+    Verify both chains, and the signature of every termination in them.
 
     Args:
         conn: A connection that sees one state of the database for as long as this takes.
@@ -70,7 +70,7 @@ def verify_audit(conn: Connection, keys: PublicKeys) -> Audit:
 
 
 def check_signatures(terminations: Iterable[tuple[int, AgentEvent | None]], keys: PublicKeys) -> Signatures:
-    """Check the signature of each; None is one that cannot be read."""
+    """Verify the signature of each termination; None is an unreadable one."""
     count, faults, found = 0, [], 0
     for seq, event in terminations:
         count += 1
@@ -98,7 +98,7 @@ def _terminations(conn: Connection, table: Table) -> list[Row[Any]]:
     try:
         return list(conn.execute(query))
     except DBAPIError:
-        # A row that cannot be read: its chain is broken, and that is said.
+        # An unreadable row breaks its chain, which is reported there.
         return []
 
 

@@ -250,5 +250,5 @@ def _hex(value: object) -> str:
 
 
 def _line(value: Mapping[str, Any]) -> bytes:
-    # What somebody has put into a row may be of any type; then the line does not hold, as the row did not.
+    # A forged row may have values of any type; then neither the row nor the line verifies.
     return orjson.dumps(value, default=str, option=orjson.OPT_APPEND_NEWLINE)

@@ -313,7 +313,7 @@ class _Sql(NamedTuple):
 
 
 def touch_head(conn: Connection) -> None:
-    """Write the log's length as it is: a write that takes what every append takes, and changes nothing."""
+    """Write the log's length unchanged, which takes the same locks as an append."""
     conn.execute(update(EVENT_LOG_HEAD).values(length=EVENT_LOG_HEAD.c.length))
 
 

@@ -113,7 +113,7 @@ class PostgresDatabase(Database):
                 self._reconnect()
                 self._outside_transactions(statement)
         except psycopg.Error as error:
-            raise StoreError(f"cannot write to {self.name}: {_words(error)}") from error
+            raise StoreError(f"cannot write to {self.name}: {_message(error)}") from error
         except DBAPIError as error:
             why = self.cause(error)
             raise StoreError(f"cannot write to {self.name}: {why}; {self.way_out(why)}") from error
@@ -125,7 +125,7 @@ class PostgresDatabase(Database):
 
     def cause(self, error: DBAPIError) -> str:
         """Implement ``Database``: the message only, because its details quote the row."""
-        return _words(error.orig)
+        return _message(error.orig)
 
     def way_out(self, why: str) -> str:
         """Implement ``Database``."""
@@ -265,9 +265,9 @@ def _one(raw: psycopg.Connection[Any], query: str) -> tuple[Any, ...]:
     return tuple(row)
 
 
-def _words(error: BaseException | None) -> str:
-    said = error.diag.message_primary if isinstance(error, psycopg.Error) else None
-    lines = (said or str(error)).strip().splitlines()
+def _message(error: BaseException | None) -> str:
+    primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    lines = (primary or str(error)).strip().splitlines()
     return " ".join(lines[0].split()) if lines else type(error).__name__
 
 

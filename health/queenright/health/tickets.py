@@ -214,7 +214,7 @@ class EscalationTicket(WorkerFacts):
     acknowledged_via: Way | None = None
     """The channel; null if it is not acknowledged, or was by an earlier version."""
     acknowledged_note: str = ""
-    """What was said besides."""
+    """Free text."""
 
     trace_id: str = ""
     span_id: str = ""

@@ -1,8 +1,8 @@
 """
 Circuit breakers that survive the process: each change of state is one transaction with its event.
 
-A breaker acts at once; what is written follows. So a database that is away holds up no call, and what could
-not be written meanwhile is written when it is back.
+A breaker changes at once, and is written afterwards. So an unavailable database delays no call, and pending
+changes are written once it is available again.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class BreakerStore:
         """
         Restore the breakers: an open one stays open for the rest of its timeout.
 
-        Changes before this are written from here on.
+        Earlier changes are written now.
 
         Raises:
             StoreError: The store cannot be read.
@@ -93,9 +93,9 @@ class BreakerStore:
 
     async def run(self) -> None:
         """
-        Let open breakers be half open when their time is over, also those that nobody calls; until cancelled.
+        Make open breakers half open when their timeout is over, even if they are never called. Runs forever.
 
-        What follows from an open breaker, a worker that counts as failing, would else never end.
+        Otherwise a worker with such a breaker would count as failing forever.
         """
         while True:
             await self._sleep(_LOOK_SECONDS)

@@ -44,7 +44,7 @@ def reminder(worker: WorkerHealth, now: float) -> str:
 def hand_off() -> str:
     """Return the message that asks a worker to hand off."""
     return (
-        "HAND OFF NOW: another agent will go on with your task. Save your state, write down what is done, "
+        "HAND OFF NOW: another agent will continue your task. Save your state, write down what is done, "
         "what is left and what blocks you, and end your run."
     )
 
