@@ -80,7 +80,7 @@ def test_the_key_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
     assert sorted(one.name for one in path.parent.iterdir()) == ["audit-key.pem", "audit-key.pub"]
 
 
-def test_who_starts_at_the_same_moment_gets_the_same_key(tmp_path: Path) -> None:
+def test_concurrent_starts_share_one_key(tmp_path: Path) -> None:
     found: list[str] = []
     threads = [
         threading.Thread(target=lambda: found.append(AuditKey.load_or_create(tmp_path).key_id))
@@ -135,7 +135,7 @@ def test_another_kind_of_key_is_refused(tmp_path: Path) -> None:
         AuditKey.load_or_create(tmp_path)
 
 
-def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+def test_unusable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(AuditKeyError, match="cannot use the audit key"):
@@ -148,7 +148,7 @@ def test_the_key_shows_its_name_and_nothing_else(key: AuditKey, tmp_path: Path) 
     assert "PRIVATE" not in (tmp_path / "keys" / "audit-key.pub").read_text(encoding="ascii")
 
 
-def test_what_an_earlier_key_signed_holds_after_a_change_of_keys(tmp_path: Path) -> None:
+def test_earlier_signatures_stay_valid_after_key_rotation(tmp_path: Path) -> None:
     old = AuditKey.load_or_create(tmp_path)
     signed = old.sign(termination())
     (tmp_path / "audit-key.pem").unlink()
@@ -193,7 +193,7 @@ def one_key(tmp_path_factory: pytest.TempPathFactory) -> AuditKey:
     time=st.integers(0, 2**40) | st.floats(0, 1e12),
     said=st.dictionaries(_text, _json, max_size=4),
 )
-def test_a_signature_holds_after_the_log_whatever_was_said(
+def test_signature_survives_the_log_with_any_text(
     one_key: AuditKey, agent: str, time: float, said: dict[str, Any]
 ) -> None:
     signed = one_key.sign(AgentEvent(type=EventType.AGENT_TERMINATED, time=time, agent_id=agent, data=said))
@@ -231,7 +231,7 @@ def test_a_signature_holds_for_nothing_else(
     assert "it was forged, or what is signed was changed" in fault.reason
 
 
-def test_terminations_that_nobody_known_signed_are_named(
+def test_terminations_with_unknown_signer_are_listed(
     conn: Connection, key: AuditKey, keys: PublicKeys, tmp_path: Path
 ) -> None:
     stranger = AuditKey.load_or_create(tmp_path / "stranger")
@@ -319,7 +319,7 @@ def audit(url: str, keys: PublicKeys) -> Audit:
         store.close_now()
 
 
-def test_an_archive_nobody_touched_is_whole(archived: str, keys: PublicKeys) -> None:
+def test_untouched_archive_is_intact(archived: str, keys: PublicKeys) -> None:
     found = audit(archived, keys)
 
     assert found.ok
@@ -563,7 +563,7 @@ async def test_verify_and_export_by_command_while_the_service_runs(tmp_path: Pat
     assert json.loads(told.stdout)["faults"][0]["seq"] == 4
 
 
-def test_a_changed_file_is_a_no_and_a_missing_one_is_said(tmp_path: Path) -> None:
+def test_changed_export_fails_and_missing_one_is_reported(tmp_path: Path) -> None:
     (tmp_path / "trail.jsonl").write_text("{}\n", encoding="ascii")
 
     changed = queenright("audit", "verify", "--export", "trail.jsonl", cwd=tmp_path)

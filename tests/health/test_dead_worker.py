@@ -123,7 +123,7 @@ async def test_ticket_of_a_dead_worker_closes_by_itself_after_the_set_time(hive:
     )
 
 
-async def test_ticket_of_a_worker_that_lives_is_not_resolved_by_a_person(hive: Hive) -> None:
+async def test_ticket_of_a_live_worker_cannot_be_resolved(hive: Hive) -> None:
     """It hangs, and its heartbeats come: stopping it is the way out."""
     hive.tell(STARTED, start_records=True, heartbeat_interval=300.0)
     hive.tell(EventType.STEP_STARTED)

@@ -83,7 +83,7 @@ def test_the_backoff_doubles_between_attempts(times: int, wait: float) -> None:
     assert begins == Allowed(times + 1, NOW + wait)
 
 
-def test_a_third_backoff_is_there_for_whoever_allows_more_attempts() -> None:
+def test_third_backoff_applies_if_more_attempts_are_allowed() -> None:
     """B72"""
     limits = Limits(max_attempts_per_task=9)
 
@@ -110,13 +110,13 @@ def test_after_three_attempts_at_a_task_a_human_must_look() -> None:
     assert "queenright recover t1 --reviewed" in answer.reason
 
 
-def test_a_human_who_has_looked_may_try_once_more() -> None:
+def test_review_allows_one_more_attempt() -> None:
     answer = next_attempt(tried(3), [], now=NOW, limits=LIMITS, dice=0, reviewed=True)
 
     assert isinstance(answer, Allowed)
 
 
-def test_what_was_refused_or_dropped_is_no_attempt() -> None:
+def test_refused_and_dropped_recoveries_are_not_attempts() -> None:
     past = [attempt(state=RecoveryState.DROPPED, started_at=None) for _ in range(9)]
 
     assert next_attempt(past, [], now=NOW, limits=LIMITS, dice=0) == Allowed(1, NOW)
@@ -165,7 +165,7 @@ def test_the_newest_valid_checkpoint_is_chosen(valid: list[bool]) -> None:
 
 
 @pytest.mark.parametrize("status", [SessionStatus.COMPLETED, SessionStatus.CANCELLED])
-def test_what_is_over_is_not_brought_back(status: SessionStatus) -> None:
+def test_ended_task_is_not_recovered(status: SessionStatus) -> None:
     """B70"""
     why = recovery_obstacle(attempt(), worker("i1", status=status, ended_at=NOW))
 
@@ -173,7 +173,7 @@ def test_what_is_over_is_not_brought_back(status: SessionStatus) -> None:
     assert status.value in why
 
 
-def test_what_lives_on_or_got_further_by_itself_is_not_brought_back() -> None:
+def test_continuing_or_progressing_task_is_not_recovered() -> None:
     """B70"""
     assert "i7" in (recovery_obstacle(attempt(), worker("i7")) or "")
     assert "progress" in (recovery_obstacle(attempt(), worker("i1", last_progress=NOW)) or "")
@@ -211,7 +211,7 @@ def test_the_watch(seen: WorkerHealth | None, at: float, verdict: str) -> None:
     assert watch(attempt(), seen, at).verdict == verdict
 
 
-def test_a_worker_that_gets_further_past_an_open_breaker_has_not_failed() -> None:
+def test_progress_despite_an_open_breaker_is_not_a_failure() -> None:
     """It is failing by its state, and does without what the breaker stands before."""
     known: dict[str, Any] = {
         "breakers": OpenBreakers(("tool_execution:bee:search",)),
@@ -229,7 +229,7 @@ def test_an_incarnation_that_was_not_known_is_found_by_the_watch() -> None:
     assert watch(attempt(new_incarnation_id=""), worker("i9"), NOW).incarnation_id == "i9"
 
 
-def test_the_note_says_what_happened_and_from_where_it_goes_on() -> None:
+def test_note_has_the_reason_and_the_checkpoint() -> None:
     assert "it was stuck" in note(attempt(), checkpoint("c7"))
     assert "checkpoint c7" in note(attempt(), checkpoint("c7"))
     assert "start the task over" in note(attempt(), None)

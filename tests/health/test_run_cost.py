@@ -69,7 +69,7 @@ CALLS = st.fixed_dictionaries(
 
 
 @given(st.lists(CALLS, max_size=20))
-def test_unpriced_is_never_zero_money_and_nothing_is_counted_twice(calls: list[dict[str, Any]]) -> None:
+def test_unpriced_calls_are_not_zero_and_amendments_not_double(calls: list[dict[str, Any]]) -> None:
     """B106"""
     found = total_spending(calls)
 
