@@ -112,7 +112,7 @@ def test_a_file_that_is_no_key_is_refused_and_not_quoted(tmp_path: Path, content
     path.write_text(content, encoding="ascii")
     path.chmod(0o600)
 
-    with pytest.raises(AuditKeyError, match="is no ed25519 private key") as caught:
+    with pytest.raises(AuditKeyError, match="is not an unencrypted ed25519 private key") as caught:
         AuditKey.load_or_create(tmp_path)
 
     assert "hunter2" not in f"{caught.value}{caught.value.__cause__!r}"
@@ -131,7 +131,7 @@ def test_another_kind_of_key_is_refused(tmp_path: Path) -> None:
     )
     path.chmod(0o600)
 
-    with pytest.raises(AuditKeyError, match="is no ed25519 private key"):
+    with pytest.raises(AuditKeyError, match="is not an unencrypted ed25519 private key"):
         AuditKey.load_or_create(tmp_path)
 
 
@@ -163,7 +163,7 @@ def test_earlier_signatures_stay_valid_after_key_rotation(tmp_path: Path) -> Non
 def test_a_file_without_public_keys_is_refused(tmp_path: Path) -> None:
     (tmp_path / "some.pub").write_text("ssh-ed25519 AAAA", encoding="ascii")
 
-    with pytest.raises(AuditKeyError, match=r"some.pub holds no ed25519 public keys"):
+    with pytest.raises(AuditKeyError, match=r"some.pub has no ed25519 public keys"):
         PublicKeys.load(tmp_path / "some.pub")
     with pytest.raises(AuditKeyError, match="cannot read public keys"):
         PublicKeys.load(tmp_path / "none.pub")
@@ -228,7 +228,7 @@ def test_a_signature_holds_for_nothing_else(
 
     [fault] = verify_audit(conn, keys).signatures.faults
 
-    assert "it was forged, or what is signed was changed" in fault.reason
+    assert "it was forged, or the signed content changed" in fault.reason
 
 
 def test_terminations_with_unknown_signer_are_listed(
@@ -469,7 +469,7 @@ def test_an_unsigned_termination_is_named_in_the_file_too(
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda lines: lines[1:], "line 1 is out of its place"),
+        (lambda lines: lines[1:], "line 1 is out of place"),
         (lambda lines: lines[:-1], "its end is missing"),
         (lambda lines: [], "its end is missing"),
         (lambda lines: [lines[0], *lines[2:]], "not those that were exported"),
