@@ -99,9 +99,9 @@ def assess(v: VitalSigns, settings: HealthSettings, now: float) -> Assessment:
         settings: The thresholds.
         now: The present time, in seconds since the epoch.
     """
-    found = detect(v, settings, now)
+    findings = detect(v, settings, now)
     by_signal: dict[str, list[Finding]] = {}
-    for finding in found:
+    for finding in findings:
         by_signal.setdefault(SIGNAL_OF[finding.kind], []).append(finding)
     signals = []
     for name, describe in _DESCRIPTIONS.items():
@@ -119,7 +119,7 @@ def assess(v: VitalSigns, settings: HealthSettings, now: float) -> Assessment:
         else:
             text = describe(v, now)
             signals.append(_signal(name, Reading.OK if text else Reading.UNKNOWN, text or "not reported"))
-    return Assessment(state=health_state(v, found, settings, now), signals=tuple(signals))
+    return Assessment(state=health_state(v, findings, settings, now), signals=tuple(signals))
 
 
 _FAILING: Final = frozenset({FindingKind.CIRCUIT_BREAKER_OPEN, FindingKind.RECOVERY_FAILED})

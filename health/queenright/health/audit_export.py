@@ -147,11 +147,11 @@ class _Reader:
         """Check every line, and yield the terminations among them."""
         for number, line in enumerate(lines, 1):
             try:
-                found = self._take(number, line)
+                termination = self._take(number, line)
             except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
                 raise _InvalidLineError(f"line {number} is not what was exported") from None
-            if found is not None:
-                yield found
+            if termination is not None:
+                yield termination
         if not self._ended:
             raise _InvalidLineError("its end is missing")
 
@@ -180,8 +180,8 @@ class _Reader:
         data = record["data"]
         text = data if isinstance(data, str) else orjson.dumps(data).decode()
         row = (*(record[name] for name in _NAMES[:-1]), text)
-        found = link(bytes.fromhex(record["previous_hash"]), row)
-        if found is None or found.hex() != record["hash"]:
+        computed = link(bytes.fromhex(record["previous_hash"]), row)
+        if computed is None or computed.hex() != record["hash"]:
             raise _InvalidLineError(f"line {number}, row {row[0]}, is not what was written")
         seq, before = self._last
         if row[0] <= seq or (row[0] == seq + 1 and before and before != record["previous_hash"]):

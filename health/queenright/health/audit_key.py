@@ -212,11 +212,11 @@ def _publish(path: Path, public: bytes) -> None:
 
     if public in _public(path, missing_ok=True):
         return
-    known = path.read_bytes() if path.exists() else b""
+    existing = path.read_bytes() if path.exists() else b""
     pem = Ed25519PublicKey.from_public_bytes(public).public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
-    with _written(path, known + pem, 0o644) as temporary:
+    with _written(path, existing + pem, 0o644) as temporary:
         temporary.replace(path)
 
 

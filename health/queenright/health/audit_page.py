@@ -48,11 +48,11 @@ def read_page(
         until: Only events before this time.
         limit: The maximum number.
     """
-    found: list[LoggedEvent] = []
+    events: list[LoggedEvent] = []
     for table in (EVENTS, AUDIT_ARCHIVE):
-        if len(found) < limit:
-            found += _read(conn, table, before, types, agent_id, since, until, limit - len(found))
-    return found
+        if len(events) < limit:
+            events += _read(conn, table, before, types, agent_id, since, until, limit - len(events))
+    return events
 
 
 def _read(

@@ -100,12 +100,12 @@ class Database(ABC):
             StoreError: It is empty, another program's, or has another schema.
         """
         with self.reader.connect() as conn:
-            found = self._revision(conn)
-        if found is None:
+            revision = self._revision(conn)
+        if revision is None:
             raise StoreError(f"{self.name} is empty; start the service first, or give {self.another}")
-        if found != SCHEMA_REVISION:
+        if revision != SCHEMA_REVISION:
             raise StoreError(
-                f"{self.name} has schema {found}, and this version reads {SCHEMA_REVISION}; "
+                f"{self.name} has schema {revision}, and this version reads {SCHEMA_REVISION}; "
                 "look at it with the version that wrote it, or start the service to update it"
             )
 
@@ -125,16 +125,16 @@ class Database(ABC):
         names = inspect(conn).get_table_names()
         if not names:
             return None
-        found: str | None = None
+        revision: str | None = None
         if _VERSION_TABLE in names:
-            found = conn.execute(text(f"SELECT version_num FROM {_VERSION_TABLE}")).scalar()
+            revision = conn.execute(text(f"SELECT version_num FROM {_VERSION_TABLE}")).scalar()
         elif "events" not in names or "event_log_head" not in names:
             raise StoreError(f"{self.name} is another program's database; give {self.another}")
-        if found is None:
+        if revision is None:
             raise StoreError(
                 f"{self.name} has no schema version; restore it from a backup, or give {self.another}"
             )
-        return found
+        return revision
 
     def _migrate(self, conn: Connection) -> None:
         # Imported here, because this takes longer than the rest of the start.

@@ -119,10 +119,10 @@ def verify(conn: Connection) -> Verification:
         if row.seq != expected:
             what = "missing" if row.seq > expected else "added"
             return bad(f"row {min(row.seq, expected)} is {what}", min(row.seq, expected))
-        found = link(digest, row[:_WIDTH])
-        if found is None or found != row.hash:
+        computed = link(digest, row[:_WIDTH])
+        if computed is None or computed != row.hash:
             return bad(f"row {expected} is not what was written", expected)
-        digest, at = found, expected
+        digest, at = computed, expected
     if head is None:
         return bad("the record of the log's length is missing", at + 1)
     if head.length > at:
@@ -168,13 +168,13 @@ def verify_archive(conn: Connection) -> Verification:
             return bad(f"row {row.seq} is added", row.seq)
         if not is_whole(row):
             return bad(f"row {row.seq} is not what was written", row.seq)
-        found = archive_link(digest, row.previous_hash, row.hash)
-        if found != row.archive_hash:
+        computed = archive_link(digest, row.previous_hash, row.hash)
+        if computed != row.archive_hash:
             return bad(
                 f"row {row.seq} does not follow row {at}: it was changed, or one between them is missing",
                 row.seq,
             )
-        digest, at, rows = found, row.seq, rows + 1
+        digest, at, rows = computed, row.seq, rows + 1
     if (head.archive_hash or BEGINNING) != digest:
         return bad(f"the last rows, after row {at}, are missing or changed", at + 1)
     return Verification(ok=True, rows=rows, head=digest.hex(), let_go=after)

@@ -167,13 +167,13 @@ def read_history(
         if seq is None:
             raise UnknownEventError(after)
         query = query.where(EVENTS.c.seq > seq)
-    wanted = {kind.value for kind in (EventType if types is None else types)}
+    type_names = {kind.value for kind in (EventType if types is None else types)}
     if in_session or (types is None and "agent_id" not in where):
         # Adding "" makes the planner read by sequence number, without sorting.
-        queries = [query.where((EVENTS.c.type + "").in_(wanted))]
+        queries = [query.where((EVENTS.c.type + "").in_(type_names))]
     else:
         # One query for each type: within a type, its index is in the log's order.
-        queries = [query.where(EVENTS.c.type == kind) for kind in wanted]
+        queries = [query.where(EVENTS.c.type == kind) for kind in type_names]
     rows = sorted((row for one in queries for row in conn.execute(one)), key=lambda row: row.seq)
     page = rows[-limit:] if newest else rows[:limit]
     return [event for row in page if (event := event_of(row)) is not None]
@@ -333,14 +333,14 @@ def _named(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
 
 
 def _without_known(conn: Connection, events: Sequence[AgentEvent]) -> list[AgentEvent]:
-    known: set[str] = set()
+    known_ids: set[str] = set()
     for start in range(0, len(events), _PAGE):
         ids = [event.id for event in events[start : start + _PAGE]]
-        known.update(conn.execute(select(EVENTS.c.id).where(EVENTS.c.id.in_(ids))).scalars())
+        known_ids.update(conn.execute(select(EVENTS.c.id).where(EVENTS.c.id.in_(ids))).scalars())
     fresh = []
     for event in events:
-        if event.id not in known:
-            known.add(event.id)
+        if event.id not in known_ids:
+            known_ids.add(event.id)
             fresh.append(event)
     return fresh
 

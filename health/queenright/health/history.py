@@ -89,14 +89,14 @@ def health_history(
         raise ValueError(f"limit must be at least 1, got {limit}")
     parameters = {"agent": agent_id, "since": since, "until": until, "before": before, "most": limit}
     rows = conn.execute(_newest(until is not None, before is not None), parameters)
-    found = [(row.seq, event) for row in rows if (event := event_of(row)) is not None]
-    found.sort(key=lambda entry: entry[0])
-    found = found[-limit:]
-    if not found:
+    events = [(row.seq, event) for row in rows if (event := event_of(row)) is not None]
+    events.sort(key=lambda entry: entry[0])
+    events = events[-limit:]
+    if not events:
         return []
-    states = _states_before(conn, agent_id, found)
+    states = _states_before(conn, agent_id, events)
     entries = []
-    for seq, event in found:
+    for seq, event in events:
         if event.type is EventType.HEALTH_STATE_CHANGED:
             states[event.session_id] = _state(event.data.get("to"))
         entries.append(_snapshot(seq, event, states.get(event.session_id)))
@@ -129,12 +129,12 @@ def _part(table: Table, only: ColumnElement[bool], has_until: bool, has_before: 
 
 
 def _states_before(
-    conn: Connection, agent_id: str, found: Iterable[tuple[int, AgentEvent]]
+    conn: Connection, agent_id: str, events: Iterable[tuple[int, AgentEvent]]
 ) -> dict[str, HealthState | None]:
     """Return each session's state before its first entry, from the next or the previous change."""
     first: dict[str, int] = {}
     states: dict[str, HealthState | None] = {}
-    for seq, event in found:
+    for seq, event in events:
         first.setdefault(event.session_id, seq)
         if event.type is EventType.HEALTH_STATE_CHANGED and event.session_id not in states:
             states[event.session_id] = _state(event.data.get("from"))

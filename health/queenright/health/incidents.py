@@ -47,13 +47,13 @@ def incidents_of(tickets: Iterable[EscalationTicket]) -> list[Incident]:
     for ticket in sorted(tickets, key=lambda one: (one.first_seen, one.ticket_id)):
         if ticket.storm_id:
             by_group[ticket.storm_id].append(ticket)
-    found = [
+    incidents = [
         _incident(one)
         for group in by_group.values()
         for one in _split(group)
         if len({ticket.worker_agent_id for ticket in one}) > 1
     ]
-    return sorted(found, key=lambda one: (one.opened_at, one.incident_id), reverse=True)
+    return sorted(incidents, key=lambda one: (one.opened_at, one.incident_id), reverse=True)
 
 
 def _split(tickets: Sequence[EscalationTicket]) -> list[list[EscalationTicket]]:

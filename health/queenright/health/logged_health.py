@@ -35,10 +35,10 @@ class LoggedHealth:
             self.findings.pop(kind, None)
         elif event.data.get("to") in list(HealthState):
             self.state, self.since = HealthState(event.data["to"]), event.time
-            found = event.data.get("findings")
-            if isinstance(found, list):
+            findings = event.data.get("findings")
+            if isinstance(findings, list):
                 self.findings = {
-                    str(one["kind"]): one for one in found if isinstance(one, dict) and "kind" in one
+                    str(one["kind"]): one for one in findings if isinstance(one, dict) and "kind" in one
                 }
 
 
@@ -49,16 +49,16 @@ def missing_health_events(worker: WorkerHealth, logged: LoggedHealth, now: float
     They can be missing if the service was killed between a worker's event and its own.
     """
     events, v = list[AgentEvent](), worker.vitals
-    gone = dict(logged.findings)
+    cleared = dict(logged.findings)
     for finding in worker.findings:
-        known = gone.pop(finding.kind.value, None)
+        previous = cleared.pop(finding.kind.value, None)
         if (
-            known is None
-            or finding.severity.rank > _rank(known)
-            or (finding.ticket and not known.get("ticket"))
+            previous is None
+            or finding.severity.rank > _rank(previous)
+            or (finding.ticket and not previous.get("ticket"))
         ):
             events.append(health_event(EventType.FINDING_OPENED, v, now, finding.to_dict()))
-    events += [health_event(EventType.FINDING_CLEARED, v, now, dict(one)) for one in gone.values()]
+    events += [health_event(EventType.FINDING_CLEARED, v, now, dict(one)) for one in cleared.values()]
     if worker.state is not logged.state:
         change = {
             "from": logged.state.value,

@@ -489,14 +489,14 @@ class HealthMonitor:
             now: When it arrived.
             interval: The interval in seconds of reports of open work, if this is one.
         """
-        known = self._signs.pop(incarnation_id, None)
-        if known is None:
+        previous = self._signs.pop(incarnation_id, None)
+        if previous is None:
             while len(self._signs) >= SIGNS_KEPT:
                 del self._signs[next(iter(self._signs))]
         if interval is not None:
             sign = Sign(now, now, interval)
         else:
-            sign = Sign(now) if known is None else known._replace(seen=now)
+            sign = Sign(now) if previous is None else previous._replace(seen=now)
         self._signs[incarnation_id] = sign
 
     def _sign_of(self, v: VitalSigns) -> Sign:
@@ -544,8 +544,8 @@ class HealthMonitor:
         """
         if session_id is not None:
             return self._workers.get((agent_id, session_id))
-        known = self.of_agent(agent_id)
-        return max(known, key=lambda w: (not w.vitals.ended, w.vitals.last_event), default=None)
+        candidates = self.of_agent(agent_id)
+        return max(candidates, key=lambda w: (not w.vitals.ended, w.vitals.last_event), default=None)
 
     def of_agent(self, agent_id: str) -> list[WorkerHealth]:
         """Return the workers of one agent, one for each session."""
@@ -598,9 +598,9 @@ class HealthMonitor:
         return clocks
 
     def _add_worker(self, key: WorkerKey, at: float) -> WorkerHealth:
-        known = self._sessions.get(key[0])
-        if known:  # share one string for the agent's name
-            key = (self._workers[key[0], known[0]].vitals.agent_id, key[1])
+        sessions = self._sessions.get(key[0])
+        if sessions:  # share one string for the agent's name
+            key = (self._workers[key[0], sessions[0]].vitals.agent_id, key[1])
         vitals = VitalSigns(*key, at, self.settings.loops, self.settings)
         vitals.clocks = self._clocks_of(key[0])
         if self._breakers:
@@ -608,8 +608,8 @@ class HealthMonitor:
         self._assign_failed_runs(vitals)
         worker = WorkerHealth(vitals, (), HealthState.HEALTHY, at, "first seen")
         self._workers[worker.key] = worker
-        if known:
-            known.append(vitals.session_id)
+        if sessions:
+            sessions.append(vitals.session_id)
         else:
             self._sessions[vitals.agent_id] = [vitals.session_id]
         return worker
@@ -638,22 +638,22 @@ class HealthMonitor:
         while len(self._renamed) >= ENDED_KEPT:
             del self._renamed[next(iter(self._renamed))]
         self._renamed[old] = new
-        vitals, known = worker.vitals, self._workers.get(new)
-        if known is None:
-            known = self._add_worker(new, now)
-            known.life = vitals.lives
+        vitals, target = worker.vitals, self._workers.get(new)
+        if target is None:
+            target = self._add_worker(new, now)
+            target.life = vitals.lives
         else:
-            older, vitals = sorted((known.vitals, vitals), key=lambda one: one.last_activity)
+            older, vitals = sorted((target.vitals, vitals), key=lambda one: one.last_activity)
             vitals.absorb(older)
-        vitals.rename(known.vitals.agent_id, known.vitals.session_id)
-        vitals.clocks = self._clocks_of(known.vitals.agent_id)
-        known.vitals = vitals
+        vitals.rename(target.vitals.agent_id, target.vitals.session_id)
+        vitals.clocks = self._clocks_of(target.vitals.agent_id)
+        target.vitals = vitals
         self._assign_failed_runs(vitals)
-        known.deadline = None
+        target.deadline = None
         if vitals.ended_at is not None:
             self._ended.append((now, vitals.ended_at, new))
-        events += self._examine(known, now, now, 0.0)
-        self._schedule(known, now)
+        events += self._examine(target, now, now, 0.0)
+        self._schedule(target, now)
         return events
 
     def _forget_ended(self, now: float) -> None:
@@ -723,11 +723,11 @@ class HealthMonitor:
         v.counted_end = (v.lives, v.status)
         if is_repeated or not self._counts_runs:
             return []
-        known = self._failed_runs.pop(v.agent_id, FailedRuns())
-        worker = self._workers.get((v.agent_id, known.session_id))
+        failed = self._failed_runs.pop(v.agent_id, FailedRuns())
+        worker = self._workers.get((v.agent_id, failed.session_id))
         count = 0
         if v.status is SessionStatus.FAILED:
-            count, since = known.count + 1, known.since if known.count else at
+            count, since = failed.count + 1, failed.since if failed.count else at
             if worker is None and count > self.settings.health_check.consecutive_failures:
                 worker = self._workers[v.agent_id, v.session_id]
             session_id = "" if worker is None else worker.vitals.session_id
@@ -741,19 +741,19 @@ class HealthMonitor:
 
     def _assign_failed_runs(self, v: VitalSigns) -> None:
         """Attach the failed runs of the agent to the session that stands for them."""
-        known = self._failed_runs.get(v.agent_id)
-        if known is not None and known.session_id == v.session_id:
-            v.failed_runs, v.runs_failed_since = known.count, known.since
+        failed = self._failed_runs.get(v.agent_id)
+        if failed is not None and failed.session_id == v.session_id:
+            v.failed_runs, v.runs_failed_since = failed.count, failed.since
         else:
             v.failed_runs = 0
 
     def _settle_failed_runs(self, event: AgentEvent) -> None:
         """Restart the count of failed runs: a person has resolved their ticket."""
-        known = self._failed_runs.get(event.agent_id)
-        if known is None or known.session_id != event.session_id or not is_settled_by_person(event.data):
+        failed = self._failed_runs.get(event.agent_id)
+        if failed is None or failed.session_id != event.session_id or not is_settled_by_person(event.data):
             return
         del self._failed_runs[event.agent_id]
-        if (worker := self._workers.get((event.agent_id, known.session_id))) is not None:
+        if (worker := self._workers.get((event.agent_id, failed.session_id))) is not None:
             self._assign_failed_runs(worker.vitals)
 
     def failed_runs(self, agent_id: str) -> FailedRuns:
@@ -803,18 +803,18 @@ class HealthMonitor:
     def _examine(self, worker: WorkerHealth, at: float, now: float, delay: float) -> list[AgentEvent]:
         """Run the detectors at ``at`` and return the changes as of ``now``; they were due ``delay`` ago."""
         v = worker.vitals
-        found = detect(v, self.settings, at)
-        state = health_state(v, found, self.settings, at)
+        findings = detect(v, self.settings, at)
+        state = health_state(v, findings, self.settings, at)
         before = worker.findings
-        worker.findings = tuple(found)
+        worker.findings = tuple(findings)
         if self._has_shadows:
             self._watch_shadow(worker, at)
         events: list[AgentEvent] = []
-        if found or before:
-            events = self._differences(v, before, found, now, delay)
+        if findings or before:
+            events = self._differences(v, before, findings, now, delay)
         new_life = v.lives != worker.life
         if state is not worker.state and may_follow(worker.state, state, new_life=new_life):
-            lead = worst(found)
+            lead = worst(findings)
             reason = END_REASONS.get(v.status.value, "no findings")
             if lead is not None and state is not HealthState.TERMINATED:
                 reason = lead.evidence
@@ -829,7 +829,7 @@ class HealthMonitor:
                         "from": worker.state.value,
                         "to": state.value,
                         "reason": reason,
-                        "findings": [finding.to_dict() for finding in found],
+                        "findings": [finding.to_dict() for finding in findings],
                     },
                 )
             )
@@ -850,19 +850,19 @@ class HealthMonitor:
                     self._on_shadow(worker.key, finding)
 
     def _differences(
-        self, v: VitalSigns, before: Sequence[Finding], found: Sequence[Finding], now: float, delay: float
+        self, v: VitalSigns, before: Sequence[Finding], findings: Sequence[Finding], now: float, delay: float
     ) -> list[AgentEvent]:
         events = []
         old = {finding.kind: finding for finding in before}
-        for finding in found:
-            known = old.pop(finding.kind, None)
-            if known is None and self._on_delay is not None:
+        for finding in findings:
+            previous = old.pop(finding.kind, None)
+            if previous is None and self._on_delay is not None:
                 self._on_delay(finding.kind, max(0.0, delay))
             if (
-                known is None
-                or finding.severity.rank > known.severity.rank
-                or (finding.ticket and not known.ticket)
-                or (finding.kind is FindingKind.RUNS_FAILED and finding.evidence != known.evidence)
+                previous is None
+                or finding.severity.rank > previous.severity.rank
+                or (finding.ticket and not previous.ticket)
+                or (finding.kind is FindingKind.RUNS_FAILED and finding.evidence != previous.evidence)
             ):
                 events.append(health_event(EventType.FINDING_OPENED, v, now, finding.to_dict()))
         events.extend(

@@ -120,8 +120,8 @@ class PostgresDatabase(Database):
 
     def changed(self) -> bool:
         """Implement ``Database``: only a transaction that writes has an id."""
-        found = self.writer.exec_driver_sql("SELECT pg_current_xact_id_if_assigned() IS NOT NULL")
-        return bool(found.scalar_one())
+        result = self.writer.exec_driver_sql("SELECT pg_current_xact_id_if_assigned() IS NOT NULL")
+        return bool(result.scalar_one())
 
     def cause(self, error: DBAPIError) -> str:
         """Implement ``Database``: the message only, because its details quote the row."""
@@ -273,11 +273,13 @@ def _message(error: BaseException | None) -> str:
 
 def _without_values(context: ExceptionContext) -> None:
     """Reduce an error to its message: PostgreSQL's details quote the row."""
-    found = context.original_exception
-    if isinstance(found, psycopg.Error) and found.diag.message_primary:
-        found.args = (found.diag.message_primary,)
+    original = context.original_exception
+    if isinstance(original, psycopg.Error) and original.diag.message_primary:
+        original.args = (original.diag.message_primary,)
         if context.sqlalchemy_exception is not None:
-            context.sqlalchemy_exception.args = (f"({type(found).__name__}) {found.diag.message_primary}",)
+            context.sqlalchemy_exception.args = (
+                f"({type(original).__name__}) {original.diag.message_primary}",
+            )
 
 
 def _on_connect_reader(raw: psycopg.Connection[Any], _record: object) -> None:

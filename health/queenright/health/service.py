@@ -252,12 +252,12 @@ class HealthMonitoringService:
             limit: The maximum number; None for all.
             after: Only those after this agent and session.
         """
-        found = []
+        result = []
         for number, worker in enumerate(self.workers(limit=limit, after=after), start=1):
-            found.append(self.health_of(worker))
+            result.append(self.health_of(worker))
             if number % _PART == 0:
                 await asyncio.sleep(0)
-        return found
+        return result
 
     def workers(
         self,
@@ -283,8 +283,8 @@ class HealthMonitoringService:
                 for key in keys
                 if (one := self._monitor.get(*key)) is not None and (one.standing or one.state) is state
             )
-        wanted = _first(list(keys), limit)
-        return [worker for key in wanted if (worker := self._monitor.get(*key)) is not None]
+        page = _first(list(keys), limit)
+        return [worker for key in page if (worker := self._monitor.get(*key)) is not None]
 
     async def get_health_history(
         self, agent_id: str, seconds: float, *, limit: int = _LIMIT, before: int | None = None
@@ -358,8 +358,8 @@ class HealthMonitoringService:
         """
         now = self._clock()
         if heartbeat.session_id:
-            known = self._monitor.get(heartbeat.agent_id, heartbeat.session_id)
-            sessions = {heartbeat.session_id: known.vitals.incarnation_id if known is not None else ""}
+            worker = self._monitor.get(heartbeat.agent_id, heartbeat.session_id)
+            sessions = {heartbeat.session_id: worker.vitals.incarnation_id if worker is not None else ""}
         else:
             sessions = self._heartbeat_sessions(heartbeat, now)
         await self._ingest(
@@ -371,11 +371,11 @@ class HealthMonitoringService:
 
     def _heartbeat_sessions(self, beat: Heartbeat, now: float) -> dict[str, str]:
         """Return the sessions of a heartbeat that names none, each with its incarnation."""
-        known = self._monitor.get(beat.agent_id)
+        worker = self._monitor.get(beat.agent_id)
         default = beat.task_id or _NO_TASK
-        if known is None:
+        if worker is None:
             return {default: ""}
-        v = known.vitals
+        v = worker.vitals
         if v.ended_at is None:
             # A session that began with such heartbeats continues, even if the worker has a newer one.
             begun = [

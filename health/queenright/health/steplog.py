@@ -209,9 +209,9 @@ def _given(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 def _hash(call: Mapping[str, Any], key: str, content: str) -> str | None:
     """Return the fingerprint in the row, or that of its content."""
-    known = call.get(key)
-    if isinstance(known, str) and known:
-        return clean_name(known)
+    value = call.get(key)
+    if isinstance(value, str) and value:
+        return clean_name(value)
     return fingerprint(call[content]) if call.get(content) is not None else None
 
 

@@ -199,8 +199,8 @@ class Store:
             UnknownEventError: The log has no event ``after``.
             StoreError: The database cannot be read.
         """
-        wanted = EventFilter(graph=filter_graph, stream=filter_stream, node=filter_node, agent=filter_agent)
-        where = dict(wanted.where)
+        filters = EventFilter(graph=filter_graph, stream=filter_stream, node=filter_node, agent=filter_agent)
+        where = dict(filters.where)
         if session_id is not None:
             where["session_id"] = session_id
         return await self.read(
@@ -410,11 +410,11 @@ class Store:
 
     def _commit(self, fn: Callable[[Connection], T]) -> T:
         with self._database.writer.begin():
-            noted = record_appends(self._database.writer) if self._on_commit is not None else []
+            appended = record_appends(self._database.writer) if self._on_commit is not None else []
             result = fn(self._database.writer)
             # A transaction that wrote nothing does not prove that the database is writable again.
             works = self._failure is not None and self._database.changed()
-        self._committed += noted
+        self._committed += appended
         if works:
             self._failure = None
         return result

@@ -58,14 +58,14 @@ def report(
     relapsed = ticket.condition_cleared_at is not None
     dismissed = ticket.status is TicketStatus.DISMISSED
     reopens = dismissed and (rose or (relapsed and severity.rank >= Severity.HIGH.rank))
-    known = {ticket.kind, *ticket.related_kinds}
+    known_kinds = {ticket.kind, *ticket.related_kinds}
     update: dict[str, object] = {
         "occurrences": ticket.occurrences + 1,
         "last_seen": now,
         "updated_at": now,
         "condition_cleared_at": None,
         "active_kinds": tuple(kinds),
-        "related_kinds": (*ticket.related_kinds, *(kind for kind in kinds if kind not in known)),
+        "related_kinds": (*ticket.related_kinds, *(kind for kind in kinds if kind not in known_kinds)),
     }
     if reopens:
         update["status"] = TicketStatus.OPEN

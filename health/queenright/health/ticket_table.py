@@ -72,11 +72,11 @@ def live_tickets_of_worker(conn: Connection, agent_id: str, session_id: str) -> 
 
 def live_tickets_of_incidents(conn: Connection, tickets: Collection[str]) -> list[EscalationTicket]:
     """Return live tickets of the incidents that the given tickets belong to, oldest first."""
-    given = _bodies_with(conn, select(TICKETS.c.body), TICKETS.c.ticket_id, tickets)
-    incidents = {one.incident for one in given}
-    live = _bodies_with(conn, _LIVE, TICKETS.c.agent_id, {one.worker_agent_id for one in given})
-    found = [one for one in live if one.incident in incidents]
-    return sorted(found, key=lambda one: (one.first_seen, one.ticket_id))
+    members = _bodies_with(conn, select(TICKETS.c.body), TICKETS.c.ticket_id, tickets)
+    incidents = {one.incident for one in members}
+    live = _bodies_with(conn, _LIVE, TICKETS.c.agent_id, {one.worker_agent_id for one in members})
+    result = [one for one in live if one.incident in incidents]
+    return sorted(result, key=lambda one: (one.first_seen, one.ticket_id))
 
 
 def ended_tickets_of_incidents(
@@ -85,16 +85,16 @@ def ended_tickets_of_incidents(
     """Return those of ``among`` that have closed and belong to the incidents of the given tickets."""
     body = select(TICKETS.c.body)
     incidents = {one.incident for one in _bodies_with(conn, body, TICKETS.c.ticket_id, tickets)}
-    found = _bodies_with(conn, body, TICKETS.c.ticket_id, among)
-    return [one for one in found if not one.live and one.incident in incidents]
+    result = _bodies_with(conn, body, TICKETS.c.ticket_id, among)
+    return [one for one in result if not one.live and one.incident in incidents]
 
 
 def recent_tickets(
     conn: Connection, agent_id: str, kind: FindingKind, since: float
 ) -> list[EscalationTicket]:
     """Return an agent's tickets of one cause that are live or were opened since a time; newest first."""
-    given = {"agent": agent_id, "cause": kind.value, "since": since}
-    return _tickets(conn.execute(_RECENT, given).scalars())
+    parameters = {"agent": agent_id, "cause": kind.value, "since": since}
+    return _tickets(conn.execute(_RECENT, parameters).scalars())
 
 
 def ticket_history(
@@ -129,11 +129,11 @@ def _bodies_with(
     conn: Connection, query: Select[tuple[str]], column: Column[str], values: Collection[str]
 ) -> list[EscalationTicket]:
     every = list(values)
-    found: list[EscalationTicket] = []
+    result: list[EscalationTicket] = []
     for start in range(0, len(every), _AT_ONCE):
         some = every[start : start + _AT_ONCE]
-        found += _tickets(conn.execute(query.where(column.in_(some))).scalars())
-    return found
+        result += _tickets(conn.execute(query.where(column.in_(some))).scalars())
+    return result
 
 
 def _tickets(bodies: Any) -> list[EscalationTicket]:

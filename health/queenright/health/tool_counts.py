@@ -77,9 +77,9 @@ class ToolCounts:
         rows: dict[str, dict[str, Any]] = {}
         for index, name in enumerate(self._names):
             calls, errors, last_at = self._numbers[index * _FIELDS : (index + 1) * _FIELDS]
-            known = rows.get(name)
-            if known is not None:  # a tool whose own name is "other"
-                calls, errors = calls + known["calls"], errors + known["errors"]
-                last_at = max(last_at, known["last_at"])
+            row = rows.get(name)
+            if row is not None:  # a tool whose own name is "other"
+                calls, errors = calls + row["calls"], errors + row["errors"]
+                last_at = max(last_at, row["last_at"])
             rows[name] = {"calls": calls, "errors": errors, "last_at": float(last_at)}
         return rows

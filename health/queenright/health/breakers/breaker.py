@@ -70,8 +70,8 @@ class BreakerMachine:
         if self.state is BreakerState.CLOSED:
             return None
         if self.state is BreakerState.OPEN:
-            left = self.open_for(now)
-            return left if left > 0 else None
+            remaining = self.open_for(now)
+            return remaining if remaining > 0 else None
         live = [since for since in self._probes.values() if self._left(since, now) > 0]
         if len(live) < self.policy.half_open_requests:
             return None

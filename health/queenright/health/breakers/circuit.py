@@ -184,9 +184,9 @@ class CircuitBreaker:
             now = self._monotonic()
             for breaker in everyone:
                 # Check all before changing any: a refused probe must not take a place in another.
-                if (left := breaker._machine.refused_for(now)) is not None:
+                if (remaining := breaker._machine.refused_for(now)) is not None:
                     machine = breaker._machine
-                    raise CircuitOpen(breaker.name, machine.state, machine.reason, retry_in=left)
+                    raise CircuitOpen(breaker.name, machine.state, machine.reason, retry_in=remaining)
             leaves = []
             for breaker in everyone:
                 before, failures = breaker._machine.state, breaker._machine.failures
@@ -216,12 +216,12 @@ class CircuitBreaker:
     def restore(self, status: BreakerStatus) -> None:
         """Restore the state from another process: an open one stays open for the rest of its timeout."""
         with self._lock:
-            left = (status.half_open_at or 0.0) - self._clock()
+            remaining = (status.half_open_at or 0.0) - self._clock()
             self._machine.restore(
                 status.state,
                 failures=status.failures,
                 reason=status.reason,
-                open_for=left,
+                open_for=remaining,
                 now=self._monotonic(),
             )
             self._opened_at, self._half_open_at = status.opened_at, status.half_open_at

@@ -148,8 +148,8 @@ class BreakerRegistry:
     def policy(self, name: str) -> Breaker:
         """Return the settings of the breaker ``name``, whether it exists or not."""
         overrides = self._settings.overrides
-        found = (overrides[key] for key in BreakerName.parse(name).setting_keys() if key in overrides)
-        return next(found, self._settings.default)
+        policies = (overrides[key] for key in BreakerName.parse(name).setting_keys() if key in overrides)
+        return next(policies, self._settings.default)
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -166,8 +166,8 @@ class BreakerRegistry:
     def all(self) -> list[BreakerStatus]:
         """Return every breaker: first those that are not closed, then by name."""
         with self._lock:
-            found = [breaker.status for breaker in self._breakers.values()]
-        return sorted(found, key=lambda status: (status.state is BreakerState.CLOSED, status.name))
+            statuses = [breaker.status for breaker in self._breakers.values()]
+        return sorted(statuses, key=lambda status: (status.state is BreakerState.CLOSED, status.name))
 
     def of_agent(self, agent_id: str) -> list[BreakerStatus]:
         """Return the breakers of one agent, unordered. Cheap, however many others there are."""
@@ -185,10 +185,10 @@ class BreakerRegistry:
         """
         with self._lock:
             if only_open:
-                known = [n for n, one in self._breakers.items() if one.state is not BreakerState.CLOSED]
+                candidates = [n for n, one in self._breakers.items() if one.state is not BreakerState.CLOSED]
             else:
-                known = list(self._breakers)
-        names = heapq.nsmallest(limit, (name for name in known if name > after))
+                candidates = list(self._breakers)
+        names = heapq.nsmallest(limit, (name for name in candidates if name > after))
         with self._lock:
             return [self._breakers[name].status for name in names if name in self._breakers]
 

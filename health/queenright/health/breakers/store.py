@@ -199,13 +199,13 @@ def _save(conn: Connection, status: BreakerStatus, at: float) -> None:
 
 def _load(conn: Connection) -> list[BreakerStatus]:
     """Return the breakers that are not closed, the oldest change first; log rows that are unreadable."""
-    found = []
+    statuses = []
     for row in conn.execute(select(BREAKERS).order_by(BREAKERS.c.updated_at, BREAKERS.c.name)):
         try:
-            found.append(_parse(orjson.loads(row.body)))
+            statuses.append(_parse(orjson.loads(row.body)))
         except (ValueError, TypeError, KeyError) as error:
             _log.warning("circuit breaker %r cannot be read and starts closed: %r", row.name, error)
-    return found
+    return statuses
 
 
 def _parse(body: dict[str, Any]) -> BreakerStatus:

@@ -130,8 +130,8 @@ class Approvals:
         """
 
         def read(conn: Connection) -> list[tuple[Approval, Intervention | None]]:
-            found = record.read_approvals(conn, limit=_MOST, only_open=True)
-            return [(one, find_intervention(conn, one.intervention_id)) for one in found]
+            rows = record.read_approvals(conn, limit=_MOST, only_open=True)
+            return [(one, find_intervention(conn, one.intervention_id)) for one in rows]
 
         for one, begun in await self._store.read(read):
             self._open[one.approval_id] = one
@@ -188,32 +188,32 @@ class Approvals:
             raise ActionRefusedError(ActionKind.TERMINATE, one.agent_id, objection)
 
         def ask(conn: Connection) -> list[Approval]:
-            known = record.latest_about(conn, one.agent_id, one.session_id)
+            latest = record.latest_about(conn, one.agent_id, one.session_id)
             written = [one]
-            if known is not None and known.target == one.target:
-                if (objection := self._refusal(known, now)) is not None:
+            if latest is not None and latest.target == one.target:
+                if (objection := self._refusal(latest, now)) is not None:
                     raise ActionRefusedError(ActionKind.TERMINATE, one.agent_id, objection)
-            elif known is not None and known.is_open:
+            elif latest is not None and latest.is_open:
                 # Before the new one: a session has at most one open request.
                 written.insert(
-                    0, _closed(known, ApprovalStatus.VOID, "it was restarted in the meantime", now)
+                    0, _closed(latest, ApprovalStatus.VOID, "it was restarted in the meantime", now)
                 )
             return written
 
         await self._commit(ask)
         return one
 
-    def _refusal(self, known: Approval, now: float) -> str | None:
-        if known.is_pending:
-            return f"approval {known.approval_id} is pending already; wait for the answer"
-        if known.is_open:
-            return f"{known.decided_by} approved it; it is being stopped"
-        if known.status is ApprovalStatus.DENIED and known.decided_at is not None:
-            remaining = known.decided_at + self._timeout - now
+    def _refusal(self, latest: Approval, now: float) -> str | None:
+        if latest.is_pending:
+            return f"approval {latest.approval_id} is pending already; wait for the answer"
+        if latest.is_open:
+            return f"{latest.decided_by} approved it; it is being stopped"
+        if latest.status is ApprovalStatus.DENIED and latest.decided_at is not None:
+            remaining = latest.decided_at + self._timeout - now
             if remaining > 0:
-                why = f": {known.decision_reason}" if known.decision_reason else ""
+                why = f": {latest.decision_reason}" if latest.decision_reason else ""
                 retry = f"ask again in {messages.duration(remaining)} at the earliest"
-                return f"{known.decided_by} denied it{why}; {retry}"
+                return f"{latest.decided_by} denied it{why}; {retry}"
         return None
 
     async def approve(self, approval_id: str, *, by: str, reason: str = "") -> Approval:

@@ -93,12 +93,12 @@ def void_reason(approval: Approval, worker: WorkerHealth | None) -> str | None:
     if v.waiting is not None:
         return f"it waits ({v.waiting.value}) and may be idle"
     before, now = approval.progress_before, v.last_progress
-    found = reasons(worker)
+    findings = reasons(worker)
     # Progress does not settle a spending limit: it costs money.
-    overspends = any(one.kind is FindingKind.SPENDING for one in found)
+    overspends = any(one.kind is FindingKind.SPENDING for one in findings)
     if now is not None and (before is None or now > before) and not overspends:
         return "it has made progress since"
-    if not found:
+    if not findings:
         return "it has no findings any more"
     return None
 

@@ -112,12 +112,12 @@ class Climber:
 
     def held_back(self, kind: ActionKind, worker: WorkerHealth) -> str | None:
         """Return why only a person may act on a worker now, or None."""
-        known = self._ledger.ladders.get(worker.key)
+        current = self._ledger.ladders.get(worker.key)
         return held_back(
             kind,
             worker,
             Standing.of(worker, self._settings),
-            known if known is not None and known.target == Target.of(worker.vitals) else None,
+            current if current is not None and current.target == Target.of(worker.vitals) else None,
             self._settings.intervention,
             now=self._clock(),
             quiet_until=self._quiet_until,
@@ -130,19 +130,19 @@ class Climber:
         key = worker.key
         if worker.vitals.withdrawal_due:
             self.schedule(key, self._clock())
-        known = self._ledger.ladders.get(key)
-        if known is None and key not in self._ledger.uncertain and not self._settings.intervention.enabled:
+        current = self._ledger.ladders.get(key)
+        if current is None and key not in self._ledger.uncertain and not self._settings.intervention.enabled:
             return
-        step = next_step(known, Standing.of(worker, self._settings), self._settings)
-        if came_down(known, step.ladder) or self._has_stopped(worker):
+        step = next_step(current, Standing.of(worker, self._settings), self._settings)
+        if came_down(current, step.ladder) or self._has_stopped(worker):
             self.schedule(key, self._clock())
         elif step.action is not None and self._settings.intervention.enabled:
             self.schedule(key, max(step.at, self._quiet_until))
 
     def schedule(self, key: WorkerKey, at: float) -> None:
         """Schedule a worker at ``at``, if it is not due sooner."""
-        known = self._due.get(key)
-        if known is None or at < known:
+        current = self._due.get(key)
+        if current is None or at < current:
             self._due[key] = at
             heappush(self._heap, (at, key))
 
@@ -193,27 +193,27 @@ class Climber:
     async def _climb(self, key: WorkerKey) -> None:
         now = self._clock()
         worker = self._monitor.get(*key)
-        known = self._ledger.ladders.get(key)
+        current = self._ledger.ladders.get(key)
         if worker is None:
             self._ledger.forget_uncertain(key)
-            if known is not None:
+            if current is not None:
                 await self.come_down(key, None, "the worker is unknown")
             return
         if worker.vitals.withdrawal_due:
             await self._withdraw_confirmation(worker)
-            known = self._ledger.ladders.get(key)
+            current = self._ledger.ladders.get(key)
         if self._has_stopped(worker):
-            await self._confirm(worker, known)
-            known = self._ledger.ladders.get(key)
-        step = next_step(known, Standing.of(worker, self._settings), self._settings)
-        if came_down(known, step.ladder):
+            await self._confirm(worker, current)
+            current = self._ledger.ladders.get(key)
+        step = next_step(current, Standing.of(worker, self._settings), self._settings)
+        if came_down(current, step.ladder):
             await self.come_down(key, step.ladder, "the worker made progress, or its run is over")
-        elif known is not None and (overdue := self._overdue(known, now)) and step.action is None:
-            await self._withdraw_question(overdue, known)
+        elif current is not None and (overdue := self._overdue(current, now)) and step.action is None:
+            await self._withdraw_question(overdue, current)
         if step.ladder is None or step.action is None or self._leaves_alone(key):
             return
-        if self._is_left_to_others(worker, known, step.action, step.ladder):
-            if known is not None:
+        if self._is_left_to_others(worker, current, step.action, step.ladder):
+            if current is not None:
                 await self.come_down(key, None, "its run failed, and its own launcher restarts it")
             return
         at = max(step.at, self._quiet_until)
@@ -232,13 +232,13 @@ class Climber:
         return not self._settings.intervention.enabled or self._recovery.in_hand(key)
 
     def _is_left_to_others(
-        self, worker: WorkerHealth, known: Ladder | None, action: ActionKind, ladder: Ladder
+        self, worker: WorkerHealth, current: Ladder | None, action: ActionKind, ladder: Ladder
     ) -> bool:
         """Return whether a failed run can neither be restarted from here nor was acted on from here."""
-        if action is not ActionKind.RECOVER or ladder == known or self._recovery.reaches(ladder.target):
+        if action is not ActionKind.RECOVER or ladder == current or self._recovery.reaches(ladder.target):
             return False
         # If it was acted on while it ran, its checkpoint still has to be picked up.
-        return known is None or worker.vitals.last_checkpoint is None
+        return current is None or worker.vitals.last_checkpoint is None
 
     async def _do(self, action: ActionKind, ladder: Ladder, worker: WorkerHealth, now: float) -> None:
         if action is ActionKind.NUDGE:
@@ -361,10 +361,10 @@ class Climber:
             one = await self._ledger.find_stopped(target)
         if one is not None and one.outcome is Outcome.DONE:
             self._ledger.uncertain[worker.key] = one
-            known = self._ledger.ladders.get(worker.key)
-            if known is None or known.target != target:
+            current = self._ledger.ladders.get(worker.key)
+            if current is None or current.target != target:
                 # A person stopped it for good.
-                known = new_ladder(Standing.of(worker, self._settings)).model_copy(
+                current = new_ladder(Standing.of(worker, self._settings)).model_copy(
                     update={"is_recoverable": False}
                 )
             # Progress of that work does not count: a person must look at it.
@@ -375,7 +375,7 @@ class Climber:
             }
             await self._actions.unconfirmed(
                 one,
-                known.model_copy(update=human),
+                current.model_copy(update=human),
                 "its termination was confirmed, but its telemetry shows that it works on",
             )
         worker.vitals.withdrawal_due = False
@@ -468,9 +468,9 @@ class Climber:
                 self.consider(worker)
 
 
-def came_down(known: Ladder | None, after: Ladder | None) -> bool:
+def came_down(current: Ladder | None, after: Ladder | None) -> bool:
     """Return whether a ladder that was climbed no longer is."""
-    return known is not None and (after is None or (after.grounded and not known.grounded))
+    return current is not None and (after is None or (after.grounded and not current.grounded))
 
 
 def describe_cause(worker: WorkerHealth) -> str:

@@ -204,9 +204,9 @@ class Instructions:
             wait: The maximum number of seconds to wait.
         """
         self._fetched_at[target] = self._clock()
-        found = await self._for(target)
-        if found or wait <= 0:
-            return found
+        instructions = await self._for(target)
+        if instructions or wait <= 0:
+            return instructions
         arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         fetching = self._fetching.setdefault(target, set())
         fetching.add(arrived)
@@ -263,14 +263,14 @@ class Instructions:
 
     async def _for(self, target: Target) -> list[Instruction]:
         now = self._clock()
-        found = []
+        instructions = []
         for one in list(self._queued.get(target.key, {}).values()):
             if one.expires_at <= now:
                 await self._close(one, status=InstructionStatus.EXPIRED)
             # Other incarnations keep theirs: the one that fetches may not be the one that hangs.
             elif one.incarnation_id == target.incarnation_id and self._withheld(target) is None:
-                found.append(one)
-        return found
+                instructions.append(one)
+        return instructions
 
     async def expire(self, now: float) -> None:
         """Expire instructions that were not answered in time, and forget workers that no longer fetch."""

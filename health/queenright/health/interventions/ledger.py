@@ -128,9 +128,9 @@ class Ledger:
                 self.pending.pop(escalation.escalation_id, None)
 
     def _note(self, key: WorkerKey, one: Intervention) -> None:
-        known = self.uncertain.get(key)
-        is_known = known is not None and known.intervention_id == one.intervention_id
-        counted = is_known and known is not None and known.finished_at is not None
+        previous = self.uncertain.get(key)
+        is_known = previous is not None and previous.intervention_id == one.intervention_id
+        counted = is_known and previous is not None and previous.finished_at is not None
         if one.finished_at is not None and not counted and one.answered_at is None:
             self._counts[key] = self._counts.pop(key, 0) + 1
             if len(self._counts) > _COUNTED:

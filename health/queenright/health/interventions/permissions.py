@@ -229,11 +229,11 @@ class Permissions:
         Raises:
             PermissionNotFoundError: There is no request with this id.
         """
-        known = self._open.get(request_id)
-        if known is not None and not known.answer.done():
-            return known.request, None if known.is_asked() else f"the answer comes too late; {_WENT_ON}"
-        if known is not None:
-            return known.request, "the answer comes too late; it was answered already"
+        entry = self._open.get(request_id)
+        if entry is not None and not entry.answer.done():
+            return entry.request, None if entry.is_asked() else f"the answer comes too late; {_WENT_ON}"
+        if entry is not None:
+            return entry.request, "the answer comes too late; it was answered already"
         if request_id not in self._over:
             raise PermissionNotFoundError(request_id)
         request, result = self._over[request_id]

@@ -404,10 +404,10 @@ class InterventionService:
                 incarnation_id=incarnation_id,
                 unless=None if person else self._held_back(ActionKind.NUDGE),
             )
-            known, now = self._ladder(worker), self._clock()
+            current, now = self._ladder(worker), self._clock()
             self._climber.budget.spend(now)
             # After any nudge the ladder waits for its interval.
-            ladder = known or new_ladder(Standing.of(worker, self._settings))
+            ladder = current or new_ladder(Standing.of(worker, self._settings))
             return await self._actions.nudge(
                 grant,
                 message=message or messages.reminder(worker, now),
@@ -417,7 +417,7 @@ class InterventionService:
                 ladder=ladder.model_copy(
                     update={"acted_at": now, "nudges": ladder.nudges + (0 if person else 1)}
                 ),
-                since=known.trouble_since if known is not None else None,
+                since=current.trouble_since if current is not None else None,
                 dry=dry,
             )
 
@@ -436,13 +436,13 @@ class InterventionService:
         """
         worker = self._find(agent_id, session_id)
         async with self._climber.lock(worker.key):
-            known = self._ladder(worker)
-            if known is not None and known.escalation_id in self.ledger.pending:
-                pending = f"escalation {known.escalation_id} to the orchestrator is pending already"
+            current = self._ladder(worker)
+            if current is not None and current.escalation_id in self.ledger.pending:
+                pending = f"escalation {current.escalation_id} to the orchestrator is pending already"
                 raise ActionRefusedError(ActionKind.ESCALATE, agent_id, pending)
             await self._permit(ActionKind.ESCALATE, worker, by=by, reason=reason)
             self._climber.budget.spend(self._clock())
-            ladder = known or new_ladder(Standing.of(worker, self._settings))
+            ladder = current or new_ladder(Standing.of(worker, self._settings))
             return await self._climber.escalate(ladder, by=by, reason=reason)
 
     async def terminate(
@@ -566,8 +566,8 @@ class InterventionService:
     ) -> Intervention:
         now = self._clock()
         self._climber.budget.spend(now)
-        known = self.ledger.ladders.get(key)
-        question = self.ledger.pending.get(known.escalation_id) if known is not None else None
+        current = self.ledger.ladders.get(key)
+        question = self.ledger.pending.get(current.escalation_id) if current is not None else None
         withdrawn, events = self._climber.close_question(
             question, EscalationStatus.WITHDRAWN, f"terminated by {by}", now
         )
@@ -575,8 +575,8 @@ class InterventionService:
             grant,
             by=by,
             reason=reason,
-            ladders=TerminationLadders(during=known, done=None, otherwise=known),
-            since=known.trouble_since if known is not None else None,
+            ladders=TerminationLadders(during=current, done=None, otherwise=current),
+            since=current.trouble_since if current is not None else None,
             withdrawn=withdrawn,
             events=events,
             intervention_id=intervention_id,
@@ -636,8 +636,8 @@ class InterventionService:
 
     def _ladder(self, worker: WorkerHealth) -> Ladder | None:
         """Return the ladder of this life of the worker."""
-        known = self.ledger.ladders.get(worker.key)
-        return known if known is not None and known.target == Target.of(worker.vitals) else None
+        current = self.ledger.ladders.get(worker.key)
+        return current if current is not None and current.target == Target.of(worker.vitals) else None
 
     def _find(self, agent_id: str, session_id: str | None) -> WorkerHealth:
         worker = self._monitor.get(agent_id, session_id)

@@ -96,10 +96,10 @@ class RuntimeRespawner:
 
 
 def _ref(link: ChainLink) -> CheckpointRef:
-    known = link.checkpoint
+    checkpoint = link.checkpoint
     return CheckpointRef(
         checkpoint_id=link.checkpoint_id,
-        created_at=0.0 if known is None else known.created_at,
-        valid=known is not None,
+        created_at=0.0 if checkpoint is None else checkpoint.created_at,
+        valid=checkpoint is not None,
         reason=link.reason,
     )

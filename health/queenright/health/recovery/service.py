@@ -729,12 +729,12 @@ class RecoveryService:
 
     async def _was_asked_to_stop(self, target: Target) -> bool:
         """Return whether a termination of this life was not confirmed."""
-        found = await self._store.read(
+        unconfirmed = await self._store.read(
             lambda conn: read_interventions(
                 conn, limit=100, agent_id=target.agent_id, outcome=Done.UNCONFIRMED
             )
         )
-        return any(one.target == target for one in found)
+        return any(one.target == target for one in unconfirmed)
 
     def _task_of(self, target: Target) -> str:
         for recovery in self._ledger.live.values():
@@ -754,11 +754,13 @@ class RecoveryService:
 
         ``task_id`` may be the worker's session too.
         """
-        known = [each for each in self._monitor.workers() if self._task_of(Target.of(each.vitals)) == task_id]
-        if not known:
-            known = [each for each in self._monitor.workers() if each.vitals.session_id == task_id]
-        if known:
-            return Target.of(max(known, key=lambda each: each.vitals.last_event).vitals)
+        workers = [
+            each for each in self._monitor.workers() if self._task_of(Target.of(each.vitals)) == task_id
+        ]
+        if not workers:
+            workers = [each for each in self._monitor.workers() if each.vitals.session_id == task_id]
+        if workers:
+            return Target.of(max(workers, key=lambda each: each.vitals.last_event).vitals)
         past = await self._ledger.of_task(task_id)
         if not past:
             raise TaskNotFoundError(task_id)

@@ -135,11 +135,11 @@ class Starter:
             StoreError: The start could not be recorded.
         """
         target = recovery.target
-        known = self._monitor.of_agent(target.agent_id)
-        heirs = (each for each in known if plan.is_heir(recovery, each, self._tolerance))
+        workers = self._monitor.of_agent(target.agent_id)
+        heirs = (each for each in workers if plan.is_heir(recovery, each, self._tolerance))
         obstacle = plan.recovery_obstacle(
             recovery, self._monitor.get(*target.key), heirs
-        ) or plan.completed_elsewhere(recovery, known)
+        ) or plan.completed_elsewhere(recovery, workers)
         if obstacle is not None:
             return Dropped(obstacle)
         respawner = self.respawner(target)
