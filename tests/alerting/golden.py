@@ -75,7 +75,7 @@ def cases() -> list[Case]:
         update={
             "status": TicketStatus.RESOLVED,
             "closed_at": T0 + 42 * 60,
-            "closed_reason": "the worker recovered and that held for 60 s",
+            "closed_reason": "the worker has been healthy for 60 s",
             "acknowledged_by": "ada",
         }
     )

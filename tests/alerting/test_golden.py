@@ -93,7 +93,7 @@ def test_the_end_says_how_long_it_was_and_who_or_what_ended_it(version: str) -> 
     monitor_over = bodies("monitor-critical", version, "/slack/")[-1]["attachments"][0]
 
     assert ticket_over["text"].startswith(
-        "It lasted 42 min: the worker recovered and that held for 60 s. ada had acknowledged it."
+        "It lasted 42 min: the worker has been healthy for 60 s. ada had acknowledged it."
     )
     assert monitor_over["text"].startswith("It lasted 1h7m.")
     details = bodies("resolved", version, "/pagerduty/")[-1]["payload"]["custom_details"]

@@ -137,7 +137,7 @@ class Life:
             sign=lambda event: event,
             orchestrator=self._orchestrate,
         )
-        self.recovery.connect(stop=partial(self.acting.take_down, by="recovery"))
+        self.recovery.connect(stop=partial(self.acting.stop_for_recovery, by="recovery"))
 
     @staticmethod
     def _hand_over(conn: Connection, ticket: EscalationTicket) -> None:
@@ -196,7 +196,7 @@ class Life:
             for event in said:
                 tell("said", event.id, event.type.value, event.agent_id)
                 if event.type is EventType.HEALTH_STATE_CHANGED:
-                    self.acting.worse(event)
+                    self.acting.note_worse(event)
                 self._changed[event.agent_id, event.session_id] = None
             changed, self._changed = self._changed, {}
             for key in changed:

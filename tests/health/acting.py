@@ -138,7 +138,7 @@ class Acting:
         for event in said:
             self.said.append(event)
             if event.type is EventType.HEALTH_STATE_CHANGED:
-                self.service.worse(event)
+                self.service.note_worse(event)
             worker = self.monitor.get(event.agent_id, event.session_id)
             if worker is not None:
                 self.service.consider(worker)

@@ -67,7 +67,7 @@ class Process:
         return any(one.kind is FindingKind.STALL and one.ticket for one in found.findings)
 
 
-def test_process_that_reported_its_open_work_and_stopped_is_gone_before_anybody_is_told() -> None:
+def test_run_of_a_stopped_process_is_abandoned_before_a_ticket() -> None:
     """B88: a kill in the middle of a call opens no ticket."""
     process = Process()
     process.work("a")
@@ -114,7 +114,7 @@ def test_run_without_reports_stalls_first_and_ends_when_its_process_stays_silent
     assert not process.stalls("a")
 
 
-def test_run_that_is_silent_in_a_process_that_sends_anything_goes_on_hanging() -> None:
+def test_silent_run_of_a_live_process_stays_stalled() -> None:
     """B88: metrics, other spans: it lives."""
     process = Process()
     process.work("a")
@@ -139,7 +139,7 @@ def test_process_that_went_on_to_its_next_run_has_ended_the_one_before() -> None
     assert process.stalls("b")
 
 
-def test_runs_beside_each_other_end_none_of_them() -> None:
+def test_parallel_runs_do_not_end_each_other() -> None:
     """B88: one of several that a service works on at a time may hang."""
     process = Process()
     process.work("a")
@@ -179,7 +179,7 @@ def test_run_that_ended_unknown_is_watched_again_when_it_works_on() -> None:
     assert found.state is HealthState.HEALTHY
 
 
-def test_end_that_is_told_late_is_how_it_ended() -> None:
+def test_late_end_sets_the_outcome() -> None:
     process = Process()
     process.work("a")
     process.open_tool("a")
@@ -190,7 +190,7 @@ def test_end_that_is_told_late_is_how_it_ended() -> None:
     assert process.status("a") is SessionStatus.COMPLETED
 
 
-def test_jump_of_the_clock_is_nobody_s_silence() -> None:
+def test_clock_jump_is_not_silence() -> None:
     """A laptop that slept, and the processes on it."""
     process = Process()
     process.work("a")
@@ -203,7 +203,7 @@ def test_jump_of_the_clock_is_nobody_s_silence() -> None:
     assert process.status("a") is SessionStatus.ACTIVE
 
 
-def test_who_is_remembered_is_bounded() -> None:
+def test_remembered_processes_are_bounded() -> None:
     monitor = HealthMonitor(SETTINGS)
     for number in range(SIGNS_KEPT + 10):
         monitor.note_alive(str(number), float(number))

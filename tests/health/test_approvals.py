@@ -20,7 +20,7 @@ from queenright.health.interventions.approvals_record import (
     Approval,
     ApprovalStatus,
     call_to_action,
-    over,
+    void_reason,
     write_approval,
 )
 from queenright.health.interventions.permit import ActionRefusedError
@@ -95,7 +95,7 @@ async def hive(store: Store) -> Asking:
     return asking
 
 
-async def test_what_is_approved_is_done_in_the_name_of_whoever_approved_it(hive: Asking) -> None:
+async def test_approved_termination_names_its_approver(hive: Asking) -> None:
     asked = await hive.ask("It loops.")
 
     done = await hive.approvals.approve(asked.approval_id, by="ada", reason="looked at it")
@@ -104,7 +104,7 @@ async def test_what_is_approved_is_done_in_the_name_of_whoever_approved_it(hive:
     [ended] = hive.of(EventType.AGENT_TERMINATED)
     assert ended.data["by"] == "ada"
     assert ended.data["intervention_id"] == done.intervention_id
-    assert ended.data["reason"] == "It loops. Asked for by the queen, approved by ada (looked at it)."
+    assert ended.data["reason"] == "It loops. Requested by the queen, approved by ada (looked at it)."
     assert len(hive.hands.stopped) == 1
     assert await hive.approvals.find(asked.approval_id) == done
     assert hive.approvals.pending() == []
@@ -151,13 +151,13 @@ async def live_again(hive: Asking) -> None:
 @pytest.mark.parametrize(
     ("happens", "why"),
     [
-        (progress, "got further"),
-        (wait_for_a_user, "waits rightly"),
+        (progress, "made progress"),
+        (wait_for_a_user, "waits"),
         (end, "has ended"),
-        (live_again, "restarted meanwhile"),
+        (live_again, "restarted in the meantime"),
     ],
 )
-async def test_what_is_over_by_the_time_of_the_answer_is_void(
+async def test_obsolete_request_is_void_when_answered(
     hive: Asking, happens: Callable[[Asking], Awaitable[None]], why: str
 ) -> None:
     """B69: an approval goes past the same guard. B67: nor is another incarnation stopped."""
@@ -172,13 +172,13 @@ async def test_what_is_over_by_the_time_of_the_answer_is_void(
     assert hive.of(EventType.TERMINATION_DECIDED)[-1].data["status"] == "void"
 
 
-async def test_another_life_in_the_same_trouble_is_not_what_was_asked_about(hive: Asking) -> None:
+async def test_request_is_void_for_another_incarnation(hive: Asking) -> None:
     """B67: it is told by its incarnation, though all else is as it was: at work, no progress, in trouble."""
     asked = await hive.ask()
-    assert over(asked, hive.worker()) is None
+    assert void_reason(asked, hive.worker()) is None
     another = asked.model_copy(update={"incarnation_id": "i0"})
 
-    assert over(another, hive.worker()) == "it was restarted meanwhile"
+    assert void_reason(another, hive.worker()) == "it was restarted in the meantime"
 
 
 async def test_a_request_about_an_earlier_life_is_void_as_soon_as_the_next_one_is_seen(hive: Asking) -> None:
@@ -193,15 +193,18 @@ async def test_a_request_about_an_earlier_life_is_void_as_soon_as_the_next_one_i
 
     assert hive.approvals.pending() == []
     latest = await hive.latest()
-    assert (latest.status, latest.decision_reason) == (ApprovalStatus.VOID, "it was restarted meanwhile")
+    assert (latest.status, latest.decision_reason) == (
+        ApprovalStatus.VOID,
+        "it was restarted in the meantime",
+    )
 
 
-async def test_whoever_ordered_it_in_the_chat_may_approve_it_and_both_are_kept(hive: Asking) -> None:
+async def test_person_who_ordered_it_in_chat_may_approve_it(hive: Asking) -> None:
     """The queen asks, so she may not; a person who could stop the worker anyway may say so twice."""
     asked = await hive.approvals.request(
         hive.worker(), ticket_id="t1", reason="It loops.", by="queen", ordered_by="ada"
     )
-    with pytest.raises(ActionRefusedError, match="somebody else approves"):
+    with pytest.raises(ActionRefusedError, match="somebody else must approve it"):
         await hive.approvals.approve(asked.approval_id, by="queen")
 
     done = await hive.approvals.approve(asked.approval_id, by="ada")
@@ -211,34 +214,34 @@ async def test_whoever_ordered_it_in_the_chat_may_approve_it_and_both_are_kept(h
     [requested] = hive.of(EventType.TERMINATION_REQUESTED)
     assert requested.data["by"] == "queen, as ada ordered"
     [ended] = hive.of(EventType.AGENT_TERMINATED)
-    assert ended.data["reason"] == "It loops. Asked for by the queen, as ada ordered, approved by ada."
+    assert ended.data["reason"] == "It loops. Requested by the queen, as ada ordered, approved by ada."
 
 
-async def test_a_worker_that_gets_further_need_not_be_asked_about(hive: Asking) -> None:
+async def test_progress_voids_a_request(hive: Asking) -> None:
     await hive.ask()
     await progress(hive)
 
     await hive.approvals.observe(hive.worker())
 
     assert hive.approvals.pending() == []
-    assert (await hive.latest()).decision_reason == "it has got further since"
+    assert (await hive.latest()).decision_reason == "it has made progress since"
 
 
-async def test_a_worker_that_gets_further_while_its_end_waits_its_turn_is_not_stopped(hive: Asking) -> None:
+async def test_progress_before_the_termination_begins_prevents_it(hive: Asking) -> None:
     asked = await hive.ask()
 
     async def meanwhile() -> None:
         await progress(hive)
 
     hive.cut = meanwhile
-    with pytest.raises(ApprovalClosedError, match="got further"):
+    with pytest.raises(ApprovalClosedError, match="made progress"):
         await hive.approvals.approve(asked.approval_id, by="ada")
 
     assert hive.hands.stopped == []
     assert (await hive.latest()).status is ApprovalStatus.VOID
 
 
-async def test_nothing_is_approved_under_the_emergency_stop_and_the_request_still_waits(hive: Asking) -> None:
+async def test_emergency_stop_refuses_approval_and_keeps_the_request(hive: Asking) -> None:
     asked = await hive.ask()
     await hive.stop.set(True, by="ada", reason="deploying")
 
@@ -250,7 +253,7 @@ async def test_nothing_is_approved_under_the_emergency_stop_and_the_request_stil
     assert (await hive.approvals.approve(asked.approval_id, by="ada")).outcome is Outcome.DONE
 
 
-async def test_a_request_that_nobody_answers_expires(hive: Asking) -> None:
+async def test_unanswered_request_expires(hive: Asking) -> None:
     asked = await hive.ask()
     assert hive.approvals.next_deadline() == asked.expires_at
 
@@ -277,13 +280,13 @@ async def test_an_answer_that_comes_too_late_counts_for_nothing_even_before_the_
 async def test_a_second_request_about_the_same_life_is_refused_in_words(hive: Asking) -> None:
     asked = await hive.ask()
 
-    with pytest.raises(ActionRefusedError, match=f"asked already .*{asked.approval_id}"):
+    with pytest.raises(ActionRefusedError, match=f"approval {asked.approval_id} is pending already"):
         await hive.ask()
 
     assert len(hive.approvals.pending()) == 1
 
 
-async def test_a_new_life_is_asked_about_anew(hive: Asking) -> None:
+async def test_new_incarnation_gets_a_new_request(hive: Asking) -> None:
     first = await hive.ask()
     await live_again(hive)
 
@@ -299,29 +302,29 @@ async def test_a_no_holds_for_a_while(hive: Asking) -> None:
     asked = await hive.ask()
     await hive.approvals.deny(asked.approval_id, by="ada", reason="let it finish")
 
-    with pytest.raises(ActionRefusedError, match="ada has denied it: let it finish; ask again in 30 minutes"):
+    with pytest.raises(ActionRefusedError, match="ada denied it: let it finish; ask again in 30 minutes"):
         await hive.ask()
     hive.time.now += TIMEOUT
 
-    assert (await hive.ask()).asks
+    assert (await hive.ask()).is_pending
 
 
 @pytest.mark.parametrize("name", ["queen", " Queen "])
-async def test_whoever_asks_does_not_approve(hive: Asking, name: str) -> None:
+async def test_requester_cannot_approve(hive: Asking, name: str) -> None:
     asked = await hive.ask()
 
-    with pytest.raises(ActionRefusedError, match="somebody else approves"):
+    with pytest.raises(ActionRefusedError, match="somebody else must approve it"):
         await hive.approvals.approve(asked.approval_id, by=name)
 
     assert hive.hands.stopped == []
 
 
-async def test_an_answer_to_nothing_is_an_error(hive: Asking) -> None:
+async def test_unknown_approval_is_an_error(hive: Asking) -> None:
     with pytest.raises(ApprovalNotFoundError, match="'nothing'"):
         await hive.approvals.deny("nothing", by="ada")
 
 
-async def test_two_who_approve_at_once_stop_it_once(hive: Asking) -> None:
+async def test_concurrent_approvals_terminate_once(hive: Asking) -> None:
     asked = await hive.ask()
 
     both = await asyncio.gather(
@@ -334,7 +337,7 @@ async def test_two_who_approve_at_once_stop_it_once(hive: Asking) -> None:
     assert len(hive.hands.stopped) == 1
 
 
-async def test_the_clock_does_not_begin_what_somebody_begins(hive: Asking) -> None:
+async def test_advance_does_not_begin_an_approval_in_progress(hive: Asking) -> None:
     asked = await hive.ask()
     looks: list[asyncio.Task[None]] = []
     publish = hive.approvals._publish
@@ -353,15 +356,15 @@ async def test_the_clock_does_not_begin_what_somebody_begins(hive: Asking) -> No
     assert done.outcome is Outcome.DONE
 
 
-async def test_nobody_is_asked_about_a_worker_that_nothing_is_wrong_with(store: Store) -> None:
+async def test_healthy_worker_gets_no_request(store: Store) -> None:
     hive = Asking(store)
     await hive.start()
 
-    with pytest.raises(ActionRefusedError, match="what it was about is over"):
+    with pytest.raises(ActionRefusedError, match="it has no findings any more"):
         await hive.ask()
 
 
-async def test_nobody_is_asked_to_stop_a_worker_for_what_its_provider_does(store: Store) -> None:
+async def test_provider_failure_gets_no_request(store: Store) -> None:
     hive = Asking(store)
     await hive.start()
     for _ in range(8):
@@ -382,17 +385,17 @@ async def test_a_ticket_that_is_dismissed_takes_its_request_along(hive: Asking) 
     assert (await hive.latest()).decision_reason == "its ticket is dismissed"
 
 
-async def test_a_worker_that_cannot_be_stopped_is_told_of_and_may_be_asked_about_again(hive: Asking) -> None:
+async def test_failed_termination_is_published_and_may_be_requested_again(hive: Asking) -> None:
     hive.hands.confirms = False
     asked = await hive.ask()
 
     done = await hive.approvals.approve(asked.approval_id, by="ada")
 
     assert (done.status, done.outcome) == (ApprovalStatus.APPROVED, Outcome.UNCONFIRMED)
-    assert (await hive.ask()).asks
+    assert (await hive.ask()).is_pending
 
 
-async def test_secrets_are_kept_out_of_what_is_asked_and_answered(hive: Asking) -> None:
+async def test_requests_and_answers_have_no_secrets(hive: Asking) -> None:
     secret = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEF"
     asked = await hive.ask(f"It prints {secret} again and again.")
 
@@ -415,7 +418,7 @@ async def test_the_operator_reads_until_when_and_by_which_command(hive: Asking) 
 # -- restarts ---------------------------------------------------------------------------------------
 
 
-async def test_what_waits_is_known_after_a_restart(hive: Asking) -> None:
+async def test_pending_requests_survive_a_restart(hive: Asking) -> None:
     asked = await hive.ask()
 
     await hive.restart()
@@ -424,7 +427,7 @@ async def test_what_waits_is_known_after_a_restart(hive: Asking) -> None:
     assert (await hive.approvals.approve(asked.approval_id, by="ada")).outcome is Outcome.DONE
 
 
-async def test_what_was_approved_and_not_begun_is_done_once_after_the_quiet_time(hive: Asking) -> None:
+async def test_unstarted_approval_is_done_once_after_the_quiet_time(hive: Asking) -> None:
     asked = await hive.ask()
     await _approve_and_die(hive, asked)
 
@@ -438,7 +441,7 @@ async def test_what_was_approved_and_not_begun_is_done_once_after_the_quiet_time
     assert (await hive.latest()).outcome is Outcome.DONE
 
 
-async def test_what_was_approved_before_a_restart_is_void_if_the_worker_has_got_further(hive: Asking) -> None:
+async def test_approval_from_before_a_restart_is_void_after_progress(hive: Asking) -> None:
     asked = await hive.ask()
     await _approve_and_die(hive, asked)
 
@@ -451,7 +454,7 @@ async def test_what_was_approved_before_a_restart_is_void_if_the_worker_has_got_
     assert (after.status, after.decided_by) == (ApprovalStatus.VOID, "ada")
 
 
-async def test_what_was_approved_waits_while_acting_is_frozen(hive: Asking) -> None:
+async def test_approval_waits_during_the_emergency_stop(hive: Asking) -> None:
     asked = await hive.ask()
     await _approve_and_die(hive, asked)
     await hive.restart()
@@ -469,7 +472,7 @@ async def test_what_was_approved_waits_while_acting_is_frozen(hive: Asking) -> N
     assert (await hive.latest()).outcome is Outcome.DONE
 
 
-async def test_what_was_approved_long_ago_is_not_done_any_more(hive: Asking) -> None:
+async def test_old_approval_is_void(hive: Asking) -> None:
     asked = await hive.ask()
     await _approve_and_die(hive, asked)
 
@@ -481,7 +484,7 @@ async def test_what_was_approved_long_ago_is_not_done_any_more(hive: Asking) -> 
     assert (await hive.latest()).decision_reason == "it could not be done in time"
 
 
-async def test_what_was_begun_before_a_restart_is_not_begun_again(hive: Asking) -> None:
+async def test_started_termination_is_not_repeated_after_a_restart(hive: Asking) -> None:
     asked = await hive.ask()
     begun = asyncio.Event()
 
@@ -582,7 +585,7 @@ _STEPS = st.lists(
 
 @settings(max_examples=25, deadline=None)
 @given(steps=_STEPS)
-def test_nobody_is_stopped_without_an_approval_and_nobody_twice_for_one(
+def test_every_termination_has_one_approval(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]
 ) -> None:
     async def live() -> None:

@@ -30,7 +30,7 @@ def test_every_kind_of_finding_is_of_a_signal() -> None:
     assert set(SIGNAL_OF.values()) <= set(SIGNALS)
 
 
-def test_a_healthy_worker_says_so_in_numbers_and_what_it_does_not_report_is_unknown() -> None:
+def test_healthy_worker_has_numbers_and_unreported_signals_are_unknown() -> None:
     """002 §11: the health check shows the evidence of each of its signals."""
     script = worker()
     script.call(after=10)
@@ -74,7 +74,7 @@ def test_everything_that_is_reported_is_shown() -> None:
     assert Reading.UNKNOWN not in {s.verdict for s in health.signals if s.name not in ("steps", "tool_calls")}
 
 
-def test_a_warning_and_what_is_bad_are_told_apart() -> None:
+def test_warning_and_bad_are_distinct() -> None:
     script = worker()
     script.event(EventType.CHECKPOINT_SAVED)
     for _ in range(13):

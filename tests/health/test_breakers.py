@@ -72,7 +72,7 @@ def test_failures_in_a_row_open_it_and_a_success_between_them_does_not() -> None
     assert bench.changes[0].status.reason == "3 failures in a row, the last: OSError: no route"
 
 
-def test_002_section_11_calls_stop_going_to_what_fails_so_that_the_failure_does_not_spread() -> None:
+def test_002_section_11_open_breaker_stops_calls() -> None:
     """002 §11: while a breaker is open nothing reaches what is broken; whoever calls knows at once why."""
     bench = Bench()
     reached = 0
@@ -89,7 +89,7 @@ def test_002_section_11_calls_stop_going_to_what_fails_so_that_the_failure_does_
     assert reached == 3
 
 
-def test_who_is_refused_is_told_which_breaker_why_and_until_when() -> None:
+def test_refusal_names_breaker_reason_and_retry_time() -> None:
     bench = Bench()
     bench.fails(3)
     bench.now += 12
@@ -99,7 +99,7 @@ def test_who_is_refused_is_told_which_breaker_why_and_until_when() -> None:
 
     assert str(refused.value) == (
         "circuit breaker 'tool_execution:bee:search' is open (3 failures in a row, the last: OSError: "
-        "no route). It is tried again in 48 s, or reset it by hand."
+        "no route). Retry in 48 s, or reset it."
     )
     assert (refused.value.name, refused.value.retry_in) == ("tool_execution:bee:search", 48)
     assert isinstance(refused.value, CallRefused)
@@ -199,7 +199,7 @@ async def test_a_probe_that_is_cancelled_gives_its_place_back() -> None:
     bench.now += 60
     probe = asyncio.create_task(bench.breaker.acall(asyncio.Event().wait))
     await asyncio.sleep(0)
-    with pytest.raises(CircuitOpen, match=r"half open .* tried by other calls; ask again in 60 s"):
+    with pytest.raises(CircuitOpen, match=r"half open .* Probes are in progress; retry in 60 s"):
         bench.breaker.admit()
 
     probe.cancel()
@@ -229,7 +229,7 @@ def test_a_probe_that_is_heard_of_no_more_holds_its_place_for_one_time_out() -> 
     assert bench.breaker.state is CLOSED
 
 
-def test_what_began_before_it_opened_says_nothing_about_later() -> None:
+def test_outcome_from_before_opening_is_ignored() -> None:
     bench = Bench()
     slow = [bench.breaker.admit() for _ in range(3)]
     bench.fails(3)
@@ -256,7 +256,7 @@ def test_only_the_first_word_about_a_call_counts() -> None:
 
 
 @pytest.mark.parametrize("jump", [-1e9, -61.0, -0.5])
-def test_a_clock_that_goes_back_keeps_nobody_out_for_longer_than_one_time_out(jump: float) -> None:
+def test_clock_set_back_blocks_for_at_most_one_timeout(jump: float) -> None:
     bench = Bench()
     bench.now = 2e9
     bench.fails(3)
@@ -337,7 +337,7 @@ async def test_plain_and_async_functions_are_decorated() -> None:
         await later(5)
 
 
-def test_what_would_not_be_guarded_is_refused() -> None:
+def test_unguardable_function_is_refused() -> None:
     bench = Bench()
 
     async def later() -> None: ...

@@ -15,7 +15,7 @@ from queenright.health.breakers import (
     BreakerState,
     CircuitOpen,
 )
-from queenright.health.breakers.names import BreakerName
+from queenright.health.breakers.registry import BreakerName
 from queenright.health.settings import Breaker, CircuitBreakers, HealthSettings
 
 CLOSED, OPEN, HALF_OPEN = BreakerState
@@ -50,7 +50,7 @@ class Hive:
         (("external_api", "a:b", "ollama/llama3:8b"), "external_api:a%3Ab:ollama/llama3:8b"),
     ],
 )
-def test_a_name_is_made_of_what_the_breaker_stands_before(words: tuple[str, ...], name: str) -> None:
+def test_breaker_name_has_kind_agent_and_target(words: tuple[str, ...], name: str) -> None:
     hive = Hive()
 
     breaker = hive.registry.get(*words)
@@ -62,14 +62,14 @@ def test_a_name_is_made_of_what_the_breaker_stands_before(words: tuple[str, ...]
 
 
 @given(st.text("ab:%3A", min_size=0), st.text())
-def test_a_name_is_read_back_as_it_was_made(agent: str, target: str) -> None:
+def test_breaker_name_round_trips(agent: str, target: str) -> None:
     name = BreakerName("tool_execution", agent, target)
 
     assert BreakerName.parse(str(name)) == name
 
 
 @pytest.mark.parametrize("kind", ["", "a:b"])
-def test_a_kind_that_is_none_is_refused(kind: str) -> None:
+def test_invalid_kind_is_refused(kind: str) -> None:
     with pytest.raises(ValueError, match="kind must be a word without a colon"):
         Hive().registry.get(kind)
 
@@ -144,12 +144,12 @@ def test_a_parent_that_refuses_takes_no_probe_of_its_child() -> None:
     assert hive.registry.get("external_api", "bee", "one").parents  # given once, they stay
 
 
-def test_nobody_is_its_own_parent() -> None:
+def test_breaker_cannot_be_its_own_parent() -> None:
     with pytest.raises(ValueError, match="'recovery:bee' cannot be its own parent"):
         Hive().registry.get("recovery", "bee", parents=["recovery:bee"])
 
 
-def test_b73_a_reset_by_name_closes_it_and_a_wrong_name_is_told_those_like_it() -> None:
+def test_b73_reset_by_name_closes_and_unknown_name_gets_suggestions() -> None:
     """B73: an operator resets a breaker by its name."""
     hive = Hive()
     hive.trip("tool_execution", "bee", "search")
@@ -161,11 +161,11 @@ def test_b73_a_reset_by_name_closes_it_and_a_wrong_name_is_told_those_like_it() 
     assert (status.state, status.failures) == (CLOSED, 0)
     assert hive.changes[-1].status.reason.startswith("reset by anna: password=")
     assert "hunter2" not in hive.changes[-1].status.reason
-    with pytest.raises(BreakerNotFoundError, match="none is called like it"):
+    with pytest.raises(BreakerNotFoundError, match="list them: queenright breakers"):
         Hive().registry.status("what")
 
 
-def test_b73_an_open_breaker_that_nobody_calls_heals_with_time_too() -> None:
+def test_b73_uncalled_open_breaker_becomes_half_open() -> None:
     """B73: what follows from an open breaker ends when its time is over, whether anybody calls or not."""
     hive = Hive({"recovery": {"recovery_timeout_seconds": 100}})
     assert hive.registry.next_deadline() is None
@@ -194,7 +194,7 @@ def test_beyond_the_capacity_those_go_first_that_are_as_new_and_were_not_asked_f
     assert sorted(status.agent_id for status in hive.registry.all()) == ["counted", "new", "old", "open"]
 
 
-def test_many_that_are_open_are_bounded_too_and_who_is_forgotten_is_told_of() -> None:
+def test_open_breakers_are_bounded_and_forgotten_ones_published() -> None:
     hive = Hive(capacity=10)
 
     for n in range(30):

@@ -80,7 +80,7 @@ async def hive(database_url: str) -> AsyncIterator[Hive]:
     await hive.stop()
 
 
-async def test_a_change_is_a_row_and_an_event_and_is_told_when_both_are_durable(hive: Hive) -> None:
+async def test_change_is_published_once_row_and_event_are_durable(hive: Hive) -> None:
     await hive.trip()
 
     assert await hive.rows() == {NAME: "open"}
@@ -134,7 +134,7 @@ async def test_a_restart_keeps_an_open_breaker_open_for_the_rest_of_its_time(
     assert await hive.rows() == {}
 
 
-async def test_one_that_was_half_open_admits_a_probe_after_a_restart(hive: Hive) -> None:
+async def test_half_open_breaker_admits_a_probe_after_a_restart(hive: Hive) -> None:
     await hive.trip()
     await hive.time.advance(60)
     hive.registry.get(*SEARCH).admit()  # nobody will hear of it
@@ -174,7 +174,7 @@ async def test_b73_an_operator_s_reset_is_durable(hive: Hive) -> None:
     assert (await hive.logged())[-1].data["reason"] == "reset by anna"
 
 
-async def test_b73_what_follows_for_a_worker_ends_with_time_also_if_nobody_calls(hive: Hive) -> None:
+async def test_b73_open_breaker_finding_ends_without_calls(hive: Hive) -> None:
     """B73: failing while it is open, degraded when its time is over, and healthy as it gets further."""
     monitor = HealthMonitor(HealthSettings())
     waking = asyncio.create_task(hive.breakers.run())
@@ -236,7 +236,7 @@ async def test_b76_while_the_database_refuses_breakers_work_and_all_is_written_a
     assert [event.agent_id for event in hive.published] == [f"bee{n}" for n in range(5)]
 
 
-async def test_closing_writes_what_waits(hive: Hive) -> None:
+async def test_close_writes_waiting_changes(hive: Hive) -> None:
     for _ in range(3):
         hive.registry.get(*SEARCH).admit().failed("x")
 
@@ -246,7 +246,7 @@ async def test_closing_writes_what_waits(hive: Hive) -> None:
     assert len(hive.published) == 1
 
 
-async def test_a_row_that_is_none_is_passed_over(hive: Hive, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unreadable_row_is_skipped(hive: Hive, caplog: pytest.LogCaptureFixture) -> None:
     bodies = ["nonsense", "{}", "[]", json.dumps({"name": "x", "state": "ajar"})]
 
     def work(conn: Connection) -> None:
@@ -260,4 +260,4 @@ async def test_a_row_that_is_none_is_passed_over(hive: Hive, caplog: pytest.LogC
     await hive.start()
 
     assert [status.name for status in hive.registry.all()] == [NAME]
-    assert caplog.text.count("cannot be read, and begins as new") == 4
+    assert caplog.text.count("cannot be read and starts closed") == 4

@@ -23,7 +23,7 @@ from queenright.health.vital_facts import is_stopped_by_person, was_called_off
         "error request cancelled by user after 431 tokens",
     ],
 )
-def test_call_that_somebody_stopped_is_nobodys_failure(error: str) -> None:
+def test_cancelled_call_is_not_a_failure(error: str) -> None:
     assert was_called_off(error)
 
 

@@ -33,7 +33,7 @@ def test_a_tool_within_the_time_that_it_declared_makes_no_checkpoint_old() -> No
     assert script.state is HealthState.HEALTHY
 
 
-def test_after_it_the_age_goes_on_from_where_it_stood_and_is_seen_in_time() -> None:
+def test_checkpoint_age_continues_after_a_tool_call() -> None:
     script = saved(before=300)
     script.event(EventType.TOOL_CALL_STARTED, {"tool": "build", "call_id": "1", "timeout": 3600})
     script.silence(3000)
@@ -60,7 +60,7 @@ def test_a_call_beyond_its_declared_time_makes_the_checkpoint_older_again() -> N
 
 
 @pytest.mark.parametrize("timeout", [60, 3600])
-def test_a_checkpoint_that_is_old_stays_so_when_a_tool_is_called(timeout: float) -> None:
+def test_old_checkpoint_stays_old_during_a_tool_call(timeout: float) -> None:
     script = saved(before=1860)
     assert script.state is HealthState.STUCK
 

@@ -199,7 +199,7 @@ def test_a_check_after_each_change_is_no_run_of_calls_without_news_but_counts_in
     assert script.kinds() == {FindingKind.ZERO_PROGRESS, LOOP}
 
 
-def test_a_search_that_comes_back_between_others_that_find_nothing_is_a_loop() -> None:
+def test_repeated_fruitless_search_is_a_loop() -> None:
     """B29: A-B-A-C where B and C are new and find nothing: to read is not to change anything."""
     script = worker()
     script.call("search", args="another", result="no results")
@@ -242,7 +242,7 @@ def test_a_change_does_not_hide_a_call_that_comes_in_a_row_or_a_cycle() -> None:
     assert cycle.finding(LOOP) is not None
 
 
-def test_what_was_repeated_before_a_change_goes_on_counting_after_it() -> None:
+def test_repeats_before_a_change_still_count() -> None:
     script = calls(worker(), "A1A2A")
     script.call("edit", args="first", result="same1")
     calls(script, "A3")

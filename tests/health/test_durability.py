@@ -114,7 +114,7 @@ async def load(url: str) -> tuple[list[EscalationTicket], list[AgentEvent]]:
     return waiting, logged
 
 
-async def test_a_ticket_stored_by_a_process_killed_before_it_told_anybody_is_told_after_the_restart(
+async def test_ticket_of_a_killed_process_is_notified_after_the_restart(
     database_url: str,
 ) -> None:
     """B43: killed between persisting and publishing: published after the restart, once."""

@@ -69,7 +69,7 @@ def check(url: str) -> Verification:
     return Store.verify_file(url)
 
 
-def test_a_log_nobody_touched_is_whole(database: str) -> None:
+def test_untouched_log_is_intact(database: str) -> None:
     found = check(database)
 
     assert (found.ok, found.rows, found.first_bad, found.reason) == (True, ROWS, None, "")
@@ -136,7 +136,7 @@ def test_rows_removed_added_and_moved_are_found(
     ("value", "reason"),
     [("x'ff'", "row 6 is not what was written"), ("CAST(x'ff' AS TEXT)", "row 6 cannot be read")],
 )
-def test_what_only_sqlite_takes_for_text_is_found(tmp_path: Path, value: str, reason: str) -> None:
+def test_non_text_values_in_sqlite_are_detected(tmp_path: Path, value: str, reason: str) -> None:
     """B80: a value of another type, and one that is no text."""
     url = f"sqlite:///{tmp_path / 'hive.db'}"
     write(url, [step(i) for i in range(ROWS)])
@@ -190,7 +190,7 @@ def test_the_database_refuses_to_change_or_delete_an_event(database_url: str) ->
     assert check(database_url).ok
 
 
-def test_the_log_goes_on_after_a_restart(database: str) -> None:
+def test_log_continues_after_a_restart(database: str) -> None:
     write(database, [step(100)])
 
     found = check(database)
@@ -340,7 +340,7 @@ _events = st.builds(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(st.lists(_events, max_size=4), max_size=4))
-def test_any_event_comes_back_as_it_was_and_the_log_stays_whole(
+def test_any_event_round_trips_and_the_log_stays_intact(
     conn: Connection, batches: list[list[AgentEvent]]
 ) -> None:
     for batch in batches:

@@ -51,14 +51,14 @@ def test_both_spellings_mean_the_same() -> None:
     assert parse(agentId="bee", tokenCount=5) == parse(agent_id="bee", token_count=5)
 
 
-def test_a_name_is_enough_and_what_is_left_out_is_not_in_the_event() -> None:
+def test_agent_id_suffices_and_missing_fields_are_omitted() -> None:
     event = parse(agent_id="bee").event(7.0)
 
     assert (event.time, dict(event.data)) == (7.0, {})
 
 
 @pytest.mark.parametrize("empty", ["", None])
-def test_what_is_empty_is_not_known(empty: str | None) -> None:
+def test_empty_fields_are_unknown(empty: str | None) -> None:
     """B68: an empty field says nothing."""
     event = parse(agent_id="bee", last_tool_call=empty, token_count=empty, task_id=empty, interval=empty)
 

@@ -108,7 +108,7 @@ async def test_the_newest_entries_are_kept_oldest_first(database_url: str) -> No
     assert [entry.event_id for entry in found] == [one.id for one in TOLD[-2:]]
 
 
-async def test_nobody_has_no_history(database_url: str) -> None:
+async def test_unknown_worker_has_no_history(database_url: str) -> None:
     assert await history(database_url, agent_id="nobody") == []
     with pytest.raises(ValueError, match="limit must be at least 1, got 0"):
         await history(database_url, limit=0)

@@ -21,7 +21,7 @@ def ticket(n: int, opened: float, closed: float | None = None, **more: Any) -> E
     texts = dict.fromkeys(("cause", "judge_reasoning", "suggested_action", "evidence_snippet"), "")
     made = rules.new_ticket(
         f"t{n}",
-        rules.facts_of(health, opened),
+        rules.worker_facts(health, opened),
         finding(),
         [finding()],
         Severity.MEDIUM,

@@ -51,14 +51,16 @@ def messages(found: list[Instruction]) -> list[str]:
     return [one.message for one in found]
 
 
-async def test_who_never_asked_cannot_be_reached(open_mailbox: Callable[[], Instructions]) -> None:
+async def test_worker_that_never_fetched_is_unreachable(open_mailbox: Callable[[], Instructions]) -> None:
     with pytest.raises(
         WorkerUnreachableError, match="does not fetch instructions; give its Worker an on_nudge"
     ):
         await nudge(open_mailbox())
 
 
-async def test_who_asked_lately_is_told_when_it_asks_again(open_mailbox: Callable[[], Instructions]) -> None:
+async def test_recent_fetcher_gets_the_instruction_next_time(
+    open_mailbox: Callable[[], Instructions],
+) -> None:
     """002 §11: a nudge reaches an agent of any framework."""
     mailbox = open_mailbox()
     assert await mailbox.pull(BEE, 0) == []
@@ -68,7 +70,7 @@ async def test_who_asked_lately_is_told_when_it_asks_again(open_mailbox: Callabl
     assert messages(await mailbox.pull(BEE, 0)) == ["are you there?"]
 
 
-async def test_who_is_asking_is_told_at_once(
+async def test_waiting_fetcher_gets_the_instruction_at_once(
     open_mailbox: Callable[[], Instructions], fake_time: FakeTime
 ) -> None:
     mailbox = open_mailbox()
@@ -89,7 +91,7 @@ async def test_a_long_poll_ends_empty_when_nothing_comes(
     assert await asking == []
 
 
-async def test_it_is_told_again_until_it_is_answered_and_not_after(
+async def test_instruction_is_repeated_until_answered(
     open_mailbox: Callable[[], Instructions],
 ) -> None:
     mailbox = open_mailbox()
@@ -139,7 +141,7 @@ async def test_a_process_that_hangs_and_still_asks_takes_nothing_from_the_life_a
     assert messages(await mailbox.pull(REBORN, 0)) == ["are you there?"]
 
 
-async def test_what_is_withheld_is_told_when_it_is_not_any_more(store: Store, fake_time: FakeTime) -> None:
+async def test_withheld_instruction_is_delivered_later(store: Store, fake_time: FakeTime) -> None:
     """B71: the emergency stop freezes what is queued, too. B69: and so does a rightful wait."""
     why: list[str] = []
     mailbox = Instructions(
@@ -171,7 +173,7 @@ async def test_a_stale_one_is_thrown_away(
         await mailbox.answer(BEE, "n1", "done")
 
 
-async def test_what_nobody_was_told_cannot_be_answered(open_mailbox: Callable[[], Instructions]) -> None:
+async def test_unknown_instruction_cannot_be_answered(open_mailbox: Callable[[], Instructions]) -> None:
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
     await nudge(mailbox)
@@ -193,7 +195,7 @@ async def test_it_outlives_a_restart(open_mailbox: Callable[[], Instructions]) -
     assert messages(await following.pull(BEE, 0)) == ["are you there?"]
 
 
-async def test_who_has_not_asked_for_two_minutes_is_not_there(
+async def test_worker_without_a_fetch_for_two_minutes_is_unreachable(
     open_mailbox: Callable[[], Instructions], fake_time: FakeTime
 ) -> None:
     mailbox = open_mailbox()
@@ -221,7 +223,7 @@ async def test_a_worker_that_says_that_it_stops_has_stopped(
 
 
 @pytest.mark.parametrize("answer", ["refused", "failed", None])
-async def test_a_worker_that_does_not_say_so_has_not_stopped_for_certain(
+async def test_stop_without_an_answer_is_unconfirmed(
     open_mailbox: Callable[[], Instructions], fake_time: FakeTime, answer: str | None
 ) -> None:
     mailbox = open_mailbox()

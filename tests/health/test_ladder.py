@@ -83,7 +83,7 @@ def test_a_running_worker_that_waits_is_well_or_is_unknown_is_never_acted_on(
 
 
 @given(st.none() | ladders, standings())
-def test_what_is_over_is_only_ever_brought_back_and_never_if_it_ended_well_on_its_own(
+def test_ended_worker_is_only_recovered_and_only_after_a_failure(
     ladder: Ladder | None, standing: Standing
 ) -> None:
     """B70: work that is finished or closed is never restarted."""
@@ -122,9 +122,7 @@ def test_progress_leads_back_to_the_ground_and_leaves_an_interval_of_peace(
 
 
 @given(st.none() | ladders, standings())
-def test_nothing_is_done_by_itself_to_a_worker_whose_recovery_was_given_up(
-    ladder: Ladder | None, standing: Standing
-) -> None:
+def test_no_automatic_action_after_recovery_was_given_up(ladder: Ladder | None, standing: Standing) -> None:
     """A person has its ticket; what somebody decided before is done."""
     decided = {Level.HANDING_OFF, Level.TERMINATING, Level.TERMINATED}
     if standing.given_up and (ladder is None or ladder.level not in decided):
@@ -164,7 +162,7 @@ def test_the_next_word_is_never_within_the_interval(ladder: Ladder, standing: St
 
 
 @given(ladders, standings())
-def test_a_ladder_is_what_it_was_when_it_is_read_from_disk(ladder: Ladder, standing: Standing) -> None:
+def test_ladder_round_trips(ladder: Ladder, standing: Standing) -> None:
     read = Ladder.model_validate_json(ladder.model_dump_json())
     assert read == ladder
     assert step(read, standing) == step(ladder, standing)
@@ -211,7 +209,7 @@ def test_three_nudges_then_the_orchestrator_then_the_end_then_back() -> None:
 
 
 @given(ladders, standings())
-def test_settled_dead_worker_is_never_brought_back(ladder: Ladder, standing: Standing) -> None:
+def test_settled_dead_worker_is_never_recovered(ladder: Ladder, standing: Standing) -> None:
     """B88: one that is over with an unknown outcome is left alone, whatever was under way."""
     settled = replace(standing, status=SessionStatus.UNKNOWN, ended=True)
 

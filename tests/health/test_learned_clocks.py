@@ -93,7 +93,7 @@ def test_a_slow_tool_is_given_longer() -> None:
     assert "so it is 26 min instead of 10 min" in hangs_in_a_build(script, 3 * 512)
 
 
-def test_in_shadow_the_configured_limit_holds_and_what_was_learned_is_shown() -> None:
+def test_shadow_keeps_the_configured_limit_and_shows_the_learned_one() -> None:
     seen: list[Any] = []
     script = WorkerScript(settings=settings("shadow")).start()
     script.monitor._on_shadow = lambda key, finding: seen.append(finding)
@@ -104,7 +104,7 @@ def test_in_shadow_the_configured_limit_holds_and_what_was_learned_is_shown() ->
     assert "its usual is 45 s" in seen[0].evidence
 
 
-def test_the_sessions_of_an_agent_share_what_was_learned_and_off_learns_nothing() -> None:
+def test_sessions_share_learned_clocks_and_off_learns_nothing() -> None:
     script = builds(WorkerScript(settings=settings("on")).start(), 40.0)
     script.event(EventType.EXECUTION_COMPLETED)
     monitor, now = script.monitor, script.now
@@ -119,7 +119,7 @@ def test_the_sessions_of_an_agent_share_what_was_learned_and_off_learns_nothing(
     assert worker.vitals.clocks is None
 
 
-def test_what_was_learned_is_learned_again_from_the_log_after_a_restart() -> None:
+def test_learned_clocks_are_rebuilt_from_the_log() -> None:
     """B98: the events that are recalled are what it was learned from."""
     before = WorkerScript(settings=settings("on"))
     told: list[tuple[AgentEvent, float]] = []
@@ -133,7 +133,7 @@ def test_what_was_learned_is_learned_again_from_the_log_after_a_restart() -> Non
     builds(before.start(), 40.0)
     after = HealthMonitor(settings("on"))
     for event, now in told:
-        after.recall(event, now)
+        after.replay(event, now)
 
     clocks = [one.get("agent", "session") for one in (before.monitor, after)]
     known = [worker.vitals.clocks for worker in clocks if worker is not None]

@@ -81,7 +81,7 @@ def test_finding_ends_when_the_server_connects() -> None:
 
 
 @pytest.mark.parametrize("end", [EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED])
-def test_finding_ends_with_the_session_and_the_next_run_connects_anew(end: EventType) -> None:
+def test_finding_ends_with_the_session(end: EventType) -> None:
     script = WorkerScript().start()
     report(script, "failed")
     script.event(end)
@@ -93,7 +93,7 @@ def test_finding_ends_with_the_session_and_the_next_run_connects_anew(end: Event
     assert MISSING not in script.kinds()
 
 
-def test_server_that_is_lost_is_a_finding_once_the_agent_goes_on_without_it() -> None:
+def test_lost_server_is_a_finding_once_the_agent_continues() -> None:
     script = WorkerScript().start()
     report(script, "connected")
     report(script, "disconnected", transport="http")
@@ -121,7 +121,7 @@ def test_server_that_connects_again_soon_is_no_finding() -> None:
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_client_that_disconnects_as_it_exits_is_healthy(waits: bool) -> None:
+def test_client_disconnecting_at_exit_is_healthy(waits: bool) -> None:
     """Where only log records are seen, nothing reports the end of the session."""
     script = WorkerScript().start()
     report(script, "connected")
@@ -165,7 +165,7 @@ def test_several_servers_are_one_finding_that_names_three() -> None:
     assert opened(script) == 1
 
 
-def test_unnamed_server_that_connects_beside_one_that_failed_is_another() -> None:
+def test_unnamed_server_is_distinct_from_a_failed_one() -> None:
     """Both attempts began at the start of the client; a later attempt may be of the same server."""
     script = WorkerScript().start()
     report(script, "failed", "", transport="stdio", duration=0.5)

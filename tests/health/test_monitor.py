@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from queenright.health.findings import FindingKind, HealthState, Severity
-from queenright.health.fleet import fleet_of
 from queenright.health.interventions.ladder import Standing, next_step
 from queenright.health.monitor import ENDED_KEPT, ENDED_KEPT_SECONDS, HealthMonitor
 from queenright.health.settings import HealthSettings
@@ -81,7 +80,7 @@ def test_a_wait_for_the_user_is_no_stall_and_silence_counts_from_the_reply() -> 
 
 
 @pytest.mark.parametrize("reason", ["paused", "children", "backoff", "done", "user_input"])
-def test_whoever_waits_rightly_does_not_stall(reason: str) -> None:
+def test_waiting_worker_is_not_stalled(reason: str) -> None:
     """B18: paused, waiting for children, in backoff: no stall."""
     script = worker(heartbeat_interval=30)
     script.call()
@@ -129,7 +128,7 @@ def test_slow_tool_calls_inside_one_step_are_activity() -> None:
     assert EventType.FINDING_OPENED not in types(script.said)
 
 
-def test_a_tool_may_run_as_long_as_it_declared() -> None:
+def test_tool_may_run_for_its_declared_timeout() -> None:
     """B21: a tool with a declared timeout of 40 min may run 30; at 41 it is a stall."""
     script = worker()
     script.event(EventType.TOOL_CALL_STARTED, {"tool": "train", "timeout": 2400})
@@ -178,7 +177,7 @@ def test_of_parallel_tools_the_first_to_overrun_is_the_stall() -> None:
     assert "short" in finding.evidence
 
 
-def test_an_overdue_tool_beside_other_activity_is_shown_and_no_stall() -> None:
+def test_overdue_tool_with_other_activity_is_not_a_stall() -> None:
     script = worker()
     script.event(EventType.TOOL_CALL_STARTED, {"tool": "watch", "call_id": "1", "timeout": 60})
     for n in range(10):
@@ -198,7 +197,7 @@ def test_without_start_records_silence_may_last_a_quarter_of_an_hour() -> None:
     assert script.finding(STALL) is not None
 
 
-def test_who_only_heartbeats_stalls() -> None:
+def test_heartbeats_alone_do_not_prevent_a_stall() -> None:
     """B22: a worker that only heartbeats is not progressing."""
     script = worker(heartbeat_interval=30)
     for _ in range(8):
@@ -353,7 +352,7 @@ def test_a_deadline_is_met_without_polling() -> None:
     assert delays == [(STALL, 0.0)]
 
 
-def test_a_silence_that_nobody_looked_at_is_not_hidden_by_the_event_after_it() -> None:
+def test_event_does_not_hide_an_unchecked_silence() -> None:
     script = worker()
     script.step("CONTINUE", after=400)
 
@@ -362,7 +361,7 @@ def test_a_silence_that_nobody_looked_at_is_not_hidden_by_the_event_after_it() -
     assert script.state is HealthState.HEALTHY
 
 
-def test_a_change_of_state_says_from_what_to_what_and_why() -> None:
+def test_state_change_has_from_to_and_reason() -> None:
     script = worker()
     script.event(EventType.STEP_COMPLETED, {"verdict": "CONTINUE"})
     said = script.silence(240)
@@ -379,7 +378,7 @@ def test_a_change_of_state_says_from_what_to_what_and_why() -> None:
     )
 
 
-def test_one_condition_is_said_once_and_again_when_it_worsens() -> None:
+def test_finding_is_published_once_and_again_when_worse() -> None:
     script = worker()
     script.now += 200
     for _ in range(20):
@@ -401,7 +400,7 @@ def test_a_clock_that_is_off_is_not_believed() -> None:
     assert activity == [START, START, START - 30]
 
 
-def test_what_is_over_raises_nothing_and_is_forgotten_in_the_end() -> None:
+def test_ended_session_raises_nothing_and_is_forgotten() -> None:
     script = worker()
     for _ in range(5):
         script.call()
@@ -416,7 +415,7 @@ def test_what_is_over_raises_nothing_and_is_forgotten_in_the_end() -> None:
     assert list(script.monitor.workers()) == []
 
 
-def test_so_many_ended_sessions_are_kept_and_no_more() -> None:
+def test_ended_sessions_are_bounded() -> None:
     monitor = HealthMonitor(HealthSettings())
     for n in range(ENDED_KEPT + 50):
         script = WorkerScript(monitor=monitor, session=str(n))
@@ -442,9 +441,7 @@ def test_failed_run_is_an_outcome_and_a_terminated_one_terminated() -> None:
 @pytest.mark.parametrize("sign", ["call", "heartbeat"])
 @pytest.mark.parametrize("lag", [0.0, 8.0])
 @pytest.mark.parametrize("number", ["", "one"])
-def test_terminated_session_that_begins_again_lives_though_its_clock_is_slow(
-    sign: str, lag: float, number: str
-) -> None:
+def test_restarted_terminated_session_lives_despite_a_slow_clock(sign: str, lag: float, number: str) -> None:
     """
     B103: the end is timed by our clock and the new start by the worker's.
 
@@ -535,12 +532,12 @@ def test_end_of_a_worker_that_outlived_its_termination_is_no_completion(recalled
     at = script.now + 120
     for kind in (EventType.LLM_CALL_STARTED, EventType.EXECUTION_COMPLETED):
         event = replace(script.heard[-1], type=kind, time=at, data={})
-        script.monitor.recall(event, at) if recalled else script.monitor.apply(event, at)
+        script.monitor.replay(event, at) if recalled else script.monitor.apply(event, at)
 
     assert script.health.vitals.status is SessionStatus.TERMINATED
 
 
-def test_worker_that_was_terminated_after_failed_runs_says_what_ended_it() -> None:
+def test_terminated_worker_with_failed_runs_has_its_end_reason() -> None:
     """B99: that the agent's runs had failed before is no reason for it."""
     script = WorkerScript()
     for number in range(4):
@@ -711,7 +708,6 @@ def test_four_failed_runs_of_an_agent_in_a_row_are_failing_until_one_completes()
     assert finding.evidence == "5 runs of the agent have failed in a row"
     assert finding.since == runs[0].now
     assert (runs[3].health.standing, runs[4].health.standing) == (HealthState.FAILING, None)
-    assert fleet_of(monitor.workers()).states[HealthState.FAILING] == 1
     assert running.state is HealthState.HEALTHY
 
     done = run(monitor, 7, EventType.EXECUTION_COMPLETED)
@@ -722,7 +718,7 @@ def test_four_failed_runs_of_an_agent_in_a_row_are_failing_until_one_completes()
     assert run(monitor, 8, EventType.EXECUTION_FAILED).state is HealthState.HEALTHY
 
 
-def test_lives_of_one_session_that_failed_in_a_row_count_and_a_repeated_end_does_not() -> None:
+def test_failed_lives_of_a_session_count_once_each() -> None:
     script = worker()
     states = []
     for life in range(4):
@@ -742,7 +738,7 @@ def test_lives_of_one_session_that_failed_in_a_row_count_and_a_repeated_end_does
     assert script.health.findings == ()
 
 
-def test_failed_runs_that_a_person_has_settled_are_counted_anew() -> None:
+def test_settled_failed_runs_restart_the_count() -> None:
     monitor = HealthMonitor(HealthSettings())
     runs = [run(monitor, number, EventType.EXECUTION_FAILED) for number in range(4)]
 
@@ -772,7 +768,7 @@ def test_cancelled_run_neither_counts_as_a_failure_nor_ends_a_row_of_them() -> N
     assert run(monitor, 4, EventType.EXECUTION_FAILED).state is HealthState.FAILING
 
 
-def test_an_active_session_wins_over_one_that_is_over_and_newer() -> None:
+def test_active_session_is_preferred_to_a_newer_ended_one() -> None:
     """B3: an active session wins over a completed one; the newest event decides between two active ones."""
     monitor = HealthMonitor(HealthSettings())
     old = WorkerScript(monitor=monitor, session="old").start()
@@ -808,7 +804,7 @@ def test_a_sweep_looks_at_everybody() -> None:
     assert monitor.sweep(START + 241) == (7, [])
 
 
-def test_a_sweep_over_workers_that_have_ended_looks_at_nobody() -> None:
+def test_sweep_does_not_count_ended_workers() -> None:
     """B75: what is left of them must not hide that nobody is watched."""
     monitor = HealthMonitor(HealthSettings())
     script = WorkerScript(monitor=monitor, session="s").start()
@@ -817,7 +813,7 @@ def test_a_sweep_over_workers_that_have_ended_looks_at_nobody() -> None:
     assert monitor.sweep(START + 2)[0] == 0
 
 
-def test_what_the_monitor_says_is_not_taken_for_a_workers_event() -> None:
+def test_monitor_ignores_its_own_events() -> None:
     script = worker()
     script.silence(240)
     echo = [event for said in script.said for event in script.monitor.apply(said, script.now)]
@@ -837,8 +833,8 @@ def test_a_sweep_in_parts_looks_at_everybody_once() -> None:
     third = monitor.sweep_part(START + 240, 3)
 
     parts = [first, second, third]
-    assert [(part.looked, part.done) for part in parts] == [(3, False), (3, False), (0, True)]
-    assert [types(part.said).count(EventType.FINDING_OPENED) for part in parts] == [3, 3, 0]
+    assert [(part.checked, part.done) for part in parts] == [(3, False), (3, False), (0, True)]
+    assert [types(part.events).count(EventType.FINDING_OPENED) for part in parts] == [3, 3, 0]
     assert late.kinds() == set()
 
 
@@ -850,7 +846,7 @@ def test_a_sweep_says_how_many_it_really_looked_at() -> None:
         script.health.vitals.llm_errors = None  # type: ignore[assignment]  # whatever breaks a detector
     part = monitor.sweep_part(START + 240, 10)
 
-    assert (part.looked, part.done) == (0, True)
+    assert (part.checked, part.done) == (0, True)
     assert len(part.faults) == 3
     assert "session '0'" in "".join(part.faults)
     assert monitor.sweep(START + 241)[0] == 0
@@ -862,14 +858,14 @@ def test_one_worker_that_cannot_be_looked_at_hides_no_other() -> None:
     scripts[1].health.vitals.llm_errors = None  # type: ignore[assignment]
     part = monitor.sweep_part(START + 240, 10)
 
-    assert (part.looked, len(part.faults)) == (2, 1)
+    assert (part.checked, len(part.faults)) == (2, 1)
     assert scripts[0].state is scripts[2].state is HealthState.STUCK
 
 
 def test_a_worker_is_known_from_its_start_and_counted_until_its_end() -> None:
     """002 §11: monitors begin on spawn and end on termination; the view of all adds up."""
     monitor = HealthMonitor(HealthSettings())
-    assert fleet_of(monitor.workers()).sessions == 0
+    assert list(monitor.workers()) == []
     well = WorkerScript(monitor=monitor, session="well").start()
     stuck = WorkerScript(monitor=monitor, session="stuck").start()
     asking = WorkerScript(monitor=monitor, agent="other", session="asking").start()
@@ -879,13 +875,12 @@ def test_a_worker_is_known_from_its_start_and_counted_until_its_end() -> None:
     stuck.silence(240)
     well.step("ACCEPT", after=240)
 
-    fleet = fleet_of(monitor.workers())
-    assert fleet.sessions == 3
-    assert {state.value: n for state, n in fleet.states.items() if n} == {"healthy": 2, "stuck": 1}
-    assert {reason.value: n for reason, n in fleet.waiting.items()} == {"user_input": 1}
-    assert {status.value: n for status, n in fleet.over.items()} == {"terminated": 1}
-    assert fleet.agents == {"agent": HealthState.STUCK, "other": HealthState.HEALTHY}
-    assert fleet.agents_by_state()[HealthState.STUCK] == 1
+    assert {worker.vitals.session_id: worker.standing for worker in monitor.workers()} == {
+        "well": HealthState.HEALTHY,
+        "stuck": HealthState.STUCK,
+        "asking": HealthState.HEALTHY,
+        "dead": None,
+    }
 
 
 def test_limit_leaves_the_rest_due() -> None:

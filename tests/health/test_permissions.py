@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queenright.health.interventions import permissions as module
-from queenright.health.interventions.permission_request import PermissionAnswer
-from queenright.health.interventions.permissions import PermissionNotFoundError, Permissions
+from queenright.health.interventions.permissions import PermissionAnswer, PermissionNotFoundError, Permissions
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.record import Outcome
 from queenright.health.interventions.target import ActionKind, Target
@@ -93,8 +92,7 @@ async def test_answer_that_comes_too_late_says_so(asked: Asked) -> None:
     assert await waiting is None
     said = await asked.refused(request_id)
     assert said == (
-        "the answer comes too late; it is over since nobody answered within 30 s: "
-        "the person at the terminal is asked"
+        "the answer comes too late; nobody answered within 30 s: the person at the terminal is asked"
     )
     assert await asked.outcomes() == [("answer", "refused", "ada")]
 
@@ -125,7 +123,7 @@ async def test_client_that_hung_up_is_not_answered(asked: Asked) -> None:
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
 
-    assert "its client waits no longer" in await asked.refused(request_id)
+    assert "its client no longer waits" in await asked.refused(request_id)
 
 
 async def test_answer_after_the_person_at_the_terminal_is_refused(asked: Asked) -> None:
@@ -139,10 +137,10 @@ async def test_answer_after_the_person_at_the_terminal_is_refused(asked: Asked) 
     is_asked = False
 
     assert asked.permissions.open_requests() == []
-    assert "its person has answered at the terminal" in await asked.refused(request_id)
+    assert "its user answered at the terminal" in await asked.refused(request_id)
     asked.permissions.release_answered()
     assert await waiting is None
-    assert "its person has answered at the terminal" in await asked.refused(request_id)
+    assert "its user answered at the terminal" in await asked.refused(request_id)
 
 
 async def test_unknown_request_is_not_answered(asked: Asked) -> None:
@@ -156,7 +154,7 @@ async def test_another_life_is_not_answered(asked: Asked) -> None:
     request_id = asked.newest
     await asked.acting.start(incarnation="i2")
 
-    assert "it was restarted meanwhile" in await asked.refused(request_id)
+    assert "it was restarted in the meantime" in await asked.refused(request_id)
     await asked.acting.time.advance(30)
     assert await waiting is None
 

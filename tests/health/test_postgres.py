@@ -99,7 +99,7 @@ def test_a_password_opens_the_database_and_is_shown_nowhere(guarded: str) -> Non
     store.close_now()
 
 
-def test_a_wrong_password_is_told_without_it(guarded: str) -> None:
+def test_wrong_password_is_reported_without_the_password(guarded: str) -> None:
     with pytest.raises(
         StoreError, match=r"authentication failed .*; check the user and the password"
     ) as caught:
@@ -112,7 +112,7 @@ def test_a_wrong_password_is_told_without_it(guarded: str) -> None:
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_what_is_not_there_is_named_with_the_way_out(postgres: Postgres, *, read_only: bool) -> None:
+def test_missing_database_error_says_what_to_do(postgres: Postgres, *, read_only: bool) -> None:
     for address, said in [
         (postgres.url("nothing"), 'database "nothing" does not exist; create it: createdb'),
         (postgres.url("postgres", "nobody_at_all"), "check the user and the password"),
@@ -137,7 +137,7 @@ def test_another_programs_database_is_refused_and_left_alone(empty: str) -> None
         Store.open(empty)
 
 
-def test_a_user_who_may_not_make_tables_is_told_what_is_needed(postgres: Postgres, empty: str) -> None:
+def test_missing_privilege_error_says_what_to_grant(postgres: Postgres, empty: str) -> None:
     postgres.execute("CREATE ROLE guest LOGIN")
 
     with pytest.raises(
@@ -202,7 +202,7 @@ async def test_a_name_that_postgresql_cannot_hold_fails_its_own_caller_alone(
     assert await numbers(store) == [1, 3]
 
 
-async def test_another_programs_lock_is_waited_for_then_told_then_gone(store: Store, url: str) -> None:
+async def test_lock_of_another_program_is_waited_for_and_reported(store: Store, url: str) -> None:
     with connected(url) as other, other.execution_options(isolation_level="READ COMMITTED").begin():
         other.execute(text("LOCK TABLE events IN EXCLUSIVE MODE"))
         with pytest.raises(StoreError, match=r"cannot write to .*: canceling statement due to lock timeout"):
@@ -215,7 +215,7 @@ async def test_another_programs_lock_is_waited_for_then_told_then_gone(store: St
 # -- connections that break -----------------------------------------------------------------------
 
 
-async def test_a_connection_that_broke_is_opened_anew_before_the_next_write(
+async def test_broken_connection_is_reopened_before_the_next_write(
     postgres: Postgres, store: Store, url: str
 ) -> None:
     await store.append([step(1)])
@@ -230,7 +230,7 @@ async def test_a_connection_that_broke_is_opened_anew_before_the_next_write(
         Store.open(url, busy_timeout=0.05)
 
 
-async def test_a_connection_that_breaks_in_a_transaction_undoes_it_and_the_next_goes_on(
+async def test_connection_loss_rolls_back_and_the_next_write_succeeds(
     postgres: Postgres, store: Store
 ) -> None:
     def breaks(conn: Connection) -> None:
@@ -256,9 +256,7 @@ async def test_readers_do_not_mind_that_all_their_connections_broke(
     assert await asyncio.gather(*(numbers(store) for _ in range(8))) == [[]] * 8
 
 
-async def test_whoever_was_replaced_while_its_connection_was_broken_writes_no_more(
-    postgres: Postgres, url: str
-) -> None:
+async def test_replaced_writer_cannot_write_again(postgres: Postgres, url: str) -> None:
     first = Store.open(url, busy_timeout=0.05)
     postgres.execute(f"SELECT pg_terminate_backend({await session(first)}, 5000)")
     second = Store.open(url, busy_timeout=0.05)
@@ -281,7 +279,7 @@ async def test_whoever_was_replaced_while_its_connection_was_broken_writes_no_mo
 # -- a server that dies ---------------------------------------------------------------------------
 
 
-async def test_what_was_decided_outlives_the_server_and_the_store_goes_on_after_it() -> None:
+async def test_decisions_survive_a_server_crash() -> None:
     server = Postgres(fsync="on")
     try:
         store = Store.open(server.migrated())

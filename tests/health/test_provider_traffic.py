@@ -58,7 +58,7 @@ def test_status_is_the_share_that_fails(good: int, bad: int, status: str) -> Non
     assert one.errors == ((("overloaded_error", bad),) if bad else ())
 
 
-def test_what_is_long_ago_does_not_count_and_after_an_hour_nothing_is_said() -> None:
+def test_old_calls_do_not_count_and_idle_providers_disappear() -> None:
     calls = Calls()
     calls.call(5, error_type="overloaded")
     calls.now += WINDOW
@@ -112,7 +112,7 @@ def test_agents_that_fail_are_those_whose_last_call_did() -> None:
         {"agent": ""},
     ],
 )
-def test_what_says_nothing_of_a_provider_is_not_counted(data: dict[str, Any]) -> None:
+def test_calls_without_provider_information_are_ignored(data: dict[str, Any]) -> None:
     calls = Calls()
     calls.call(**data)
 

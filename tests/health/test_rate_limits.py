@@ -51,7 +51,7 @@ NOON = datetime(2026, 11, 25, 12, tzinfo=UTC).timestamp()
         ("", None),
     ],
 )
-def test_the_end_of_a_limit_is_read_from_what_is_said(said: str, wait: float | None) -> None:
+def test_end_of_a_rate_limit_is_parsed(said: str, wait: float | None) -> None:
     assert limited_for({"error_type": "error", "error": said}, NOON) == wait
 
 
@@ -81,7 +81,7 @@ def test_rate_limited_until_then_is_a_wait_and_no_failure() -> None:
     assert script.finding(STALL) is not None
 
 
-def test_work_that_goes_on_ends_the_wait_at_once() -> None:
+def test_work_ends_the_wait_at_once() -> None:
     """B105: it may have another model."""
     script = worker()
     script.event(EventType.LLM_CALL_STARTED)
@@ -148,7 +148,7 @@ def test_white_space_in_an_error_costs_nothing() -> None:
     assert limited_for({"error_type": "429", "error": "reset" + " \n" * 100_000 + "in 5s"}, NOON) is None
 
 
-def test_answer_ends_what_was_promised() -> None:
+def test_answer_ends_the_promised_wait() -> None:
     script = worker()
     for _ in range(4):
         refuse(script, 10 * 60, again=1)

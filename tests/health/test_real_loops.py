@@ -62,7 +62,7 @@ def test_eight_answers_without_a_tool_call_are_a_finding_that_gets_worse() -> No
     assert script.finding(IDLE) is None
 
 
-def test_a_message_from_the_user_begins_the_count_anew() -> None:
+def test_user_message_restarts_the_count() -> None:
     """B96: who is talked with answers in words."""
     script = worker()
     works(script)
@@ -134,7 +134,7 @@ def test_a_chat_whose_user_speaks_between_is_healthy() -> None:
     assert (chat.kinds(), helper.kinds()) == (set(), set())
 
 
-def test_one_that_has_no_tools_or_talks_between_its_calls_is_shown_first() -> None:
+def test_worker_without_tools_or_with_messages_is_only_shown_first() -> None:
     """B96: somebody who is not heard here may be talking to it."""
     chat, talker = worker(), worker()
     answers(chat, 30)
@@ -149,7 +149,7 @@ def test_one_that_has_no_tools_or_talks_between_its_calls_is_shown_first() -> No
     assert found(talker, IDLE).ticket
 
 
-def test_one_that_talked_long_ago_or_whose_user_is_heard_is_found_at_once() -> None:
+def test_worker_with_old_messages_or_an_active_user_is_found_at_once() -> None:
     planned, heard, judged = worker(), worker(), worker()
     answers(planned, 2)
     works(planned)
@@ -166,7 +166,7 @@ def test_one_that_talked_long_ago_or_whose_user_is_heard_is_found_at_once() -> N
 
 
 @pytest.mark.parametrize("tool", ["respond", "say", "answer_is", "mcp__chat__tell_user"])
-def test_words_by_a_tool_that_nobody_answers_to_are_no_work(tool: str) -> None:
+def test_unanswered_messages_by_tool_are_not_work(tool: str) -> None:
     """B97: however it is called, and whatever it puts around what it says back."""
     unanswered, answered = worker(), worker()
     for script in (unanswered, answered):
@@ -660,7 +660,7 @@ def test_a_call_that_its_user_stopped_is_not_the_providers_fault() -> None:
     assert script.finding(FindingKind.PROVIDER_FAILURE) is not None
 
 
-def test_silence_in_an_unknown_phase_pages_nobody_unless_its_process_lives() -> None:
+def test_silence_in_an_unknown_phase_pages_only_if_the_process_lives() -> None:
     """A permission prompt, a closed laptop, a slow model: none of them can be told from a hang."""
     quiet, beating = WorkerScript(), WorkerScript()
     for script in (quiet, beating):
@@ -677,7 +677,7 @@ def test_silence_in_an_unknown_phase_pages_nobody_unless_its_process_lives() -> 
 
 
 @pytest.mark.parametrize("asked", ["message", "question"])
-def test_silence_of_one_that_has_a_user_is_shown_if_nothing_says_what_it_does(asked: str) -> None:
+def test_silence_in_an_unknown_phase_with_a_user_is_only_shown(asked: str) -> None:
     """Who answers may be at lunch."""
     script = WorkerScript()
     script.silence(130)
@@ -706,7 +706,7 @@ def test_silence_of_one_that_has_a_user_is_shown_if_nothing_says_what_it_does(as
         ("search", "words {}", NOTHING_FOUND, {}),
     ],
 )
-def test_what_a_user_asks_for_again_is_no_loop(
+def test_repeats_requested_by_the_user_are_not_a_loop(
     tool: str, args: str, result: str, data: dict[str, Any]
 ) -> None:
     script = worker()
@@ -769,7 +769,7 @@ def on_trial(*kinds: FindingKind) -> HealthSettings:
     return HealthSettings.model_validate({"detectors": dict.fromkeys(kinds, "on")} | NO_GRACE_BLOCK)
 
 
-def test_who_calls_sixty_tools_and_changes_nothing_is_grinding() -> None:
+def test_sixty_tool_calls_without_a_change_are_grinding() -> None:
     script = worker(on_trial(FindingKind.GRINDING))
     for n in range(59):
         script.call("read", args=f"{n}", result=f"text {n}")
@@ -781,7 +781,7 @@ def test_who_calls_sixty_tools_and_changes_nothing_is_grinding() -> None:
     assert script.kinds() == set()
 
 
-def test_tokens_without_a_change_are_held_against_what_changes_usually_take() -> None:
+def test_tokens_without_a_change_are_compared_with_usual_ones() -> None:
     script = worker(on_trial(FindingKind.TOKEN_BURN))
     for n in range(30):
         script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 60_000, "output_tokens": 1_000})
@@ -797,7 +797,7 @@ def test_tokens_without_a_change_are_held_against_what_changes_usually_take() ->
     )
 
 
-def test_nothing_follows_from_what_is_on_trial() -> None:
+def test_trial_detectors_have_no_effect() -> None:
     script = worker()
     for n in range(80):
         script.call("read", args=f"{n}", result=f"text {n}")

@@ -177,7 +177,7 @@ async def hive(database_url: str) -> AsyncIterator[Hive]:
     await hive.store.close()
 
 
-async def test_a_worker_that_was_lost_is_brought_back_from_its_checkpoint(hive: Hive) -> None:
+async def test_lost_worker_is_recovered_from_its_checkpoint(hive: Hive) -> None:
     """002 §11: at once the first time, told what happened, and linked to its task."""
     result = await hive.ask()
     assert (result.accepted, result.attempt, result.not_before) == (True, 1, hive.now)
@@ -245,7 +245,7 @@ async def test_the_limits_hold_across_restarts(hive: Hive) -> None:
     assert "limit for one task" in again.reason
 
 
-async def test_a_refusal_at_the_limit_is_told_once(hive: Hive) -> None:
+async def test_refusal_at_the_limit_is_published_once(hive: Hive) -> None:
     await test_three_attempts_at_a_task_and_then_a_human(hive)
     before = len(hive.data(FAILED))
     target = hive.loses()
@@ -255,7 +255,7 @@ async def test_a_refusal_at_the_limit_is_told_once(hive: Hive) -> None:
     assert len(hive.data(FAILED)) <= before + 1
 
 
-async def test_a_human_who_has_looked_may_go_beyond_the_limit_of_a_task(hive: Hive) -> None:
+async def test_review_allows_exceeding_the_task_limit(hive: Hive) -> None:
     """B72: once; who it was, and that they had looked, is in the row and in the audit trail."""
     await test_three_attempts_at_a_task_and_then_a_human(hive)
     hive.loses()
@@ -289,7 +289,7 @@ async def test_five_recoveries_an_hour_of_an_agent_hold_across_restarts(hive: Hi
     assert (await hive.ask(hive.loses("s6"))).accepted
 
 
-async def test_what_was_held_for_more_than_an_hour_takes_its_places_before_what_is_asked_for_later(
+async def test_long_held_recovery_precedes_later_requests(
     hive: Hive,
 ) -> None:
     """B72: five that waited through the emergency stop, and five new ones: five begin."""
@@ -365,7 +365,7 @@ async def test_work_that_is_finished_or_cancelled_is_never_restarted(hive: Hive,
     assert FAILED not in hive.types()
 
 
-async def test_what_the_disk_knows_to_be_finished_is_dropped_without_an_alarm(hive: Hive) -> None:
+async def test_finished_session_on_disk_is_dropped_silently(hive: Hive) -> None:
     """B70"""
     hive.nursery.refuses = RespawnRefusedError("session 's1' is completed", final=True, over=True)
     await hive.ask()
@@ -401,7 +401,7 @@ async def test_broken_checkpoints_are_passed_over_and_named(hive: Hive) -> None:
 TORN = CheckpointRef(checkpoint_id="c1", created_at=0.0, valid=False, reason="torn")
 
 
-async def test_repeatable_task_without_a_valid_checkpoint_begins_again_and_that_is_told(hive: Hive) -> None:
+async def test_repeatable_task_without_a_checkpoint_starts_over(hive: Hive) -> None:
     """B74, B100"""
     hive.nursery.links = [TORN]
     await hive.ask(hive.loses(repeatable=True))
@@ -409,13 +409,13 @@ async def test_repeatable_task_without_a_valid_checkpoint_begins_again_and_that_
 
     assert hive.nursery.raised[0][1] is None
     assert hive.data(INITIATED)[0]["from_checkpoint"] is None
-    assert "c1 cannot be believed; it begins again" in hive.data(INITIATED)[0]["reason"]
+    assert "(c1 invalid); it starts over" in hive.data(INITIATED)[0]["reason"]
     assert (await hive.active()).from_start
     assert hive.types() == [INITIATED, COMPLETED]
 
 
 @pytest.mark.parametrize("links", [[], [TORN]], ids=["none", "torn"])
-async def test_task_that_is_not_repeatable_is_left_to_a_person_who_is_told_the_command(
+async def test_unrepeatable_task_is_left_to_a_person_with_the_command(
     hive: Hive, links: list[CheckpointRef]
 ) -> None:
     """B74, B100: nothing is repeated by itself; the finding names the command that begins it again."""
@@ -476,7 +476,7 @@ async def run_fails(hive: Hive, session: str) -> Target:
     return Target(agent_id="bee", session_id=session, incarnation_id=f"{session}-1")
 
 
-async def test_one_failed_run_that_is_not_brought_back_is_no_alarm_and_the_fourth_in_a_row_is(
+async def test_single_failed_run_is_silent_and_the_fourth_in_a_row_is_not(
     hive: Hive,
 ) -> None:
     """B100: without a checkpoint nothing is started; that is in the list of recoveries, with the command."""
@@ -525,7 +525,7 @@ async def test_recovery_that_waits_is_dropped_when_its_agent_is_unloaded(hive: H
     assert hive.types() == []
 
 
-async def test_failed_run_whose_checkpoints_are_all_broken_is_told(hive: Hive) -> None:
+async def test_failed_run_with_only_broken_checkpoints_is_published(hive: Hive) -> None:
     """B74: what was saved is lost, which is more than a failed run."""
     hive.nursery.links = [TORN]
     await hive.ask(await run_fails(hive, "s1"))
@@ -534,7 +534,7 @@ async def test_failed_run_whose_checkpoints_are_all_broken_is_told(hive: Hive) -
     assert [row["exhausted"] for row in hive.data(FAILED)] == [True]
 
 
-async def test_failed_run_with_a_valid_checkpoint_is_brought_back(hive: Hive) -> None:
+async def test_failed_run_with_a_valid_checkpoint_is_recovered(hive: Hive) -> None:
     """002 FR-005: a crash is recovered, though it is not failing."""
     await hive.ask(await run_fails(hive, "s1"))
     await hive.go()
@@ -565,7 +565,7 @@ async def test_person_begins_a_task_again_from_its_start_only_by_saying_so(hive:
     assert hive.data(FAILED)[-1]["exhausted"]
 
 
-async def test_task_that_another_session_has_completed_is_not_brought_back(hive: Hive) -> None:
+async def test_task_completed_by_another_session_is_not_recovered(hive: Hive) -> None:
     """B70: the dead worker's work was done by hand since."""
     target = hive.loses(task_id="report")
     hive.tell(EventType.EXECUTION_STARTED, "s2", "s2-1", task_id="report")
@@ -577,7 +577,7 @@ async def test_task_that_another_session_has_completed_is_not_brought_back(hive:
     assert "session 's2' has completed it" in result.reason
 
 
-async def test_completed_task_that_the_monitor_has_forgotten_is_not_brought_back(hive: Hive) -> None:
+async def test_forgotten_completed_task_is_not_recovered(hive: Hive) -> None:
     """B70: the log knows of the end of the worker that was brought back."""
     await hive.ask()
     await hive.go()
@@ -591,7 +591,7 @@ async def test_completed_task_that_the_monitor_has_forgotten_is_not_brought_back
     result = await hive.service.request_task("s1", by="ada")
 
     assert not result.accepted
-    assert "what is over is not brought back" in result.reason
+    assert "and needs no recovery" in result.reason
     assert len(hive.nursery.raised) == 1
 
 
@@ -633,7 +633,7 @@ async def test_a_worker_in_a_long_tool_at_the_end_of_its_watch_has_come_back(hiv
     await hive.go(1)
 
     [row] = (await hive.service.status("s1")).history
-    assert (row.state, row.outcome) == (RecoveryState.SUCCEEDED, "it is at work")
+    assert (row.state, row.outcome) == (RecoveryState.SUCCEEDED, "it is working")
     assert FAILED not in hive.types()
 
 
@@ -681,7 +681,7 @@ async def test_a_clock_that_is_set_back_neither_stretches_a_watch_nor_blinds_it(
     assert (await hive.active()).attempt == 2
 
 
-async def test_a_worker_of_which_nothing_is_heard_has_not_come_back(hive: Hive) -> None:
+async def test_unheard_worker_has_not_recovered(hive: Hive) -> None:
     await hive.ask()
     await hive.go()
     hive.monitor.forget(("bee", "s1"))
@@ -691,7 +691,7 @@ async def test_a_worker_of_which_nothing_is_heard_has_not_come_back(hive: Hive) 
     assert (await hive.active()).attempt == 2
 
 
-async def test_a_worker_that_is_terminated_again_is_the_next_attempt_whoever_sees_it_first(
+async def test_second_termination_is_the_next_attempt(
     hive: Hive,
 ) -> None:
     """The ladder asks for the life that was brought back."""
@@ -719,7 +719,7 @@ async def test_nothing_begins_while_the_emergency_stop_is_on(hive: Hive) -> None
     assert len(hive.nursery.raised) == 1
 
 
-async def test_what_somebody_asks_for_begins_while_what_nobody_asked_for_is_held_back(hive: Hive) -> None:
+async def test_requested_recovery_begins_in_the_quiet_time(hive: Hive) -> None:
     """002 §11: after a start nothing begins by itself for a while; a person's word need not wait."""
     await hive.ask(hive.loses("s1"))
     hive.loses("s2")
@@ -739,7 +739,7 @@ async def test_what_somebody_asks_for_begins_while_what_nobody_asked_for_is_held
     assert hive.service.next_asked_for() is None
 
 
-async def test_a_worker_that_waits_is_not_brought_back_but_answered_or_resumed(hive: Hive) -> None:
+async def test_waiting_worker_is_not_recovered(hive: Hive) -> None:
     hive.tell(EventType.EXECUTION_STARTED)
     hive.tell(EventType.WORKER_WAITING, reason="user_input")
 
@@ -759,7 +759,7 @@ async def test_an_attempt_that_cannot_be_started_counts_and_is_tried_again(hive:
     assert (await hive.active()).attempt == 2
 
 
-async def test_what_can_never_be_started_is_a_humans_at_once(hive: Hive) -> None:
+async def test_final_refusal_goes_to_a_person_at_once(hive: Hive) -> None:
     hive.nursery.refuses = RespawnRefusedError("the session was deleted", final=True)
     await hive.ask()
     await hive.go()
@@ -768,7 +768,7 @@ async def test_what_can_never_be_started_is_a_humans_at_once(hive: Hive) -> None
     assert hive.service.active() == []
 
 
-async def test_work_that_was_given_up_and_got_further_is_given_up_anew_when_it_fails_again(
+async def test_given_up_task_that_progressed_is_given_up_again(
     hive: Hive,
 ) -> None:
     """Its ticket has closed since: somebody must hear of it again, and once."""
@@ -790,12 +790,12 @@ async def test_work_that_was_given_up_and_got_further_is_given_up_anew_when_it_f
     assert next(iter(hive.monitor.workers())).vitals.lost
 
 
-async def test_a_worker_that_nobody_can_start_is_a_humans_at_once(hive: Hive) -> None:
+async def test_unreachable_worker_goes_to_a_person_at_once(hive: Hive) -> None:
     hive.nursery.absent = True
     result = await hive.ask()
 
     assert not result.accepted
-    assert "nobody here can start" in result.reason
+    assert "nothing here can start" in result.reason
     assert hive.data(FAILED)[0]["exhausted"]
     [finding] = next(iter(hive.monitor.workers())).findings
     assert finding.evidence == f"it could not be recovered: {result.reason}"
@@ -840,7 +840,7 @@ async def test_a_start_in_the_middle_of_which_the_service_died_is_not_made_twice
         assert hive.types() == [INITIATED, FAILED]
 
 
-async def test_an_attempt_that_waits_goes_on_waiting_after_a_restart(hive: Hive) -> None:
+async def test_waiting_attempt_keeps_waiting_after_a_restart(hive: Hive) -> None:
     result = await hive.ask(not_before=hive.now + 60)
     [again] = await hive.restart()
 
@@ -898,7 +898,7 @@ async def test_task_is_recovered_by_the_session_of_its_worker(hive: Hive) -> Non
     assert (await hive.service.status("s1")).task_id == "report"
 
 
-async def test_a_task_that_nobody_knows_is_said_to_be_unknown(hive: Hive) -> None:
+async def test_unknown_task_is_an_error(hive: Hive) -> None:
     calls: list[Callable[[], Awaitable[object]]] = [
         lambda: hive.service.status("nothing"),
         lambda: hive.service.request_task("nothing", by="ada"),
@@ -923,9 +923,7 @@ async def test_a_worker_that_runs_must_be_terminated_first(hive: Hive) -> None:
         (False, "start it where it ran: it sends no heartbeats"),
     ],
 )
-async def test_of_one_that_may_not_have_stopped_it_is_said_how_to_go_on(
-    hive: Hive, beats: bool, said: str
-) -> None:
+async def test_unconfirmed_stop_error_says_what_to_do(hive: Hive, beats: bool, said: str) -> None:
     hive.tell(EventType.EXECUTION_STARTED)
     if beats:
         hive.tell(EventType.AGENT_HEARTBEAT, interval=20)
@@ -979,7 +977,7 @@ async def test_a_worker_that_is_stuck_again_is_taken_down_through_the_guard_befo
     assert [attempt for _, _, attempt, _ in hive.nursery.raised] == [1, 2]
 
 
-async def test_a_store_that_refuses_puts_a_start_off_and_starts_nobody_unrecorded(hive: Hive) -> None:
+async def test_store_failure_defers_the_start(hive: Hive) -> None:
     """B76: what is not written down is not done."""
     await hive.ask()
     healthy, hive.service._ledger._store = hive.service._ledger._store, _Refusing(hive.store)
@@ -1007,7 +1005,7 @@ class _Refusing(Store):
 
 
 @pytest.mark.parametrize("ends", [False, True])
-async def test_nobody_is_started_beside_a_worker_that_was_not_terminated(hive: Hive, ends: bool) -> None:
+async def test_recovery_is_dropped_if_the_worker_still_runs(hive: Hive, ends: bool) -> None:
     """B103: its recovery waited meanwhile; once it has really ended, it is brought back."""
     hive.tell(EventType.EXECUTION_STARTED)
     hive.now += 1

@@ -16,12 +16,12 @@ from queenright.health.recovery.plan import (
     HOUR,
     Allowed,
     Exhausted,
-    choose,
+    choose_checkpoint,
     free_at,
     hour_is_full,
     next_attempt,
-    not_needed,
     note,
+    recovery_obstacle,
     watch,
 )
 from queenright.health.recovery.respawner import CheckpointRef
@@ -83,7 +83,7 @@ def test_the_backoff_doubles_between_attempts(times: int, wait: float) -> None:
     assert begins == Allowed(times + 1, NOW + wait)
 
 
-def test_a_third_backoff_is_there_for_whoever_allows_more_attempts() -> None:
+def test_third_backoff_applies_if_more_attempts_are_allowed() -> None:
     """B72"""
     limits = Limits(max_attempts_per_task=9)
 
@@ -110,13 +110,13 @@ def test_after_three_attempts_at_a_task_a_human_must_look() -> None:
     assert "queenright recover t1 --reviewed" in answer.reason
 
 
-def test_a_human_who_has_looked_may_try_once_more() -> None:
+def test_review_allows_one_more_attempt() -> None:
     answer = next_attempt(tried(3), [], now=NOW, limits=LIMITS, dice=0, reviewed=True)
 
     assert isinstance(answer, Allowed)
 
 
-def test_what_was_refused_or_dropped_is_no_attempt() -> None:
+def test_refused_and_dropped_recoveries_are_not_attempts() -> None:
     past = [attempt(state=RecoveryState.DROPPED, started_at=None) for _ in range(9)]
 
     assert next_attempt(past, [], now=NOW, limits=LIMITS, dice=0) == Allowed(1, NOW)
@@ -156,7 +156,7 @@ def test_the_newest_valid_checkpoint_is_chosen(valid: list[bool]) -> None:
     """B74: broken ones before it are passed over and named; with none left it is the start of the task."""
     chain = [checkpoint(f"c{n}", valid=is_valid) for n, is_valid in enumerate(valid)]
 
-    chosen, skipped = choose(chain)
+    chosen, skipped = choose_checkpoint(chain)
 
     assert chosen == next((link for link in chain if link.valid), None)
     assert list(skipped) == chain[: len(skipped)]
@@ -165,20 +165,20 @@ def test_the_newest_valid_checkpoint_is_chosen(valid: list[bool]) -> None:
 
 
 @pytest.mark.parametrize("status", [SessionStatus.COMPLETED, SessionStatus.CANCELLED])
-def test_what_is_over_is_not_brought_back(status: SessionStatus) -> None:
+def test_ended_task_is_not_recovered(status: SessionStatus) -> None:
     """B70"""
-    why = not_needed(attempt(), worker("i1", status=status, ended_at=NOW))
+    why = recovery_obstacle(attempt(), worker("i1", status=status, ended_at=NOW))
 
     assert why is not None
     assert status.value in why
 
 
-def test_what_lives_on_or_got_further_by_itself_is_not_brought_back() -> None:
+def test_continuing_or_progressing_task_is_not_recovered() -> None:
     """B70"""
-    assert "i7" in (not_needed(attempt(), worker("i7")) or "")
-    assert "further" in (not_needed(attempt(), worker("i1", last_progress=NOW)) or "")
-    assert not_needed(attempt(), worker("i1", status=SessionStatus.FAILED, ended_at=NOW)) is None
-    assert not_needed(attempt(), None) is None
+    assert "i7" in (recovery_obstacle(attempt(), worker("i7")) or "")
+    assert "progress" in (recovery_obstacle(attempt(), worker("i1", last_progress=NOW)) or "")
+    assert recovery_obstacle(attempt(), worker("i1", status=SessionStatus.FAILED, ended_at=NOW)) is None
+    assert recovery_obstacle(attempt(), None) is None
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_the_watch(seen: WorkerHealth | None, at: float, verdict: str) -> None:
     assert watch(attempt(), seen, at).verdict == verdict
 
 
-def test_a_worker_that_gets_further_past_an_open_breaker_has_not_failed() -> None:
+def test_progress_despite_an_open_breaker_is_not_a_failure() -> None:
     """It is failing by its state, and does without what the breaker stands before."""
     known: dict[str, Any] = {
         "breakers": OpenBreakers(("tool_execution:bee:search",)),
@@ -229,7 +229,7 @@ def test_an_incarnation_that_was_not_known_is_found_by_the_watch() -> None:
     assert watch(attempt(new_incarnation_id=""), worker("i9"), NOW).incarnation_id == "i9"
 
 
-def test_the_note_says_what_happened_and_from_where_it_goes_on() -> None:
+def test_note_has_the_reason_and_the_checkpoint() -> None:
     assert "it was stuck" in note(attempt(), checkpoint("c7"))
     assert "checkpoint c7" in note(attempt(), checkpoint("c7"))
-    assert "start of the task" in note(attempt(), None)
+    assert "start the task over" in note(attempt(), None)

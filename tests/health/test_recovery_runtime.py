@@ -114,7 +114,7 @@ def chain(ward: Ward, target: Target) -> list[Path]:
     return sorted(session.checkpoints.glob("*.json"), reverse=True)
 
 
-async def test_a_terminated_worker_goes_on_from_its_last_checkpoint(ward: Ward) -> None:
+async def test_terminated_worker_continues_from_its_last_checkpoint(ward: Ward) -> None:
     """002 §11: the run it was, in its session, under a new incarnation, and told what happened."""
     target = await ward.lost()
     before = ward.colony.state(target.session_id)
@@ -175,7 +175,7 @@ async def test_a_broken_checkpoint_falls_back_to_the_one_before(ward: Ward) -> N
 
 
 @pytest.mark.parametrize("ward", [True], indirect=True, ids=["repeatable"])
-async def test_repeatable_graph_with_no_checkpoint_left_begins_anew(ward: Ward) -> None:
+async def test_repeatable_graph_without_a_checkpoint_starts_over(ward: Ward) -> None:
     """B74, B100: with what it was given then; what was said in the run that failed is forgotten."""
     target = await ward.lost()
     before = ward.colony.state(target.session_id)
@@ -189,7 +189,7 @@ async def test_repeatable_graph_with_no_checkpoint_left_begins_anew(ward: Ward) 
     gathers = [shown for shown in ward.bee.shown if shown[0].content == "Gather."]
     assert len(gathers) == 2
     assert [m.content for m in gathers[1] if m.role == "user"].count("Make honey.") == 1
-    assert any("start of the task" in m.content for m in gathers[1])
+    assert any("start the task over" in m.content for m in gathers[1])
 
 
 async def test_graph_that_is_not_repeatable_with_no_checkpoint_left_is_left_to_a_person(ward: Ward) -> None:
@@ -206,7 +206,7 @@ async def test_graph_that_is_not_repeatable_with_no_checkpoint_left_is_left_to_a
     assert f"queenright recover {target.session_id} --from-start" in str(failed["reason"])
 
 
-async def test_a_run_that_is_completed_is_not_brought_back(ward: Ward) -> None:
+async def test_completed_run_is_not_recovered(ward: Ward) -> None:
     """B70: by what the disk says, whatever the monitor believes."""
     target = await ward.colony.begin()
     await ward.finish()
@@ -216,19 +216,19 @@ async def test_a_run_that_is_completed_is_not_brought_back(ward: Ward) -> None:
     assert refused.value.over
 
 
-async def test_run_that_was_stopped_on_purpose_is_not_brought_back_after_a_restart(ward: Ward) -> None:
+async def test_paused_run_is_not_recovered_after_a_restart(ward: Ward) -> None:
     """B107: the service's own stop pauses it; by what the disk says, whatever the monitor believes."""
     target = await ward.colony.begin()
     await ward.colony.runtime.stop()
     ward.colony = Colony(ward.colony.path, ward.time)
     await ward.colony.runtime.start()
 
-    with pytest.raises(RespawnRefusedError, match="stopped on purpose") as refused:
+    with pytest.raises(RespawnRefusedError, match="paused on purpose") as refused:
         await RuntimeRespawner(ward.colony.runtime).chain(target)
     assert refused.value.over
 
 
-async def test_a_run_that_was_cancelled_is_not_brought_back(ward: Ward) -> None:
+async def test_cancelled_run_is_not_recovered(ward: Ward) -> None:
     """B70"""
     target = await ward.colony.begin()
     [execution] = ward.colony.runtime.get_stream("start").executions
@@ -254,7 +254,7 @@ async def test_checkpoints_of_earlier_runs_in_the_session_are_not_of_the_chain(w
     assert len(links) == 2
 
 
-async def test_what_still_runs_is_not_started_a_second_time(ward: Ward) -> None:
+async def test_running_worker_is_not_started_twice(ward: Ward) -> None:
     target = await ward.colony.begin()
     respawner = RuntimeRespawner(ward.colony.runtime)
 
@@ -265,16 +265,14 @@ async def test_what_still_runs_is_not_started_a_second_time(ward: Ward) -> None:
     assert ward.colony.runtime.get_stream("start").pending == 1
 
 
-def test_a_session_of_another_worker_or_of_nobody_is_not_reached(tmp_path: Path) -> None:
+def test_foreign_or_unknown_session_is_not_reached(tmp_path: Path) -> None:
     respawner = RuntimeRespawner(Colony(tmp_path, FakeTime()).runtime)
 
     for agent, session in (("bee", "none"), ("drone", "s1"), ("", "s1"), ("bee", "../x")):
         assert not respawner.reaches(Target(agent_id=agent, session_id=session, incarnation_id="i"))
 
 
-async def test_a_worker_whose_process_was_killed_is_brought_back_by_another(
-    ward: Ward, tmp_path: Path
-) -> None:
+async def test_killed_worker_is_recovered_by_another_process(ward: Ward, tmp_path: Path) -> None:
     """002 §11: kill -9, and the service that starts next takes the work up from the checkpoint."""
     child = subprocess.Popen(  # noqa: ASYNC220 - it is killed below
         [sys.executable, "-m", "tests.health.killed_worker", str(tmp_path / "hive")],

@@ -39,7 +39,7 @@ def test_renamed_worker_is_one_with_all_that_was_known_of_it() -> None:
     assert vitals.start_records
 
 
-def test_what_was_found_is_cleared_under_the_old_name_and_found_under_the_new() -> None:
+def test_findings_move_to_the_new_name() -> None:
     """B86: so that no ticket stays open under a name that nobody has any more."""
     script = WorkerScript().start()
     script.silence(300)
@@ -57,7 +57,7 @@ def test_what_was_found_is_cleared_under_the_old_name_and_found_under_the_new() 
     assert script.state is HealthState.STUCK
 
 
-def test_silence_goes_on_after_the_new_name() -> None:
+def test_silence_continues_after_a_rename() -> None:
     script = WorkerScript().start()
     script.silence(200)
     rename(script)
@@ -114,7 +114,7 @@ def test_log_that_is_read_again_gives_the_same_worker() -> None:
     again = HealthMonitor(HealthSettings())
 
     for event in script.heard:
-        again.recall(event, event.time)
+        again.replay(event, event.time)
 
     assert list(again.keys()) == [("scout", "c-1")]
     [worker] = again.workers()
@@ -122,7 +122,7 @@ def test_log_that_is_read_again_gives_the_same_worker() -> None:
 
 
 @pytest.mark.parametrize("later", [0.0, 600.0])
-def test_work_that_is_told_after_the_end_counts_and_reopens_nothing(later: float) -> None:
+def test_late_work_counts_and_reopens_nothing(later: float) -> None:
     """B84, B85: log records arrive later than the hook that ends a session."""
     script = WorkerScript().start()
     script.step("CONTINUE")
@@ -143,7 +143,7 @@ def test_work_that_is_told_after_the_end_counts_and_reopens_nothing(later: float
 
 
 @pytest.mark.parametrize("told", ["in order", "end first"])
-def test_failures_count_alike_before_and_after_the_end_is_told(told: str) -> None:
+def test_late_failures_count_equally(told: str) -> None:
     """B84, B85: the hook that ends a session overtakes the log records of the calls that failed in it."""
     script = WorkerScript().start()
     script.step("CONTINUE")
@@ -166,7 +166,7 @@ def test_failures_count_alike_before_and_after_the_end_is_told(told: str) -> Non
     assert script.health.findings[0].evidence == "the run ended in 4 failed LLM calls, last with overloaded"
 
 
-def test_end_that_is_corrected_is_the_last_that_was_told() -> None:
+def test_last_reported_end_wins() -> None:
     """B84: a failed model call arrives after the root that ended the run."""
     script = WorkerScript().start()
     script.event(EventType.EXECUTION_COMPLETED)

@@ -91,7 +91,7 @@ async def test_old_events_go_and_those_of_the_audit_trail_into_the_archive(datab
     await store.close()
 
 
-async def test_what_is_in_the_archive_goes_after_its_own_time(database_url: str) -> None:
+async def test_archive_has_its_own_retention(database_url: str) -> None:
     store = Store.open(database_url)
     await store.append([event(400, CHANGE), event(380, CHANGE), event(360, CHANGE), event(10)])
 
@@ -136,7 +136,7 @@ def test_a_young_log_is_left_alone(conn: Connection) -> None:
     assert log(conn) == [1, 2]
 
 
-def test_a_log_of_which_nothing_is_left_is_whole_and_goes_on(conn: Connection) -> None:
+def test_emptied_log_is_intact_and_continues(conn: Connection) -> None:
     append_events(conn, [event(40, CHANGE), event(40)])
     prune(conn, NOW, SETTINGS)
 
@@ -145,7 +145,7 @@ def test_a_log_of_which_nothing_is_left_is_whole_and_goes_on(conn: Connection) -
     assert (is_whole(conn), log(conn)) == (True, [3])
 
 
-def test_what_was_changed_stays_and_so_does_all_after_it(conn: Connection) -> None:
+def test_changed_row_stops_retention_of_the_log(conn: Connection) -> None:
     """B80: letting go of old rows does not let go of the proof that one was changed."""
     append_events(conn, [event(40, CHANGE) for _ in range(6)])
     conn.exec_driver_sql("UPDATE events SET agent_id = 'wasp' WHERE seq = 4")
@@ -157,7 +157,7 @@ def test_what_was_changed_stays_and_so_does_all_after_it(conn: Connection) -> No
     assert verify(conn).first_bad == 4
 
 
-def test_what_was_changed_in_the_archive_stays_there(conn: Connection) -> None:
+def test_changed_row_stops_retention_of_the_archive(conn: Connection) -> None:
     """B80: in the archive, too."""
     append_events(conn, [event(400, CHANGE) for _ in range(4)])
     prune(conn, NOW, SETTINGS.model_copy(update={"audit_days": 500}))
@@ -170,7 +170,7 @@ def test_what_was_changed_in_the_archive_stays_there(conn: Connection) -> None:
     assert verify_archive(conn).first_bad == 3
 
 
-async def test_the_database_deletes_nothing_but_what_was_let_go_of(database_url: str) -> None:
+async def test_triggers_allow_deleting_only_pruned_rows(database_url: str) -> None:
     store = Store.open(database_url)
     await store.append([event(40, CHANGE), event(1, CHANGE)])
     await store.transact(lambda conn: prune(conn, NOW, SETTINGS))
@@ -370,7 +370,7 @@ async def test_others_write_between_two_batches(database_url: str) -> None:
     await store.close()
 
 
-async def test_a_failure_is_said_and_tried_again(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failure_is_logged_and_retried(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
     store = Store.open(database_url)
     await store.close()
 
@@ -380,7 +380,7 @@ async def test_a_failure_is_said_and_tried_again(database_url: str, caplog: pyte
     assert caplog.text.count("it is tried again") == 2
 
 
-async def test_a_changed_log_is_said_once(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_changed_log_is_logged_once(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "queenright.health.retention")
     store = Store.open(database_url)
     await store.append([event(40, id="one"), event(40, id="two")])
@@ -427,7 +427,7 @@ _HEAD = [column.name for column in EVENT_LOG_HEAD.columns if column.name != "id"
 
 
 @given(steps=_work, more=_work, data=st.data())
-def test_after_any_change_they_are_not_whatever_is_let_go_of_then(
+def test_any_change_is_detected_after_any_pruning(
     steps: list[Any], more: list[Any], data: st.DataObject
 ) -> None:
     """B80: any column of any row, a row gone, in the log, the archive and the record of their ends."""
@@ -475,7 +475,7 @@ def test_moved_beginning_of_the_archive_is_found(conn: Connection, audited: list
     assert not verify_archive(conn).ok
 
 
-def test_idempotency_keys_go_after_a_day_and_only_those_that_are_so_old(conn: Connection) -> None:
+def test_idempotency_keys_expire_after_a_day(conn: Connection) -> None:
     """Two callers may use the same key; each is as old as it is."""
     claim(conn, "ada", "k1", "request", NOW - DAY - 1)
     claim(conn, "bob", "k1", "request", NOW - DAY + 1)

@@ -89,9 +89,7 @@ async def nudged(
     return colony, model
 
 
-async def test_a_nudge_is_what_the_model_reads_before_its_next_turn(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
+async def test_model_reads_a_nudge_before_its_next_turn(tmp_path: Path, fake_time: FakeTime) -> None:
     """002 §11: a nudge reaches the agent's context, though its node talks with no user."""
     _, model = await nudged(tmp_path, fake_time)
 
@@ -143,7 +141,7 @@ async def test_a_note_for_the_life_before_is_not_read_by_the_next(
     await second.runtime.stop()
 
 
-async def test_who_waits_for_its_user_is_not_nudged(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_worker_waiting_for_its_user_is_not_nudged(tmp_path: Path, fake_time: FakeTime) -> None:
     model = ScriptedModel([sets(nectar="sweet"), reply(("ask_user", '{"question": "Which jar?"}'))])
     colony = Colony(tmp_path, fake_time, model=model, client_facing=True)
     await colony.runtime.start()
@@ -212,12 +210,12 @@ async def test_another_life_cannot_be_terminated(colony: Colony) -> None:
     """B67: nor is the one that runs."""
     target = replace(await colony.begin(), incarnation_id="another")
 
-    with pytest.raises(WorkerUnreachableError, match="look at it again"):
+    with pytest.raises(WorkerUnreachableError, match="check it again"):
         await control(colony).terminate(target, "it is stuck", instruction_id="t1", within=30)
     assert colony.runtime.get_stream("start").pending == 1
 
 
-async def test_a_worker_that_was_killed_is_terminated_only_if_nobody_runs_it(
+async def test_killed_worker_is_terminated_only_if_nothing_runs_it(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
     first = Colony(tmp_path, fake_time)
@@ -232,7 +230,7 @@ async def test_a_worker_that_was_killed_is_terminated_only_if_nobody_runs_it(
     stopped = await control(second).terminate(target, "it is silent", instruction_id="t2", within=30)
 
     assert stopped.confirmed
-    assert stopped.detail == "it was not running any more"
+    assert stopped.detail == "it was not running"
     await second.runtime.stop()
 
 
@@ -266,7 +264,7 @@ async def test_a_function_that_cannot_be_stopped_leaves_the_stop_unconfirmed(
     stopped = await RuntimeControl(runtime).terminate(target, "stuck", instruction_id="t", within=30)
 
     assert not stopped.confirmed
-    assert "still at work in a thread" in stopped.detail
+    assert "still running in a thread" in stopped.detail
     may_end.set()
     await runtime.stop()
 

@@ -63,7 +63,7 @@ def test_in_shadow_nothing_leaves_healthy_because_of_a_finding_and_no_ticket_is_
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(moves, max_size=30), st.sets(st.sampled_from(list(FindingKind))))
-def test_the_others_say_what_they_said_before(script: list[Any], on_trial: set[FindingKind]) -> None:
+def test_other_detectors_are_unchanged(script: list[Any], on_trial: set[FindingKind]) -> None:
     some = HealthSettings.model_validate({"detectors": {kind.value: "shadow" for kind in on_trial}})
     shadow, real = WorkerScript(settings=some), WorkerScript()
     for move in script:
@@ -78,7 +78,7 @@ def test_the_others_say_what_they_said_before(script: list[Any], on_trial: set[F
         assert other.findings == tuple(f for f in worker.findings if f.kind not in on_trial)
 
 
-def test_what_is_off_is_not_looked_for() -> None:
+def test_disabled_detector_finds_nothing() -> None:
     script = WorkerScript(settings=ALL_OFF).start()
     script.step("RETRY", times=30, text="same")
     for _ in range(30):
@@ -103,7 +103,7 @@ def test_a_loop_in_shadow_is_shown_and_the_worker_stays_healthy() -> None:
     assert assess(script.health.vitals, LOOP_IN_SHADOW, script.now)["tool_calls"].verdict == "ok"
 
 
-def test_a_finding_in_shadow_is_told_once_and_again_when_it_is_worse() -> None:
+def test_shadow_finding_is_reported_once_and_again_when_worse() -> None:
     told: list[tuple[WorkerKey, FindingKind, Severity]] = []
 
     def note(worker: WorkerKey, finding: Finding) -> None:
@@ -140,7 +140,7 @@ def test_a_silence_in_shadow_is_seen_at_its_deadline() -> None:
     assert [finding.kind for finding in script.health.shadow] == [FindingKind.STALL]
 
 
-def test_an_open_breaker_and_a_dead_provider_in_shadow_make_nobody_failing() -> None:
+def test_shadow_breaker_and_provider_findings_do_not_fail_a_worker() -> None:
     script = WorkerScript(settings=ALL_IN_SHADOW).start()
     script.event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, {"name": "llm:agent", "to": "open"})
     for _ in range(6):
@@ -157,17 +157,17 @@ def test_on_and_off_may_stand_unquoted_in_yaml(said: object, mode: str) -> None:
     assert read.detectors == {FindingKind.DOOM_LOOP: mode}
 
 
-def test_a_kind_that_is_none_is_refused_with_those_that_are() -> None:
+def test_unknown_kind_error_lists_the_kinds() -> None:
     with pytest.raises(ValidationError, match=r"doom_loops.*\n.*'doom_loop'.*'token_spike'"):
         HealthSettings.model_validate({"detectors": {"doom_loops": "on"}})
 
 
-def test_a_mode_that_is_none_is_refused_with_those_that_are() -> None:
+def test_unknown_mode_error_lists_the_modes() -> None:
     with pytest.raises(ValidationError, match="'on', 'shadow' or 'off'"):
         HealthSettings.model_validate({"detectors": {"doom_loop": "silent"}})
 
 
-def test_a_recorded_run_shows_what_shadow_would_have_said_of_it() -> None:
+def test_recorded_run_shows_shadow_findings() -> None:
     steps = [
         {"kind": "tool", "name": "s", "turn": n, "args_hash": "a", "result_hash": "r", "t": n}
         for n in range(12)

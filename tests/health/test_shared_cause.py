@@ -42,7 +42,7 @@ def failing(**data: str) -> WorkerScript:
         ({}, ""),
     ],
 )
-def test_a_provider_that_fails_is_shared_by_those_who_call_it(data: dict[str, str], cause: str) -> None:
+def test_failing_provider_is_a_shared_cause(data: dict[str, str], cause: str) -> None:
     script = failing(**data)
     seen = script.finding(PROVIDER)
 
@@ -121,7 +121,7 @@ async def test_forty_workers_of_one_provider_have_tickets_of_one_group(groups: H
     assert (await groups.raise_(own)).ticket.storm_id == ""
 
 
-async def test_what_is_left_when_the_provider_is_back_is_a_ticket_of_its_own(groups: Hive) -> None:
+async def test_trouble_after_the_provider_recovers_is_a_new_ticket(groups: Hive) -> None:
     """While it fails, what may come of that is taken to be of that."""
     both = service.worker(finding(PROVIDER), finding(FindingKind.STALL))
     both.vitals.provider = "anthropic"
@@ -139,7 +139,9 @@ async def test_what_is_left_when_the_provider_is_back_is_a_ticket_of_its_own(gro
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["from the start", "later"])
-async def test_own_trouble_is_told_apart_while_the_provider_fails(groups: Hive, is_first: bool) -> None:
+async def test_own_trouble_is_a_separate_ticket_while_the_provider_fails(
+    groups: Hive, is_first: bool
+) -> None:
     """B104: no provider makes a loop, however much worse its own failure is."""
     down, loop = finding(PROVIDER, Severity.CRITICAL), finding(FindingKind.DOOM_LOOP, Severity.HIGH)
     workers = [service.worker(down, loop)] if is_first else [service.worker(down), service.worker(down, loop)]
@@ -166,7 +168,7 @@ async def test_a_lesser_loop_counts_to_the_provider(groups: Hive) -> None:
     assert (ticket.kind, ticket.storm_id) == (PROVIDER, "provider:anthropic")
 
 
-async def test_what_is_worse_than_the_provider_was_is_told_at_once_when_that_is_back(groups: Hive) -> None:
+async def test_worse_trouble_is_notified_at_once_when_the_provider_recovers(groups: Hive) -> None:
     failed = service.worker(finding(PROVIDER))
     failed.vitals.provider = "anthropic"
     shared = (await groups.raise_(failed)).ticket

@@ -65,7 +65,7 @@ def test_one_open_breaker_among_others_on_trial_is_failing() -> None:
     assert states == [HealthState.FAILING, HealthState.DEGRADED]
 
 
-def test_b73_a_breaker_on_trial_that_nobody_calls_is_over_when_the_worker_gets_further() -> None:
+def test_b73_half_open_breaker_finding_ends_with_progress() -> None:
     """B73: its time is over, and the worker does without what is behind it: nothing is wrong with it."""
     script = worker()
     breaker(script, "open")
@@ -134,7 +134,7 @@ def test_a_recovery_that_failed_is_critical_also_of_a_session_that_is_over() -> 
     assert "3 attempts failed" in finding.evidence
 
 
-def test_a_recovery_that_goes_on_is_no_finding() -> None:
+def test_recovery_in_progress_is_not_a_finding() -> None:
     script = worker()
     script.event(EventType.RECOVERY_FAILED, {"exhausted": False, "reason": "one attempt failed"})
 
@@ -155,7 +155,7 @@ def test_a_new_life_is_not_failing_and_its_progress_ends_the_finding() -> None:
     assert (script.kinds(), script.state) == (set(), HealthState.HEALTHY)
 
 
-def test_work_that_is_done_or_called_off_needs_nobody_to_bring_it_back() -> None:
+def test_completed_or_cancelled_work_ends_the_finding() -> None:
     """B70: what is finished or closed is never lost."""
     for ended in (
         {"type_": EventType.EXECUTION_COMPLETED},
@@ -169,7 +169,7 @@ def test_work_that_is_done_or_called_off_needs_nobody_to_bring_it_back() -> None
         assert script.state is HealthState.HEALTHY
 
 
-def test_a_lost_worker_that_nobody_knows_any_more_is_known_again() -> None:
+def test_unknown_lost_worker_becomes_known() -> None:
     script = WorkerScript()
     script.event(EventType.RECOVERY_FAILED, {"exhausted": True, "reason": "no checkpoint is left"})
 
@@ -177,7 +177,7 @@ def test_a_lost_worker_that_nobody_knows_any_more_is_known_again() -> None:
     assert script.kinds() == {LOST}
 
 
-def test_an_operator_who_settled_it_ends_the_finding() -> None:
+def test_operator_resolution_ends_the_finding() -> None:
     script = worker()
     lose(script)
     script.event(EventType.TICKET_RESOLVED, {"status": "worker_gone", "ticket_id": "1"})
@@ -187,7 +187,7 @@ def test_an_operator_who_settled_it_ends_the_finding() -> None:
     assert (still, script.kinds()) == ({LOST}, set())
 
 
-def test_a_worker_that_was_brought_back_under_another_name_is_known_at_once_and_may_stall() -> None:
+def test_worker_recovered_under_another_name_is_monitored() -> None:
     script = worker()
     script.event(EventType.EXECUTION_FAILED, {"error_type": "OSError"})
     new = {"new_agent_id": "agent", "new_session_id": "again", "new_incarnation_id": "i7"}
@@ -200,7 +200,7 @@ def test_a_worker_that_was_brought_back_under_another_name_is_known_at_once_and_
     assert again.state is HealthState.STUCK
 
 
-def test_what_was_done_to_an_old_incarnation_begins_none() -> None:
+def test_action_on_an_old_incarnation_begins_no_new_one() -> None:
     """B67: what names another incarnation changes nothing of this one."""
     script = worker()
     script.incarnation = "i2"
@@ -295,7 +295,7 @@ def busy(script: WorkerScript, seconds: int, *, progress: bool = False) -> None:
         script.silence(0)
 
 
-def test_a_worker_that_goes_on_without_tokens_or_progress_for_15_minutes_is_stuck() -> None:
+def test_worker_without_tokens_and_progress_for_15_minutes_is_stuck() -> None:
     script = worker()
     llm(script)
     busy(script, 840)
@@ -307,7 +307,7 @@ def test_a_worker_that_goes_on_without_tokens_or_progress_for_15_minutes_is_stuc
     assert (finding.ticket, script.state) == (True, HealthState.STUCK)
 
 
-def test_one_that_gets_further_without_tokens_is_only_shown() -> None:
+def test_worker_progressing_without_tokens_is_only_shown() -> None:
     script = worker()
     llm(script)
     busy(script, 900, progress=True)
@@ -317,7 +317,7 @@ def test_one_that_gets_further_without_tokens_is_only_shown() -> None:
     assert (finding.ticket, script.state) == (False, HealthState.DEGRADED)
 
 
-def test_who_never_reported_tokens_is_not_asked_for_them() -> None:
+def test_worker_that_never_reported_tokens_has_no_finding() -> None:
     script = worker()
     llm(script, None)
     busy(script, 3600)
@@ -325,7 +325,7 @@ def test_who_never_reported_tokens_is_not_asked_for_them() -> None:
     assert script.kinds() == set()
 
 
-def test_a_call_that_came_back_counts_though_it_told_no_tokens() -> None:
+def test_call_without_tokens_counts() -> None:
     script = worker()
     llm(script)
     for _ in range(30):
@@ -418,7 +418,7 @@ def test_an_output_that_goes_back_and_forth_is_no_progress_for_long() -> None:
 
 
 @pytest.mark.parametrize("counts", [{}, {"tests_passed": "many"}, {"files_changed": -1}, {"x": 1}])
-def test_an_output_that_says_nothing_is_activity_only(counts: dict[str, Any]) -> None:
+def test_empty_output_is_activity_only(counts: dict[str, Any]) -> None:
     script = worker()
     output(script, **counts)
 
@@ -494,7 +494,7 @@ def test_a_torn_heartbeat_changes_no_state(torn: dict[str, Any]) -> None:
     assert (script.state, vitals.heartbeat_interval, vitals.token_count) == (before, 30, 0)
 
 
-def test_a_heartbeat_says_of_itself_what_a_worker_is_at() -> None:
+def test_heartbeat_fields_are_in_the_signal() -> None:
     """002 §11: a heartbeat's contents are kept: task, phase, last tool call, tokens, errors, progress."""
     script = worker(task_id="t-1", control=True)
     said = {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from queenright.health.findings import FindingKind, HealthState, Severity
 from queenright.health.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.spending import DAY, Today
+from queenright.health.spending import DAY, DailySpending
 from queenright.runtime.events import EventType
 from tests.health.worker_script import WorkerScript
 
@@ -48,7 +48,7 @@ def test_a_run_is_warned_of_from_a_share_of_its_limit_on_and_is_over_it_at_the_l
     assert script.state is (HealthState.HEALTHY if found is None else HealthState.DEGRADED)
 
 
-def test_what_was_spent_and_what_has_no_price_is_in_the_evidence() -> None:
+def test_evidence_has_spending_and_unpriced_tokens() -> None:
     """B106"""
     script = WorkerScript(settings=limited(run_usd=1)).start()
     spend(script, 0.9)
@@ -59,7 +59,7 @@ def test_what_was_spent_and_what_has_no_price_is_in_the_evidence() -> None:
     assert found.evidence == "$0.90 of $1.00 spent by this run; 100 tokens of this run have no known price"
 
 
-def test_without_a_limit_nothing_is_looked_at() -> None:
+def test_no_limit_means_no_finding() -> None:
     script = WorkerScript(settings=limited()).start()
     spend(script, 1_000_000.0)
 
@@ -87,7 +87,7 @@ def test_the_sessions_of_an_agent_share_its_day_and_the_fleet_has_one_of_its_own
     assert in_all.evidence == "$1.70 of $1.00 spent by this agent today"
 
 
-def test_at_midnight_a_day_begins_anew() -> None:
+def test_new_day_begins_at_midnight() -> None:
     script = WorkerScript(settings=limited(agent_day_usd=1), at=20_000 * DAY - 100).start()
     spend(script, 1.0)
     before = script.finding(SPENDING)
@@ -97,14 +97,14 @@ def test_at_midnight_a_day_begins_anew() -> None:
     assert script.finding(SPENDING) is None
 
 
-def test_what_is_replayed_after_a_restart_is_summed_up_again() -> None:
+def test_replay_restores_daily_spending() -> None:
     settings = limited(agent_day_usd=1)
     script = WorkerScript(settings=settings).start()
     spend(script, 0.6)
     spend(script, 0.6)
     again = HealthMonitor(settings)
     for event in script.heard:
-        again.recall(event, event.time)
+        again.replay(event, event.time)
     again.sweep(script.now)
 
     [worker] = again.workers()
@@ -126,8 +126,8 @@ def test_an_amendment_that_prices_a_call_counts() -> None:
         max_size=30,
     )
 )
-def test_a_day_is_the_sum_of_what_was_told_of_it_in_order(told: list[tuple[str, float, float]]) -> None:
-    today, known = Today(), 0.0
+def test_daily_spending_is_the_sum_of_its_events(told: list[tuple[str, float, float]]) -> None:
+    today, known = DailySpending(), 0.0
     for n, (agent, dollars, at) in enumerate(told):
         found = today.add(agent, dollars, at)
         known = max(known, at)

@@ -72,9 +72,7 @@ def _event(move: tuple[EventType, dict[str, Any], float, float, str, str], now: 
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(moves, max_size=40), st.lists(st.floats(0, 5000), max_size=5))
-def test_any_events_give_exactly_one_state_and_time_makes_nobody_healthier(
-    script: list[Any], later: list[float]
-) -> None:
+def test_any_events_give_one_state_and_time_never_improves_it(script: list[Any], later: list[float]) -> None:
     monitor = HealthMonitor(SETTINGS)
     now = START
     for move in script:
@@ -93,7 +91,7 @@ def test_any_events_give_exactly_one_state_and_time_makes_nobody_healthier(
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(moves, max_size=40))
-def test_every_change_of_state_is_a_valid_one_and_none_is_held_back(script: list[Any]) -> None:
+def test_every_state_change_is_valid_and_published(script: list[Any]) -> None:
     """002 §11: the state machine tracks transitions: only a new life brings a terminated worker back."""
     monitor = HealthMonitor(SETTINGS)
     now, lives = START, 1
@@ -162,7 +160,7 @@ def test_every_combination_of_inputs_is_exactly_one_state(
     assert health_state(vitals, found, SETTINGS, START) is worst_of_all
 
 
-def test_nobody_comes_back_from_the_dead_but_in_a_new_life() -> None:
+def test_terminated_is_final_within_one_life() -> None:
     """002 §11: transitions are validated."""
     assert TRANSITIONS[HealthState.TERMINATED] == frozenset()
     for state in HealthState:
@@ -253,7 +251,7 @@ def test_the_worst_finding_is_ticket_worthy_then_severe_then_nearest_to_the_caus
     assert worst([]) is None
 
 
-def test_who_gets_further_while_a_breaker_is_open_works_around_it() -> None:
+def test_progress_during_an_open_breaker_works_around_it() -> None:
     script = WorkerScript().start()
     script.step("ACCEPT")
     name = {"name": "tool_execution:agent:search"}

@@ -135,7 +135,7 @@ def test_a_log_that_is_not_there_yet_has_nothing(log: Path) -> None:
     assert len(reader.read()) == 1
 
 
-def test_only_what_is_new_is_read(log: Path) -> None:
+def test_only_new_lines_are_read(log: Path) -> None:
     """B7: after the first read of a 1 GB step log, a look at it reads the new part and nothing else."""
     log.write_text(row(0))
     with log.open("r+b") as file:
@@ -195,7 +195,7 @@ def test_secrets_in_a_log_do_not_come_in(log: Path) -> None:
     assert "sk-abcdefghijklmnop1234" not in step.data["error"]
 
 
-def test_what_a_worker_writes_is_what_is_read(tmp_path: Path) -> None:
+def test_step_log_of_a_worker_round_trips(tmp_path: Path) -> None:
     with Worker("bee", storage=tmp_path, endpoint="http://127.0.0.1:9") as worker:
         for _ in range(3):
             with worker.step("work") as step:

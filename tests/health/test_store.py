@@ -55,7 +55,7 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 # -- writing --------------------------------------------------------------------------------------
 
 
-async def test_what_was_appended_is_there_after_closing_and_opening(database_url: str) -> None:
+async def test_appended_events_survive_reopening(database_url: str) -> None:
     first = Store.open(database_url)
     event = step(data={"verdict": "ACCEPT", "nested": {"a": [1, 2.5, None, "é"]}}, trace_id="t", span_id="s")
     await first.append([event])
@@ -76,7 +76,7 @@ async def test_many_at_once_share_commits_and_keep_their_order(store: Store) -> 
     assert store.depth == 0
 
 
-async def test_a_bad_event_fails_its_own_caller_and_nobody_elses(store: Store) -> None:
+async def test_invalid_event_fails_only_its_caller(store: Store) -> None:
     calls: list[Sequence[AgentEvent]] = [
         [step(1)],
         [step(2), step(3, data={"what": object()})],
@@ -205,7 +205,7 @@ async def test_append_awaits_room_in_order_and_a_giant_goes_alone(database_url: 
     await store.close()
 
 
-async def test_cancelling_whoever_waits_for_room_loses_no_room(database_url: str) -> None:
+async def test_cancelled_append_releases_its_room(database_url: str) -> None:
     store = Store.open(database_url, capacity=4)
     go = threading.Event()
     blocker = asyncio.create_task(store.transact(lambda _: go.wait(10)))
@@ -225,7 +225,7 @@ async def test_cancelling_whoever_waits_for_room_loses_no_room(database_url: str
 # -- reading --------------------------------------------------------------------------------------
 
 
-async def test_a_reader_sees_the_database_as_it_was_when_it_began(store: Store) -> None:
+async def test_reader_sees_a_snapshot(store: Store) -> None:
     await store.append([step(1)])
     began, go = threading.Event(), threading.Event()
 
@@ -257,7 +257,7 @@ async def test_a_read_that_raises_raises_here(store: Store) -> None:
 # -- trouble --------------------------------------------------------------------------------------
 
 
-async def test_a_full_disk_is_told_to_everybody_and_afterwards_it_goes_on(tmp_path: Path) -> None:
+async def test_full_disk_fails_every_append_until_there_is_room(tmp_path: Path) -> None:
     store = Store.open(url(tmp_path / "hive.db"))
     pages = await store.transact(lambda conn: int(conn.exec_driver_sql("PRAGMA page_count").scalar_one()))
     await store.transact(lambda conn: conn.exec_driver_sql(f"PRAGMA max_page_count={pages}").scalar_one())
@@ -273,7 +273,7 @@ async def test_a_full_disk_is_told_to_everybody_and_afterwards_it_goes_on(tmp_pa
     await store.close()
 
 
-async def test_another_programs_lock_is_waited_for_then_told_then_gone(tmp_path: Path) -> None:
+async def test_lock_of_another_program_is_waited_for_and_reported(tmp_path: Path) -> None:
     store = Store.open(url(tmp_path / "hive.db"), busy_timeout=0.05)
     other = sqlite3.connect(tmp_path / "hive.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -296,12 +296,12 @@ def refuse(conn: Connection) -> None:
     conn.execute(text("INSERT INTO event_log_head (id, length, hash) VALUES (2, 0, NULL)"))
 
 
-async def test_a_store_that_cannot_write_says_so_until_a_write_succeeds(database_url: str) -> None:
+async def test_write_failure_is_reported_until_a_write_succeeds(database_url: str) -> None:
     store = Store.open(database_url, busy_timeout=0.05)
     assert store.writable
 
     with locked(database_url):
-        for write in (store.append([step()]), store.transact(touch_head), store.try_writing()):
+        for write in (store.append([step()]), store.transact(touch_head), store.check_writable()):
             with pytest.raises(StoreError, match="lock") as failed:
                 await write
             assert not store.writable
@@ -335,7 +335,7 @@ async def test_a_disk_that_was_full_is_tried_without_changing_anything(tmp_path:
         await store.append([step(1, data={"text": "x" * 20_000})])
     assert "disk is full" in str(store.failure)
 
-    await store.try_writing()
+    await store.check_writable()
 
     assert store.writable
     assert await store.read(count) == 1
@@ -346,7 +346,7 @@ async def test_a_disk_that_was_full_is_tried_without_changing_anything(tmp_path:
 # -- closing --------------------------------------------------------------------------------------
 
 
-async def test_closing_writes_what_is_queued_and_refuses_what_waits_for_room(database_url: str) -> None:
+async def test_close_writes_the_queue_and_refuses_waiting_appends(database_url: str) -> None:
     store = Store.open(database_url, capacity=2)
     appends = [asyncio.create_task(store.append([step(i), step(i)])) for i in range(3)]
     await asyncio.sleep(0)
@@ -361,7 +361,7 @@ async def test_closing_writes_what_is_queued_and_refuses_what_waits_for_room(dat
     again.close_now()
 
 
-async def test_a_closed_store_says_so_and_may_be_closed_again(database_url: str, tmp_path: Path) -> None:
+async def test_closed_store_refuses_calls_and_can_be_closed_again(database_url: str, tmp_path: Path) -> None:
     store = Store.open(database_url)
     await store.close()
     await store.close()
@@ -469,7 +469,7 @@ async def test_a_database_in_use_can_be_looked_into(store: Store, database_url: 
     looking = Store.open(database_url, read_only=True)
 
     assert looking.read_now(count) == 1
-    with pytest.raises(StoreError, match="opened to read only"):
+    with pytest.raises(StoreError, match="opened read-only"):
         await looking.append([step()])
     looking.close_now()
     assert (await asyncio.to_thread(Store.verify_file, database_url)).rows == 1

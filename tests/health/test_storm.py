@@ -36,7 +36,7 @@ def test_workers_that_get_worse_one_after_the_other_are_no_storm() -> None:
     assert not any(seen.worse((f"bee{n}", "s"), 1000.0 + 10 * n) for n in range(100))
 
 
-def test_lives_of_one_agent_one_after_the_other_are_no_storm() -> None:
+def test_consecutive_lives_of_one_agent_are_not_a_storm() -> None:
     """B123: an agent that crashes again and again is one trouble."""
     seen = watch()
     for n in range(20):
@@ -84,9 +84,7 @@ def test_a_clock_that_is_set_back_ends_a_storm_and_begins_none() -> None:
 
 
 @given(st.lists(st.floats(0, 30, allow_nan=False), max_size=100), st.integers(1, 10))
-def test_never_more_than_the_budget_within_a_minute_and_nobody_waits_longer_than_a_minute(
-    pauses: list[float], most: int
-) -> None:
+def test_action_budget_holds_within_any_minute(pauses: list[float], most: int) -> None:
     budget, now, spent = ActionBudget(most), 0.0, list[float]()
     for pause in pauses:
         now += pause

@@ -54,7 +54,7 @@ def test_secrets_in_the_evidence_are_redacted() -> None:
     assert "sk-abcdefghijklmnop1234" not in summarise(script.health, script.now)["evidence_snippet"]
 
 
-def test_what_is_no_valid_text_in_the_evidence_is_made_so() -> None:
+def test_invalid_text_in_evidence_is_repaired() -> None:
     """B16: valid UTF-8, and nothing that moves a terminal's cursor or hides itself."""
     script = WorkerScript().start()
     script.step("RETRY", text="a\ud800b \x1b[2J\x00c \u202ereversed\u202c \u200bunseen")
@@ -63,7 +63,7 @@ def test_what_is_no_valid_text_in_the_evidence_is_made_so() -> None:
     assert evidence.encode("utf-8").decode("utf-8") == "a?b c reversed unseen"
 
 
-def test_whoever_waits_has_no_stall_minutes_and_a_reason() -> None:
+def test_waiting_worker_has_a_reason_and_no_stall_minutes() -> None:
     script = WorkerScript().start()
     script.wait("backoff")
     script.now += 600
@@ -80,7 +80,7 @@ def test_a_pause_is_a_status_of_its_own() -> None:
     assert summarise(script.health, script.now)["status"] == "paused"
 
 
-def test_who_was_only_heard_to_live_is_unknown() -> None:
+def test_worker_with_heartbeats_only_is_unknown() -> None:
     """B4: a status nobody knows is ``unknown``: neither healthy nor critical."""
     script = WorkerScript()
     script.event(EventType.AGENT_HEARTBEAT)

@@ -180,10 +180,10 @@ async def test_the_model_may_raise_the_rules_severity_and_never_lower_it(
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (lambda health: setattr(health, "findings", ()), "shows nothing wrong"),
+        (lambda health: setattr(health, "findings", ()), "has no findings"),
         (
             lambda health: setattr(health, "findings", (finding(ticket=False),)),
-            "nothing yet that is a reason",
+            "no finding that justifies a ticket yet",
         ),
         (lambda health: setattr(health.vitals, "ended_at", 950.0), "has ended"),
         (
@@ -264,7 +264,7 @@ async def test_two_monitors_on_one_worker_make_one_ticket(hive: Hive) -> None:
 # -- severity and the outside ---------------------------------------------------------------------
 
 
-async def test_a_rise_is_told_once_and_a_fall_never(hive: Hive) -> None:
+async def test_rise_is_notified_once_and_a_fall_never(hive: Hive) -> None:
     """B38: a rise in severity: one update. A fall: none."""
     ticket = (await hive.raise_()).ticket
     await hive.tickets.intervene(ticket.ticket_id, "a", "high")
@@ -311,7 +311,7 @@ async def test_only_findings_that_are_new_worse_or_back_count_as_reports(hive: H
 # -- recovery -------------------------------------------------------------------------------------
 
 
-async def test_a_recovery_that_holds_resolves_and_the_operator_is_told(hive: Hive) -> None:
+async def test_held_recovery_resolves_and_notifies(hive: Hive) -> None:
     """B39: recovered and held: resolved, and the operator is told."""
     ticket = (await hive.raise_()).ticket
     await hive.tickets.intervene(ticket.ticket_id, "a", "high")
@@ -357,7 +357,7 @@ async def test_a_relapse_after_the_hold_is_a_new_ticket(hive: Hive) -> None:
     assert second.ticket.ticket_id != first.ticket_id
 
 
-async def test_nobody_outside_is_told_of_the_end_of_what_they_never_heard_of(hive: Hive) -> None:
+async def test_end_of_an_unnotified_ticket_is_not_notified(hive: Hive) -> None:
     await hive.raise_()
     await hive.tickets.observe(worker())
     await hive.tickets.settle(hive.now + HOLD)
@@ -386,7 +386,7 @@ async def test_a_worker_that_ends_takes_its_ticket_with_it(hive: Hive, *, paged:
     assert hive.published[-1].data["status"] == "worker_gone"
 
 
-async def test_what_is_seen_of_workers_without_tickets_costs_no_transaction(hive: Hive) -> None:
+async def test_workers_without_tickets_cost_no_transaction(hive: Hive) -> None:
     await hive.store.close()
 
     await hive.tickets.observe(worker(finding()))
@@ -426,7 +426,7 @@ async def test_another_condition_than_the_dismissed_one_is_triaged(hive: Hive) -
     assert (only_open.ticket_id, only_open.severity) == (other.ticket.ticket_id, CRITICAL)
 
 
-async def test_a_model_cannot_dismiss_what_is_high_and_holds(hive: Hive) -> None:
+async def test_model_cannot_dismiss_a_high_ticket_that_holds(hive: Hive) -> None:
     """B52: nor close it in any other way."""
     ticket = (await hive.raise_()).ticket
 
@@ -497,7 +497,7 @@ async def test_deciding_on_an_unknown_or_closed_ticket_is_an_error(hive: Hive, v
 
 
 @pytest.mark.parametrize(("analysis", "urgency"), [("", "high"), (" \n", "high"), ("a", "")])
-async def test_an_operator_is_not_told_nothing(hive: Hive, analysis: str, urgency: str) -> None:
+async def test_empty_analysis_is_refused(hive: Hive, analysis: str, urgency: str) -> None:
     ticket = (await hive.raise_()).ticket
 
     with pytest.raises(TicketRejectedError, match="must not be empty"):
@@ -534,7 +534,7 @@ async def pass_hours(hive: Hive, hours: int) -> None:
         await hive.tickets.settle(hive.now)
 
 
-async def test_what_nobody_acknowledged_is_brought_up_again_so_many_times(hive: Hive) -> None:
+async def test_unacknowledged_ticket_has_a_limited_number_of_reminders(hive: Hive) -> None:
     """B41: an hour after it was last brought up, three times at most; it is the same ticket."""
     ticket = await told(hive)
     assert hive.tickets.next_deadline() == hive.now + HOUR
@@ -558,7 +558,7 @@ async def test_what_nobody_acknowledged_is_brought_up_again_so_many_times(hive: 
 
 
 @pytest.mark.parametrize("by", ["ann", "dismissal", "resolution", "end", "never told"])
-async def test_nobody_is_reminded_of_what_somebody_has_or_what_is_over(hive: Hive, by: str) -> None:
+async def test_acknowledged_and_closed_tickets_have_no_reminders(hive: Hive, by: str) -> None:
     """B41: never when acknowledged, dismissed or closed."""
     if by == "never told":
         await hive.raise_()
@@ -621,7 +621,7 @@ async def test_a_rise_has_reminders_of_its_own(hive: Hive) -> None:
     assert hive.told == [(TicketStatus.INTERVENING, CRITICAL)] * 3
 
 
-async def test_nobody_is_reminded_within_the_hold(hive: Hive) -> None:
+async def test_no_reminder_within_the_hold(hive: Hive) -> None:
     """B41: it may be over; a relapse brings it up."""
     await told(hive)
     hive.now += HOUR - 1
@@ -694,7 +694,7 @@ async def test_a_silence_does_not_keep_a_ticket_from_closing(hive: Hive) -> None
 
 
 @pytest.mark.parametrize("via", list(Way))
-async def test_by_whatever_way_it_is_acknowledged_nobody_is_reminded(hive: Hive, via: Way) -> None:
+async def test_acknowledgement_through_any_channel_stops_reminders(hive: Hive, via: Way) -> None:
     """B41: who has it and by what way is kept, in the log, too; over a restart."""
     ticket = await told(hive)
     await hive.tickets.acknowledge(ticket.ticket_id, by="ann", via=via, note=" my key is sk-" + "a1B2" * 12)
@@ -709,7 +709,7 @@ async def test_by_whatever_way_it_is_acknowledged_nobody_is_reminded(hive: Hive,
     assert EventType.TICKET_REESCALATED not in hive.types()
 
 
-async def test_of_what_nobody_has_any_more_reminders_count_anew(hive: Hive) -> None:
+async def test_unacknowledged_ticket_restarts_its_reminders(hive: Hive) -> None:
     """B41: they were used up; after it is given back there are as many again, counted from then."""
     ticket = await told(hive)
     await pass_hours(hive, 4)
@@ -728,11 +728,11 @@ async def test_of_what_nobody_has_any_more_reminders_count_anew(hive: Hive) -> N
     assert len(hive.told) == 4
     said = [e for e in await hive.logged() if e.type is EventType.TICKET_UNACKNOWLEDGED]
     assert [(e.data["by"], e.data["was"]) for e in said] == [("bob", "ann")]
-    with pytest.raises(TicketStatusError, match="nobody has it in hand"):
+    with pytest.raises(TicketStatusError, match="nobody acknowledged it"):
         await hive.tickets.unacknowledge(ticket.ticket_id, by="bob")
 
 
-async def test_what_was_acknowledged_before_triage_goes_there_when_it_is_given_back(hive: Hive) -> None:
+async def test_ticket_acknowledged_before_triage_returns_to_triage(hive: Hive) -> None:
     ticket = (await hive.raise_()).ticket
     await hive.tickets.acknowledge(ticket.ticket_id, by="ann")
     hive.published.clear()
@@ -747,7 +747,7 @@ async def test_what_was_acknowledged_before_triage_goes_there_when_it_is_given_b
     assert [t.ticket_id for t in await hive.restart()] == [ticket.ticket_id]
 
 
-async def test_what_was_triaged_while_somebody_had_it_is_told_when_it_is_given_back(hive: Hive) -> None:
+async def test_ticket_triaged_while_acknowledged_is_notified_afterwards(hive: Hive) -> None:
     ticket = (await hive.raise_()).ticket
     await hive.tickets.acknowledge(ticket.ticket_id, by="ann")
     await hive.tickets.intervene(ticket.ticket_id, "a", "high")
@@ -759,16 +759,16 @@ async def test_what_was_triaged_while_somebody_had_it_is_told_when_it_is_given_b
     assert hive.told == [(TicketStatus.INTERVENING, HIGH)]
 
 
-async def test_only_the_way_that_said_it_takes_it_back_where_that_is_asked(hive: Hive) -> None:
+async def test_only_via_limits_unacknowledge_to_its_channel(hive: Hive) -> None:
     ticket = await told(hive)
     await hive.tickets.acknowledge(ticket.ticket_id, by="ann", via=Way.SLACK)
 
-    with pytest.raises(TicketStatusError, match="ann has it, and did not say so by pagerduty"):
+    with pytest.raises(TicketStatusError, match="ann acknowledged it, but not through pagerduty"):
         await hive.tickets.unacknowledge(ticket.ticket_id, by="x", only_via=Way.PAGERDUTY)
     await hive.tickets.unacknowledge(ticket.ticket_id, by="x", only_via=Way.SLACK)
 
 
-async def test_what_the_rules_saw_is_kept_beside_what_a_model_says(hive: Hive) -> None:
+async def test_findings_are_kept_beside_the_models_text(hive: Hive) -> None:
     """It follows the worst finding; a mere count leaves it, so that a page does not change with each."""
     health = worker(finding())
     health.vitals.evidence = "no results; key sk-" + "a1B2" * 12
@@ -827,7 +827,7 @@ async def test_a_caller_that_gives_up_does_not_keep_a_stored_ticket_untold(hive:
     assert hive.published[0].data["ticket"]["ticket_id"] == ticket.ticket_id
 
 
-async def test_what_could_not_be_stored_is_not_told(hive: Hive) -> None:
+async def test_unstored_ticket_is_not_published(hive: Hive) -> None:
     await hive.store.close()
 
     with pytest.raises(StoreError):
@@ -996,14 +996,14 @@ def lost() -> WorkerHealth:
     return health
 
 
-async def test_a_worker_that_is_over_and_could_not_be_brought_back_gets_a_ticket(hive: Hive) -> None:
+async def test_ended_worker_with_a_failed_recovery_gets_a_ticket(hive: Hive) -> None:
     raised = await hive.raise_(lost())
 
     assert (raised.change, raised.ticket.kind, raised.ticket.severity) == ("opened", LOST, CRITICAL)
     assert raised.ticket.stall_minutes is None
 
 
-async def test_what_else_was_seen_of_a_worker_that_is_over_is_no_reason(hive: Hive) -> None:
+async def test_other_findings_of_an_ended_worker_justify_no_ticket(hive: Hive) -> None:
     over = worker(finding(STALL, CRITICAL))
     over.vitals.ended_at = 990.0
 
@@ -1011,7 +1011,7 @@ async def test_what_else_was_seen_of_a_worker_that_is_over_is_no_reason(hive: Hi
         await hive.raise_(over)
 
 
-async def test_its_ticket_stays_after_the_end_and_closes_when_the_worker_got_further(hive: Hive) -> None:
+async def test_failed_recovery_ticket_survives_the_end_and_closes_with_progress(hive: Hive) -> None:
     ticket = (await hive.raise_(lost())).ticket
     await hive.tickets.observe(lost())
     kept = await hive.tickets.find(ticket.ticket_id)
@@ -1054,7 +1054,7 @@ async def test_a_person_resolves_it_durably_and_everybody_hears_who(hive: Hive) 
     assert hive.told[-1][0] is TicketStatus.RESOLVED
 
 
-async def test_what_closes_by_itself_is_not_resolved_by_hand(hive: Hive) -> None:
+async def test_self_closing_ticket_cannot_be_resolved(hive: Hive) -> None:
     ticket = (await hive.raise_()).ticket
 
     with pytest.raises(TicketStatusError, match="closes by itself"):

@@ -126,14 +126,14 @@ def test_a_missing_field_is_named(name: str) -> None:
         ({"recent_verdicts": "RETRY"}, "recent_verdicts: input should be a valid"),
         ({"evidence_snippet": "x" * 501}, "evidence_snippet: string should have at most 500 characters"),
         ({"cause": "x" * 1001}, "cause: string should have at most 1000 characters"),
-        ({"mood": "grim"}, "mood: is no field of a ticket; leave it out"),
+        ({"mood": "grim"}, "mood: is not a field of a ticket; leave it out"),
         ({"ticket_id": "t9"}, "ticket_id: is set by the service; leave it out"),
         ({"created_at": "now"}, "created_at: is set by the service; leave it out"),
         ({"status": "resolved"}, "status: is set by the service; leave it out"),
         ({"occurrences": 99}, "occurrences: is set by the service; leave it out"),
     ],
 )
-def test_a_wrong_field_is_named_with_what_is_allowed(fields: dict[str, Any], error: str) -> None:
+def test_wrong_field_error_names_allowed_values(fields: dict[str, Any], error: str) -> None:
     """B35, B36: wrong values, extra keys, and what the model cannot set."""
     with pytest.raises(TicketRejectedError) as caught:
         parse_draft(draft(**fields))
@@ -153,18 +153,18 @@ def test_a_wrong_field_is_named_with_what_is_allowed(fields: dict[str, Any], err
         ('"high"', "not a string"),
         ("7", "not a number"),
         ("true", "not true or false"),
-        ("the worker is stuck", "is no JSON (Expecting value, line 1 column 1)"),
-        (f"Here you are:\n{json.dumps(GOOD)}", "is no JSON"),
-        (f"{json.dumps(GOOD)}{json.dumps(GOOD)}", "is no JSON (Extra data"),
-        (json.dumps(GOOD)[:-1], "is no JSON"),
+        ("the worker is stuck", "is not JSON (Expecting value, line 1 column 1)"),
+        (f"Here you are:\n{json.dumps(GOOD)}", "is not JSON"),
+        (f"{json.dumps(GOOD)}{json.dumps(GOOD)}", "is not JSON (Extra data"),
+        (json.dumps(GOOD)[:-1], "is not JSON"),
         ('{"severity": "low", "severity": "high"}', "severity: appears twice"),
-        ('{"stall_minutes": NaN}', "NaN is no JSON value"),
+        ('{"stall_minutes": NaN}', "NaN is not a JSON value"),
         ("[" * 100_000, "at most 65536 are read"),
-        ("[" * 60_000, "is no JSON object"),
-        ('{"total_steps_checked": ' + "9" * 5000 + "}", "is no JSON object"),
+        ("[" * 60_000, "is not a JSON object"),
+        ('{"total_steps_checked": ' + "9" * 5000 + "}", "is not a JSON object"),
     ],
 )
-def test_what_is_no_object_is_refused_with_the_reason(text: str, error: str) -> None:
+def test_non_object_is_refused_with_the_reason(text: str, error: str) -> None:
     """B35: a list, garbage or nothing instead of an object."""
     with pytest.raises(TicketRejectedError, match=r"^ticket refused: ") as caught:
         parse_draft(text)
@@ -172,7 +172,7 @@ def test_what_is_no_object_is_refused_with_the_reason(text: str, error: str) -> 
     assert error in str(caught.value)
 
 
-def test_everything_that_is_wrong_is_said_at_once_and_no_secret_with_it() -> None:
+def test_all_errors_are_listed_without_secrets() -> None:
     with pytest.raises(TicketRejectedError) as caught:
         parse_draft(draft(severity="sk-live0123456789abcdef", cause="", mood=1))
 
@@ -252,7 +252,7 @@ def test_a_ticket_is_the_same_after_being_stored() -> None:
 # -- the life of a ticket -------------------------------------------------------------------------
 
 
-def test_a_report_counts_and_folds_in_what_is_new() -> None:
+def test_report_counts_and_adds_new_kinds() -> None:
     again, change = lifecycle.report(ticket(), severity=Severity.LOW, kinds=[LOOP, STORM], now=160.0)
 
     assert change == "counted"
@@ -321,7 +321,7 @@ def test_a_dismissed_ticket_opens_again_only_when_it_is_worse(
     assert (what, after.status, after.occurrences) == (change, status, 2)
 
 
-def test_what_was_dismissed_as_recovered_is_open_again_when_it_relapses() -> None:
+def test_dismissed_recovery_reopens_on_relapse() -> None:
     recovered = lifecycle.clear(ticket(), now=150.0)
     dismissed = lifecycle.dismiss(recovered, reason="recovered", by="queen", now=160.0)
 
@@ -331,7 +331,7 @@ def test_what_was_dismissed_as_recovered_is_open_again_when_it_relapses() -> Non
 
 
 @pytest.mark.parametrize("severity", [Severity.HIGH, Severity.CRITICAL])
-def test_what_is_high_and_holds_cannot_be_dismissed(severity: Severity) -> None:
+def test_high_ticket_that_holds_cannot_be_dismissed(severity: Severity) -> None:
     """B52: whatever a model was talked into, it cannot wave this away."""
     with pytest.raises(
         TicketStatusError, match=r"is (high|critical) and still holds \(doom_loop\); intervene"
@@ -367,24 +367,22 @@ def test_past_triage_only_while_triage_has_not_answered() -> None:
 
     assert (past.untriaged, past.triage_decision) == (True, "bypass")
     assert (late.untriaged, late.triage_decision, late.analysis) == (False, "intervene", "b")
-    with pytest.raises(TicketStatusError, match="it has been decided"):
+    with pytest.raises(TicketStatusError, match="triage has decided"):
         lifecycle.intervene(late, analysis="a", urgency="high", by="rules", now=3.0, untriaged=True)
 
 
 @pytest.mark.parametrize(
     ("status", "verb", "way_out"),
     [
-        (TicketStatus.DISMISSED, "intervene", "opens again by itself if it gets worse"),
-        (TicketStatus.DISMISSED, "dismiss", "it was dismissed before"),
+        (TicketStatus.DISMISSED, "intervene", "reopens by itself if it gets worse"),
+        (TicketStatus.DISMISSED, "dismiss", "it is dismissed already"),
         (TicketStatus.DISMISSED, "acknowledge", "there is nothing to do"),
-        (TicketStatus.INTERVENING, "dismiss", "people have been told of it; it closes by itself"),
-        (TicketStatus.ACKNOWLEDGED, "dismiss", "ann has it; it closes by itself"),
-        (TicketStatus.ACKNOWLEDGED, "acknowledge", "ann has it"),
+        (TicketStatus.INTERVENING, "dismiss", "people were notified; it closes by itself"),
+        (TicketStatus.ACKNOWLEDGED, "dismiss", "ann acknowledged it; it closes by itself"),
+        (TicketStatus.ACKNOWLEDGED, "acknowledge", "ann acknowledged it already"),
     ],
 )
-def test_what_a_status_does_not_allow_is_refused_with_the_way_out(
-    status: TicketStatus, verb: str, way_out: str
-) -> None:
+def test_status_error_says_what_to_do(status: TicketStatus, verb: str, way_out: str) -> None:
     one = ticket(status, severity=Severity.LOW, acknowledged_by="ann")
     with pytest.raises(TicketStatusError, match=f"cannot {verb}.* ticket t1, which is {status}: .*{way_out}"):
         _do(verb, one)

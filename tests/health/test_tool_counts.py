@@ -85,7 +85,7 @@ def test_events_played_again_give_the_same_summary() -> None:
         first.step("RETRY" if turn % 3 else "ACCEPT", text=f"step {turn}")
     again = WorkerScript()
     for event in first.heard:
-        again.monitor.recall(event, first.now)
+        again.monitor.replay(event, first.now)
     again.monitor.sweep(first.now)
 
     told = summarise(first.health, first.now)

@@ -52,7 +52,7 @@ def test_a_step_that_died_counts_and_its_error_is_the_evidence() -> None:
     assert vitals.recent_verdicts == ["ERROR"]
 
 
-def test_a_step_that_nobody_judged_is_not_bad() -> None:
+def test_unjudged_step_is_not_bad() -> None:
     script = worker()
     script.step(times=30)
 
@@ -149,7 +149,7 @@ def test_progress_is_an_accept_a_checkpoint_or_a_new_result() -> None:
     assert script.health.vitals.last_progress == script.now
 
 
-def test_the_phase_is_what_was_begun_last() -> None:
+def test_phase_is_that_of_the_last_start() -> None:
     script = worker()
     phases = [script.health.vitals.phase]
     tool = {"tool": "build", "call_id": "1", "timeout": 60}
@@ -180,7 +180,7 @@ def test_a_step_that_ends_closes_the_calls_whose_end_was_lost() -> None:
     assert script.health.vitals.phase is Phase.IDLE
 
 
-def test_a_new_incarnation_starts_a_visit_and_forgets_what_was_open() -> None:
+def test_new_incarnation_starts_a_visit_and_drops_open_calls() -> None:
     script = worker()
     script.step("RETRY", times=12)
     script.event(EventType.LLM_CALL_STARTED)
@@ -204,7 +204,7 @@ def test_the_last_words_of_a_replaced_process_change_nothing() -> None:
     assert script.health.vitals.steps_total == 0
 
 
-def test_a_repeat_goes_on_counting_over_a_restart() -> None:
+def test_repeats_are_counted_across_a_restart() -> None:
     """B33: the counters survive a kill between call two and three."""
     script = worker()
     script.call()
@@ -240,7 +240,7 @@ def test_another_session_is_another_trend() -> None:
         (EventType.AGENT_TERMINATED, {}, SessionStatus.TERMINATED),
     ],
 )
-def test_every_status_is_told_apart(type_: EventType, data: dict[str, object], status: SessionStatus) -> None:
+def test_every_status_is_distinct(type_: EventType, data: dict[str, object], status: SessionStatus) -> None:
     """B4: active, paused, completed, failed and cancelled are each handled."""
     script = worker()
     script.event(type_, data)

@@ -72,7 +72,7 @@ class Garden(Acting):
         worker = self.worker(agent)
         found = rules.reasons(worker)
         texts = {"cause": "c", "judge_reasoning": "j", "suggested_action": "s", "evidence_snippet": "e"}
-        facts = rules.facts_of(worker, self.time.now)
+        facts = rules.worker_facts(worker, self.time.now)
         return rules.new_ticket("t1", facts, found[0], found, found[0].severity, texts, self.time.now)
 
 
@@ -135,7 +135,7 @@ async def test_a_second_nudge_within_the_interval_is_refused_in_words(hive: Gard
     await hive.queen.nudge(hive.ticket(), WORDS)
     hive.time.now += INTERVAL - 1
 
-    with pytest.raises(ToolError, match="something was done about it 10 minutes ago"):
+    with pytest.raises(ToolError, match="the last action was 10 minutes ago"):
         await hive.queen.nudge(hive.ticket(), WORDS)
     hive.time.now += 1
 
@@ -191,7 +191,7 @@ async def test_another_life_of_the_worker_is_not_told(hive: Garden) -> None:
     hive.time.now += 2 * STALL
     hive.monitor.advance(hive.time.now)
 
-    with pytest.raises(ToolError, match="restarted meanwhile"):
+    with pytest.raises(ToolError, match="restarted in the meantime"):
         await hive.queen.nudge(ticket, WORDS)
     with pytest.raises(ToolError, match="restarted"):
         await hive.queen.request_termination(ticket, "It loops.")
@@ -232,13 +232,13 @@ async def use_up_the_minute(hive: Garden) -> None:
 @pytest.mark.parametrize(
     ("happens", "why"),
     [
-        (wait_for_a_user, "waits rightly"),
-        (be_paused, "waits rightly"),
+        (wait_for_a_user, "waits"),
+        (be_paused, "waits"),
         (end, "has ended"),
-        (get_further, "nothing is wrong with it now"),
+        (get_further, "it has no findings now"),
         (freeze, "emergency stop"),
         (start_over, "so soon after a start"),
-        (use_up_the_minute, "10 interventions a minute are used up"),
+        (use_up_the_minute, "10 interventions a minute are the limit"),
     ],
 )
 async def test_she_acts_within_the_limits_of_all_acting(
@@ -273,7 +273,7 @@ async def test_what_the_orchestrator_decides_on_is_left_to_it(hive: Garden) -> N
     await hive.service.escalate("bee", "it is stuck", by="ada")
     hive.time.now += INTERVAL
 
-    with pytest.raises(ToolError, match="the orchestrator is asked"):
+    with pytest.raises(ToolError, match="an escalation to the orchestrator is pending"):
         await hive.queen.nudge(hive.ticket(), WORDS)
 
 
@@ -305,7 +305,7 @@ async def test_a_termination_needs_an_operator(hive: Garden) -> None:
     assert "It is not stopped." in said
     assert (asked.ticket_id, asked.agent_id, asked.asked_by) == ("t1", "bee", "queen")
     assert hive.hands.stopped == []
-    with pytest.raises(ToolError, match="asked already"):
+    with pytest.raises(ToolError, match="is pending already"):
         await hive.queen.request_termination(hive.ticket(), "It loops.")
 
 
@@ -336,7 +336,7 @@ async def test_whom_she_has_spoken_to_she_does_not_stop_within_the_interval(stor
     await hive.get_stuck()
     await hive.queen.nudge(hive.ticket(), WORDS)
 
-    with pytest.raises(ToolError, match="it is to have its time"):
+    with pytest.raises(ToolError, match="the last action was less than a minute ago"):
         await hive.queen.request_termination(hive.ticket(), "It loops.")
 
     assert hive.hands.stopped == []

@@ -43,7 +43,7 @@ SAID_NO: dict[str, tuple[int, str]] = {
     r"agents resume .*": (1, "There is no session 'session_20260124_100000_a30df858'"),
     r"tickets dismiss .*": (
         1,
-        "people have been told of it; it closes by itself when its worker",
+        "people were notified; it closes by itself when its worker",
     ),
     r"nudge .*": (1, "^Unreachable: it cannot be reached from here"),
     r"terminate .*": (1, "^Unreachable: it cannot be reached from here"),

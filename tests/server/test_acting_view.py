@@ -56,8 +56,8 @@ SAID: list[tuple[EventType, dict[str, Any], str]] = [
     ),
     (
         EventType.TERMINATION_DECIDED,
-        {"status": "void", "by": "", "reason": "it has got further since"},
-        "bee: termination request void. it has got further since",
+        {"status": "void", "by": "", "reason": "it has made progress since"},
+        "bee: termination request void. it has made progress since",
     ),
     (
         EventType.ESCALATION_DECIDED,

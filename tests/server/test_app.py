@@ -11,7 +11,6 @@ import pytest
 
 from queenright.cli.commands.fleet import list_
 from queenright.health.findings import HealthState
-from queenright.health.fleet import fleet_of
 from queenright.instrumentation import names
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.up import Running, serving
@@ -66,13 +65,13 @@ async def test_worker_whose_recovery_was_given_up_is_failing_everywhere(
             (await http.get("/api/agents/looper/health")).json()["state"],
             *(state for state, count in counts.items() if count),
             counted,
-            *(["failing"] if fleet_of(service.monitor.workers()).states[HealthState.FAILING] else ["none"]),
+            *(worker.standing or "none" for worker in service.monitor.workers()),
         }
 
     assert await states() == {"failing"}
     settled = replace(first, id="r", type=EventType.TICKET_RESOLVED, data={"status": "resolved", "by": "ann"})
     service.monitor.apply(settled, service.clock())
-    assert fleet_of(service.monitor.workers()).sessions == 0
+    assert [worker.standing for worker in service.monitor.workers()] == [None]
     assert (await http.get("/api/status")).json()["counts"]["failing"] == 0
 
 

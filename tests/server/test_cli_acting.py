@@ -113,7 +113,7 @@ async def test_a_refusal_is_one_line_with_the_way_out(running: Running) -> None:
     for done in (refused, unknown, task):
         assert (done.code, done.out) == (1, "")
         assert len(done.err.splitlines()) == 1
-    assert "waits rightly (user_input)" in refused.err
+    assert "waits (user_input)" in refused.err
     assert "queenright list" in unknown.err
 
 
@@ -133,7 +133,7 @@ async def test_a_termination_that_nobody_confirms_says_how_to_go_on(running: Run
     assert "Unconfirmed: busy" in done.out
     assert "then run: queenright recover looper-session" in done.out
     assert recovered.code == 1
-    assert "end its process yourself" in recovered.err
+    assert "stop its process yourself" in recovered.err
 
 
 async def test_the_list_has_what_other_commands_ask_for(running: Running) -> None:
@@ -297,7 +297,7 @@ async def test_a_ticket_is_listed_acknowledged_and_resolved(running: Running) ->
     assert plain.out.split()[-1] == ticket
     assert (acknowledged.code, acknowledged.out) == (0, "Acknowledged by ada.\n")
     assert again.code == 1
-    assert "ada has it" in again.err
+    assert "ada acknowledged it already" in again.err
     assert (resolved.code, resolved.out) == (0, "looper: resolved.\n")
     assert left.out == "No open tickets.\n"
     assert [(t["status"], t["closed_reason"]) for t in kept.json] == [("resolved", "ada: written by hand")]

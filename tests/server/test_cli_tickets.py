@@ -133,5 +133,5 @@ def change(reason: str, *, to: str) -> str:
 
 
 def test_a_change_of_health_is_one_sentence_that_agrees_with_itself() -> None:
-    assert change("no findings are left", to="healthy") == "a: failing → healthy: no findings are left"
+    assert change("no findings", to="healthy") == "a: failing → healthy: no findings"
     assert change(END_REASONS["failed"], to="terminated") == "a: the session has failed; it was failing"

@@ -321,7 +321,7 @@ async def test_a_worker_is_stopped_with_a_reason_and_only_in_the_life_that_was_l
 
     assert (silent.status_code, refusal(silent)) == (422, "Why: this field is required.")
     assert other.status_code == 409
-    assert "it was restarted meanwhile" in refusal(other)
+    assert "it was restarted in the meantime" in refusal(other)
     assert "It &lt;loops&gt;.</textarea>" in other.text
     assert said(done) == "The worker was terminated. Its state is in checkpoint cp-7."
 

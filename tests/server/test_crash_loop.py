@@ -363,7 +363,7 @@ async def test_ticket_that_can_be_resolved_now_says_so_when_it_is_dismissed(
     with pytest.raises(TicketStatusError) as refused:
         await service.tickets.dismiss(ticket.ticket_id, "it is known", by="ada")
     assert str(refused.value).endswith(
-        "people have been told of it; once it is settled, resolve it: "
+        "people were notified; once the problem is settled, resolve it: "
         f'queenright tickets resolve {ticket.ticket_id} --reason "..."'
     )
 

@@ -73,7 +73,7 @@ async def test_pending_decision_is_brought_up_once_with_deadline_and_command(
 
     await service.interventions.decide(question.escalation_id, "more_time", by="ann")
     ticket = service.tickets.open_tickets()[0]
-    await service.tickets.bring_up(ticket.ticket_id, since=0.0)
+    await service.tickets.request_attention(ticket.ticket_id, since=0.0)
     assert "escalations decide" not in (await firing(service)).annotations["suggested_action"]
     assert "Decide until" not in (await firing(service)).annotations["summary"]
     assert times_brought_up(service) == 1
@@ -84,7 +84,7 @@ async def test_pending_decision_is_brought_up_after_a_restart_that_came_before(s
         service = running.service
         await ticket_on(running)
         # As if it was killed before anybody could be told.
-        service.tickets.bring_up = _nothing  # type: ignore[method-assign]
+        service.tickets.request_attention = _nothing  # type: ignore[method-assign]
         await service.interventions.escalate("looper", "it gets nowhere", by="ann")
         assert times_brought_up(service) == 0
     async with serving(settings) as running:

@@ -382,7 +382,7 @@ async def test_broken_checkpoints_fall_back_within_one_try(supervisor: Superviso
     begun, from_start, back = said
     assert (begun.data["from_checkpoint"], begun.data["skipped"]) == ("cp-3", [])
     assert from_start.data["from_checkpoint"] is None
-    assert "it begins again from the start" in from_start.data["reason"]
+    assert "it starts over" in from_start.data["reason"]
     assert (back.type, back.data["skipped"]) == (EventType.RECOVERY_COMPLETED, ["cp-3", "cp-2", "cp-1"])
 
 
@@ -419,7 +419,7 @@ async def test_a_task_that_lives_on_elsewhere_is_started_no_second_time(
         [recovery] = await service.remediation.recovery.recent()
 
     assert recovery.state is RecoveryState.DROPPED
-    assert "lives on in session 's2'" in recovery.outcome
+    assert "it continues in session 's2'" in recovery.outcome
     assert supervisor.got == []
 
 
@@ -504,6 +504,6 @@ async def test_a_killed_process_goes_on_from_its_checkpoint_in_a_new_one(tmp_pat
     assert back.state is RecoveryState.WATCHING
     assert (back.new_session_id, back.from_checkpoint) == ("s1", "cp-2")
     assert back.new_incarnation_id != first_life
-    assert (recovery.state, recovery.outcome) == (RecoveryState.SUCCEEDED, "it is done")
+    assert (recovery.state, recovery.outcome) == (RecoveryState.SUCCEEDED, "it has completed")
     _, told = (tmp_path / "notes.txt").read_text("utf-8").splitlines()
     assert told.startswith("cp-2|Recovery, attempt 1: ")

@@ -74,7 +74,7 @@ async def test_of_a_worker_on_nobodys_runtime_a_person_is_told_what_to_do(runnin
     listed = await queenright(running, "recoveries")
 
     assert refused.code == 1
-    assert "nobody here can start its worker again: it runs in another process" in refused.out
+    assert "nothing here can start its worker: it runs in another process" in refused.out
     assert refused.out.rstrip().endswith("health_monitoring.recovery.webhook_url")
     assert "no attempt  report-7" in listed.out
 

@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel
 
 from queenright.alerting.rules import Alert, rule_groups
-from queenright.health.breakers.names import BreakerName
+from queenright.health.breakers.registry import BreakerName
 from queenright.health.settings import HealthSettings
 from queenright.runtime.breakers import BreakerKind
 from queenright.server.settings import InvalidSettingsError, Settings, load_settings

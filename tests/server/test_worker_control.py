@@ -187,9 +187,9 @@ async def test_worker_that_asks_elsewhere_is_unreachable_and_the_way_out_is_name
     await asyncio.to_thread(telemetry.close)
 
     assert nudged["outcome"] == "unreachable"
-    assert "nobody has asked this service for its instructions" in nudged["detail"]
+    assert "this service cannot reach it" in nudged["detail"]
     assert "QUEENRIGHT_ENDPOINT" in nudged["detail"]
-    assert ("give its Worker an on_nudge" in nudged["detail"]) is not has_functions
+    assert ("Give its Worker an on_nudge" in nudged["detail"]) is not has_functions
 
 
 async def test_a_worker_whose_name_breaks_a_line_is_reached(

@@ -165,7 +165,7 @@ class Fleet:
             orchestrator=self._orchestrate,
             ids=lambda: self.new_id("a"),
         )
-        self.recovery.connect(stop=partial(self.acting.take_down, by="recovery"))
+        self.recovery.connect(stop=partial(self.acting.stop_for_recovery, by="recovery"))
         self.tickets = TicketService(
             self.store,
             settings=self.settings,
@@ -327,7 +327,7 @@ class Fleet:
             for event in said:
                 self._note(event)
                 if event.type is EventType.HEALTH_STATE_CHANGED:
-                    self.acting.worse(event)
+                    self.acting.note_worse(event)
                 if event.type in _CHANGES:
                     self._changed[event.agent_id, event.session_id] = None
             changed, self._changed = self._changed, {}

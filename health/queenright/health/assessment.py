@@ -1,8 +1,8 @@
 """
-A worker's health, signal by signal: what each says, by which numbers, and the state they add up to.
+A worker's health, signal by signal: status, evidence, and the state they add up to.
 
-The detectors have the word. A signal only says in a person's words what they looked at, what came of it,
-and, as they do not, that all is well or that nobody told.
+The detectors decide. A signal explains what they checked and found; unlike them it also reports that all is
+well, or that nothing was reported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EVIDENCE_LIMIT: Final = 300
 
 
 class Reading(StrEnum):
-    """What a signal says, best first; ``unknown`` is what nobody reported."""
+    """The status of a signal, best first; ``unknown``: not reported."""
 
     OK = "ok"
     WARNING = "warning"
@@ -35,7 +35,7 @@ class Reading(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """One of the things that health is judged by; ``evidence`` holds the numbers, at most 300 characters."""
+    """A health signal; ``evidence`` has the numbers in at most 300 characters."""
 
     name: str
     verdict: Reading
@@ -48,7 +48,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """Every signal, in an order that does not change, and what they amount to."""
+    """All signals in a fixed order, and the state that they add up to."""
 
     state: HealthState
     signals: tuple[Signal, ...]
@@ -87,52 +87,51 @@ SIGNAL_OF: Final = {
     FindingKind.RECOVERY_FAILED: "recovery",
     FindingKind.RUNS_FAILED: "errors",
 }
-"""Which signal a finding is of."""
+"""The signal that a finding belongs to."""
 
 
 def assess(v: VitalSigns, settings: HealthSettings, now: float) -> Assessment:
     """
-    Return what every signal of a worker says at ``now``, and its state. Pure, like the detectors.
+    Return the status of every signal of a worker at ``now``, and its state. Pure, like the detectors.
 
     Args:
         v: The worker's vital signs.
         settings: The thresholds.
         now: The present time, in seconds since the epoch.
     """
-    found = detect(v, settings, now)
+    findings = detect(v, settings, now)
     by_signal: dict[str, list[Finding]] = {}
-    for finding in found:
+    for finding in findings:
         by_signal.setdefault(SIGNAL_OF[finding.kind], []).append(finding)
     signals = []
-    for name, tell in _TELL.items():
+    for name, describe in _DESCRIPTIONS.items():
         mine = by_signal.get(name, [])
-        grave = _grave(name, v, settings)
+        severe = _severe_condition(name, v, settings)
         if lead := worst(mine):
-            bad = grave or any(is_stuck(f) or _is_failing(f) for f in mine)
-            evidence = lead.evidence if lead.kind in _OWN_WORDS else _masked(lead.evidence)
+            bad = severe or any(is_stuck(f) or _is_failing(f) for f in mine)
+            evidence = lead.evidence if lead.kind in _NUMERIC_EVIDENCE else _masked(lead.evidence)
             signals.append(_signal(name, Reading.BAD if bad else Reading.WARNING, evidence))
-        elif grave:
-            signals.append(_signal(name, Reading.BAD, grave))
+        elif severe:
+            signals.append(_signal(name, Reading.BAD, severe))
         elif name == "errors" and v.status is SessionStatus.FAILED:
             why = f": {_masked(v.evidence)}" if v.evidence else ""
             signals.append(_signal(name, Reading.WARNING, f"the session has failed{why}"))
         else:
-            said = tell(v, now)
-            signals.append(_signal(name, Reading.OK if said else Reading.UNKNOWN, said or "not reported"))
-    return Assessment(state=health_state(v, found, settings, now), signals=tuple(signals))
+            text = describe(v, now)
+            signals.append(_signal(name, Reading.OK if text else Reading.UNKNOWN, text or "not reported"))
+    return Assessment(state=health_state(v, findings, settings, now), signals=tuple(signals))
 
 
 _FAILING: Final = frozenset({FindingKind.CIRCUIT_BREAKER_OPEN, FindingKind.RECOVERY_FAILED})
 
 
 def _is_failing(finding: Finding) -> bool:
-    # Low is a breaker that is only on trial.
+    # Low means that the breaker is half open.
     return finding.kind in _FAILING and finding.severity is not Severity.LOW
 
 
-# Findings that speak in numbers only: there is nothing of a worker's in them. To mask is dear, so that it
-# is done where somebody else's words come in, and not to everything.
-_OWN_WORDS: Final = frozenset(
+# Evidence of these contains only numbers of ours. Masking is expensive, so it is limited to text of others.
+_NUMERIC_EVIDENCE: Final = frozenset(
     {
         FindingKind.CONTEXT_EXHAUSTED,
         FindingKind.SPENDING,
@@ -154,12 +153,12 @@ def _signal(name: str, verdict: Reading, evidence: str) -> Signal:
 
 
 def _masked(text: str) -> str:
-    """Return what somebody else said without the secrets in it."""
+    """Return text of others without secrets."""
     return redact(text, _EVIDENCE_LIMIT) if text else ""
 
 
-def _grave(name: str, v: VitalSigns, settings: HealthSettings) -> str:
-    """Return what makes a worker failing or terminated without being a finding."""
+def _severe_condition(name: str, v: VitalSigns, settings: HealthSettings) -> str:
+    """Return what makes a worker failing or terminated without a finding, or an empty string."""
     if name == "errors" and v.failed_runs > settings.health_check.consecutive_failures:
         failed = f"{v.failed_runs} runs of the agent have failed in a row"
         return f"{failed}: {_masked(v.evidence)}" if v.evidence else failed
@@ -170,7 +169,7 @@ def _grave(name: str, v: VitalSigns, settings: HealthSettings) -> str:
     return ""
 
 
-# -- what a signal says while nothing is wrong; nothing at all where nobody reported -----------------
+# -- descriptions of healthy signals; empty if nothing was reported -----------------------------------
 
 
 def _activity(v: VitalSigns, now: float) -> str:
@@ -195,8 +194,8 @@ def _heartbeat(v: VitalSigns, now: float) -> str:
     if v.last_heartbeat is None:
         return ""
     words = (v.beat.phase, v.beat.progress_indicator) if v.beat is not None else ()
-    said = _masked("".join(f", {word}" for word in words if word))
-    return f"the last {span(max(0.0, now - v.last_heartbeat))} ago{said}"
+    report = _masked("".join(f", {word}" for word in words if word))
+    return f"the last {span(max(0.0, now - v.last_heartbeat))} ago{report}"
 
 
 def _checkpoint(v: VitalSigns, now: float) -> str:
@@ -228,7 +227,7 @@ def _output(v: VitalSigns, now: float) -> str:
 
 
 def _breakers(v: VitalSigns, now: float) -> str:
-    return "none is open"
+    return "no open breaker"
 
 
 def _resources(v: VitalSigns, now: float) -> str:
@@ -237,11 +236,11 @@ def _resources(v: VitalSigns, now: float) -> str:
 
 def _recovery(v: VitalSigns, now: float) -> str:
     if v.recovered_at is None:
-        return "none was needed"
+        return "no recovery needed"
     return f"recovered {span(max(0.0, now - v.recovered_at))} ago"
 
 
-_TELL: Final[dict[str, Callable[[VitalSigns, float], str]]] = {
+_DESCRIPTIONS: Final[dict[str, Callable[[VitalSigns, float], str]]] = {
     "activity": _activity,
     "steps": _steps,
     "heartbeat": _heartbeat,
@@ -255,5 +254,5 @@ _TELL: Final[dict[str, Callable[[VitalSigns, float], str]]] = {
     "recovery": _recovery,
 }
 
-SIGNALS: Final[Sequence[str]] = tuple(_TELL)
-"""The names of all signals, in the order in which they are given."""
+SIGNALS: Final[Sequence[str]] = tuple(_DESCRIPTIONS)
+"""The names of all signals, in a fixed order."""

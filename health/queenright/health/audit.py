@@ -1,4 +1,4 @@
-"""The audit: whether event log and archive are whole, and whether each termination is signed by us."""
+"""The audit: verifies the event log, its archive, and the signatures of terminations."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from queenright.health.tables import AUDIT_ARCHIVE, EVENTS
 from queenright.runtime.events import AgentEvent, EventType
 
 _NAMED: Final = 20
-"""So many faults are named; the others are counted."""
+"""The maximum number of faults that are listed; further ones are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignatureFault:
-    """A termination of which nothing proves that it was ours."""
+    """A termination without a valid signature of this service."""
 
     seq: int
     agent_id: str
@@ -34,19 +34,19 @@ class SignatureFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signatures:
-    """What is signed, and what is not."""
+    """The signatures of terminations."""
 
     terminations: int = 0
-    """How many there are."""
+    """The number of terminations."""
     faults: tuple[SignatureFault, ...] = ()
-    """The first of those that are not signed as they must be."""
+    """The first terminations without a valid signature."""
     fault_count: int = 0
-    """How many of those there are."""
+    """The number of terminations without a valid signature."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What the audit found."""
+    """The result of an audit."""
 
     log: Verification
     archive: Verification
@@ -54,13 +54,13 @@ class Audit:
 
     @property
     def ok(self) -> bool:
-        """Nothing was changed, and nothing is unsigned."""
+        """Whether nothing was changed, and everything is signed."""
         return self.log.ok and self.archive.ok and not self.signatures.fault_count
 
 
 def verify_audit(conn: Connection, keys: PublicKeys) -> Audit:
     """
-    Check both chains, and the signature of every termination in either.
+    Verify both chains, and the signature of every termination in them.
 
     Args:
         conn: A connection that sees one state of the database for as long as this takes.
@@ -70,7 +70,7 @@ def verify_audit(conn: Connection, keys: PublicKeys) -> Audit:
 
 
 def check_signatures(terminations: Iterable[tuple[int, AgentEvent | None]], keys: PublicKeys) -> Signatures:
-    """Check the signature of each; None is one that cannot be read."""
+    """Verify the signature of each termination; None is an unreadable one."""
     count, faults, found = 0, [], 0
     for seq, event in terminations:
         count += 1
@@ -98,7 +98,7 @@ def _terminations(conn: Connection, table: Table) -> list[Row[Any]]:
     try:
         return list(conn.execute(query))
     except DBAPIError:
-        # A row that cannot be read: its chain is broken, and that is said.
+        # An unreadable row breaks its chain, which is reported there.
         return []
 
 

@@ -1,9 +1,9 @@
 """
-The audit trail as a file that can be checked without the database: JSON lines.
+The audit trail as a JSON Lines file that can be verified without the database.
 
-The first line says what it is, with the public keys; then a line for each event of the audit trail, with
-its sequence number, its hash and the hash of the row before it in the log; the last line holds how log and
-archive end, how many lines there are, and SHA-256 over all lines before it, signed by the service's key.
+The first line has the format and the public keys. A line for each event of the audit trail follows, with its
+sequence number, its hash and the hash of the row before it in the log. The last line has the ends of log and
+archive, the number of lines, and the SHA-256 of all lines before it, signed with the service's key.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
 
 FORMAT: Final = "queenright-audit/1"
 
-# As plain text: JSON's keys are that, and a column's name is a kind of its own.
+# Plain strings: JSON keys must be, and column names are a subclass.
 _NAMES: Final = tuple(str(column.name) for column in EVENTS.columns if column.name != "hash")
 _TYPES: Final = sorted(kind.value for kind in ALERT_CLASS)
 _PAGE: Final = 1000
@@ -34,18 +34,18 @@ _PAGE: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportCheck:
-    """What is known of an exported file."""
+    """The result of verifying an exported file."""
 
     ok: bool
     rows: int
-    """Events that were read and found whole, from the first on."""
+    """Events that were verified, from the first on."""
     reason: str = ""
-    """What is wrong with it, and in which line."""
+    """The problem, and its line."""
     signatures: Signatures = field(default_factory=Signatures)
     key_id: str = ""
-    """Whose signature is on the whole file; empty: nobody's."""
+    """The key that signed the file; empty if it is not signed."""
     own_keys: bool = False
-    """The keys were taken from the file itself: whoever can make a key can make such a file."""
+    """Whether the keys came from the file itself, which anybody can forge."""
 
 
 def export_lines(
@@ -58,15 +58,15 @@ def export_lines(
     until: float | None = None,
 ) -> Iterator[bytes]:
     """
-    Yield the lines, each with its line break.
+    Yield the lines, including line breaks.
 
     Args:
-        conn: A connection that sees one state of the database for as long as this takes.
-        now: When it is exported, in seconds since the epoch.
-        keys: The public keys that go with it.
-        signer: Who signs the last line; None leaves it unsigned.
-        since: Only events authored at or after this time.
-        until: Only events authored before this time.
+        conn: A connection with a snapshot.
+        now: The time of the export, in seconds since the epoch.
+        keys: The public keys to include.
+        signer: The key that signs the last line; None leaves it unsigned.
+        since: Only events with a time at or after this one.
+        until: Only events before this time.
 
     Raises:
         sqlalchemy.exc.DBAPIError: The database cannot be read.
@@ -107,29 +107,29 @@ def export_lines(
 
 def check_export(lines: Iterable[bytes], trusted: PublicKeys | None = None) -> ExportCheck:
     """
-    Check an exported file alone, in little memory.
+    Verify an exported file without the database, in little memory.
 
-    Finds any line changed, added, removed or moved, if it is signed by a key of ``trusted``. It cannot
+    Detects any line changed, added, removed or moved, if a key of ``trusted`` signed the file. It cannot
     show that nothing was missing from the log when it was exported: that needs the whole log.
 
     Args:
-        lines: Its lines, with their line breaks.
-        trusted: The keys whose signatures hold; None takes the file's own.
+        lines: The lines, including line breaks.
+        trusted: The keys to trust; None trusts those in the file.
     """
     reader = _Reader(trusted)
     try:
         signatures = check_signatures(reader.terminations(lines), reader.keys)
-    except _WrongError as wrong:
-        return ExportCheck(ok=False, rows=reader.rows, reason=str(wrong), own_keys=trusted is None)
+    except _InvalidLineError as error:
+        return ExportCheck(ok=False, rows=reader.rows, reason=str(error), own_keys=trusted is None)
     return replace(reader.result(), signatures=signatures, ok=not signatures.fault_count)
 
 
-class _WrongError(Exception):
-    """Something is wrong with a line."""
+class _InvalidLineError(Exception):
+    """A line is invalid."""
 
 
 class _Reader:
-    """Reads a file line by line, once."""
+    """Verifies a file line by line, once."""
 
     def __init__(self, trusted: PublicKeys | None) -> None:
         self.keys = trusted if trusted is not None else PublicKeys()
@@ -147,62 +147,62 @@ class _Reader:
         """Check every line, and yield the terminations among them."""
         for number, line in enumerate(lines, 1):
             try:
-                found = self._take(number, line)
+                termination = self._take(number, line)
             except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
-                raise _WrongError(f"line {number} is not what was exported") from None
-            if found is not None:
-                yield found
+                raise _InvalidLineError(f"line {number} is not what was exported") from None
+            if termination is not None:
+                yield termination
         if not self._ended:
-            raise _WrongError("its end is missing")
+            raise _InvalidLineError("its end is missing")
 
     def _take(self, number: int, line: bytes) -> tuple[int, AgentEvent] | None:
-        said = orjson.loads(line)
-        kind = said["kind"]
+        record = orjson.loads(line)
+        kind = record["kind"]
         if self._ended:
-            raise _WrongError(f"line {number} was added after the end")
+            raise _InvalidLineError(f"line {number} was added after the end")
         if (kind == "begin") != (number == 1):
-            raise _WrongError(f"line {number} is out of its place, or this is no exported audit trail")
+            raise _InvalidLineError(f"line {number} is out of place, or this is not an exported audit trail")
         if kind == "end":
-            self._end(said)
+            self._end(record)
             return None
         self._digest.update(line)
         if kind == "event":
-            return self._event(number, said)
-        if said["format"] != FORMAT:
-            raise _WrongError(
-                f"its format is {str(said['format'])[:40]!r}, and this version reads {FORMAT!r}"
+            return self._event(number, record)
+        if record["format"] != FORMAT:
+            raise _InvalidLineError(
+                f"its format is {str(record['format'])[:40]!r}, and this version reads {FORMAT!r}"
             )
         if self._own_keys:
-            self.keys.add(base64.b64decode(key["public_key"]) for key in said["keys"])
+            self.keys.add(base64.b64decode(key["public_key"]) for key in record["keys"])
         return None
 
-    def _event(self, number: int, said: Mapping[str, Any]) -> tuple[int, AgentEvent] | None:
-        data = said["data"]
+    def _event(self, number: int, record: Mapping[str, Any]) -> tuple[int, AgentEvent] | None:
+        data = record["data"]
         text = data if isinstance(data, str) else orjson.dumps(data).decode()
-        row = (*(said[name] for name in _NAMES[:-1]), text)
-        found = link(bytes.fromhex(said["previous_hash"]), row)
-        if found is None or found.hex() != said["hash"]:
-            raise _WrongError(f"line {number}, row {row[0]}, is not what was written")
+        row = (*(record[name] for name in _NAMES[:-1]), text)
+        computed = link(bytes.fromhex(record["previous_hash"]), row)
+        if computed is None or computed.hex() != record["hash"]:
+            raise _InvalidLineError(f"line {number}, row {row[0]}, is not what was written")
         seq, before = self._last
-        if row[0] <= seq or (row[0] == seq + 1 and before and before != said["previous_hash"]):
-            raise _WrongError(f"line {number}, row {row[0]}, does not follow row {seq}")
-        self._last = (row[0], said["hash"])
+        if row[0] <= seq or (row[0] == seq + 1 and before and before != record["previous_hash"]):
+            raise _InvalidLineError(f"line {number}, row {row[0]}, does not follow row {seq}")
+        self._last = (row[0], record["hash"])
         self.rows += 1
-        if said["type"] != EventType.AGENT_TERMINATED.value:
+        if record["type"] != EventType.AGENT_TERMINATED.value:
             return None
-        fields = {name: said[name] for name in _NAMES if name not in ("seq", "type", "data")}
+        fields = {name: record[name] for name in _NAMES if name not in ("seq", "type", "data")}
         return row[0], AgentEvent(type=EventType.AGENT_TERMINATED, data=orjson.loads(text), **fields)
 
-    def _end(self, said: dict[str, Any]) -> None:
+    def _end(self, record: dict[str, Any]) -> None:
         self._ended = True
-        if said["rows"] != self.rows or said["digest"] != self._digest.hexdigest():
-            raise _WrongError("its lines are not those that were exported")
-        if "signature" not in said:
+        if record["rows"] != self.rows or record["digest"] != self._digest.hexdigest():
+            raise _InvalidLineError("its lines are not those that were exported")
+        if "signature" not in record:
             return
-        signature = said.pop("signature")
-        if fault := self.keys.fault(said.get("key_id"), signature, canonical(said)):
-            raise _WrongError(f"its last line does not hold: {fault}")
-        self._key_id = said["key_id"]
+        signature = record.pop("signature")
+        if fault := self.keys.fault(record.get("key_id"), signature, canonical(record)):
+            raise _InvalidLineError(f"its last line does not hold: {fault}")
+        self._key_id = record["key_id"]
 
 
 def _rows(conn: Connection, since: float | None, until: float | None) -> Iterator[Row[Any]]:
@@ -250,5 +250,5 @@ def _hex(value: object) -> str:
 
 
 def _line(value: Mapping[str, Any]) -> bytes:
-    # What somebody has put into a row may be of any type; then the line does not hold, as the row did not.
+    # A forged row may have values of any type; then neither the row nor the line verifies.
     return orjson.dumps(value, default=str, option=orjson.OPT_APPEND_NEWLINE)

@@ -1,10 +1,9 @@
 """
-The key that signs terminations, and exports of the audit trail: ed25519, a file of the service's own.
+The key that signs terminations and exports of the audit trail: ed25519, in the service's own file.
 
-``audit-key.pem`` is the private key, readable by its owner alone; ``audit-key.pub`` holds the public keys,
-the newest last. To change keys, move ``audit-key.pem`` away and restart: what was signed before stays
-verifiable. What is signed is the canonical JSON of a thing without its signature: keys sorted, no spaces,
-UTF-8.
+``audit-key.pem`` is the private key, readable by its owner only; ``audit-key.pub`` has the public keys, the
+newest last. To rotate the key, move ``audit-key.pem`` away and restart; earlier signatures stay verifiable.
+A signature covers the canonical JSON of an object without its signature: sorted keys, no spaces, UTF-8.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ _PEM: Final = re.compile(rb"-----BEGIN PUBLIC KEY-----.+?-----END PUBLIC KEY----
 
 
 class AuditKeyError(QueenrightError):
-    """Raised when a key cannot be used; says which file, why, and the way out. Never what is in it."""
+    """Raised when a key cannot be used; says which file, why and what to do, but never its content."""
 
 
 class Signer(Protocol):
-    """Signs what must be known to be ours."""
+    """Signs events of this service."""
 
     def sign(self, event: AgentEvent) -> AgentEvent:
         """Return the event with ``key_id`` and ``signature`` in its data."""
@@ -47,7 +46,7 @@ class Signer(Protocol):
 
 
 class AuditKey:
-    """A private key, to sign with."""
+    """A private key for signing."""
 
     __slots__ = ("_private", "key_id", "made", "public")
 
@@ -57,16 +56,15 @@ class AuditKey:
         """The public key, 32 bytes."""
         self.key_id = key_id_of(self.public)
         self.made = made
-        """Whether it has just been made."""
+        """Whether it was created just now."""
 
     @classmethod
     def load_or_create(cls, folder: Path) -> AuditKey:
         """
-        Return the key of the service whose storage is ``folder``; make one if there is none.
+        Return the key of the service whose storage is ``folder``, and create it if there is none.
 
         Raises:
-            AuditKeyError: There is a file that is no such key, or others may read it, or the folder
-                cannot be written to.
+            AuditKeyError: The file is not such a key, others may read it, or the folder is not writable.
         """
         path = folder / PRIVATE_NAME
         try:
@@ -86,7 +84,7 @@ class AuditKey:
         Return the key in ``folder``, or None if there is none that this user may read.
 
         Raises:
-            AuditKeyError: There is a file that is no such key, or others may read it.
+            AuditKeyError: The file is not such a key, or others may read it.
         """
         try:
             return cls(_private(folder / PRIVATE_NAME))
@@ -97,7 +95,7 @@ class AuditKey:
         return f"AuditKey({self.key_id!r})"
 
     def sign(self, event: AgentEvent) -> AgentEvent:
-        """Return the event with ``key_id`` and ``signature`` (base64) in its data, over all else in it."""
+        """Return the event with ``key_id`` and ``signature`` (base64) in its data; it covers all else."""
         named = replace(event, data={**event.data, "key_id": self.key_id})
         signature = self.signature(signed_content(named))
         return replace(named, data={**named.data, "signature": signature})
@@ -109,7 +107,7 @@ class AuditKey:
 
 class PublicKeys:
     """
-    Public keys that are trusted, by id.
+    Trusted public keys, by id.
 
     Args:
         keys: The keys, 32 bytes each.
@@ -122,10 +120,10 @@ class PublicKeys:
     @classmethod
     def load(cls, *files: Path, missing_ok: bool = False) -> PublicKeys:
         """
-        Return the keys in ``files``, PEM, one or more in each.
+        Return the keys in PEM ``files``, one or more in each.
 
         Raises:
-            AuditKeyError: A file cannot be read, or holds no ed25519 public key.
+            AuditKeyError: A file cannot be read, or has no ed25519 public key.
         """
         return cls([key for file in files for key in _public(file, missing_ok=missing_ok)])
 
@@ -136,11 +134,11 @@ class PublicKeys:
         return len(self._keys)
 
     def add(self, keys: Iterable[bytes]) -> None:
-        """Trust these, too."""
+        """Trust more keys."""
         self._keys.update((key_id_of(key), key) for key in keys)
 
     def fault(self, key_id: object, signature: object, content: bytes) -> str:
-        """Return why a signature of ``content`` does not hold; an empty text if it does."""
+        """Return why a signature of ``content`` is invalid; empty if it is valid."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -151,15 +149,15 @@ class PublicKeys:
         try:
             raw = base64.b64decode(signature, validate=True)
             if base64.b64encode(raw).decode() != signature:
-                raise ValueError("base64 with bits that mean nothing")
+                raise ValueError("not canonical base64")
             Ed25519PublicKey.from_public_bytes(self._keys[key_id]).verify(raw, content)
         except (InvalidSignature, ValueError):
-            return f"the signature is not key {key_id}'s: it was forged, or what is signed was changed"
+            return f"the signature does not match key {key_id}: it was forged, or the signed content changed"
         return ""
 
 
 def key_id_of(public: bytes) -> str:
-    """Return the name of a public key: the first 16 hex digits of its SHA-256."""
+    """Return the id of a public key: the first 16 hex digits of its SHA-256."""
     return hashlib.sha256(public).hexdigest()[:16]
 
 
@@ -169,7 +167,7 @@ def canonical(value: Mapping[str, Any]) -> bytes:
 
 
 def signed_content(event: AgentEvent) -> bytes:
-    """Return what the signature of an event is over: all of it but the signature."""
+    """Return the content that the signature of an event covers: everything but the signature."""
     return canonical(
         {
             "id": event.id,
@@ -190,7 +188,7 @@ def signed_content(event: AgentEvent) -> bytes:
 
 
 def _create(folder: Path) -> bool:
-    """Make a key file, whole or not at all; return False if somebody else was first."""
+    """Create a key file atomically; return False if another process was first."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -200,7 +198,7 @@ def _create(folder: Path) -> bool:
     folder.mkdir(parents=True, exist_ok=True)
     with _written(folder / PRIVATE_NAME, content, 0o600) as temporary:
         try:
-            # Not a rename: it would take the place of a key that another process has made meanwhile.
+            # Not a rename: it would replace a key that another process created in the meantime.
             os.link(temporary, folder / PRIVATE_NAME)
         except FileExistsError:
             return False
@@ -208,23 +206,23 @@ def _create(folder: Path) -> bool:
 
 
 def _publish(path: Path, public: bytes) -> None:
-    """Add a public key to the file of them, if it is not in it."""
+    """Append a public key to its file, unless it is there."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     if public in _public(path, missing_ok=True):
         return
-    known = path.read_bytes() if path.exists() else b""
+    existing = path.read_bytes() if path.exists() else b""
     pem = Ed25519PublicKey.from_public_bytes(public).public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
-    with _written(path, known + pem, 0o644) as temporary:
+    with _written(path, existing + pem, 0o644) as temporary:
         temporary.replace(path)
 
 
 @contextlib.contextmanager
 def _written(path: Path, content: bytes, mode: int) -> Iterator[Path]:
-    """Give a file beside ``path`` with ``content`` that is on the disk; whatever is done with it, too."""
+    """Yield a durable temporary file beside ``path``; what the caller does with it is made durable too."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with open(
@@ -259,11 +257,11 @@ def _private(path: Path) -> Ed25519PrivateKey:
     try:
         key = load_pem_private_key(content, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        # Without the cause: its message may quote the file.
+        # No cause: its message may quote the file.
         key = None
     if not isinstance(key, Ed25519PrivateKey):
         raise AuditKeyError(
-            f"{path} is no ed25519 private key without a password, in PEM; "
+            f"{path} is not an unencrypted ed25519 private key in PEM; "
             "restore it from a backup, or move it away for a new one"
         )
     return key
@@ -274,7 +272,7 @@ def _public(path: Path, *, missing_ok: bool) -> list[bytes]:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-    wrong = AuditKeyError(f"{path} holds no ed25519 public keys in PEM; name a copy of {PUBLIC_NAME}")
+    invalid = AuditKeyError(f"{path} has no ed25519 public keys in PEM; name a copy of {PUBLIC_NAME}")
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -284,10 +282,10 @@ def _public(path: Path, *, missing_ok: bool) -> list[bytes]:
     try:
         keys = [load_pem_public_key(pem) for pem in _PEM.findall(content)]
     except (ValueError, UnsupportedAlgorithm):
-        raise wrong from None
+        raise invalid from None
     ours = [key for key in keys if isinstance(key, Ed25519PublicKey)]
     if len(ours) != len(keys) or not ours:
-        raise wrong
+        raise invalid
     return [_raw(key) for key in ours]
 
 

@@ -1,4 +1,4 @@
-"""Pages of the event log for whoever audits it: with number and hash, the archive after what the log has."""
+"""Pages of the event log for audits: events with sequence number and hash, from the log and the archive."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from queenright.runtime.events import EventType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedEvent:
-    """One row of the log or its archive."""
+    """A row of the log or its archive."""
 
     seq: int
     hash: bytes
-    """Over this row, and in the log over all before it."""
+    """The hash of this row and all before it."""
     archived: bool
-    """It was let go of by age, and is in the archive."""
+    """Whether retention moved it to the archive."""
     event: dict[str, Any]
-    """Its columns by name, with ``data`` read; of a type that this version does not know, too."""
+    """Its columns by name, with ``data`` parsed; the type may be unknown to this version."""
 
 
 def read_page(
@@ -41,18 +41,18 @@ def read_page(
 
     Args:
         conn: A connection in a transaction.
-        before: Only those with a lower number: the last one of the page before.
-        types: Only these types; None is all, and an empty collection is none.
-        agent_id: Only this worker's.
-        since: Only events authored at or after this time, in seconds since the epoch.
-        until: Only events authored before this time.
-        limit: At most so many.
+        before: Only rows with a lower sequence number, for paging.
+        types: Only these types; None for all, and an empty collection for none.
+        agent_id: Only this agent's.
+        since: Only events with a time at or after this one, in seconds since the epoch.
+        until: Only events before this time.
+        limit: The maximum number.
     """
-    found: list[LoggedEvent] = []
+    events: list[LoggedEvent] = []
     for table in (EVENTS, AUDIT_ARCHIVE):
-        if len(found) < limit:
-            found += _read(conn, table, before, types, agent_id, since, until, limit - len(found))
-    return found
+        if len(events) < limit:
+            events += _read(conn, table, before, types, agent_id, since, until, limit - len(events))
+    return events
 
 
 def _read(

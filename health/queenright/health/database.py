@@ -1,8 +1,7 @@
 """
-What a database is to the store: connections to write and to read with, a schema, words for its errors.
+The interface of a database for the store: connections, schema and error messages.
 
-The engines are in ``sqlite`` and ``postgres``. All SQL that only one of them understands is there and in
-``migrations/``.
+``sqlite`` and ``postgres`` implement it. SQL of one engine only is there and in ``migrations/``.
 """
 
 from __future__ import annotations
@@ -22,28 +21,28 @@ from queenright.instrumentation.errors import QueenrightError
 _log = logging.getLogger(__name__)
 
 READERS: Final = 4
-"""Connections to read with, at most."""
+"""The maximum number of read connections."""
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _VERSION_TABLE: Final = "alembic_version"
 
 
 class StoreError(QueenrightError):
-    """Raised when the database cannot be opened, read or written; says what, where, and the way out."""
+    """Raised when the database cannot be opened, read or written; says what, where, and what to do."""
 
 
 class Database(ABC):
     """
-    An open, migrated database: one connection to write with, a few to read with.
+    An open, migrated database with one write connection and a few read connections.
 
     Attributes:
-        name: What people call it: a path, or an address without its password.
-        reader: Gives connections that see one snapshot and write nothing.
-        writer: The connection to write with; not there on a database opened to read only.
+        name: Its name in messages: a path, or an address without its password.
+        reader: Provides read-only connections with a snapshot.
+        writer: The write connection; not set if the database was opened read-only.
     """
 
     another: ClassVar[str]
-    """The way out where this database is taken: what to give instead of it."""
+    """What to use instead if this database is taken."""
 
     name: str
     reader: Engine
@@ -55,28 +54,28 @@ class Database(ABC):
     @abstractmethod
     def durable(self, full: bool) -> None:
         """
-        Choose what the next commits survive: with ``full`` a power cut, else only this process's death.
+        Set the durability of the next commits: with ``full`` they survive a power cut, else only the process.
 
-        Called before each transaction, never inside one: a connection that broke is opened anew here.
+        Called before each transaction, never inside one. It reopens a broken connection.
 
         Raises:
-            StoreError: It broke, and there is no new one.
+            StoreError: The connection is broken, and cannot be reopened.
         """
 
     @abstractmethod
     def changed(self) -> bool:
-        """Say whether the transaction that is open has written anything."""
+        """Return whether the open transaction has written anything."""
 
     @abstractmethod
     def cause(self, error: DBAPIError) -> str:
-        """Return in the engine's words what went wrong: no values, no passwords."""
+        """Return the engine's message, without values and passwords."""
 
     @abstractmethod
     def way_out(self, why: str) -> str:
-        """Return what an operator can do about it."""
+        """Return what an operator can do about an error."""
 
     def lost(self, error: DBAPIError) -> bool:
-        """Say whether the database is at fault, or the way to it, and not what was to be written."""
+        """Return whether the database or the connection is at fault, not what was written."""
         return error.connection_invalidated
 
     def close(self) -> None:
@@ -89,7 +88,7 @@ class Database(ABC):
         self._engines.clear()
 
     def explain(self, error: DBAPIError) -> StoreError:
-        """Return what to tell whoever wanted to open the database."""
+        """Return the error for a caller that could not open the database."""
         why = self.cause(error)
         return StoreError(f"cannot use {self.name}: {why}; {self.way_out(why)}")
 
@@ -98,15 +97,15 @@ class Database(ABC):
         Look whether there is a database of this version.
 
         Raises:
-            StoreError: It is empty, another program's, or of another schema.
+            StoreError: It is empty, another program's, or has another schema.
         """
         with self.reader.connect() as conn:
-            found = self._revision(conn)
-        if found is None:
+            revision = self._revision(conn)
+        if revision is None:
             raise StoreError(f"{self.name} is empty; start the service first, or give {self.another}")
-        if found != SCHEMA_REVISION:
+        if revision != SCHEMA_REVISION:
             raise StoreError(
-                f"{self.name} has schema {found}, and this version reads {SCHEMA_REVISION}; "
+                f"{self.name} has schema {revision}, and this version reads {SCHEMA_REVISION}; "
                 "look at it with the version that wrote it, or start the service to update it"
             )
 
@@ -115,30 +114,30 @@ class Database(ABC):
         Make the schema that this version writes.
 
         Raises:
-            StoreError: It is another program's database, or of a newer schema.
+            StoreError: It is another program's database, or has an unknown schema.
         """
         if self._revision(conn) != SCHEMA_REVISION:
             self._migrate(conn)
         conn.rollback()
 
     def _revision(self, conn: Connection) -> str | None:
-        """Return the schema's revision, None for an empty database; refuse what is not ours."""
+        """Return the schema's revision, None for an empty database; refuse one that is not ours."""
         names = inspect(conn).get_table_names()
         if not names:
             return None
-        found: str | None = None
+        revision: str | None = None
         if _VERSION_TABLE in names:
-            found = conn.execute(text(f"SELECT version_num FROM {_VERSION_TABLE}")).scalar()
+            revision = conn.execute(text(f"SELECT version_num FROM {_VERSION_TABLE}")).scalar()
         elif "events" not in names or "event_log_head" not in names:
             raise StoreError(f"{self.name} is another program's database; give {self.another}")
-        if found is None:
+        if revision is None:
             raise StoreError(
                 f"{self.name} has no schema version; restore it from a backup, or give {self.another}"
             )
-        return found
+        return revision
 
     def _migrate(self, conn: Connection) -> None:
-        # Here, because it takes longer than everything else at start together.
+        # Imported here, because this takes longer than the rest of the start.
         from alembic import command
         from alembic.config import Config
         from alembic.util import CommandError
@@ -151,8 +150,8 @@ class Database(ABC):
             command.upgrade(config, "head")
         except CommandError as error:
             raise StoreError(
-                f"{self.name} has a schema that this version does not know, so a newer version wrote it; "
-                f"upgrade queenright, or give {self.another}"
+                f"{self.name} has a schema that this version does not know; use the version of queenright "
+                f"that wrote it, or give {self.another}"
             ) from error
         conn.commit()
         _log.info("database brought up to date (revision %s): %s", SCHEMA_REVISION, self.name)
@@ -163,6 +162,6 @@ class Database(ABC):
 
 
 def engine_options() -> dict[str, Any]:
-    """Return what every engine is made with."""
-    # Values are agents' data: they do not belong in a message.
+    """Return the options of every engine."""
+    # Values are agents' data, and do not belong in messages.
     return {"pool_size": READERS, "max_overflow": 0, "hide_parameters": True}

@@ -1,8 +1,7 @@
 """
-When silence becomes a finding: the next moments at which time alone changes a worker's findings.
+Deadlines: the next moments at which time alone changes a worker's findings.
 
-Detectors compare ``now`` with the very moments computed here, so that what a deadline
-announces is what the detector then sees.
+Detectors compare ``now`` with the same moments, so that they find what a deadline announces.
 """
 
 from __future__ import annotations
@@ -26,11 +25,10 @@ OUTPUT_UNCHANGED_REPORTS: Final = 3
 
 class StallClock(NamedTuple):
     """
-    How long the worker may go on as it is.
+    How long the worker may continue as it is.
 
-    From ``due`` on it is stalled; from ``ticket_due`` on that is worth a
-    ticket. They differ only for a tool that declared less time than any
-    worker may be silent.
+    It is stalled from ``due``, and that is worth a ticket from ``ticket_due``. The two differ only for a tool
+    that declared a shorter timeout than any worker may be silent.
     """
 
     phase: Phase
@@ -39,29 +37,29 @@ class StallClock(NamedTuple):
     ticket_due: float
     tool: OpenTool | None = None
     learned: Learned | None = None
-    """Where the limit comes from, if it was learned."""
+    """The origin of the limit, if it was learned."""
 
 
 class Sign(NamedTuple):
-    """When a process was last heard of, whatever it sent; times in seconds since the epoch."""
+    """The last signs of life of a process; times in seconds since the epoch."""
 
     seen: float
     beat: float = 0.0
-    """When it last reported that work is open."""
+    """When it last reported open work."""
     interval: float | None = None
-    """How often it reports that, in seconds; None if it does not."""
+    """The interval of such reports in seconds, or None."""
 
 
 def silent_since(v: VitalSigns) -> float:
-    """Return when the present silence began."""
+    """Return when the current silence began."""
     return max(v.last_activity, v.clock_base)
 
 
 def may_be_silent(v: VitalSigns) -> bool:
     """
-    Return whether silence means nothing: the worker waits rightly, is over, or is who knows where.
+    Return whether silence is normal: the worker waits, has ended, or its status is unknown.
 
-    Of one that waits for a rate limit it is known when that ends: silence counts from then on.
+    A wait for a rate limit has a known end: silence counts from then on.
     """
     waits = v.waiting is not None and v.limited_until is None
     return waits or v.ended_at is not None or v.status is SessionStatus.UNKNOWN
@@ -71,8 +69,8 @@ def stall_clock(v: VitalSigns, settings: HealthSettings, *, on_trial: bool = Fal
     """
     Return the running stall clock, or None while the worker may be silent.
 
-    One that only ever sent heartbeats says nothing of what it does: that it does nothing cannot be seen.
-    ``on_trial`` returns the clock as if learned limits held, where they are in shadow.
+    A worker that only ever sent heartbeats has none: its activity is unknown. ``on_trial`` returns the clock
+    as if learned limits held, where they are in shadow.
     """
     if may_be_silent(v) or v.only_heartbeats:
         return None
@@ -98,33 +96,33 @@ def stall_clock(v: VitalSigns, settings: HealthSettings, *, on_trial: bool = Fal
 
 
 def heartbeat_due(v: VitalSigns, settings: HealthSettings) -> float | None:
-    """Return when the process counts as silent; see ``Heartbeat.limit``."""
+    """Return when the heartbeat counts as missing; see ``Heartbeat.limit``."""
     if may_be_silent(v) or (v.last_heartbeat is None and v.heartbeat_interval is None):
         return None
     limit = settings.heartbeat.limit(v.heartbeat_interval)
-    # Whoever acts is alive: only a process that says nothing at all is missing.
+    # Any activity shows that the process lives.
     return max(silent_since(v), v.last_heartbeat or 0.0) + limit
 
 
 def may_have_ended(v: VitalSigns) -> bool:
-    """Return whether a worker that sends heartbeats has not been heard since nobody could hear it."""
+    """Return whether a worker with heartbeats has not been heard since the service was away."""
     return v.away is not None and (v.last_heartbeat is not None or v.heartbeat_interval is not None)
 
 
 def shows_its_end(v: VitalSigns) -> bool:
     """
-    Return whether a worker that nothing more is heard of is over: it said so, or its heartbeats stopped.
+    Return whether a silent worker is over: it reported its end, or its heartbeats stopped.
 
-    One without heartbeats may hang, and live on.
+    One without heartbeats may hang, and still live.
     """
     return v.ended_at is not None or v.last_heartbeat is not None
 
 
 def silent_from(v: VitalSigns, settings: HealthSettings) -> float | None:
     """
-    Return from when a worker that says nothing counts as dead; None for one that waits, or is over.
+    Return when a silent worker counts as dead; None for one that waits or has ended.
 
-    One that sends no heartbeats may hang in a long call: it has the time of a heartbeat beyond its stall.
+    One without heartbeats may hang in a long call: it gets the time of a heartbeat beyond its stall.
     """
     if sends_heartbeats(v):
         return heartbeat_due(v, settings)
@@ -133,19 +131,18 @@ def silent_from(v: VitalSigns, settings: HealthSettings) -> float | None:
 
 
 def sends_heartbeats(v: VitalSigns) -> bool:
-    """Return whether the worker itself beats, or says that it will."""
+    """Return whether the worker sends heartbeats, or announced them."""
     return v.last_heartbeat is not None or v.heartbeat_interval is not None
 
 
 def over_from(v: VitalSigns, settings: HealthSettings, sign: Sign) -> float | None:
     """
-    Return from when a worker is over for good, if nobody hears of it; None as ``silent_from``.
+    Return when a silent worker is over for good; None as ``silent_from``.
 
-    One that waits for a person, and whose process sends no heartbeats, is over after the time of a dead
-    worker: a laptop may have been closed for good. Of a framework's run ``sign`` tells whether its process
-    lives on. A process that reported open work and stopped is gone. One that sends anything lives, and what
-    hangs in it goes on hanging. Otherwise work that is known to be open has as long as a dead worker, and a
-    run with none is taken to be abandoned.
+    A worker that waits for a person, without heartbeats, is over after the time of a dead worker: a laptop
+    may have been closed for good. For a foreign run, ``sign`` tells whether its process lives. A process that
+    reported open work and stopped is gone. One that sends anything lives, and its hanging calls go on
+    hanging. Otherwise open work has the time of a dead worker, and a run without any counts as abandoned.
     """
     silent = silent_from(v, settings)
     if v.waiting is WaitingReason.USER_INPUT and v.ended_at is None and not sends_heartbeats(v):
@@ -162,9 +159,9 @@ def over_from(v: VitalSigns, settings: HealthSettings, sign: Sign) -> float | No
 
 def checkpoint_from(v: VitalSigns) -> float | None:
     """
-    Return from when the checkpoint's age counts; None for a worker that makes none or may be silent.
+    Return when the checkpoint's age began; None for a worker that makes none or may be silent.
 
-    The time that tools were given, and took, is taken out: in a call nobody saves.
+    The time in tools is taken out: nothing can be saved during a call.
     """
     if may_be_silent(v) or v.saved_from is None:
         return None
@@ -175,8 +172,8 @@ def checkpoint_due(v: VitalSigns, limit: float) -> float | None:
     """
     Return when the checkpoint is ``limit`` seconds old; see ``checkpoint_from``.
 
-    While a tool runs that declared its time, or usually takes long, the age stands still for so long: a
-    hang in it is a stall.
+    A tool with a declared timeout, or that usually takes long, stops the age for that time: a hang in it is a
+    stall.
     """
     since = checkpoint_from(v)
     if since is None:
@@ -189,10 +186,9 @@ def checkpoint_due(v: VitalSigns, limit: float) -> float | None:
 
 def no_tool_call_from(v: VitalSigns) -> float | None:
     """
-    Return since when no tool was called, nothing else got further, and its user said nothing.
+    Return since when there was no tool call, no other progress and no message of its user.
 
-    None for a worker that never called a tool (it may have none), that has one
-    running, or that may be silent.
+    None for a worker that never called a tool (it may have none), has one running, or may be silent.
     """
     if may_be_silent(v) or v.last_tool_call is None or v.open_tools:
         return None
@@ -200,7 +196,7 @@ def no_tool_call_from(v: VitalSigns) -> float | None:
 
 
 def overdue_tool(v: VitalSigns) -> OpenTool | None:
-    """Return the open call whose declared time is over first, if any declared one."""
+    """Return the open call whose declared timeout ends first, if any declared one."""
     tool = v.open_tool
     if tool is None or tool.timeout is None or may_be_silent(v):
         return None
@@ -209,10 +205,9 @@ def overdue_tool(v: VitalSigns) -> OpenTool | None:
 
 def no_tokens_from(v: VitalSigns) -> float | None:
     """
-    Return since when no tokens have been used.
+    Return since when no tokens were used.
 
-    None for a worker that reports none, that has a tool running, or that may be silent.
-    The time that tools ran is taken out.
+    None for a worker that reports none, has a tool running, or may be silent. The time in tools is taken out.
     """
     if may_be_silent(v) or v.tokens_from is None or v.open_tools:
         return None
@@ -220,7 +215,7 @@ def no_tokens_from(v: VitalSigns) -> float | None:
 
 
 def unchanged_from(v: VitalSigns, settings: HealthSettings) -> float | None:
-    """Return since when the worker reports the same output; None before it has done so often enough."""
+    """Return since when the worker reports the same output; None before enough reports."""
     output = v.output
     if output is None or output.reports < OUTPUT_UNCHANGED_REPORTS or may_be_silent(v):
         return None
@@ -233,7 +228,7 @@ def grace_until(v: VitalSigns, settings: HealthSettings) -> float:
 
 
 def moments(v: VitalSigns, settings: HealthSettings, sign: Sign) -> Iterator[float]:
-    """Yield every moment, past or to come, at which time alone changes what is said of a worker."""
+    """Yield every moment, past or future, at which time alone changes a worker's findings."""
     clock = stall_clock(v, settings)
     if clock is not None:
         yield clock.due
@@ -266,14 +261,14 @@ def moments(v: VitalSigns, settings: HealthSettings, sign: Sign) -> Iterator[flo
         if v.progress_from is not None and v.progress_from > tokens:
             yield v.progress_from + settings.health_check.no_tokens_seconds
     if v.spent_today is not None and v.ended_at is None and settings.spending.is_on:
-        yield (v.spent_today.day + 1) * DAY  # what was spent yesterday is of no limit any more
+        yield (v.spent_today.day + 1) * DAY
     output = unchanged_from(v, settings)
     if output is not None:
         yield output + OUTPUT_UNCHANGED_SECONDS
 
 
 def shortest_limit(settings: HealthSettings) -> float:
-    """Return the shortest silence, in seconds, that can mean anything, but for times a worker declared."""
+    """Return the shortest silence in seconds that can matter, apart from declared timeouts."""
     stall, check = settings.stall, settings.health_check
     part = 1.0 if settings.learned_clocks.mode == "off" else settings.learned_clocks.shortest
     return min(

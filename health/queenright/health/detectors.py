@@ -16,7 +16,7 @@ from typing import Final
 
 from queenright.health.calls import Repeat
 from queenright.health.deadlines import OUTPUT_UNCHANGED_REPORTS, grace_until
-from queenright.health.findings import HOLDS_AFTER_THE_END, Finding, FindingKind, Severity
+from queenright.health.findings import KINDS_AFTER_END, Finding, FindingKind, Severity
 from queenright.health.limits import detect_answers_cut, detect_resource_limit
 from queenright.health.settings import HealthSettings
 from queenright.health.severities import CRITICAL_AFTER, grown
@@ -63,7 +63,7 @@ def detect(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]
     found = _found(v, settings, now, settings.are_on)
     if found and now < grace_until(v, settings):
         return [
-            finding if finding.kind in HOLDS_AFTER_THE_END else replace(finding, ticket=False)
+            finding if finding.kind in KINDS_AFTER_END else replace(finding, ticket=False)
             for finding in found
         ]
     return found

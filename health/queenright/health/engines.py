@@ -1,4 +1,4 @@
-"""Which engine an address means."""
+"""Opens the database engine for an address."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def open_database(url: str, *, read_only: bool, busy_timeout: float) -> Database
 
     Args:
         url: ``sqlite:///relative/path``, ``sqlite:////absolute/path`` or ``postgresql://host/name``.
-        read_only: Neither lock nor create nor migrate; for looking into a running service's database.
+        read_only: Neither lock nor create nor migrate; for reading a running service's database.
         busy_timeout: How many seconds to wait for another program's lock.
 
     Raises:
-        StoreError: It cannot be used, or the address means none.
+        StoreError: It cannot be used, or the address is invalid.
     """
     address = parse_address(url)
     if address.get_backend_name() == "sqlite":

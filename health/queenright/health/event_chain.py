@@ -1,18 +1,18 @@
 """
-The chains of hashes in the event log and in its archive, and whether they are whole.
+The hash chains of the event log and of its archive.
 
 ``hash`` of a row of the log is SHA-256 over the previous row's hash (32 zero bytes before the first)
 followed by the UTF-8 bytes of a JSON array of the row's columns, ``seq`` to ``data``, in the table's
-order. ``event_log_head`` holds length and last hash, so that a cut tail is found too, and where the log
-begins since its oldest rows were let go of (``queenright.health.retention``).
+order. ``event_log_head`` holds length and last hash, so that a truncated log is detected, and where the log
+begins since its oldest rows were deleted (``queenright.health.retention``).
 
-Rows of the audit trail are kept for longer, in ``audit_archive``: whole, with ``previous_hash``, so that
-each can be checked alone, and ``archive_hash``, which is SHA-256 over the ``archive_hash`` of the row
-before, ``previous_hash`` and ``hash``, so that none can be taken out. The numbers of its rows have gaps, so
-where it begins is hashed too: ``archive_base_check`` of the head.
+Rows of the audit trail are kept longer in ``audit_archive``: complete, with ``previous_hash``, so that each
+can be verified alone, and with ``archive_hash``, SHA-256 over the ``archive_hash`` of the row before,
+``previous_hash`` and ``hash``, so that none can be removed. Their numbers have gaps, so the beginning is
+hashed too: ``archive_base_check`` of the head.
 
-What a chain without a key cannot find: somebody who rewrites every row from some point on, and the head.
-Against that, keep ``Verification.head`` somewhere else now and then.
+A chain without a key cannot detect that every row from some point on was rewritten, and the head too. Against
+that, store ``Verification.head`` elsewhere from time to time.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from queenright.health.tables import AUDIT_ARCHIVE, EVENT_LOG_HEAD, EVENTS
 BEGINNING: Final = bytes(32)
 """The hash before the first row."""
 
-ARCHIVE_BASE_CHANGED: Final = "the record of what the archive begins after is not what was written"
-"""Why an archive is not whole whose rows may be."""
+ARCHIVE_BASE_CHANGED: Final = "the record of where the archive begins was changed"
+"""Why an archive fails verification although its rows may be intact."""
 
 _HASHED: Final = tuple(column.name for column in EVENTS.columns if column.name != "hash")
 _WIDTH: Final = len(_HASHED)
@@ -41,18 +41,18 @@ _PAGE: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What was found: whether a chain is whole, and if not, where and how it is broken."""
+    """The result of verifying a chain: whether it is intact, and where and how it is broken."""
 
     ok: bool
     rows: int
-    """Rows that were read and found whole, from the first on."""
+    """Intact rows, from the first on."""
     first_bad: int | None = None
-    """The first sequence number that is changed, missing or not the log's own."""
+    """The first sequence number that is changed, missing or added."""
     reason: str = ""
     head: str = ""
-    """The hash, in hex, up to the last whole row."""
+    """The hash, in hex, up to the last intact row."""
     let_go: int = 0
-    """The sequence number up to which rows were let go of by age: the first is the one after it."""
+    """The sequence number up to which retention deleted rows."""
 
 
 def link(previous: bytes, row: Sequence[Any]) -> bytes | None:
@@ -64,19 +64,19 @@ def link(previous: bytes, row: Sequence[Any]) -> bytes | None:
 
 
 def archive_link(archived: bytes, previous: bytes, own: bytes) -> bytes:
-    """Return ``archive_hash`` of a row: after the one before it, of its ``previous_hash`` and ``hash``."""
+    """Return ``archive_hash`` of a row, from that of the row before, ``previous_hash`` and ``hash``."""
     return hashlib.sha256(archived + previous + own).digest()
 
 
 def archive_base_check(base_seq: int, base_hash: bytes | None) -> bytes | None:
-    """Return what ``archive_base_check`` of the head has to be; None if nothing was let go of."""
+    """Return the expected ``archive_base_check`` of the head; None if no row was deleted."""
     if not base_seq and base_hash is None:
         return None
     return hashlib.sha256((base_hash or BEGINNING) + b"%d" % base_seq).digest()
 
 
 def is_archive_base_whole(head: Row[Any]) -> bool:
-    """Return whether the head's record of what the archive begins after is what was written."""
+    """Return whether the head's record of where the archive begins is intact."""
     seq, digest = head.archive_base_seq, head.archive_base_hash
     if not isinstance(seq, int) or not (digest is None or _is_hash(digest)):
         return False
@@ -90,9 +90,9 @@ def is_whole(row: Row[Any]) -> bool:
 
 def verify(conn: Connection) -> Verification:
     """
-    Read the whole log, in little memory, and say whether it is as it was written.
+    Verify the whole log, in little memory.
 
-    Finds any row changed, removed, inserted or moved, and a tail cut off or added.
+    Detects rows that were changed, removed, inserted or moved, and a tail that was cut off or added.
     """
     head = _head(conn)
     begins = head.base_length if head is not None else 0
@@ -106,7 +106,7 @@ def verify(conn: Connection) -> Verification:
 
     if not _is_hash(digest):
         digest = BEGINNING
-        return bad("the record of what the log begins after is not what was written", begins + 1)
+        return bad("the record of where the log begins was changed", begins + 1)
     pages = _pages(conn, select(*(EVENTS.c[name] for name in _HASHED), EVENTS.c.hash))
     while True:
         expected = at + 1
@@ -119,10 +119,10 @@ def verify(conn: Connection) -> Verification:
         if row.seq != expected:
             what = "missing" if row.seq > expected else "added"
             return bad(f"row {min(row.seq, expected)} is {what}", min(row.seq, expected))
-        found = link(digest, row[:_WIDTH])
-        if found is None or found != row.hash:
+        computed = link(digest, row[:_WIDTH])
+        if computed is None or computed != row.hash:
             return bad(f"row {expected} is not what was written", expected)
-        digest, at = found, expected
+        digest, at = computed, expected
     if head is None:
         return bad("the record of the log's length is missing", at + 1)
     if head.length > at:
@@ -136,9 +136,9 @@ def verify(conn: Connection) -> Verification:
 
 def verify_archive(conn: Connection) -> Verification:
     """
-    Read the whole audit archive, in little memory, and say whether it is as it was written.
+    Verify the whole audit archive, in little memory.
 
-    Finds any row changed, removed, inserted or moved, and a tail cut off or added.
+    Detects rows that were changed, removed, inserted or moved, and a tail that was cut off or added.
     """
     head = _head(conn)
     after = head.archive_base_seq if head is not None else 0
@@ -168,13 +168,13 @@ def verify_archive(conn: Connection) -> Verification:
             return bad(f"row {row.seq} is added", row.seq)
         if not is_whole(row):
             return bad(f"row {row.seq} is not what was written", row.seq)
-        found = archive_link(digest, row.previous_hash, row.hash)
-        if found != row.archive_hash:
+        computed = archive_link(digest, row.previous_hash, row.hash)
+        if computed != row.archive_hash:
             return bad(
                 f"row {row.seq} does not follow row {at}: it was changed, or one between them is missing",
                 row.seq,
             )
-        digest, at, rows = found, row.seq, rows + 1
+        digest, at, rows = computed, row.seq, rows + 1
     if (head.archive_hash or BEGINNING) != digest:
         return bad(f"the last rows, after row {at}, are missing or changed", at + 1)
     return Verification(ok=True, rows=rows, head=digest.hex(), let_go=after)
@@ -190,7 +190,7 @@ def _is_hash(value: object) -> bool:
 
 
 def _pages(conn: Connection, query: Select[Any]) -> Iterator[Any]:
-    """Yield every row; where a page cannot be read, one by one up to the row that is at fault."""
+    """Yield every row; read an unreadable page row by row, up to the one at fault."""
     seq = query.selected_columns.seq
     after, size = None, _PAGE
     query = query.order_by(seq)

@@ -1,8 +1,8 @@
 """
-The event log: an append-only table in which every row carries the hash of all rows before it.
+The event log: an append-only table in which every row has the hash of all rows before it.
 
-What the hash is over, and what it finds: ``queenright.health.event_chain``. Every function takes a connection
-inside a transaction: the store's ``transact`` and ``read`` give one.
+``queenright.health.event_chain`` defines the hash and verifies it. Every function takes a connection inside a
+transaction, as ``transact`` and ``read`` of the store provide.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = [
     "event_of",
     "find_place",
     "log_begins",
-    "note_appends",
     "read_events",
     "read_history",
     "read_latest",
     "read_span",
+    "record_appends",
     "replay",
     "touch_head",
     "verify",
@@ -41,43 +41,43 @@ __all__ = [
 _HASHED: Final = tuple(column for column in EVENTS.columns if column.name != "hash")
 _NAMES: Final = tuple(EVENTS.columns.keys())
 _PAGE: Final = 1000
-_NOTED: Final = "queenright.appended"
+_APPENDED: Final = "queenright.appended"
 
 Appended = tuple[int, Sequence[AgentEvent]]
-"""The sequence number of the first of some events that follow one another in the log, and the events."""
+"""Consecutive events in the log, and the sequence number of the first."""
 
 
 class Place(NamedTuple):
-    """Where one is in the log: a sequence number, and the id of the event that has it (``""``: none has)."""
+    """A position in the log: a sequence number, and the id of its event (``""`` if there is none)."""
 
     seq: int
     event_id: str
 
 
-def note_appends(conn: Connection) -> list[Appended]:
+def record_appends(conn: Connection) -> list[Appended]:
     """
-    Return a list to which every ``append_events`` on ``conn`` adds what it appended, from now on.
+    Record what ``append_events`` appends on ``conn`` from now on, in the returned list.
 
-    What is noted counts once the transaction is committed; until the next call, which begins a new list.
+    The list is valid once the transaction is committed, and is replaced by the next call.
     """
-    noted: list[Appended] = []
-    conn.info[_NOTED] = noted
-    return noted
+    appended: list[Appended] = []
+    conn.info[_APPENDED] = appended
+    return appended
 
 
 def append_events(conn: Connection, events: Sequence[AgentEvent], *, fresh: bool = False) -> int:
     """
-    Append ``events`` and return how many were new: an id that the log has already is left out.
+    Append ``events``, ignoring ids that the log already has, and return how many were appended.
 
     Args:
         conn: A connection in a transaction.
-        events: What happened, in order.
-        fresh: The ids are taken to be new, and not looked for first. If one is not, the transaction
-            is spoilt: the caller rolls it back and tries again without this.
+        events: The events, in order.
+        fresh: Assume that all ids are new, and do not look for them. If one is not, the transaction fails:
+            roll it back and retry without this.
 
     Raises:
-        TypeError: ``data`` holds what is no JSON value.
-        sqlalchemy.exc.DBAPIError: The database refused; the caller rolls back.
+        TypeError: ``data`` is not a JSON value.
+        sqlalchemy.exc.DBAPIError: The database failed; the caller rolls back.
     """
     sql = _sql(conn.dialect)
     length, digest = conn.exec_driver_sql(sql.head).one()
@@ -86,16 +86,16 @@ def append_events(conn: Connection, events: Sequence[AgentEvent], *, fresh: bool
     rows = _chain(events, length, digest)
     if not rows:
         return 0
-    # By the driver's own executemany: through Core's parameter handling it is 39,000 rows a second in
-    # batches of 100 instead of 58,000 (2.1 GHz).
+    # The driver's executemany: 58,000 rows a second in batches of 100, against 39,000 through Core's
+    # parameter handling (2.1 GHz).
     conn.exec_driver_sql(
         sql.insert, rows if conn.dialect.positional else [_named(_NAMES, row) for row in rows]
     )
     head = (rows[-1][0], rows[-1][-1])
     conn.exec_driver_sql(sql.move, head if conn.dialect.positional else _named(("length", "hash"), head))
-    noted: list[Appended] | None = conn.info.get(_NOTED)
-    if noted is not None:
-        noted.append((length + 1, events))
+    appended: list[Appended] | None = conn.info.get(_APPENDED)
+    if appended is not None:
+        appended.append((length + 1, events))
     return len(rows)
 
 
@@ -113,11 +113,11 @@ def read_events(
 
     Args:
         conn: A connection in a transaction.
-        after: Only events with a higher sequence number: the last one of the page before.
-        types: Only these types; None is all, and an empty collection is none.
-        agent_id: Only this worker's.
-        since: Only events authored at or after this time, in seconds since the epoch.
-        limit: At most so many.
+        after: Only events with a higher sequence number, for paging.
+        types: Only these types; None for all, and an empty collection for none.
+        agent_id: Only this agent's.
+        since: Only events with a time at or after this one, in seconds since the epoch.
+        limit: The maximum number.
     """
     query = select(*_HASHED).where(EVENTS.c.seq > after).order_by(EVENTS.c.seq).limit(limit)
     if types is not None:
@@ -139,15 +139,15 @@ def read_history(
     newest: bool = True,
 ) -> list[AgentEvent]:
     """
-    Return a page of the log, oldest first; types that this version does not know are left out.
+    Return a page of the log, oldest first, without types that are unknown to this version.
 
     Args:
         conn: A connection in a transaction.
-        types: Only these types; None is all, and an empty collection is none.
-        where: Columns, and the values they must have.
+        types: Only these types; None for all, and an empty collection for none.
+        where: Required values of columns.
         after: Only events logged after the one with this id.
-        limit: At most so many.
-        newest: Where there are more than ``limit``: the last of them, else the first.
+        limit: The maximum number.
+        newest: Beyond ``limit``: return the last events instead of the first.
 
     Raises:
         UnknownEventError: There is no event ``after``.
@@ -159,21 +159,21 @@ def read_history(
     where = where or {}
     in_session = "session_id" in where
     for column, value in where.items():
-        # With the text added, the planner reads by the index on the session, which is in the log's order.
-        beside = in_session and column != "session_id"
-        query = query.where((EVENTS.c[column] + "" if beside else EVENTS.c[column]) == value)
+        # Adding "" makes the planner use the index on the session, which is in the log's order.
+        is_unindexed = in_session and column != "session_id"
+        query = query.where((EVENTS.c[column] + "" if is_unindexed else EVENTS.c[column]) == value)
     if after is not None:
         seq = conn.execute(select(EVENTS.c.seq).where(EVENTS.c.id == after)).scalar()
         if seq is None:
             raise UnknownEventError(after)
         query = query.where(EVENTS.c.seq > seq)
-    wanted = {kind.value for kind in (EventType if types is None else types)}
+    type_names = {kind.value for kind in (EventType if types is None else types)}
     if in_session or (types is None and "agent_id" not in where):
-        # With the text added, the planner reads by sequence number and sorts nothing.
-        queries = [query.where((EVENTS.c.type + "").in_(wanted))]
+        # Adding "" makes the planner read by sequence number, without sorting.
+        queries = [query.where((EVENTS.c.type + "").in_(type_names))]
     else:
-        # One look a type: the indexes on the type are in the order of the log within each.
-        queries = [query.where(EVENTS.c.type == kind) for kind in wanted]
+        # One query for each type: within a type, its index is in the log's order.
+        queries = [query.where(EVENTS.c.type == kind) for kind in type_names]
     rows = sorted((row for one in queries for row in conn.execute(one)), key=lambda row: row.seq)
     page = rows[-limit:] if newest else rows[:limit]
     return [event for row in page if (event := event_of(row)) is not None]
@@ -188,8 +188,8 @@ def read_latest(
     Args:
         conn: A connection in a transaction.
         kind: The type.
-        before: Only events with a lower sequence number: the last one of the page before.
-        limit: At most so many.
+        before: Only events with a lower sequence number, for paging.
+        limit: The maximum number.
     """
     query = select(*_HASHED).where(EVENTS.c.type == kind).order_by(EVENTS.c.seq.desc()).limit(limit)
     if before is not None:
@@ -208,24 +208,24 @@ def read_span(
     limit: int = 1000,
 ) -> list[tuple[int, AgentEvent | None]]:
     """
-    Return the events of a part of the log with their sequence numbers, oldest first.
+    Return the events of a section of the log with their sequence numbers, oldest first.
 
-    It costs what the part costs, however few of its events are wanted and however long the log is.
+    The cost depends on the size of the section, not on that of the log or the number of matches.
 
     Args:
         conn: A connection in a transaction.
-        after: The part begins after this sequence number.
-        through: The last sequence number of the part.
-        types: Only these types; None is all.
-        agent_id: Only this worker's.
-        or_sessions: And what is in these sessions, whoever's they are.
-        limit: At most so many.
+        after: The section begins after this sequence number.
+        through: The last sequence number of the section.
+        types: Only these types; None for all.
+        agent_id: Only this agent's.
+        or_sessions: Also events of these sessions, of any agent.
+        limit: The maximum number.
 
     Returns:
-        In place of an event whose type this version does not know: None.
+        None in place of an event whose type is unknown to this version.
     """
     query = select(*_HASHED).where(EVENTS.c.seq > after, EVENTS.c.seq <= through)
-    # With the text added, the planner reads by sequence number and sorts nothing.
+    # Adding "" makes the planner read by sequence number, without sorting.
     if types is not None:
         query = query.where((EVENTS.c.type + "").in_([kind.value for kind in types]))
     if agent_id is not None:
@@ -235,7 +235,7 @@ def read_span(
 
 
 def find_place(conn: Connection, event_id: str | None = None) -> Place | None:
-    """Return where an event is in the log, None if it is not there; without an id: the log's end."""
+    """Return the position of an event, None if it is not in the log; without an id, the log's end."""
     if event_id is not None:
         seq = conn.execute(select(EVENTS.c.seq).where(EVENTS.c.id == event_id)).scalar()
         return None if seq is None else Place(seq, event_id)
@@ -245,7 +245,7 @@ def find_place(conn: Connection, event_id: str | None = None) -> Place | None:
 
 
 def log_begins(conn: Connection) -> int:
-    """Return how many events at the log's beginning were let go of by age: the first one left comes after."""
+    """Return how many events at the log's beginning retention has deleted."""
     begins: int = conn.execute(select(EVENT_LOG_HEAD.c.base_length)).scalar_one()
     return begins
 
@@ -254,14 +254,14 @@ def replay(conn: Connection, since: float) -> Iterator[AgentEvent]:
     """
     Yield, in the order they were logged, the events authored at or after ``since``.
 
-    Reads in pages: a log of any length is replayed in little memory.
+    Reads in pages, in little memory.
     """
     first = conn.execute(select(func.min(EVENTS.c.seq)).where(EVENTS.c.time >= since)).scalar()
     if first is None:
         return
     after = first - 1
     while rows := conn.execute(
-        # By sequence number alone: with the time in it, the planner may sort the whole log for every page.
+        # By sequence number alone: with a condition on the time, the planner may sort the log for every page.
         select(*_HASHED).where(EVENTS.c.seq > after).order_by(EVENTS.c.seq).limit(_PAGE)
     ).all():
         after = rows[-1].seq
@@ -279,7 +279,7 @@ def _chain(events: Sequence[AgentEvent], length: int, digest: bytes) -> list[tup
             length,
             event.id,
             event.type.value,
-            # As the database will give it back: no -0.0, no whole number.
+            # As the database returns it: no -0.0, no integer.
             event.time + 0.0,
             event.agent_id,
             event.session_id,
@@ -292,7 +292,7 @@ def _chain(events: Sequence[AgentEvent], length: int, digest: bytes) -> list[tup
             event.span_id,
             dumps(event.data, _plain).decode(),
         )
-        # Refuses what is no text: the database would turn it into text, and the hash would not hold.
+        # Refuse values that are not strings: the database would convert them, and the hash would not match.
         "".join(row[4:])
         digest = sha256(digest + dumps(row)).digest()
         rows.append((*row, digest))
@@ -313,7 +313,7 @@ class _Sql(NamedTuple):
 
 
 def touch_head(conn: Connection) -> None:
-    """Write the log's length as it is: a write that takes what every append takes, and changes nothing."""
+    """Write the log's length unchanged, which takes the same locks as an append."""
     conn.execute(update(EVENT_LOG_HEAD).values(length=EVENT_LOG_HEAD.c.length))
 
 
@@ -333,14 +333,14 @@ def _named(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
 
 
 def _without_known(conn: Connection, events: Sequence[AgentEvent]) -> list[AgentEvent]:
-    known: set[str] = set()
+    known_ids: set[str] = set()
     for start in range(0, len(events), _PAGE):
         ids = [event.id for event in events[start : start + _PAGE]]
-        known.update(conn.execute(select(EVENTS.c.id).where(EVENTS.c.id.in_(ids))).scalars())
+        known_ids.update(conn.execute(select(EVENTS.c.id).where(EVENTS.c.id.in_(ids))).scalars())
     fresh = []
     for event in events:
-        if event.id not in known:
-            known.add(event.id)
+        if event.id not in known_ids:
+            known_ids.add(event.id)
             fresh.append(event)
     return fresh
 

@@ -1,4 +1,4 @@
-"""What detectors say and what it adds up to: findings, their severity, the five health states."""
+"""Findings, their severity, and the five health states."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from enum import StrEnum
 from typing import Any, Final
 
 WorkerKey = tuple[str, str]
-"""``(agent_id, session_id)``: one run of one worker. Its incarnation is a field that changes."""
+"""``(agent_id, session_id)``: one run of one worker. Its incarnation may change."""
 
 
 class FindingKind(StrEnum):
-    """What a detector saw. The order is the order of cause: of two findings, the earlier names the ticket."""
+    """The kinds of findings. The order is that of cause: of two findings, the earlier names the ticket."""
 
     RECOVERY_FAILED = "recovery_failed"
     RUNS_FAILED = "runs_failed"
@@ -40,14 +40,14 @@ class FindingKind(StrEnum):
 
 
 ON_TRIAL: Final = frozenset({FindingKind.GRINDING, FindingKind.TOKEN_BURN})
-"""Of these detectors nothing follows unless the settings turn them on."""
+"""Detectors that are in shadow unless the settings turn them on."""
 
-HOLDS_AFTER_THE_END: Final = frozenset({FindingKind.RECOVERY_FAILED, FindingKind.RUNS_FAILED})
-"""Reasons for a ticket about a session that is over, too; a person may settle them."""
+KINDS_AFTER_END: Final = frozenset({FindingKind.RECOVERY_FAILED, FindingKind.RUNS_FAILED})
+"""Findings that hold a ticket after the session has ended, and that a person may resolve."""
 
 
 class Severity(StrEnum):
-    """How bad it is, in the word that tickets use."""
+    """The severity of a finding or ticket."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -67,7 +67,7 @@ _KIND_RANK: Final = {kind: rank for rank, kind in enumerate(FindingKind)}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """
-    What one detector saw in one worker.
+    The observation of one detector about one worker.
 
     ``since`` is when the condition began, in seconds since the epoch. A
     finding with ``ticket=False`` is shown and counted, and is never a reason
@@ -101,14 +101,14 @@ _NOT_BY_A_PROVIDER: Final = frozenset(
         FindingKind.DOOM_LOOP,
     }
 )
-"""What does not come of failing model calls."""
+"""Kinds that failing model calls do not cause."""
 
 
 def worst(findings: Iterable[Finding]) -> Finding | None:
     """
-    Return the finding that matters most: ticket-worthy first, then by severity, then by order of cause.
+    Return the most important finding: ticket-worthy first, then by severity, then by order of cause.
 
-    What is the worker's own and pages comes before its provider's failure, of which other workers tell too.
+    The worker's own paging problem comes before its provider's failure, which other workers have too.
     """
     ordered = sorted(findings, key=lambda f: (not f.ticket, -f.severity.rank, _KIND_RANK[f.kind]))
     if ordered and ordered[0].kind is FindingKind.PROVIDER_FAILURE:
@@ -117,13 +117,13 @@ def worst(findings: Iterable[Finding]) -> Finding | None:
 
 
 def is_own_beside_provider(finding: Finding) -> bool:
-    """Return whether a worker is paged for this even while its provider fails for everybody."""
+    """Return whether a worker pages for this even while its provider fails for every worker."""
     is_bad = finding.severity.rank >= Severity.HIGH.rank
     return finding.ticket and is_bad and finding.kind in _NOT_BY_A_PROVIDER
 
 
 class HealthState(StrEnum):
-    """How a worker is, best first (IMPL-REQ-003 FR-001)."""
+    """The health of a worker, best first (IMPL-REQ-003 FR-001)."""
 
     HEALTHY = "healthy"
     DEGRADED = "degraded"
@@ -138,7 +138,7 @@ class HealthState(StrEnum):
 
     @property
     def in_trouble(self) -> bool:
-        """Whether a worker that is so gets nowhere, and something may have to be done about it."""
+        """Whether the worker is stuck or failing, so that an intervention may be needed."""
         return self in (HealthState.STUCK, HealthState.FAILING)
 
 

@@ -1,8 +1,8 @@
 """
-A heartbeat as it comes in over HTTP: what it must look like, and the event that it becomes.
+Heartbeats over HTTP: their format, and the event that each becomes.
 
-A heartbeat says that a process lives, and nothing else. What cannot be read in it is refused as a whole
-with the reason, and changes nobody's state; what is left out or empty is not known.
+A heartbeat shows that a process lives, and nothing else. An invalid one is refused as a whole with the reason
+and changes nothing. A field that is missing or empty is unknown.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ _DATA: Final = (
     "task_id",
 )
 
-_WORDS: Final = ("phase", "progress_indicator")
-"""What a worker says in its own words: no secret of it is kept."""
+_FREE_TEXT: Final = ("phase", "progress_indicator")
+"""Text that the worker writes; its secrets are masked."""
 
 
 class InvalidHeartbeatError(QueenrightError):
-    """Raised for a heartbeat that cannot be read; says which field, its value, and what is allowed."""
+    """Raised for an invalid heartbeat; names the field, its value, and what is allowed."""
 
 
 def moment(value: Any) -> float | None:
     """
-    Return a time in seconds since the epoch; None for none.
+    Parse a time into seconds since the epoch; None if there is none.
 
     Args:
-        value: Seconds, or ISO 8601; a time without a zone is in UTC.
+        value: Seconds, or ISO 8601; without a zone it is in UTC.
 
     Raises:
-        ValueError: it is neither, or not of this era.
+        ValueError: It is neither, or out of range.
     """
     if value is None or value == "":
         return None
@@ -71,7 +71,7 @@ def moment(value: Any) -> float | None:
 
 
 def _number(value: Any) -> Any:
-    # Left to itself, pydantic reads true as 1 and "7" as 7.
+    # By default pydantic accepts true as 1 and "7" as 7.
     if isinstance(value, bool) or (isinstance(value, str) and value):
         raise ValueError("it should be a number")
     return None if value == "" else value
@@ -82,15 +82,15 @@ def _or_empty(value: Any) -> Any:
 
 
 def _clean(text: str) -> str:
-    # PostgreSQL keeps no text with a zero byte in it.
+    # PostgreSQL cannot store text with a NUL character.
     if "\0" in text:
-        raise ValueError("it should have no zero byte")
+        raise ValueError("NUL characters are not allowed")
     return text
 
 
 def _named(text: str) -> str:
     if not text:
-        raise ValueError("it should name somebody, in letters that show; '.' and '..' name nobody")
+        raise ValueError("it must be a name with printable characters; '.' and '..' are not names")
     return text
 
 
@@ -102,15 +102,15 @@ _Text = Annotated[str, Field(max_length=1000), AfterValidator(_clean)]
 Moment = Annotated[float | None, BeforeValidator(moment)]
 Name = Annotated[str, BeforeValidator(_or_empty), Field(max_length=256), AfterValidator(_clean)]
 Who = Annotated[Name, AfterValidator(clean_name)]
-"""As telemetry names it: one raw name is one worker, or one task, whatever says it."""
+"""Cleaned like names in telemetry, so that one raw name is one worker or task everywhere."""
 Total = Annotated[_Count | None, BeforeValidator(_number)]
 
 
 class Heartbeat(BaseModel):
     """
-    One heartbeat. Only `agent_id` must be there; names are accepted in ``camelCase`` too.
+    One heartbeat. Only `agent_id` is required; names may be in ``camelCase``.
 
-    Fields that are not known are let pass: a newer worker must not seem dead to an older service.
+    Unknown fields are ignored: a newer worker must not seem dead to an older service.
     """
 
     model_config = ConfigDict(
@@ -124,10 +124,10 @@ class Heartbeat(BaseModel):
     agent_id: Annotated[Who, AfterValidator(_named)]
     session_id: Who = ""
     incarnation_id: Who = ""
-    """Empty: not known; it is nobody's new life."""
+    """Empty if unknown; that is no new incarnation."""
     task_id: Who = ""
     timestamp: Moment = None
-    """On the worker's clock, in seconds since the epoch; None: when it came in."""
+    """On the worker's clock, in seconds since the epoch; None: the time of arrival."""
     phase: Who = ""
     last_tool_call: Moment = None
     """Seconds since the epoch."""
@@ -136,21 +136,21 @@ class Heartbeat(BaseModel):
     error_count: Total = None
     """Errors so far."""
     progress_indicator: _Text | _Number | None = None
-    """Whatever the worker calls its progress. It is shown, and never taken for progress."""
+    """Free text or a number; it is shown, but does not count as progress."""
     interval: Annotated[_Seconds | None, BeforeValidator(_number)] = None
     """Seconds until the next one is due."""
 
     def event(self, now: float, *, session_id: str = "", incarnation_id: str = "") -> AgentEvent:
         """
-        Return the event that it is on the bus.
+        Return the event of this heartbeat.
 
         Args:
-            now: Seconds since the epoch: when it came in.
-            session_id: The session it is of, where it names none itself.
-            incarnation_id: The life it is of, where it names none itself.
+            now: The time of arrival, in seconds since the epoch.
+            session_id: The session, if the heartbeat names none.
+            incarnation_id: The incarnation, if the heartbeat names none.
         """
         values = {name: getattr(self, name) for name in _DATA}
-        for name in _WORDS:
+        for name in _FREE_TEXT:
             if isinstance(values[name], str):
                 values[name] = redact(clean_name(values[name], 1000), 1000)
         return AgentEvent(
@@ -165,13 +165,13 @@ class Heartbeat(BaseModel):
 
 def parse_heartbeat(body: bytes | str) -> Heartbeat:
     """
-    Read one heartbeat.
+    Parse one heartbeat.
 
     Args:
         body: A JSON object.
 
     Raises:
-        InvalidHeartbeatError: it is torn, empty or no heartbeat.
+        InvalidHeartbeatError: The body is not a valid heartbeat.
     """
     try:
         return Heartbeat.model_validate_json(body)
@@ -181,9 +181,9 @@ def parse_heartbeat(body: bytes | str) -> Heartbeat:
 
 
 def _fault(fault: Any) -> str:
-    said = fault_message(fault)
+    problem = fault_message(fault)
     if not fault["loc"]:
-        return f"This is no heartbeat: {said}. Send a JSON object with at least agent_id."
+        return f"This is not a heartbeat: {problem}. Send a JSON object with at least agent_id."
     if fault["type"] == "missing":
         return f"{fault['loc'][0]} is missing"
-    return f"{fault['loc'][0]}: {redact(repr(fault['input']), 80)} is refused: {said}"
+    return f"{fault['loc'][0]}: {redact(repr(fault['input']), 80)} is invalid: {problem}"

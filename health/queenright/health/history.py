@@ -1,4 +1,4 @@
-"""A worker's history: its changes of state, and what was done about it, from event log and archive."""
+"""A worker's history from event log and archive: changes of state, and interventions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from queenright.health.findings import HealthState
 from queenright.health.tables import AUDIT_ARCHIVE, EVENTS
 from queenright.runtime.events import AgentEvent, EventType
 
-TOLD: Final[frozenset[EventType]] = frozenset(
+HISTORY_EVENTS: Final[frozenset[EventType]] = frozenset(
     {
         EventType.HEALTH_STATE_CHANGED,
         EventType.NUDGE_SENT,
@@ -41,26 +41,26 @@ TOLD: Final[frozenset[EventType]] = frozenset(
         EventType.INTERVENTION_RECORDED,
     }
 )
-"""What a history tells of."""
+"""The events of a history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSnapshot:
-    """One thing that happened to a worker's health, and the state that it was in from then on."""
+    """An event in a worker's history, and the health state from then on."""
 
     seq: int
-    """Its place in the event log."""
+    """Its sequence number in the event log."""
     time: float
     """Seconds since the epoch."""
     type: EventType
     state: HealthState | None
-    """None: nothing was logged of its state up to then."""
+    """None if no state was logged up to then."""
     reason: str
     session_id: str
     incarnation_id: str
     event_id: str
     data: Mapping[str, Any]
-    """What the event says; its keys by type are in ``docs/events.md``."""
+    """The event's data; ``docs/events.md`` has its keys by type."""
 
 
 def health_history(
@@ -72,31 +72,31 @@ def health_history(
     before: int | None = None,
 ) -> list[HealthSnapshot]:
     """
-    Return the newest ``limit`` entries of a worker's history, oldest first, of all its sessions.
+    Return the newest ``limit`` entries of a worker's history over all its sessions, oldest first.
 
     Args:
-        conn: A connection that sees one state of the database for as long as this takes.
-        agent_id: Whose history.
-        since: From when on, in seconds since the epoch.
-        until: Up to when, exclusively; None is up to the last event.
-        limit: At most so many.
-        before: Only entries with a smaller ``seq``: what comes before a page.
+        conn: A connection with a snapshot.
+        agent_id: The agent.
+        since: The beginning, in seconds since the epoch.
+        until: The end, exclusive; None for no end.
+        limit: The maximum number.
+        before: Only entries with a smaller ``seq``, for paging.
 
     Raises:
         ValueError: ``limit`` is not positive.
     """
     if limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
-    given = {"agent": agent_id, "since": since, "until": until, "before": before, "most": limit}
-    rows = conn.execute(_newest(until is not None, before is not None), given)
-    found = [(row.seq, event) for row in rows if (event := event_of(row)) is not None]
-    found.sort(key=lambda entry: entry[0])
-    found = found[-limit:]
-    if not found:
+    parameters = {"agent": agent_id, "since": since, "until": until, "before": before, "most": limit}
+    rows = conn.execute(_newest(until is not None, before is not None), parameters)
+    events = [(row.seq, event) for row in rows if (event := event_of(row)) is not None]
+    events.sort(key=lambda entry: entry[0])
+    events = events[-limit:]
+    if not events:
         return []
-    states = _states_before(conn, agent_id, found)
+    states = _states_before(conn, agent_id, events)
     entries = []
-    for seq, event in found:
+    for seq, event in events:
         if event.type is EventType.HEALTH_STATE_CHANGED:
             states[event.session_id] = _state(event.data.get("to"))
         entries.append(_snapshot(seq, event, states.get(event.session_id)))
@@ -106,11 +106,11 @@ def health_history(
 @lru_cache(maxsize=4)
 def _newest(has_until: bool, has_before: bool) -> CompoundSelect[Any]:
     """
-    Return the query for the newest events of each type: made once, as that takes longer than to answer it.
+    Return the query for the newest events of each type. Cached: building it takes longer than running it.
 
-    The index of the log holds an agent's events of one type together, in the order of the log.
+    The log has an index of an agent's events by type, in the order of the log.
     """
-    kinds = sorted(kind.value for kind in TOLD)
+    kinds = sorted(kind.value for kind in HISTORY_EVENTS)
     each = [EVENTS.c.type == literal_column(f"'{kind}'", EVENTS.c.type.type) for kind in kinds]
     parts = [(EVENTS, only) for only in each]
     parts.append((AUDIT_ARCHIVE, AUDIT_ARCHIVE.c.type.in_(kinds)))
@@ -129,12 +129,12 @@ def _part(table: Table, only: ColumnElement[bool], has_until: bool, has_before: 
 
 
 def _states_before(
-    conn: Connection, agent_id: str, found: Iterable[tuple[int, AgentEvent]]
+    conn: Connection, agent_id: str, events: Iterable[tuple[int, AgentEvent]]
 ) -> dict[str, HealthState | None]:
-    """Return each session's state before its first entry: from the next change, or from the last before."""
+    """Return each session's state before its first entry, from the next or the previous change."""
     first: dict[str, int] = {}
     states: dict[str, HealthState | None] = {}
-    for seq, event in found:
+    for seq, event in events:
         first.setdefault(event.session_id, seq)
         if event.type is EventType.HEALTH_STATE_CHANGED and event.session_id not in states:
             states[event.session_id] = _state(event.data.get("from"))

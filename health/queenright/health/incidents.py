@@ -1,4 +1,4 @@
-"""Incidents: what tickets have in common that share a cause and were open together."""
+"""Incidents: tickets with a shared cause that were open at the same time."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from queenright.health.findings import Severity
 from queenright.health.tickets import EscalationTicket
 
 STORM: Final = "storm"
-"""The cause of an incident of which no more is known than that many workers got worse at once."""
+"""The cause of an incident of which only the storm is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
     """
-    Tickets of several workers that are one trouble. Times are in seconds since the epoch.
+    Tickets of several workers with one cause. Times are in seconds since the epoch.
 
-    It is not stored: its tickets say all of it, after a restart too.
+    It is not stored, but derived from its tickets.
     """
 
     incident_id: str
@@ -27,7 +27,7 @@ class Incident:
     cause: str
     """``provider:anthropic``, ``mcp:github``, ``tool:search`` or ``storm``."""
     severity: Severity
-    """The worst of its tickets, of the open ones while there are any."""
+    """The worst severity of its open tickets, or of all once none is open."""
     opened_at: float
     closed_at: float | None
     """When its last ticket closed; None while one is open."""
@@ -39,25 +39,25 @@ class Incident:
 
 def incidents_of(tickets: Iterable[EscalationTicket]) -> list[Incident]:
     """
-    Return the incidents that tickets make, newest first; a ticket that shares its cause with none makes none.
+    Group tickets into incidents, newest first. A ticket without a shared cause belongs to none.
 
-    A cause that comes back when all its tickets had closed is another incident.
+    A cause that returns after all its tickets had closed is another incident.
     """
     by_group: dict[str, list[EscalationTicket]] = defaultdict(list)
     for ticket in sorted(tickets, key=lambda one: (one.first_seen, one.ticket_id)):
         if ticket.storm_id:
             by_group[ticket.storm_id].append(ticket)
-    found = [
-        _incident(together)
+    incidents = [
+        _incident(one)
         for group in by_group.values()
-        for together in _apart(group)
-        if len({one.worker_agent_id for one in together}) > 1
+        for one in _split(group)
+        if len({ticket.worker_agent_id for ticket in one}) > 1
     ]
-    return sorted(found, key=lambda one: (one.opened_at, one.incident_id), reverse=True)
+    return sorted(incidents, key=lambda one: (one.opened_at, one.incident_id), reverse=True)
 
 
-def _apart(tickets: Sequence[EscalationTicket]) -> list[list[EscalationTicket]]:
-    """Part tickets of one cause where none of those before was open any more."""
+def _split(tickets: Sequence[EscalationTicket]) -> list[list[EscalationTicket]]:
+    """Split tickets of one cause where all earlier ones had closed."""
     parts: list[list[EscalationTicket]] = []
     until: float | None = 0.0
     for ticket in tickets:
@@ -71,21 +71,21 @@ def _apart(tickets: Sequence[EscalationTicket]) -> list[list[EscalationTicket]]:
 
 
 def _end(ticket: EscalationTicket) -> float | None:
-    """Return when a ticket stopped to be one that somebody has to see to; None while it is."""
+    """Return when a ticket stopped being open, or None."""
     if ticket.is_open:
         return None
     return ticket.updated_at if ticket.closed_at is None else ticket.closed_at
 
 
 def _incident(tickets: Sequence[EscalationTicket]) -> Incident:
-    still = [one for one in tickets if one.is_open]
+    still_open = [one for one in tickets if one.is_open]
     return Incident(
         incident_id=tickets[0].ticket_id,
         cause=tickets[0].storm_id if tickets[0].shares_cause else STORM,
-        severity=max((one.severity for one in still or tickets), key=lambda severity: severity.rank),
+        severity=max((one.severity for one in still_open or tickets), key=lambda severity: severity.rank),
         opened_at=tickets[0].first_seen,
-        closed_at=None if still else max(_end(one) or 0.0 for one in tickets),
+        closed_at=None if still_open else max(_end(one) or 0.0 for one in tickets),
         workers=len({(one.worker_agent_id, one.worker_session_id) for one in tickets}),
-        open_tickets=len(still),
+        open_tickets=len(still_open),
         ticket_ids=tuple(one.ticket_id for one in tickets),
     )

@@ -1,8 +1,8 @@
 """
-Requests that are to be done once: each is claimed by its key before it is done, and answered after.
+Requests with an idempotency key: each is claimed by its key before it is done, and answered after.
 
-Of a claim without an answer, whose process is gone, nobody knows whether it was done; only whoever asked
-can look. Every function takes a connection inside a transaction.
+A claim without an answer, whose process is gone, may or may not have been done; only the caller can find
+out. Every function takes a connection inside a transaction.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, insert, select, 
 from queenright.health.tables import KEYED_REQUESTS as REQUESTS
 
 KEPT_SECONDS: Final = 86_400.0
-"""How long a key is known from when it was first used."""
+"""How long a key is remembered after its first use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request was answered."""
+    """The response to a request."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -30,24 +30,24 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A key that was used before, and by what."""
+    """An earlier use of a key."""
 
     request: str
-    """A hash of what was asked."""
+    """A hash of the request."""
     answer: Answer | None
-    """None while it is being done, or if it was cut off."""
+    """None while it is being done, or if it was interrupted."""
 
 
 def claim(conn: Connection, caller: str, key: str, request: str, now: float) -> Claim | None:
     """
-    Take a key for a request; return None, or by what it is taken already.
+    Claim a key for a request; return None, or the earlier claim.
 
     Args:
         conn: A connection in a transaction that may write.
-        caller: Who asks; each has keys of its own.
-        key: What the caller calls this request.
-        request: A hash of what is asked.
-        now: Seconds since the epoch; what was taken longer than ``KEPT_SECONDS`` before is free again.
+        caller: The caller; each has its own keys.
+        key: The idempotency key.
+        request: A hash of the request.
+        now: Seconds since the epoch; claims older than ``KEPT_SECONDS`` have expired.
     """
     row = conn.execute(select(REQUESTS).where(_is(caller, key))).one_or_none()
     if row is not None and row.began_at >= now - KEPT_SECONDS:
@@ -59,7 +59,7 @@ def claim(conn: Connection, caller: str, key: str, request: str, now: float) -> 
 
 
 def keep(conn: Connection, caller: str, key: str, answer: Answer) -> None:
-    """Note what the request was answered that has this key."""
+    """Store the response to the request with this key."""
     headers = [list(pair) for pair in answer.headers]
     conn.execute(
         update(REQUESTS)
@@ -69,7 +69,7 @@ def keep(conn: Connection, caller: str, key: str, answer: Answer) -> None:
 
 
 def release(conn: Connection, caller: str, key: str) -> None:
-    """Let a key go: what it was for was not done, and may be asked again."""
+    """Release a key whose request was not done, so that it can be repeated."""
     conn.execute(delete(REQUESTS).where(_is(caller, key)))
 
 

@@ -1,4 +1,4 @@
-"""What the log says of a worker's health, and what it would have to say besides."""
+"""A worker's health as the event log has it, and the events that the log lacks."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from queenright.health.findings import HealthState, Severity
-from queenright.health.monitor import WorkerHealth, say
+from queenright.health.monitor import WorkerHealth, health_event
 from queenright.runtime.events import AgentEvent, EventType
 
-TELLING: Final = frozenset(
+HEALTH_EVENTS: Final = frozenset(
     {EventType.HEALTH_STATE_CHANGED, EventType.FINDING_OPENED, EventType.FINDING_CLEARED}
 )
-"""What is told of a worker's health."""
+"""The events about a worker's health."""
 
 
 @dataclass(slots=True)
 class LoggedHealth:
-    """State and findings of one worker as the log has them; brought up to date event by event."""
+    """State and findings of one worker according to the log; updated event by event."""
 
     state: HealthState = HealthState.HEALTHY
     findings: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """By kind, as JSON values."""
     since: float | None = None
-    """When the state was logged; None if none was."""
+    """When the state was logged, or None."""
 
-    def take(self, event: AgentEvent) -> None:
-        """Take in an event of a type in ``TELLING``; what cannot be read in it was not said."""
+    def apply(self, event: AgentEvent) -> None:
+        """Apply an event of a type in ``HEALTH_EVENTS``; ignore what cannot be read."""
         kind = str(event.data.get("kind"))
         if event.type is EventType.FINDING_OPENED:
             self.findings[kind] = event.data
@@ -35,39 +35,39 @@ class LoggedHealth:
             self.findings.pop(kind, None)
         elif event.data.get("to") in list(HealthState):
             self.state, self.since = HealthState(event.data["to"]), event.time
-            found = event.data.get("findings")
-            if isinstance(found, list):
+            findings = event.data.get("findings")
+            if isinstance(findings, list):
                 self.findings = {
-                    str(one["kind"]): one for one in found if isinstance(one, dict) and "kind" in one
+                    str(one["kind"]): one for one in findings if isinstance(one, dict) and "kind" in one
                 }
 
 
-def missing_health_events(worker: WorkerHealth, told: LoggedHealth, now: float) -> list[AgentEvent]:
+def missing_health_events(worker: WorkerHealth, logged: LoggedHealth, now: float) -> list[AgentEvent]:
     """
-    Return what has to be said for the log to say how a worker is.
+    Return the events that bring the log up to date with a worker's health.
 
-    What was said last can be lost: the service was killed between what a worker did and its own words on it.
+    They can be missing if the service was killed between a worker's event and its own.
     """
-    said, v = list[AgentEvent](), worker.vitals
-    gone = dict(told.findings)
+    events, v = list[AgentEvent](), worker.vitals
+    cleared = dict(logged.findings)
     for finding in worker.findings:
-        known = gone.pop(finding.kind.value, None)
+        previous = cleared.pop(finding.kind.value, None)
         if (
-            known is None
-            or finding.severity.rank > _rank(known)
-            or (finding.ticket and not known.get("ticket"))
+            previous is None
+            or finding.severity.rank > _rank(previous)
+            or (finding.ticket and not previous.get("ticket"))
         ):
-            said.append(say(EventType.FINDING_OPENED, v, now, finding.to_dict()))
-    said += [say(EventType.FINDING_CLEARED, v, now, dict(one)) for one in gone.values()]
-    if worker.state is not told.state:
+            events.append(health_event(EventType.FINDING_OPENED, v, now, finding.to_dict()))
+    events += [health_event(EventType.FINDING_CLEARED, v, now, dict(one)) for one in cleared.values()]
+    if worker.state is not logged.state:
         change = {
-            "from": told.state.value,
+            "from": logged.state.value,
             "to": worker.state.value,
             "reason": worker.reason,
             "findings": [finding.to_dict() for finding in worker.findings],
         }
-        said.append(say(EventType.HEALTH_STATE_CHANGED, v, now, change))
-    return said
+        events.append(health_event(EventType.HEALTH_STATE_CHANGED, v, now, change))
+    return events
 
 
 def _rank(finding: Mapping[str, Any]) -> int:

@@ -1,10 +1,10 @@
 """
-The monitor: every worker's vital signs, and who has to be looked at when.
+The monitor: every worker's vital signs, and when each must be checked next.
 
-It does no I/O and reads no clock: events go in, and what there is to say about them comes out as
-events. A heap holds, for each worker, the earliest moment at which it could change by doing nothing.
-What the worker does nearly always puts that off, so the entry is left alone until it comes up and is looked
-at anew then: an event costs next to nothing, and an idle worker nothing at all.
+It does no I/O and reads no clock: events go in, health events come out. A heap holds, for each worker, the
+earliest moment at which silence alone could change its health. Activity nearly always defers that moment, so
+the entry stays until it comes up and is recomputed then: an event costs next to nothing, and an idle worker
+nothing at all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from queenright.health.detectors import detect, detect_shadow, suspicious
 from queenright.health.findings import Finding, FindingKind, HealthState, WorkerKey, worst
 from queenright.health.learned_clocks import LearnedClocks
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
-from queenright.health.spending import Today
+from queenright.health.spending import DailySpending
 from queenright.health.state import health_state, may_follow
 from queenright.health.vital_events import TERMINATED, is_settled_by_person, work_began
 from queenright.health.vital_facts import NO_BREAKERS, OpenBreakers, dollars
@@ -39,17 +39,17 @@ from queenright.health.vitals import ABOUT_WORKERS, WORKER_EVENTS, SessionStatus
 from queenright.runtime.events import AgentEvent, EventType
 
 ENDED_KEPT: Final = 10_000
-"""So many sessions that are over are remembered, the newest."""
+"""The maximum number of ended sessions in memory; the newest stay."""
 
 ENDED_KEPT_SECONDS: Final = 3600.0
 
 SIGNS_KEPT: Final = 100_000
-"""Of so many processes it is known when they were last heard of, the newest."""
+"""The maximum number of processes whose last sign of life is in memory; the newest stay."""
 
 END_REPEATED_SECONDS: Final = 5.0
-"""So long a worker that ends repeats that to a service that is away."""
+"""How long an ending worker repeats its end to a service that is away."""
 
-# After these a deadline may come sooner than the shortest limit says.
+# After these events a deadline may come sooner than the shortest limit.
 _MOVES_DEADLINE: Final = frozenset(
     {
         EventType.AGENT_HEARTBEAT,
@@ -61,7 +61,7 @@ _MOVES_DEADLINE: Final = frozenset(
         EventType.WORKER_WAITING,
     }
 )
-# Only after these can a detector that counts have more to say.
+# Only these events can change what a counting detector finds.
 _COUNTED: Final = frozenset(
     {
         EventType.BREAKER_REPORTED,
@@ -72,7 +72,7 @@ _COUNTED: Final = frozenset(
         EventType.OUTPUT_REPORTED,
     }
 )
-# Looked up for every event: a name is found faster here than in its class.
+# Used for every event: a module global is faster than a class attribute.
 _TOOL_STARTED: Final = EventType.TOOL_CALL_STARTED
 _MODEL_ENDED: Final = EventType.LLM_CALL_COMPLETED
 _TOOL_ENDED: Final = EventType.TOOL_CALL_COMPLETED
@@ -95,12 +95,12 @@ _SILENCE: Final = frozenset(
 INTRODUCES: Final = frozenset(
     {EventType.AGENT_TERMINATED, EventType.RECOVERY_FAILED, EventType.RECOVERY_COMPLETED}
 )
-"""What is told about a worker that is not known makes it known only after these: it is over, or begins."""
+"""Events that add an unknown worker, because it is over or begins; other events about one are ignored."""
 
 
 @dataclass(slots=True, eq=False)
 class WorkerHealth:
-    """One worker as the monitor sees it: vital signs, open findings, state and since when."""
+    """The health of one worker: vital signs, findings, state and since when."""
 
     vitals: VitalSigns
     findings: tuple[Finding, ...]
@@ -108,15 +108,15 @@ class WorkerHealth:
     state_since: float
     reason: str
     deadline: float | None = None
-    """The one entry of this worker in the heap that counts."""
+    """The worker's valid entry in the heap."""
     trouble_since: float | None = None
-    """Since when it has been stuck or failing, the one or the other; None while it is neither."""
+    """When it became stuck or failing; None while it is neither."""
     life: int = 1
-    """In which of its lives (``VitalSigns.lives``) the state was last changed."""
+    """The life (``VitalSigns.lives``) in which the state last changed."""
     shadow: tuple[Finding, ...] = ()
-    """What detectors on trial say of it; nothing follows from these."""
-    untold: frozenset[str] = frozenset()
-    """Fields of its summary that cannot be known from where it is seen, and are null in it."""
+    """Findings of detectors on trial; nothing follows from them."""
+    unknown_fields: frozenset[str] = frozenset()
+    """Fields of its summary that its source cannot provide; they are null."""
 
     @property
     def key(self) -> WorkerKey:
@@ -126,10 +126,10 @@ class WorkerHealth:
     @property
     def standing(self) -> HealthState | None:
         """
-        How it counts, wherever workers are counted: its state, or None once its run is over.
+        The state that counts in fleet totals, or None once the run is over.
 
-        One whose recovery was given up is failing, however it ended, until a person has settled that; one
-        with which too many runs of its agent had failed in a row, until a run of it completes.
+        An ended worker counts as failing if its recovery was given up, until a person settles that, or if it
+        stands for too many failed runs of its agent, until a run completes.
         """
         if self.vitals.ended_at is None or self.state is HealthState.FAILING:
             return self.state
@@ -139,39 +139,39 @@ class WorkerHealth:
 
 @dataclass(frozen=True, slots=True)
 class FailedRuns:
-    """How many runs of an agent failed in a row."""
+    """Consecutive failed runs of an agent."""
 
     count: int = 0
     since: float = 0.0
     """When the first of them failed."""
-    stands: str = ""
-    """The session that stands for them: that with which there were too many; empty while there are not."""
+    session_id: str = ""
+    """The session that stands for them, the one with which there were too many; empty below the limit."""
 
 
 def as_terminated(event: AgentEvent) -> AgentEvent:
-    """Return the end of a run as that of one that was stopped, however its process has put it."""
+    """Return the end of a run as a termination, whatever its process reported."""
     return replace(event, type=EventType.EXECUTION_FAILED, data={"error_type": TERMINATED})
 
 
 @dataclass(frozen=True, slots=True)
 class SweepPart:
-    """What one part of a sweep came to."""
+    """The result of one part of a sweep."""
 
-    looked: int
-    """How many workers that have not ended it really looked at."""
+    checked: int
+    """How many workers that have not ended were checked."""
     done: bool
-    """Whether that was the last part."""
-    said: list[AgentEvent]
+    """Whether this was the last part."""
+    events: list[AgentEvent]
     faults: list[str]
-    """A line for each worker that could not be looked at: a fault of ours, and no reason to skip the rest."""
+    """A line for each worker whose check failed; the rest were checked all the same."""
 
 
 class HealthMonitor:
     """
-    Turns events of workers into findings and states.
+    Turns the events of workers into findings and states.
 
-    Not thread-safe: it belongs to one event loop. Every method takes the time
-    as an argument; equal events and times give equal answers.
+    Not thread-safe: it belongs to one event loop. Every method takes the time as an argument; equal events
+    and times give equal results.
 
     Args:
         settings: The thresholds.
@@ -181,7 +181,7 @@ class HealthMonitor:
         self._on_delay: Callable[[FindingKind, float], None] | None = None
         self._on_shadow: Callable[[WorkerKey, Finding], None] | None = None
         self._workers: dict[WorkerKey, WorkerHealth] = {}
-        self._today = Today()
+        self._today = DailySpending()
         self._clocks: dict[str, LearnedClocks] = {}
         self.exchange(settings)
         self._sessions: dict[str, list[str]] = {}
@@ -195,9 +195,9 @@ class HealthMonitor:
         self._unswept: list[WorkerKey] | None = None
         self._now = 0.0
         self.is_stopping: Callable[[WorkerKey, str], bool] = lambda key, incarnation_id: False
-        """Says whether this life of a worker is being terminated: then that is its end, whatever it says."""
+        """Return whether this life of a worker is being terminated: any end that it reports is that."""
         self.listening_since = 0.0
-        """Since when ``note_alive`` is called: who was heard of before that is not known."""
+        """When calls of ``note_alive`` began: earlier signs of life are unknown."""
 
     def connect(
         self,
@@ -206,10 +206,10 @@ class HealthMonitor:
         on_shadow: Callable[[WorkerKey, Finding], None] | None = None,
     ) -> None:
         """
-        Call functions with what the monitor observes and publishes no event about.
+        Set callbacks for observations that have no event.
 
         Args:
-            on_delay: Is called with the kind of each new finding, and how many seconds late it was found.
+            on_delay: Is called with the kind of each new finding and its delay in seconds.
             on_shadow: Is called with each new or worse finding of a detector on trial.
         """
         self._on_delay = on_delay
@@ -217,9 +217,9 @@ class HealthMonitor:
 
     def exchange(self, settings: HealthSettings) -> None:
         """
-        Use these thresholds from now on; a sweep says what they change.
+        Replace the thresholds; the next sweep applies them.
 
-        How far back a worker's memory reaches stays as it was when it came.
+        The memory of a known worker keeps its size.
         """
         self.settings = settings
         self._shortest = shortest_limit(settings)
@@ -236,10 +236,10 @@ class HealthMonitor:
 
     def apply(self, event: AgentEvent, now: float) -> list[AgentEvent]:
         """
-        Take in one event and return what there is to say about it.
+        Apply one event and return the health events that follow.
 
-        The event is timed by its author's clock if that is within the tolerance before ``now``,
-        else by its arrival. Events that are not a worker's are ignored, our own among them.
+        The time is that of the event if it is within the tolerance before ``now``, else ``now``. Events that
+        are not about workers are ignored, the monitor's own among them.
         """
         kind = event.type
         if kind is _RENAMED:
@@ -256,18 +256,18 @@ class HealthMonitor:
         if kind not in WORKER_EVENTS:
             if kind is EventType.TICKET_RESOLVED and self._counts_runs:
                 self._settle_failed_runs(event)
-            return self._told(event, at, now)
+            return self._apply_action(event, at, now)
         key = (event.agent_id, event.session_id)
         worker = self._workers.get(key)
-        if worker is not None and is_told_late(event, worker.vitals):
+        if worker is not None and is_late_work(event, worker.vitals):
             at = event.time
-        said: list[AgentEvent] = []
+        events: list[AgentEvent] = []
         new = worker is None
         if worker is None:
-            worker = self._welcome(key, at)
+            worker = self._add_worker(key, at)
         elif worker.deadline is not None and worker.deadline <= at:
-            # Nobody looked in time; the event must not hide the silence before it.
-            said = self._look(worker, at, now)
+            # The deadline passed unchecked; the event must not hide the silence before it.
+            events = self._check(worker, at, now)
         v = worker.vitals
         was_over, was = v.ended_at, v.status
         if kind in _ENDS and (
@@ -284,7 +284,7 @@ class HealthMonitor:
             or deadline > v.last_activity + self._shortest
             or kind in _MOVES_DEADLINE
             or (kind is _TOOL_STARTED and event.data.get("timeout") is not None)
-            # The time that a tool ran is taken out, so that these clocks may be about to run down.
+            # The time in the tool is taken out of these clocks, which may make them due.
             or (
                 kind is _TOOL_ENDED
                 and (
@@ -295,7 +295,7 @@ class HealthMonitor:
         ):
             self._schedule(worker, at)
         if v.ended_at is not None and (v.ended_at != was_over or v.status is not was):
-            said += self._over(worker, at, now)
+            events += self._end_session(worker, at, now)
         elif (
             worker.findings
             or worker.shadow
@@ -305,26 +305,26 @@ class HealthMonitor:
             or (new and v.breakers)
             or (v.heartbeat_late and kind in _MOVES_DEADLINE)
         ):
-            said += self._examine(worker, at, now, now - at)
+            events += self._examine(worker, at, now, now - at)
             if worker.findings and grace_until(v, self.settings) > at:
                 self._schedule(worker, at)
-        return said
+        return events
 
-    def recall(self, event: AgentEvent, now: float, *, counts_runs: bool = True) -> None:
+    def replay(self, event: AgentEvent, now: float, *, counts_runs: bool = True) -> None:
         """
-        Take in one event of the past, and look at nobody: ``sweep`` does, once everything is recalled.
+        Apply one past event without checking its worker; ``sweep`` checks all of them afterwards.
 
-        Timed as in ``apply``, and cheaper: how a worker was in between nobody asks any more. Only one that
-        is over is looked at there and then, as it may be forgotten soon. Without ``counts_runs``, runs that
-        failed are in ``recall_failed_runs`` already.
+        Timed as in ``apply``, and cheaper: intermediate states are irrelevant. Only an ended worker is
+        checked at once, because it may be forgotten soon. Without ``counts_runs``, failed runs are counted by
+        ``restore_failed_runs``.
         """
         self._counts_runs = counts_runs
         try:
-            self._recall(event, now)
+            self._replay(event, now)
         finally:
             self._counts_runs = True
 
-    def _recall(self, event: AgentEvent, now: float) -> None:
+    def _replay(self, event: AgentEvent, now: float) -> None:
         if event.type not in WORKER_EVENTS:
             self.apply(event, now)
             return
@@ -336,9 +336,9 @@ class HealthMonitor:
         self._now = max(self._now, now)
         self._forget_ended(now)
         key = (event.agent_id, event.session_id)
-        worker = self._workers.get(key) or self._welcome(key, at)
+        worker = self._workers.get(key) or self._add_worker(key, at)
         v = worker.vitals
-        if is_told_late(event, v):
+        if is_late_work(event, v):
             at = event.time
         was_over, was = v.ended_at, v.status
         if event.type in _ENDS and self._ends_after_all(v, event):
@@ -348,7 +348,7 @@ class HealthMonitor:
         v.apply(event, at)
         self._note_cost(v, event)
         if v.ended_at is not None and (v.ended_at != was_over or v.status is not was):
-            self._over(worker, at, now)
+            self._end_session(worker, at, now)
 
     def _note_cost(self, v: VitalSigns, event: AgentEvent) -> None:
         if event.type is _MODEL_ENDED and (cost := dollars(event.data.get("cost_usd"))):
@@ -356,15 +356,15 @@ class HealthMonitor:
 
     @staticmethod
     def _ends_after_all(v: VitalSigns, event: AgentEvent) -> bool:
-        """Return whether an event is the end of a life that had worked on after its termination."""
+        """Return whether an event ends a life that had worked on after its termination."""
         return v.outlived_termination and event.incarnation_id in ("", v.incarnation_id)
 
     def _outlives_termination(self, v: VitalSigns, event: AgentEvent, now: float) -> bool:
         """
         Return whether an event shows that a worker works on after its termination.
 
-        That is work of the same life which began later, by its author's clock and by ours, than the end by
-        more than the two may differ. A call that was under way at the end is none, nor is a new execution.
+        That is work of the same life that began after the end, by its author's clock and by ours, beyond the
+        clock tolerance. Neither a call that was running at the end counts, nor a new execution.
         """
         if v.ended_at is None or v.has_new_start or event.incarnation_id not in ("", v.incarnation_id):
             return False
@@ -373,58 +373,58 @@ class HealthMonitor:
 
     def advance(self, now: float, limit: int = sys.maxsize) -> list[AgentEvent]:
         """
-        Look at those whose deadline has passed, and return what there is to say.
+        Check the workers whose deadline has passed, and return the health events that follow.
 
-        Of more than ``limit`` the rest is looked at the next time: ``next_deadline`` is past until then.
+        Beyond ``limit`` they are checked the next time: ``next_deadline`` stays in the past.
         """
         if now > self._now:
             self._now = now
-        said: list[AgentEvent] = []
+        events: list[AgentEvent] = []
         heap = self._heap
         while heap and heap[0][0] <= now and limit > 0:
             due, key = heappop(heap)
             worker = self._workers.get(key)
             if worker is not None and worker.deadline == due:
-                said += self._look(worker, now, now)
+                events += self._check(worker, now, now)
                 limit -= 1
         self._forget_ended(now)
-        return said
+        return events
 
     def sweep_part(self, now: float, limit: int) -> SweepPart:
         """
-        Look at the next ``limit`` workers, the safety net below the deadlines.
+        Check the next ``limit`` workers: the safety net below the deadlines.
 
-        A sweep is as many parts as it takes, over those who were there at its first; whoever calls lets
-        others have the loop between two parts.
+        A sweep covers the workers that were known at its first part, in as many parts as needed, so that the
+        event loop runs other work in between.
         """
         if now > self._now:
             self._now = now
         if self._unswept is None:
             self._unswept = list(self._workers)
-        left, said, faults, looked = self._unswept, list[AgentEvent](), list[str](), 0
-        for key in left[-limit:]:
+        remaining, events, faults, checked = self._unswept, list[AgentEvent](), list[str](), 0
+        for key in remaining[-limit:]:
             worker = self._workers.get(key)
             if worker is None:
                 continue
             try:
-                said += self._look(worker, now, now)
-                # One that has ended is kept for a while; to look at it is not to watch anybody.
-                looked += not worker.vitals.ended
+                events += self._check(worker, now, now)
+                # Ended workers are not being watched, and so not counted.
+                checked += not worker.vitals.ended
             except Exception as error:
-                faults.append(f"worker {key[0]!r}, session {key[1]!r} cannot be looked at: {error!r}")
-        del left[-limit:]
-        if not left:
+                faults.append(f"worker {key[0]!r}, session {key[1]!r} cannot be checked: {error!r}")
+        del remaining[-limit:]
+        if not remaining:
             self._unswept = None
-        return SweepPart(looked, not left, said, faults)
+        return SweepPart(checked, not remaining, events, faults)
 
     def sweep(self, now: float) -> tuple[int, list[AgentEvent]]:
-        """Look at everybody at once; return how many were really looked at, and what to say."""
+        """Check every worker at once; return how many have not ended, and the health events."""
         self._unswept = None
         part = self.sweep_part(now, max(1, len(self._workers)))
-        return part.looked, part.said
+        return part.checked, part.events
 
     def next_deadline(self) -> float | None:
-        """Return when ``advance`` has something to do at the earliest; None if time alone changes nobody."""
+        """Return the earliest time at which ``advance`` has work to do; None if there is none."""
         heap = self._heap
         while heap:
             due, key = heap[0]
@@ -436,10 +436,10 @@ class HealthMonitor:
 
     def clock_jumped(self, now: float) -> None:
         """
-        Start every silence anew: the host slept, or its clock was set, and ages mean nothing.
+        Restart every silence: the host slept or its clock was set, so ages mean nothing.
 
-        A silence that had been found before keeps its age, so that a jump ends no finding either. A state
-        keeps its age, too: what is due so long after its beginning is neither late nor early.
+        A silence with a finding keeps its age, so that a jump does not end a finding. A state keeps its age
+        too: what is due some time after its beginning is neither late nor early.
         """
         by = now - self._now
         for worker in self._workers.values():
@@ -453,23 +453,23 @@ class HealthMonitor:
         self._ended = deque(
             (min(since, now), min(ended_at, now), key) for since, ended_at, key in self._ended
         )
-        self._go_on_from(now)
+        self._restart_at(now)
 
     def was_away(self, since: float, now: float) -> None:
         """
-        Take the time from ``since`` to ``now`` out of every age: nobody was there who could have listened.
+        Take the time from ``since`` to ``now`` out of every age: nobody was listening.
 
-        So a silence is as long as it was at ``since``, neither found sooner nor forgotten. One whose
-        heartbeats do not come again may have ended meanwhile: what it said of that is lost.
+        A silence is as long as it was at ``since``. A worker whose heartbeats do not resume may have ended in
+        the meantime; its own report of that is lost.
         """
         for worker in self._workers.values():
             if worker.vitals.ended_at is None:
                 worker.vitals.shift_clocks(now - since, now)
                 if now - since > END_REPEATED_SECONDS:
                     worker.vitals.away = (since, now)
-        self._go_on_from(now)
+        self._restart_at(now)
 
-    def _go_on_from(self, now: float) -> None:
+    def _restart_at(self, now: float) -> None:
         self._now = now
         self._signs = {key: Sign(now, now, sign.interval) for key, sign in self._signs.items()}
         self._heap.clear()
@@ -481,28 +481,28 @@ class HealthMonitor:
 
     def note_alive(self, incarnation_id: str, now: float, interval: float | None = None) -> None:
         """
-        Note that a process has sent something, be it about none of its workers.
+        Record a sign of life of a process, even if it is about none of its workers.
 
         Args:
-            incarnation_id: The process, as the workers in it name it.
-            now: When that arrived.
-            interval: In how many seconds it reports its open work again, if this is such a report.
+            incarnation_id: The process, as its workers name it.
+            now: When it arrived.
+            interval: The interval in seconds of reports of open work, if this is one.
         """
-        known = self._signs.pop(incarnation_id, None)
-        if known is None:
+        previous = self._signs.pop(incarnation_id, None)
+        if previous is None:
             while len(self._signs) >= SIGNS_KEPT:
                 del self._signs[next(iter(self._signs))]
         if interval is not None:
             sign = Sign(now, now, interval)
         else:
-            sign = Sign(now) if known is None else known._replace(seen=now)
+            sign = Sign(now) if previous is None else previous._replace(seen=now)
         self._signs[incarnation_id] = sign
 
     def _sign_of(self, v: VitalSigns) -> Sign:
         return self._signs.get(v.incarnation_id) or Sign(self.listening_since)
 
     def _over_from(self, v: VitalSigns) -> float | None:
-        """Return from when a worker is over for good, if nobody hears of it."""
+        """Return when an unheard worker is over for good, or None."""
         over = over_from(v, self.settings, self._sign_of(v))
         if over is None or not v.is_foreign or v.open_tools or v.llm_open:
             return over
@@ -511,9 +511,9 @@ class HealthMonitor:
 
     def _has_successor(self, v: VitalSigns) -> bool:
         """
-        Say whether the process of a run went on to another run of the agent.
+        Return whether the process of a run went on to another run of the agent.
 
-        That is so if it does its runs one after another, as far as is known, and the next has begun.
+        That is so if, as far as is known, it does its runs one after another and the next has begun.
         """
         all_runs = (one.vitals for one in self.of_agent(v.agent_id))
         runs = sorted(
@@ -525,38 +525,37 @@ class HealthMonitor:
         )
         return is_serial and runs[-1] is not v
 
-    # -- who there is -------------------------------------------------------------------------------
+    # -- known workers ------------------------------------------------------------------------------
 
     def workers(self) -> Iterable[WorkerHealth]:
-        """Return every worker that is known."""
+        """Return every known worker."""
         return self._workers.values()
 
     def keys(self) -> Iterable[WorkerKey]:
-        """Return the agent and the session of every worker that is known."""
+        """Return the agent and session of every known worker."""
         return self._workers.keys()
 
     def get(self, agent_id: str, session_id: str | None = None) -> WorkerHealth | None:
         """
-        Return one worker, or None if it is not known.
+        Return one worker, or None if it is unknown.
 
-        Without a session, one that is not over wins over one that is; of several, the one
-        last heard of.
+        Without a session: one that has not ended is preferred, then the one last heard of.
         """
         if session_id is not None:
             return self._workers.get((agent_id, session_id))
-        known = self.of_agent(agent_id)
-        return max(known, key=lambda w: (not w.vitals.ended, w.vitals.last_event), default=None)
+        candidates = self.of_agent(agent_id)
+        return max(candidates, key=lambda w: (not w.vitals.ended, w.vitals.last_event), default=None)
 
     def of_agent(self, agent_id: str) -> list[WorkerHealth]:
-        """Return the workers of one agent, a session each."""
+        """Return the workers of one agent, one for each session."""
         return [self._workers[agent_id, session] for session in self._sessions.get(agent_id, ())]
 
     def new_name(self, key: WorkerKey) -> WorkerKey | None:
-        """Return what a worker is called that was renamed; None if none of that name was."""
+        """Return the new key of a renamed worker, or None."""
         return self._renamed.get(key)
 
     def foreign_runs(self) -> Iterator[tuple[str, str, WorkerKey]]:
-        """Yield the runs of frameworks that go on: process, session as it was or is called, and names now."""
+        """Yield each running foreign run: process, current or former session, and current key."""
         former: dict[WorkerKey, list[str]] = {}
         for old, new in self._renamed.items():
             former.setdefault(new, []).append(old[1])
@@ -568,9 +567,9 @@ class HealthMonitor:
 
     def dead_from(self, key: WorkerKey) -> float | None:
         """
-        Return from when a worker counts as gone if nothing more is heard of it.
+        Return when a worker counts as dead if it stays silent.
 
-        That is 0 for one that is unknown or over, and None for one that waits: it may be silent for long.
+        0 if it is unknown or has ended; None if it waits, because it may be silent for long.
         """
         worker = self._workers.get(key)
         if worker is None or worker.vitals.ended:
@@ -578,7 +577,7 @@ class HealthMonitor:
         return silent_from(worker.vitals, self.settings)
 
     def forget(self, key: WorkerKey) -> None:
-        """Drop a worker, if it is known."""
+        """Remove a worker, if it is known."""
         if self._workers.pop(key, None) is None:
             return
         sessions = self._sessions[key[0]]
@@ -589,7 +588,7 @@ class HealthMonitor:
                 self._clocks.pop(key[0], None)
 
     def _clocks_of(self, agent_id: str) -> LearnedClocks | None:
-        """Return what was learned of an agent's clocks, for all of its sessions."""
+        """Return the learned clocks of an agent, which all of its sessions share."""
         if self.settings.learned_clocks.mode == "off":
             return None
         clocks = self._clocks.get(agent_id)
@@ -597,61 +596,64 @@ class HealthMonitor:
             clocks = self._clocks[agent_id] = LearnedClocks()
         return clocks
 
-    def _welcome(self, key: WorkerKey, at: float) -> WorkerHealth:
-        known = self._sessions.get(key[0])
-        if known:  # one text for the name of all of its sessions
-            key = (self._workers[key[0], known[0]].vitals.agent_id, key[1])
+    def _add_worker(self, key: WorkerKey, at: float) -> WorkerHealth:
+        sessions = self._sessions.get(key[0])
+        if sessions:  # share one string for the agent's name
+            key = (self._workers[key[0], sessions[0]].vitals.agent_id, key[1])
         vitals = VitalSigns(*key, at, self.settings.loops, self.settings)
         vitals.clocks = self._clocks_of(key[0])
         if self._breakers:
             vitals.breakers = self._breakers.get(vitals.agent_id, NO_BREAKERS)
-        self._let_stand(vitals)
+        self._assign_failed_runs(vitals)
         worker = WorkerHealth(vitals, (), HealthState.HEALTHY, at, "first seen")
         self._workers[worker.key] = worker
-        if known:
-            known.append(vitals.session_id)
+        if sessions:
+            sessions.append(vitals.session_id)
         else:
             self._sessions[vitals.agent_id] = [vitals.session_id]
         return worker
 
     def _rename(self, event: AgentEvent, now: float) -> list[AgentEvent]:
         """
-        Know a worker by another name: its telemetry named its agent, or its session, later than it began.
+        Rename a worker whose telemetry named its agent or session later than its first event.
 
-        What was found of it is cleared under the old name and found again under the new one. If that is known
-        already, both are one: the one that did something last goes on, and their totals are added.
+        Its findings are cleared under the old name and found again under the new one. If the new name is
+        known, the two are merged: the one with the last activity stays, and their totals are added.
         """
         old = (event.agent_id, event.session_id)
         new = (str(event.data.get("agent_id") or old[0]), str(event.data.get("session_id") or old[1]))
         worker = self._workers.get(old)
         if worker is None or new == old:
             return []
-        said = [say(EventType.FINDING_CLEARED, worker.vitals, now, one.to_dict()) for one in worker.findings]
+        events = [
+            health_event(EventType.FINDING_CLEARED, worker.vitals, now, one.to_dict())
+            for one in worker.findings
+        ]
         if worker.state is not _HEALTHY:
             change = {"from": worker.state.value, "to": _HEALTHY.value, "findings": []}
-            change["reason"] = f"its name is {new[0]!r} now, session {new[1]!r}"
-            said.append(say(EventType.HEALTH_STATE_CHANGED, worker.vitals, now, change))
+            change["reason"] = f"the worker is now {new[0]!r}, session {new[1]!r}"
+            events.append(health_event(EventType.HEALTH_STATE_CHANGED, worker.vitals, now, change))
         self.forget(old)
         while len(self._renamed) >= ENDED_KEPT:
             del self._renamed[next(iter(self._renamed))]
         self._renamed[old] = new
-        vitals, known = worker.vitals, self._workers.get(new)
-        if known is None:
-            known = self._welcome(new, now)
-            known.life = vitals.lives
+        vitals, target = worker.vitals, self._workers.get(new)
+        if target is None:
+            target = self._add_worker(new, now)
+            target.life = vitals.lives
         else:
-            older, vitals = sorted((known.vitals, vitals), key=lambda one: one.last_activity)
+            older, vitals = sorted((target.vitals, vitals), key=lambda one: one.last_activity)
             vitals.absorb(older)
-        vitals.rename(known.vitals.agent_id, known.vitals.session_id)
-        vitals.clocks = self._clocks_of(known.vitals.agent_id)
-        known.vitals = vitals
-        self._let_stand(vitals)
-        known.deadline = None
+        vitals.rename(target.vitals.agent_id, target.vitals.session_id)
+        vitals.clocks = self._clocks_of(target.vitals.agent_id)
+        target.vitals = vitals
+        self._assign_failed_runs(vitals)
+        target.deadline = None
         if vitals.ended_at is not None:
             self._ended.append((now, vitals.ended_at, new))
-        said += self._examine(known, now, now, 0.0)
-        self._schedule(known, now)
-        return said
+        events += self._examine(target, now, now, 0.0)
+        self._schedule(target, now)
+        return events
 
     def _forget_ended(self, now: float) -> None:
         ended = self._ended
@@ -662,32 +664,32 @@ class HealthMonitor:
                 continue
             open_ticket = any(finding.ticket for finding in worker.findings)
             if open_ticket and since + ENDED_KEPT_SECONDS <= now and len(ended) < ENDED_KEPT:
-                ended.append((now, ended_at, key))  # somebody will want to see it
+                ended.append((now, ended_at, key))  # its ticket still needs it
             else:
                 self.forget(key)
 
-    # -- what others did to a worker ----------------------------------------------------------------
+    # -- actions on workers -------------------------------------------------------------------------
 
-    def _told(self, event: AgentEvent, at: float, now: float) -> list[AgentEvent]:
-        """Take note of what the health layer did: no sign of life, so it moves no clock."""
-        said: list[AgentEvent] = []
-        for worker in self._concerned(event, at):
+    def _apply_action(self, event: AgentEvent, at: float, now: float) -> list[AgentEvent]:
+        """Apply an event of the health layer: it is not a sign of life, so it moves no clock."""
+        events: list[AgentEvent] = []
+        for worker in self._affected_workers(event, at):
             was_over = worker.vitals.ended_at
             if worker.deadline is not None and worker.deadline <= at:
-                said += self._look(worker, at, now)
+                events += self._check(worker, at, now)
             worker.vitals.apply(event, at)
             over = worker.vitals.ended_at
             if over is not None and over != was_over:
-                said += self._over(worker, at, now)
+                events += self._end_session(worker, at, now)
                 continue
-            said += self._examine(worker, at, now, now - at)
+            events += self._examine(worker, at, now, now - at)
             self._schedule(worker, at)
-        return said
+        return events
 
-    def _concerned(self, event: AgentEvent, at: float) -> list[WorkerHealth]:
+    def _affected_workers(self, event: AgentEvent, at: float) -> list[WorkerHealth]:
         agent, session = event.agent_id, event.session_id
         if event.type is EventType.CIRCUIT_BREAKER_STATE_CHANGED:
-            # Breakers are an agent's: all of its sessions run into it, those to come too.
+            # A breaker belongs to an agent: all of its sessions meet it, future ones too.
             if still := self._breakers.get(agent, NO_BREAKERS).after(event.data):
                 self._breakers[agent] = still
             else:
@@ -698,10 +700,10 @@ class HealthMonitor:
             session = str(event.data.get("new_session_id") or session)
         worker = self._workers.get((agent, session))
         if worker is None and event.type in INTRODUCES:
-            worker = self._welcome((agent, session), at)
+            worker = self._add_worker((agent, session), at)
         return [] if worker is None else [worker]
 
-    def _over(self, worker: WorkerHealth, at: float, now: float) -> list[AgentEvent]:
+    def _end_session(self, worker: WorkerHealth, at: float, now: float) -> list[AgentEvent]:
         ended_at = worker.vitals.ended_at
         assert ended_at is not None
         self._ended.append((at, ended_at, worker.key))
@@ -709,10 +711,10 @@ class HealthMonitor:
 
     def _count_failed_runs(self, v: VitalSigns, at: float, now: float) -> list[AgentEvent]:
         """
-        Count the runs of an agent that failed in a row; one that was stopped changes nothing.
+        Count consecutive failed runs of an agent. A stopped run changes nothing.
 
-        The session with which there are too many stands for them until a run completes, so that people are
-        told once.
+        The session that exceeds the limit stands for them until a run completes, so that people are notified
+        once.
         """
         if v.status not in (SessionStatus.FAILED, SessionStatus.COMPLETED):
             return []
@@ -720,64 +722,64 @@ class HealthMonitor:
         v.counted_end = (v.lives, v.status)
         if is_repeated or not self._counts_runs:
             return []
-        known = self._failed_runs.pop(v.agent_id, FailedRuns())
-        worker = self._workers.get((v.agent_id, known.stands))
+        failed = self._failed_runs.pop(v.agent_id, FailedRuns())
+        worker = self._workers.get((v.agent_id, failed.session_id))
         count = 0
         if v.status is SessionStatus.FAILED:
-            count, since = known.count + 1, known.since if known.count else at
+            count, since = failed.count + 1, failed.since if failed.count else at
             if worker is None and count > self.settings.health_check.consecutive_failures:
                 worker = self._workers[v.agent_id, v.session_id]
-            stands = "" if worker is None else worker.vitals.session_id
-            self._failed_runs[v.agent_id] = FailedRuns(count, since, stands)
+            session_id = "" if worker is None else worker.vitals.session_id
+            self._failed_runs[v.agent_id] = FailedRuns(count, since, session_id)
             if len(self._failed_runs) > ENDED_KEPT:
                 del self._failed_runs[next(iter(self._failed_runs))]
         if worker is None:
             return []
-        self._let_stand(worker.vitals)
+        self._assign_failed_runs(worker.vitals)
         return [] if worker.vitals is v else self._examine(worker, at, now, now - at)
 
-    def _let_stand(self, v: VitalSigns) -> None:
-        """Let a session stand for its agent's failed runs, if it is to."""
-        known = self._failed_runs.get(v.agent_id)
-        is_it = known is not None and known.stands == v.session_id
-        v.failed_runs = known.count if known is not None and is_it else 0
-        if known is not None and is_it:
-            v.runs_failed_since = known.since
+    def _assign_failed_runs(self, v: VitalSigns) -> None:
+        """Attach the failed runs of the agent to the session that stands for them."""
+        failed = self._failed_runs.get(v.agent_id)
+        if failed is not None and failed.session_id == v.session_id:
+            v.failed_runs, v.runs_failed_since = failed.count, failed.since
+        else:
+            v.failed_runs = 0
 
     def _settle_failed_runs(self, event: AgentEvent) -> None:
-        """Count the failed runs of an agent anew: a person has resolved their ticket."""
-        known = self._failed_runs.get(event.agent_id)
-        if known is None or known.stands != event.session_id or not is_settled_by_person(event.data):
+        """Restart the count of failed runs: a person has resolved their ticket."""
+        failed = self._failed_runs.get(event.agent_id)
+        if failed is None or failed.session_id != event.session_id or not is_settled_by_person(event.data):
             return
         del self._failed_runs[event.agent_id]
-        if (worker := self._workers.get((event.agent_id, known.stands))) is not None:
-            self._let_stand(worker.vitals)
+        if (worker := self._workers.get((event.agent_id, failed.session_id))) is not None:
+            self._assign_failed_runs(worker.vitals)
 
     def failed_runs(self, agent_id: str) -> FailedRuns:
         """Return how many runs of an agent failed in a row."""
         return self._failed_runs.get(agent_id, FailedRuns())
 
-    def recall_failed_runs(self, failed: Mapping[str, FailedRuns]) -> None:
-        """Take over, by agent, how many runs had failed in a row before what is recalled and counted."""
+    def restore_failed_runs(self, failed: Mapping[str, FailedRuns]) -> None:
+        """Set, by agent, how many runs had failed in a row before the events that are replayed."""
         self._failed_runs = dict(failed)
 
-    # -- looking ------------------------------------------------------------------------------------
+    # -- checking -----------------------------------------------------------------------------------
 
-    def _look(self, worker: WorkerHealth, at: float, now: float) -> list[AgentEvent]:
-        """Examine a worker because time has passed, and set its next deadline."""
+    def _check(self, worker: WorkerHealth, at: float, now: float) -> list[AgentEvent]:
+        """Examine a worker whose deadline has passed, and set its next deadline."""
         over = self._over_from(worker.vitals)
         if over is not None and over <= at:
             worker.vitals.end(SessionStatus.UNKNOWN, over)
             worker.deadline = None
-            return self._over(worker, at, now)
+            return self._end_session(worker, at, now)
         due = worker.deadline
-        said = self._examine(worker, at, now, 0.0 if due is None else now - due)
+        events = self._examine(worker, at, now, 0.0 if due is None else now - due)
         worker.deadline = None
         self._schedule(worker, at)
-        return said
+        return events
 
     def _schedule(self, worker: WorkerHealth, at: float) -> None:
-        """Set the deadline if it is sooner than the one in the heap; else it is found when that comes up."""
+        """Set the deadline if it is sooner than the one in the heap, which is recomputed when it comes up."""
         due = self._next(worker, at)
         if due is not None and (worker.deadline is None or due < worker.deadline):
             worker.deadline = due
@@ -791,34 +793,34 @@ class HealthMonitor:
         due = grace if worker.findings and grace > at else None
         if v.waiting is not None and v.limited_until is None:
             return due
-        # At the latest when the shortest limit has passed: then no change of phase can come too soon.
+        # At the latest after the shortest limit, so that no change of phase is missed.
         for moment in (*moments(v, self.settings, self._sign_of(v)), v.last_activity + self._shortest):
             if moment > at and (due is None or moment < due):
                 due = moment
         return due
 
     def _examine(self, worker: WorkerHealth, at: float, now: float, delay: float) -> list[AgentEvent]:
-        """Run the detectors at ``at`` and say at ``now`` what changed; the change was due ``delay`` ago."""
+        """Run the detectors at ``at`` and return the changes as of ``now``; they were due ``delay`` ago."""
         v = worker.vitals
-        found = detect(v, self.settings, at)
-        state = health_state(v, found, self.settings, at)
+        findings = detect(v, self.settings, at)
+        state = health_state(v, findings, self.settings, at)
         before = worker.findings
-        worker.findings = tuple(found)
+        worker.findings = tuple(findings)
         if self._has_shadows:
             self._watch_shadow(worker, at)
-        said: list[AgentEvent] = []
-        if found or before:
-            said = self._differences(v, before, found, now, delay)
+        events: list[AgentEvent] = []
+        if findings or before:
+            events = self._differences(v, before, findings, now, delay)
         new_life = v.lives != worker.life
         if state is not worker.state and may_follow(worker.state, state, new_life=new_life):
-            lead = worst(found)
-            reason = END_REASONS.get(v.status.value, "no findings are left")
+            lead = worst(findings)
+            reason = END_REASONS.get(v.status.value, "no findings")
             if lead is not None and state is not HealthState.TERMINATED:
                 reason = lead.evidence
             elif state is _FAILING and v.failed_runs > self.settings.health_check.consecutive_failures:
                 reason = f"{v.failed_runs} runs of the agent have failed in a row"
-            said.append(
-                say(
+            events.append(
+                health_event(
                     EventType.HEALTH_STATE_CHANGED,
                     v,
                     now,
@@ -826,7 +828,7 @@ class HealthMonitor:
                         "from": worker.state.value,
                         "to": state.value,
                         "reason": reason,
-                        "findings": [finding.to_dict() for finding in found],
+                        "findings": [finding.to_dict() for finding in findings],
                     },
                 )
             )
@@ -836,7 +838,7 @@ class HealthMonitor:
                 worker.trouble_since = now
             worker.state, worker.state_since, worker.reason = state, now, reason
             worker.life = v.lives
-        return said
+        return events
 
     def _watch_shadow(self, worker: WorkerHealth, at: float) -> None:
         before = {finding.kind: finding.severity.rank for finding in worker.shadow}
@@ -847,27 +849,29 @@ class HealthMonitor:
                     self._on_shadow(worker.key, finding)
 
     def _differences(
-        self, v: VitalSigns, before: Sequence[Finding], found: Sequence[Finding], now: float, delay: float
+        self, v: VitalSigns, before: Sequence[Finding], findings: Sequence[Finding], now: float, delay: float
     ) -> list[AgentEvent]:
-        said = []
+        events = []
         old = {finding.kind: finding for finding in before}
-        for finding in found:
-            known = old.pop(finding.kind, None)
-            if known is None and self._on_delay is not None:
+        for finding in findings:
+            previous = old.pop(finding.kind, None)
+            if previous is None and self._on_delay is not None:
                 self._on_delay(finding.kind, max(0.0, delay))
             if (
-                known is None
-                or finding.severity.rank > known.severity.rank
-                or (finding.ticket and not known.ticket)
-                or (finding.kind is FindingKind.RUNS_FAILED and finding.evidence != known.evidence)
+                previous is None
+                or finding.severity.rank > previous.severity.rank
+                or (finding.ticket and not previous.ticket)
+                or (finding.kind is FindingKind.RUNS_FAILED and finding.evidence != previous.evidence)
             ):
-                said.append(say(EventType.FINDING_OPENED, v, now, finding.to_dict()))
-        said.extend(say(EventType.FINDING_CLEARED, v, now, gone.to_dict()) for gone in old.values())
-        return said
+                events.append(health_event(EventType.FINDING_OPENED, v, now, finding.to_dict()))
+        events.extend(
+            health_event(EventType.FINDING_CLEARED, v, now, gone.to_dict()) for gone in old.values()
+        )
+        return events
 
 
-def is_told_late(event: AgentEvent, v: VitalSigns) -> bool:
-    """Say whether work of a session that is over is from before its end, however late it arrives."""
+def is_late_work(event: AgentEvent, v: VitalSigns) -> bool:
+    """Return whether an event is work from before the end of its session that arrived after it."""
     return v.ended_at is not None and event.type in WORK_HANDLERS and event.time <= v.ended_at
 
 
@@ -876,12 +880,12 @@ END_REASONS: Final = {
     "failed": "the session has failed",
     "cancelled": "the session was cancelled",
     "terminated": "the worker was terminated",
-    "unknown": "nothing more came of it; nobody knows how it ended",
+    "unknown": "not heard of again; how it ended is unknown",
 }
 
 
-def say(type_: EventType, v: VitalSigns, now: float, data: dict[str, Any]) -> AgentEvent:
-    """Return an event of ours about a worker."""
+def health_event(type_: EventType, v: VitalSigns, now: float, data: dict[str, Any]) -> AgentEvent:
+    """Return an event of the health layer about a worker."""
     return AgentEvent(
         type=type_,
         time=now,

@@ -1,9 +1,9 @@
 """
 The store on a PostgreSQL server: who may write, what a commit waits for, a connection that breaks.
 
-An advisory lock, held by the very session that writes, keeps a second service out: whoever loses the
-session loses the lock with it. Who wrote last is in ``store_writer``, so that a service whose
-connection broke finds out if another one has written in between.
+An advisory lock, held by the session that writes, keeps a second service out; it is lost with the session.
+``store_writer`` names the last writer, so that a service whose connection broke detects that another one has
+written in the meantime.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from queenright.instrumentation.identity import new_id
 
 _LOCK: Final = 0x717565656E  # "queen"
 _OLDEST: Final = 14
-"""Releases before it are no longer maintained, and have no ``idle_session_timeout``."""
+"""Earlier releases are no longer maintained, and have no ``idle_session_timeout``."""
 
 _CONNECT_SECONDS: Final = 10
 _NETWORK: Final = {
-    # A peer that is gone without a word is found out within a minute, at either end.
+    # Detects a lost peer within a minute, at either end.
     "keepalives_idle": 20,
     "keepalives_interval": 10,
     "keepalives_count": 3,
@@ -36,7 +36,7 @@ _WRITER: Final = (
     "SET tcp_keepalives_idle = 20",
     "SET tcp_keepalives_interval = 10",
     "SET tcp_keepalives_count = 3",
-    # The lock goes with the session, so the session may be idle.
+    # The lock lives as long as the session, so the session must be allowed to idle.
     "SET idle_session_timeout = 0",
 )
 
@@ -66,9 +66,9 @@ class PostgresDatabase(Database):
     A database on a server.
 
     Args:
-        address: With the driver ``psycopg``; what it leaves out is libpq's: ``PGPASSWORD``, ``.pgpass``.
-        read_only: Neither lock nor migrate; for looking into a running service's database.
-        busy_timeout: How many seconds to wait for another program's lock, and for another service's.
+        address: With the driver ``psycopg``; libpq supplies the rest: ``PGPASSWORD``, ``.pgpass``.
+        read_only: Neither lock nor migrate; for reading a running service's database.
+        busy_timeout: How many seconds to wait for the lock of another program or service.
 
     Raises:
         StoreError: The database cannot be used.
@@ -102,7 +102,7 @@ class PostgresDatabase(Database):
             raise
 
     def durable(self, full: bool) -> None:
-        """As ``Database`` says. Asked every time: so a connection that broke is found before it is needed."""
+        """Implement ``Database``. Runs a statement every time, which detects a broken connection in time."""
         statement = f"SET synchronous_commit TO {self._waits if full else 'off'}"
         try:
             try:
@@ -113,22 +113,22 @@ class PostgresDatabase(Database):
                 self._reconnect()
                 self._outside_transactions(statement)
         except psycopg.Error as error:
-            raise StoreError(f"cannot write to {self.name}: {_words(error)}") from error
+            raise StoreError(f"cannot write to {self.name}: {_message(error)}") from error
         except DBAPIError as error:
             why = self.cause(error)
             raise StoreError(f"cannot write to {self.name}: {why}; {self.way_out(why)}") from error
 
     def changed(self) -> bool:
-        """As ``Database`` says: only what writes is given a number."""
-        found = self.writer.exec_driver_sql("SELECT pg_current_xact_id_if_assigned() IS NOT NULL")
-        return bool(found.scalar_one())
+        """Implement ``Database``: only a transaction that writes has an id."""
+        result = self.writer.exec_driver_sql("SELECT pg_current_xact_id_if_assigned() IS NOT NULL")
+        return bool(result.scalar_one())
 
     def cause(self, error: DBAPIError) -> str:
-        """As ``Database`` says: the message alone, for its details quote the row."""
-        return _words(error.orig)
+        """Implement ``Database``: the message only, because its details quote the row."""
+        return _message(error.orig)
 
     def way_out(self, why: str) -> str:
-        """As ``Database`` says."""
+        """Implement ``Database``."""
         if "database" in why and "does not exist" in why:
             return "create it: createdb, or CREATE DATABASE ... ENCODING 'UTF8'"
         for words, way_out in _WAYS_OUT:
@@ -137,12 +137,12 @@ class PostgresDatabase(Database):
         return "look into the server's log"
 
     def lost(self, error: DBAPIError) -> bool:
-        """As ``Database`` says: the server goes, its disk is full, a lock does not come."""
-        # Class 54 is a value too large for an index: that is its writer's fault.
+        """Implement ``Database``: the server is gone, its disk is full, or a lock times out."""
+        # Class 54 is a value too large for an index: the caller is at fault.
         limit = str(getattr(error.orig, "sqlstate", None)).startswith("54")
         return error.connection_invalidated or (isinstance(error, OperationalError) and not limit)
 
-    # -- the session that writes ----------------------------------------------------------------------
+    # -- the writing session --------------------------------------------------------------------------
 
     def _outside_transactions(self, statement: str) -> None:
         if self.writer.closed or self.writer.invalidated:
@@ -166,7 +166,7 @@ class PostgresDatabase(Database):
         self.writer = self._writers.connect()
 
     def _on_connect_writer(self, raw: psycopg.Connection[Any], _record: object) -> None:
-        """Make a new connection the session that writes, or close it."""
+        """Prepare a new connection for writing, or close it."""
         try:
             raw.autocommit = True
             self._look_at_server(raw)
@@ -194,12 +194,12 @@ class PostgresDatabase(Database):
             raise StoreError(
                 f"{self.name} is encoded in {encoding}; create it with ENCODING 'UTF8' TEMPLATE template0"
             )
-        # What the administrator waits for (a standby, say), if it survives a power cut.
+        # Keep the administrator's level, such as a standby's, if it survives a power cut.
         self._waits = "on" if waits == "off" else waits
 
     def _lock(self, raw: psycopg.Connection[Any]) -> None:
         try:
-            # Waits: the server may yet have to notice that a process was killed.
+            # Waits: the server may take a moment to notice that a process was killed.
             raw.execute(f"SELECT pg_advisory_lock({_LOCK})")
         except psycopg.errors.LockNotAvailable:
             _, who = _last_writer(raw)
@@ -241,7 +241,7 @@ class PostgresDatabase(Database):
 
 
 def _shown(address: URL) -> str:
-    """Return the address as a message may have it: no password, and none of what stands after ``?``."""
+    """Return the address for messages: without the password and without the query."""
     host = address.host or address.query.get("host", "")
     port = address.port or address.query.get("port", "")
     where = f"{host if isinstance(host, str) else ','.join(host)}{f':{port}' if port else ''}"
@@ -250,8 +250,8 @@ def _shown(address: URL) -> str:
 
 
 def _last_writer(raw: psycopg.Connection[Any]) -> tuple[str, str]:
-    """Return the token and, in brackets, the process of whoever opened the database last."""
-    # The table is not there while the first service is making it.
+    """Return the token and, in brackets, the process of the last writer."""
+    # The table does not exist while the first service is creating it.
     with contextlib.suppress(psycopg.errors.UndefinedTable):
         row = raw.execute("SELECT token, who FROM store_writer").fetchone()
         if row is not None:
@@ -265,19 +265,21 @@ def _one(raw: psycopg.Connection[Any], query: str) -> tuple[Any, ...]:
     return tuple(row)
 
 
-def _words(error: BaseException | None) -> str:
-    said = error.diag.message_primary if isinstance(error, psycopg.Error) else None
-    lines = (said or str(error)).strip().splitlines()
+def _message(error: BaseException | None) -> str:
+    primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    lines = (primary or str(error)).strip().splitlines()
     return " ".join(lines[0].split()) if lines else type(error).__name__
 
 
 def _without_values(context: ExceptionContext) -> None:
-    """Cut an error down to its message: the details that PostgreSQL adds quote the row."""
-    found = context.original_exception
-    if isinstance(found, psycopg.Error) and found.diag.message_primary:
-        found.args = (found.diag.message_primary,)
+    """Reduce an error to its message: PostgreSQL's details quote the row."""
+    original = context.original_exception
+    if isinstance(original, psycopg.Error) and original.diag.message_primary:
+        original.args = (original.diag.message_primary,)
         if context.sqlalchemy_exception is not None:
-            context.sqlalchemy_exception.args = (f"({type(found).__name__}) {found.diag.message_primary}",)
+            context.sqlalchemy_exception.args = (
+                f"({type(original).__name__}) {original.diag.message_primary}",
+            )
 
 
 def _on_connect_reader(raw: psycopg.Connection[Any], _record: object) -> None:

@@ -1,4 +1,4 @@
-"""How model providers do, by what the fleet's own calls came to."""
+"""The health of model providers, from the fleet's own calls."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from queenright.health.vital_facts import name, seconds, was_called_off
 from queenright.runtime.events import AgentEvent, EventType
 
 WINDOW: Final = 600.0
-"""Seconds that a status is about."""
+"""The window of a status, in seconds."""
 _SHOWN_FOR: Final = 3_600.0
-"""Seconds after its last call that a model is shown."""
+"""How long a model is shown after its last call, in seconds."""
 _MOST: Final = 200
-"""Models that are kept; of more the one that was called longest ago is forgotten."""
+"""The maximum number of models; beyond it the least recently called is forgotten."""
 _SPAN: Final = 10.0
 """Calls are counted in spans of so many seconds."""
 _DURATIONS: Final = 500
 """Durations of a model's calls that are kept: the last ones."""
 _FEWEST: Final = 4
-"""Calls that say something about a share."""
+"""The minimum number of calls for a share of failures."""
 _DEGRADED: Final = 0.1
 _FAILING: Final = 0.5
 
 
 class ProviderStatus(StrEnum):
-    """How a provider does with a model."""
+    """The status of a model at a provider."""
 
     OK = "ok"
     DEGRADED = "degraded"
@@ -37,14 +37,14 @@ class ProviderStatus(StrEnum):
     FAILING = "failing"
     """At least half of the calls fail."""
     LIMITED = "limited"
-    """It has refused calls, and said until when."""
+    """It refused calls until a time that it gave."""
     UNKNOWN = "unknown"
-    """It was not called lately."""
+    """No recent calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderHealth:
-    """What the calls of one model at one provider came to, lately. Times are in seconds since the epoch."""
+    """The recent calls of one model at one provider. Times are in seconds since the epoch."""
 
     provider: str
     model: str
@@ -53,19 +53,19 @@ class ProviderHealth:
     """Within the window."""
     failed: int
     errors: tuple[tuple[str, int], ...]
-    """Classes of error and how often, most frequent first."""
+    """Classes of error with their number, most frequent first."""
     seconds_p50: float | None
     seconds_p95: float | None
     limited_until: float | None
     agents_failing: int
-    """Agents whose last call of it failed."""
+    """Agents whose last call failed."""
     last_success: float | None
     last_failure: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """A call of a model that ended."""
+    """A completed call of a model."""
 
     key: tuple[str, str]
     """Provider and model; either may be empty."""
@@ -125,17 +125,16 @@ class _Traffic:
 
 class ProviderTraffic:
     """
-    Watches the calls of models that go over the bus.
+    Collects the model calls on the bus.
 
-    A call that a person or its agent called off says nothing about the provider. Those of judge and queen,
-    who are no agents, have metrics of their own.
+    Cancelled calls are ignored. The judge and the queen are not agents, and have their own metrics.
     """
 
     def __init__(self) -> None:
         self._traffic: OrderedDict[tuple[str, str], _Traffic] = OrderedDict()
 
     def note(self, event: AgentEvent, now: float) -> ModelCall | None:
-        """Take an event into account if it is a call that says how its provider does; return that call."""
+        """Record an event if it is a call that tells about its provider; return that call."""
         if event.type is not EventType.LLM_CALL_COMPLETED or event.data.get("amends") or not event.agent_id:
             return None
         data, at = event.data, min(event.time, now)
@@ -162,7 +161,7 @@ class ProviderTraffic:
         return call
 
     def providers(self, now: float) -> list[ProviderHealth]:
-        """Return how each provider does with each model that was called within the hour, by name."""
+        """Return the health of each model that was called within the hour, by provider and model."""
         return sorted(self._health(now), key=lambda one: (one.provider, one.model))
 
     def _health(self, now: float) -> Iterator[ProviderHealth]:

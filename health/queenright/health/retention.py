@@ -1,13 +1,12 @@
 """
-Retention: what is older than its days is let go of, a small batch at a time.
+Retention: deletes what is older than the retention period, in small batches.
 
-The event log loses its oldest rows, and only those: a prefix, so that the chain of what is left can
-still be checked from where it begins. Of the rows that go, those of the audit trail are put into the
-archive, in the same transaction; there they stay for ``audit_days``.
+The event log loses its oldest rows only, so that the chain of the rest can be checked from where it begins.
+Rows of the audit trail are moved to the archive in the same transaction, and stay there for ``audit_days``.
 
-Each row's hash is checked before the row goes: what somebody changed stays, and everything after it,
-until a human has looked. An event's age is by the time it was authored at. One that is younger keeps all
-rows after it; one from the future says nothing about its age, and goes with its neighbours.
+Each row's hash is checked before it is deleted: a changed row stays, and everything after it, until a person
+has looked. The age of an event is that of its own time. A younger one keeps all rows after it; one from the
+future has no known age, and goes with its neighbours.
 """
 
 from __future__ import annotations
@@ -61,47 +60,47 @@ _BATCH_ROWS: Final = 500
 """Rows in one transaction: any other writer waits for one batch at most."""
 _PAUSE: Final = 0.1
 """
-Seconds between two batches, in which others write. 500 rows took 50 ms on a busy machine (SQLite, 2.1
-GHz): this lets go of some 3,000 rows a second, and takes a third of the writer's time.
+Seconds between two batches, for other writers. 500 rows took 50 ms on a busy machine (SQLite, 2.1 GHz), so
+this deletes about 3,000 rows a second and takes a third of the writer's time.
 """
 
 _AUDITED: Final = frozenset(kind.value for kind in ALERT_CLASS)
 _HASHED: Final = tuple(column for column in EVENTS.columns if column.name != "hash")
 _WIDTH: Final = len(_HASHED)
 _UNDER_WAY: Final = ("waiting", "starting", "watching")
-"""Recoveries that have not ended."""
+"""Open recoveries."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """What one batch let go of."""
+    """The result of one batch."""
 
     rows: int = 0
-    """Rows deleted, of all tables together; those that were archived are among them."""
+    """Rows deleted from all tables, including archived ones."""
     archived: int = 0
-    """Rows of the event log that were put into the archive."""
+    """Rows of the event log moved to the archive."""
     done: bool = True
-    """Nothing is left that is old enough."""
+    """Whether nothing old remains."""
     refused: str = ""
-    """Why rows that are old enough stay: their chain is broken."""
+    """Why old rows stay: their chain is broken."""
 
 
 def prune(
     conn: Connection, now: float, settings: health_settings.Retention, room: int = _BATCH_ROWS
 ) -> Pruned:
     """
-    Delete at most ``room`` rows that are too old.
+    Delete at most ``room`` old rows.
 
     Args:
         conn: A connection in a transaction that may write.
         now: Seconds since the epoch.
-        settings: How long what is kept.
+        settings: Retention periods.
         room: The size of a batch.
 
     Raises:
-        sqlalchemy.exc.DBAPIError: The database refused; the caller rolls back.
+        sqlalchemy.exc.DBAPIError: The database failed; the caller rolls back.
     """
     old = now - settings.days * _DAY
     rows, archived, faults = 0, 0, []
@@ -122,11 +121,11 @@ def prune(
 
 class Retention:
     """
-    The task that prunes, for as long as the service runs.
+    Prunes in the background for as long as the service runs.
 
     Args:
-        store: Where what is kept is.
-        settings: How long it is kept.
+        store: The store.
+        settings: Retention periods.
         clock: Seconds since the epoch.
     """
 
@@ -137,24 +136,24 @@ class Retention:
         self._refused = ""
 
     def exchange(self, settings: health_settings.Retention) -> None:
-        """Use these from the next time on."""
+        """Replace the settings, from the next run on."""
         self._settings = settings
 
     async def run(self, sleep: Sleep = asyncio.sleep) -> None:
-        """Prune now and every hour; what fails is said, and tried again then."""
+        """Prune now and every hour; log and retry failures."""
         while True:
             try:
                 await self.prune(sleep)
             except Exception:
-                logger.exception("Old events and records could not be let go of; it is tried again")
+                logger.exception("Old events and records could not be deleted; retrying later")
             await sleep(INTERVAL_SECONDS)
 
     async def prune(self, sleep: Sleep = asyncio.sleep) -> Pruned:
         """
-        Let go of all that is too old, batch by batch, with a pause after each; return the sum.
+        Delete everything old in batches, with a pause after each; return the totals.
 
         Raises:
-            StoreError: The database refused; what was let go of before stays so.
+            StoreError: The database failed; earlier batches stay deleted.
         """
         rows = archived = 0
         while True:
@@ -163,12 +162,12 @@ class Retention:
             if batch.done:
                 break
             await sleep(_PAUSE)
-        self._say(rows, archived, batch.refused)
+        self._log(rows, archived, batch.refused)
         return Pruned(rows=rows, archived=archived, refused=batch.refused)
 
-    def _say(self, rows: int, archived: int, refused: str) -> None:
+    def _log(self, rows: int, archived: int, refused: str) -> None:
         if rows:
-            logger.info("Let go of %d old rows; %d events went to the audit archive", rows, archived)
+            logger.info("Deleted %d old rows, of which %d events went to the audit archive", rows, archived)
         if refused and refused != self._refused:
             logger.error(
                 "Old events stay, because the log was changed: %s; run `queenright audit verify`", refused
@@ -177,7 +176,7 @@ class Retention:
 
 
 def _prune_log(conn: Connection, old: float, now: float, room: int) -> Pruned:
-    """Move the oldest rows of the log that are audited to the archive, delete the others."""
+    """Delete the oldest rows of the log; move those of the audit trail to the archive."""
     head = conn.execute(select(EVENT_LOG_HEAD)).one()
     query = select(*_HASHED, EVENTS.c.hash).where(EVENTS.c.seq > head.base_length)
     rows = _old_enough(conn.execute(query.order_by(EVENTS.c.seq).limit(room)).all(), old, now)
@@ -197,7 +196,7 @@ def _prune_log(conn: Connection, old: float, now: float, room: int) -> Pruned:
     if kept:
         conn.execute(insert(AUDIT_ARCHIVE), kept)
     conn.execute(update(EVENT_LOG_HEAD).values(base_length=gone, base_hash=digest, archive_hash=archive))
-    # After the head: the database deletes nothing that the head does not say is gone.
+    # After the head: the triggers allow deleting only rows that the head records as gone.
     conn.execute(delete(EVENTS).where(EVENTS.c.seq.between(head.base_length + 1, gone)))
     return Pruned(rows=count, archived=len(kept), refused=refused)
 
@@ -231,7 +230,7 @@ def _prune_archive(conn: Connection, old: float, now: float, room: int) -> Prune
 
 
 def _old_enough(rows: Sequence[Any], old: float, now: float) -> Sequence[Any]:
-    """Return the first rows, up to one of which it is known that it is younger."""
+    """Return the first rows, up to one that is known to be younger."""
     end = 0
     for at, row in enumerate(rows):
         if not isinstance(row.time, float):
@@ -244,8 +243,8 @@ def _old_enough(rows: Sequence[Any], old: float, now: float) -> Sequence[Any]:
 
 
 def _prune_outbox(conn: Connection, old: float, room: int) -> int:
-    """Delete notifications that nobody is to be told any more, with what each peer was told of them."""
-    # The last one stays: SQLite would give its number again.
+    """Delete notifications that have ended, with their deliveries."""
+    # Keep the last one: SQLite would reuse its number.
     last = select(func.max(OUTBOX.c.id)).scalar_subquery()
     over = and_(OUTBOX.c.active.is_(False), OUTBOX.c.updated_at < old, OUTBOX.c.id < last)
     ids = conn.execute(select(OUTBOX.c.id).where(over).limit(room)).scalars().all()
@@ -256,9 +255,9 @@ def _prune_outbox(conn: Connection, old: float, room: int) -> int:
 
 
 def _ended(old: float, now: float) -> list[tuple[Table, ColumnElement[Any], ColumnElement[bool]]]:
-    """Return what else can be let go of: table, key, and which rows."""
+    """Return what else is old: table, key and condition."""
     return [
-        # With the first sight, which is earlier, because there is an index on it.
+        # Also by the first sighting, which is earlier and has an index.
         (TICKETS, TICKETS.c.ticket_id, and_(TICKETS.c.first_seen < old, TICKETS.c.closed_at < old)),
         (INTERVENTIONS, INTERVENTIONS.c.intervention_id, INTERVENTIONS.c.created_at < old),
         (INSTRUCTIONS, INSTRUCTIONS.c.instruction_id, INSTRUCTIONS.c.expires_at < old),
@@ -277,7 +276,7 @@ def _ended(old: float, now: float) -> list[tuple[Table, ColumnElement[Any], Colu
             RECOVERIES.c.recovery_id,
             and_(RECOVERIES.c.status.not_in(_UNDER_WAY), RECOVERIES.c.created_at < old),
         ),
-        # What still fires is told again every few hours.
+        # Still-firing ones are renewed every few hours.
         (TOLD, TOLD.c.id, TOLD.c.told_at < old),
         (CALLBACKS, CALLBACKS.c.callback_id, CALLBACKS.c.received_at < old),
         (KEYED_REQUESTS, KEYED_REQUESTS.c.key, KEYED_REQUESTS.c.began_at < now - KEPT_SECONDS),

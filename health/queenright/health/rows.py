@@ -1,10 +1,36 @@
-"""Rows that hold a whole object as JSON in ``body``, found by one id; other columns are to search by."""
+"""Rows that store an object as JSON in ``body``, and keyset pagination over them, newest first."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Column, Connection, Table, select
+from sqlalchemy import Column, ColumnElement, Connection, Select, Table, literal, select, tuple_
+
+Place = tuple[float, str]
+"""The position of the last row of a page: when it was created, in seconds since the epoch, and its id."""
+
+
+def newest_first(
+    query: Select[Any],
+    created_at: ColumnElement[float],
+    id_: ColumnElement[str],
+    *,
+    limit: int,
+    before: Place | None = None,
+) -> Select[Any]:
+    """
+    Return a query for the newest ``limit`` rows after the position ``before``.
+
+    Args:
+        query: The query without order and limit.
+        created_at: The immutable creation time of a row.
+        id_: The id, which orders rows of the same time.
+        limit: The maximum number of rows.
+        before: The position where the previous page ended.
+    """
+    if before is not None:
+        query = query.where(tuple_(created_at, id_) < tuple_(literal(before[0]), literal(before[1])))
+    return query.order_by(created_at.desc(), id_.desc()).limit(limit)
 
 
 def put_row(conn: Connection, table: Table, key: Column[Any], value: str, columns: dict[str, Any]) -> None:
@@ -14,6 +40,6 @@ def put_row(conn: Connection, table: Table, key: Column[Any], value: str, column
 
 
 def find_body(conn: Connection, table: Table, key: Column[Any], value: str) -> str | None:
-    """Return the ``body`` of the row whose ``key`` is ``value``, None if there is none."""
+    """Return the ``body`` of the row whose ``key`` is ``value``, or None."""
     body: str | None = conn.execute(select(table.c.body).where(key == value)).scalar()
     return body

@@ -1,7 +1,7 @@
 """
-The health monitoring service: everything that can be asked of the health layer, in one class.
+The health monitoring service: one class for everything that the health layer offers.
 
-This is IMPL-REQ-003 §6, in Python's spelling. HTTP and the command line are thin over it.
+It implements IMPL-REQ-003 §6. The HTTP API and the command line are thin layers over it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from queenright.health.interventions.service import (
 )
 from queenright.health.interventions.switch import EmergencyStop, Switch
 from queenright.health.interventions.target import ActionKind
-from queenright.health.keyset import Place
 from queenright.health.monitor import HealthMonitor, WorkerHealth
 from queenright.health.recovery.attempt import Recovery, RecoveryState
 from queenright.health.recovery.service import (
@@ -46,6 +45,7 @@ from queenright.health.recovery.service import (
     TaskNotFoundError,
 )
 from queenright.health.recovery.table import newest
+from queenright.health.rows import Place
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS
 from queenright.health.store import Store
 from queenright.instrumentation.redaction import redact
@@ -66,22 +66,22 @@ __all__ = [
 ]
 
 _SORT_ALL: Final = 50
-"""A page is found by sorting all keys where there are fewer than so many pages of them."""
+"""Sort all keys if there are fewer than this many pages; else select the page with a heap."""
 
 _LIMIT: Final = 10_000
 
 _NO_TASK: Final = "default"
 
 _PART: Final = 10
-"""Workers that are looked at before others have the loop: some 2 ms."""
+"""Workers that are read before the event loop runs other work: about 2 ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthMetrics:
-    """What a worker has used and done in this session."""
+    """Totals of a worker in this session."""
 
     uptime_seconds: float
-    """Since this incarnation began; until its end if it has ended."""
+    """Since this incarnation began, until its end."""
     token_count: int
     error_count: int
     tool_call_count: int
@@ -90,7 +90,7 @@ class HealthMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentHealth:
-    """How a worker is. Times are seconds since the epoch."""
+    """The health of a worker. Times are seconds since the epoch."""
 
     agent_id: str
     task_id: str
@@ -100,7 +100,7 @@ class AgentHealth:
     state_changed_at: float
     reason: str
     waiting: str
-    """Why it is rightly idle; empty if it is not."""
+    """Why it may be idle; empty if it does not wait."""
     ended: bool
     last_heartbeat: float | None
     last_checkpoint: float | None
@@ -108,25 +108,25 @@ class AgentHealth:
     last_progress: float | None
     metrics: HealthMetrics
     signals: tuple[Signal, ...]
-    """What each check says, with its evidence."""
+    """The result of each check, with its evidence."""
     findings: tuple[Finding, ...]
     shadow_findings: tuple[Finding, ...]
-    """What detectors on trial say; nothing follows from it."""
+    """Findings of detectors on trial; nothing follows from them."""
     circuit_breakers: tuple[BreakerStatus, ...]
     ladder: Ladder | None
-    """How far the interventions have got; None where there is nothing to intervene in."""
+    """The current interventions; None if there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NudgeResult:
-    """What became of a nudge."""
+    """The result of a nudge."""
 
     agent_id: str
     session_id: str
     incarnation_id: str
     intervention_id: str
     delivered: bool
-    """Whether it is in the worker's context, or waits for the worker to fetch it."""
+    """Whether it is in the worker's context, or queued until the worker fetches it."""
     outcome: Outcome
     attempt: int
     message: str
@@ -135,7 +135,7 @@ class NudgeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EscalationResult:
-    """What became of the wish to ask the orchestrator."""
+    """The result of an escalation to the orchestrator."""
 
     agent_id: str
     session_id: str
@@ -148,57 +148,57 @@ class EscalationResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TerminationResult:
-    """What became of a termination."""
+    """The result of a termination."""
 
     agent_id: str
     session_id: str
     incarnation_id: str
     intervention_id: str
     terminated: bool
-    """Whether it is certain that the worker has stopped."""
+    """Whether the worker has certainly stopped."""
     outcome: Outcome
     checkpoint_id: str | None
-    """Where its partial state is, if it was saved."""
+    """The checkpoint with its partial state, if it was saved."""
     detail: str
 
 
 class Breakers(Protocol):
-    """The circuit breakers; see ``queenright.health.breakers``."""
+    """The circuit breakers (``queenright.health.breakers``)."""
 
     def status(self, name: str) -> BreakerStatus:
-        """Return one breaker."""
+        """Return a breaker."""
         ...
 
     def all(self) -> Sequence[BreakerStatus]:
-        """Return all of them."""
+        """Return all breakers."""
         ...
 
     def of_agent(self, agent_id: str) -> Sequence[BreakerStatus]:
-        """Return those of one agent."""
+        """Return the breakers of one agent."""
         ...
 
     def page(self, limit: int, *, after: str = "", only_open: bool = False) -> Sequence[BreakerStatus]:
-        """Return some of them, by name."""
+        """Return a page of breakers, by name."""
         ...
 
     def reset(self, name: str, by: str) -> Any:
-        """Close one by hand."""
+        """Close a breaker manually."""
         ...
 
 
 class HealthMonitoringService:
     """
-    The health layer, as others see it. Belongs to one event loop.
+    The public interface of the health layer. Belongs to one event loop.
 
     Args:
         store: Where history is read.
-        monitor: Knows the workers.
-        interventions: Carries out what is asked for.
-        recovery: Brings tasks back.
+        monitor: The known workers.
+        interventions: Executes interventions.
+        recovery: Recovers tasks.
         breakers: All circuit breakers.
-        written: Returns when every change of a breaker so far is on the disk.
+        written: Returns when every change of a breaker is durable.
         stop: The emergency stop.
-        ingest: Takes in events as from a worker; durable on return.
+        ingest: Ingests events as from a worker; durable on return.
         clock: Seconds since the epoch.
     """
 
@@ -229,15 +229,15 @@ class HealthMonitoringService:
 
     async def get_agent_health(self, agent_id: str, session_id: str | None = None) -> AgentHealth:
         """
-        Return how a worker is: of its sessions one that is not over, and the one last heard of.
+        Return the health of a worker. Without a session: of one that has not ended, else the last heard of.
 
         Raises:
-            AgentNotFoundError: No such worker is known.
+            AgentNotFoundError: The worker is unknown.
         """
         return self.health_of(self._find(agent_id, session_id))
 
     def health_of(self, worker: WorkerHealth) -> AgentHealth:
-        """Return how a worker is that the monitor gave."""
+        """Return the health of a worker of the monitor."""
         breakers = self._breakers.of_agent(worker.vitals.agent_id)
         return self._health(worker, breakers, self._clock())
 
@@ -245,20 +245,20 @@ class HealthMonitoringService:
         self, *, limit: int | None = None, after: WorkerKey | None = None
     ) -> list[AgentHealth]:
         """
-        Return how every worker is, each of its sessions, by agent and session.
+        Return the health of every session of every worker, by agent and session.
 
-        Others have the loop in between, so that each is as it is when its turn comes.
+        The event loop runs other work in between, so the results are not of one moment.
 
         Args:
-            limit: At most so many; None: all.
+            limit: The maximum number; None for all.
             after: Only those after this agent and session.
         """
-        found = []
+        result = []
         for number, worker in enumerate(self.workers(limit=limit, after=after), start=1):
-            found.append(self.health_of(worker))
+            result.append(self.health_of(worker))
             if number % _PART == 0:
                 await asyncio.sleep(0)
-        return found
+        return result
 
     def workers(
         self,
@@ -269,9 +269,9 @@ class HealthMonitoringService:
         state: HealthState | None = None,
     ) -> list[WorkerHealth]:
         """
-        Return workers as the monitor has them, by agent and session; see ``get_all_agent_health``.
+        Return workers of the monitor, by agent and session; see ``get_all_agent_health``.
 
-        ``agent_id`` and ``state`` leave out all others.
+        ``agent_id`` and ``state`` filter them.
         """
         keys = self._monitor.keys()
         if after is not None:
@@ -284,23 +284,23 @@ class HealthMonitoringService:
                 for key in keys
                 if (one := self._monitor.get(*key)) is not None and (one.standing or one.state) is state
             )
-        wanted = _first(list(keys), limit)
-        return [worker for key in wanted if (worker := self._monitor.get(*key)) is not None]
+        page = _first(list(keys), limit)
+        return [worker for key in page if (worker := self._monitor.get(*key)) is not None]
 
     async def get_health_history(
         self, agent_id: str, seconds: float, *, limit: int = _LIMIT, before: int | None = None
     ) -> list[HealthSnapshot]:
         """
-        Return what happened to a worker in the last ``seconds``, oldest first; of too much the newest.
+        Return the history of a worker in the last ``seconds``, oldest first; the newest if there is too much.
 
         Args:
-            agent_id: Whose history.
+            agent_id: The worker's agent.
             seconds: How far back.
-            limit: At most so many entries.
-            before: Only entries with a smaller ``seq``: what comes before a page.
+            limit: The maximum number of entries.
+            before: Only entries with a smaller ``seq``, for paging.
 
         Raises:
-            StoreError: The database refused.
+            StoreError: The database cannot be read.
         """
         now = self._clock()
         return await self._store.read(
@@ -359,10 +359,10 @@ class HealthMonitoringService:
         """
         now = self._clock()
         if heartbeat.session_id:
-            known = self._monitor.get(heartbeat.agent_id, heartbeat.session_id)
-            sessions = {heartbeat.session_id: known.vitals.incarnation_id if known is not None else ""}
+            worker = self._monitor.get(heartbeat.agent_id, heartbeat.session_id)
+            sessions = {heartbeat.session_id: worker.vitals.incarnation_id if worker is not None else ""}
         else:
-            sessions = self._beating(heartbeat, now)
+            sessions = self._heartbeat_sessions(heartbeat, now)
         await self._ingest(
             [
                 heartbeat.event(now, session_id=session, incarnation_id=incarnation)
@@ -370,38 +370,38 @@ class HealthMonitoringService:
             ]
         )
 
-    def _beating(self, beat: Heartbeat, now: float) -> dict[str, str]:
-        """Return the sessions that a heartbeat is of that names none, each with its incarnation."""
-        known = self._monitor.get(beat.agent_id)
-        own = beat.task_id or _NO_TASK
-        if known is None:
-            return {own: ""}
-        v = known.vitals
+    def _heartbeat_sessions(self, beat: Heartbeat, now: float) -> dict[str, str]:
+        """Return the sessions of a heartbeat that names none, each with its incarnation."""
+        worker = self._monitor.get(beat.agent_id)
+        default = beat.task_id or _NO_TASK
+        if worker is None:
+            return {default: ""}
+        v = worker.vitals
         if v.ended_at is None:
-            # A session that such heartbeats began lives on, though the worker has begun another since.
+            # A session that began with such heartbeats continues, even if the worker has a newer one.
             begun = [
                 one.vitals
                 for one in self._monitor.of_agent(beat.agent_id)
-                if f"{one.vitals.session_id}-".startswith(f"{own}-")
+                if f"{one.vitals.session_id}-".startswith(f"{default}-")
                 and one.vitals.only_heartbeats
                 and not one.vitals.ended
             ]
             return {one.session_id: one.incarnation_id for one in (v, *begun)}
         if beat.incarnation_id not in ("", v.incarnation_id):
-            return {v.session_id: v.incarnation_id}  # it says itself which life it is of
+            return {v.session_id: v.incarnation_id}  # it names its incarnation
         same_task = beat.task_id in ("", v.task_id or v.session_id)
         at = now if beat.timestamp is None else min(now, beat.timestamp)
         if at <= v.ended_at or (same_task and at < v.ended_at + CLOCK_TOLERANCE_SECONDS):
-            return {v.session_id: v.incarnation_id}  # it was on its way when the end was told
-        names = itertools.chain([own], (f"{own}-{number}" for number in itertools.count(2)))
+            return {v.session_id: v.incarnation_id}  # it was sent before the end arrived
+        names = itertools.chain([default], (f"{default}-{number}" for number in itertools.count(2)))
         return {next(name for name in names if self._monitor.get(beat.agent_id, name) is None): ""}
 
     async def get_last_heartbeat(self, agent_id: str) -> Heartbeat | None:
         """
-        Return a worker's last heartbeat; None if none has come in.
+        Return a worker's last heartbeat, or None.
 
         Raises:
-            AgentNotFoundError: No such worker is known.
+            AgentNotFoundError: The worker is unknown.
         """
         v = self._find(agent_id).vitals
         if v.last_heartbeat is None:
@@ -432,12 +432,12 @@ class HealthMonitoringService:
         by: str = "operator",
     ) -> NudgeResult:
         """
-        Put a message into a worker's context; without one, the reminder.
+        Put a message into a worker's context; without one, the standard reminder.
 
         Raises:
-            AgentNotFoundError: No such worker is known.
-            ActionRefusedError: It waits, has ended, or all acting is stopped.
-            StoreError: It could not be written down; nothing was done.
+            AgentNotFoundError: The worker is unknown.
+            ActionRefusedError: It waits or has ended, or all actions are stopped.
+            StoreError: It could not be recorded; nothing was done.
         """
         done = await self._interventions.nudge(agent_id, message, session_id=session_id, by=by)
         return NudgeResult(
@@ -456,12 +456,12 @@ class HealthMonitoringService:
         self, agent_id: str, reason: str, *, session_id: str | None = None, by: str = "operator"
     ) -> EscalationResult:
         """
-        Ask the orchestrator what is to become of a worker.
+        Escalate a worker to the orchestrator.
 
         Raises:
-            AgentNotFoundError: No such worker is known.
-            ActionRefusedError: It waits, has ended, is asked about already, or all acting is stopped.
-            StoreError: It could not be written down; nobody was asked.
+            AgentNotFoundError: The worker is unknown.
+            ActionRefusedError: It waits, has ended or has a pending escalation, or all actions are stopped.
+            StoreError: It could not be recorded; the orchestrator was not asked.
         """
         done = await self._interventions.escalate(agent_id, reason, session_id=session_id, by=by)
         return EscalationResult(
@@ -482,7 +482,7 @@ class HealthMonitoringService:
         reason: str = "",
         more_time_seconds: float | None = None,
     ) -> Escalation:
-        """Answer an escalation; see ``InterventionService.decide``."""
+        """Decide an escalation; see ``InterventionService.decide``."""
         return await self._interventions.decide(
             escalation_id, decision, by=by, reason=reason, more_time_seconds=more_time_seconds
         )
@@ -497,12 +497,12 @@ class HealthMonitoringService:
         by: str = "operator",
     ) -> TerminationResult:
         """
-        Stop a worker: its state is saved, what it holds is freed, and that it was done is signed.
+        Terminate a worker: save its state, free what it holds, and sign the record.
 
         Raises:
-            AgentNotFoundError: No such worker is known.
-            ActionRefusedError: It waits, has ended, is another incarnation by now, or all acting is stopped.
-            StoreError: It could not be written down; nothing was done.
+            AgentNotFoundError: The worker is unknown.
+            ActionRefusedError: It waits, has ended or was restarted, or all actions are stopped.
+            StoreError: It could not be recorded; nothing was done.
         """
         done = await self._interventions.terminate(
             agent_id, reason, session_id=session_id, incarnation_id=incarnation_id, by=by
@@ -527,7 +527,7 @@ class HealthMonitoringService:
         outcome: Outcome | None = None,
         before: Place | None = None,
     ) -> list[Intervention]:
-        """Return what was done to workers, or would have been, newest first; see ``escalations``."""
+        """Return interventions, newest first; ``before`` pages."""
         return await self._store.read(
             lambda conn: read_interventions(
                 conn, limit=limit, agent_id=agent_id, kind=kind, outcome=outcome, before=before
@@ -537,7 +537,7 @@ class HealthMonitoringService:
     async def escalations(
         self, *, open_only: bool = False, limit: int = 100, before: Place | None = None
     ) -> list[Escalation]:
-        """Return questions to the orchestrator, newest first; with ``before`` the page that follows there."""
+        """Return escalations, newest first; ``before`` pages."""
         return list(
             await self._store.read(
                 lambda conn: read_escalations(conn, limit=limit, pending=open_only, before=before)
@@ -546,15 +546,15 @@ class HealthMonitoringService:
 
     @property
     def emergency_stopped(self) -> Switch:
-        """Whether acting is frozen, since when, by whom and why."""
+        """The state of the emergency stop."""
         return self._stop.state
 
     async def emergency_stop(self, on: bool, *, by: str, reason: str) -> Switch:
         """
-        Freeze all acting, or release it. Detecting, judging and paging go on.
+        Stop all actions, or release the stop. Detection, judging and notifications continue.
 
         Raises:
-            StoreError: It could not be stored. To freeze it holds all the same, until a restart.
+            StoreError: It could not be stored. A stop is in effect all the same, until a restart.
         """
         await self._interventions.emergency_stop(on, by=by, reason=reason)
         return self._stop.state
@@ -566,7 +566,7 @@ class HealthMonitoringService:
         Return one circuit breaker.
 
         Raises:
-            BreakerNotFoundError: There is none of this name; says which are like it.
+            BreakerNotFoundError: No breaker has this name.
         """
         return self._breakers.status(name)
 
@@ -577,18 +577,18 @@ class HealthMonitoringService:
     async def circuit_breakers(
         self, limit: int = 100, *, after: str = "", only_open: bool = False
     ) -> list[BreakerStatus]:
-        """Return circuit breakers by name, those after ``after``; all, or those that are not closed."""
+        """Return a page of circuit breakers by name; with ``only_open`` those that are not closed."""
         return list(self._breakers.page(limit, after=after, only_open=only_open))
 
     async def reset_circuit_breaker(self, name: str, *, by: str = "operator") -> None:
         """
-        Close a circuit breaker by hand; that is on the disk on return.
+        Close a circuit breaker manually; durable on return.
 
         Raises:
-            BreakerNotFoundError: There is none of this name; says which are like it.
+            BreakerNotFoundError: No breaker has this name.
         """
         self._breakers.reset(name, redact(by, 100))
-        await asyncio.sleep(0)  # the change is handed over by the loop
+        await asyncio.sleep(0)  # the event loop queues the change
         await self._written()
 
     # -- recovery -----------------------------------------------------------------------------------
@@ -597,15 +597,15 @@ class HealthMonitoringService:
         self, task_id: str, *, by: str = "operator", reviewed: bool = False, from_start: bool = False
     ) -> RecoveryResult:
         """
-        Bring a task back from its last valid checkpoint, within the limits.
+        Recover a task from its last valid checkpoint, within the limits.
 
-        ``reviewed``: a person has looked at it, and it may be tried once beyond its limit; not the hour's.
-        ``from_start``: without a valid checkpoint it may begin again from its start.
+        ``reviewed``: a person has looked at it, and it may exceed its own limit, but not the hourly one.
+        ``from_start``: it may start over if there is no valid checkpoint.
 
         Raises:
-            TaskNotFoundError: No such task is known.
-            ActionRefusedError: All acting is stopped.
-            StoreError: It could not be written down; nothing was done.
+            TaskNotFoundError: The task is unknown.
+            ActionRefusedError: All actions are stopped.
+            StoreError: It could not be recorded; nothing was done.
         """
         return await self._recovery.request_task(
             task_id, by=redact(by, 100), reviewed=reviewed, from_start=from_start
@@ -613,22 +613,22 @@ class HealthMonitoringService:
 
     async def get_recovery_status(self, task_id: str) -> RecoveryStatus:
         """
-        Return how bringing a task back stands: attempts, limits, what is under way.
+        Return the status of a task's recovery: attempts, limits, and the open recovery.
 
         Raises:
-            TaskNotFoundError: No such task is known.
+            TaskNotFoundError: The task is unknown.
         """
         return await self._recovery.status(task_id)
 
     async def recoveries(
         self, limit: int = 100, *, state: RecoveryState | None = None, before: Place | None = None
     ) -> list[Recovery]:
-        """Return recoveries, newest first; with ``before`` the page that follows there."""
+        """Return recoveries, newest first; ``before`` pages."""
         return await self._store.read(lambda conn: newest(conn, limit, state=state, before=before))
 
 
 def _first(keys: list[WorkerKey], limit: int | None) -> list[WorkerKey]:
-    """Return the first of the keys in their order. To sort them all is quicker where most are wanted."""
+    """Return the first keys in order. Sorting all of them is faster if most are wanted."""
     if limit is None or len(keys) < _SORT_ALL * limit:
         return sorted(keys)[:limit]
     return heapq.nsmallest(limit, keys)

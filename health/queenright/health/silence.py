@@ -1,7 +1,7 @@
 """
-Detectors of what has not happened for too long: pure functions of vital signs and the time.
+Detectors of silence: pure functions of vital signs and the time.
 
-The moments at which they begin to speak are computed in ``deadlines``.
+``deadlines`` computes the moments at which they begin to find something.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from queenright.health.severities import lasted
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import Phase
 
-_DOING: Final = {
+_PHASE_TEXT: Final = {
     Phase.IDLE: "between steps",
     Phase.LLM: "in an LLM call",
     Phase.TOOL: "in a tool call",
@@ -37,13 +37,13 @@ _DOING: Final = {
 
 
 def detect_stall(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker that does nothing for longer than its phase allows."""
+    """Find a worker that has been silent for longer than its phase allows."""
     clock = stall_clock(v, settings)
     return None if clock is None or now < clock.due else _stalled(v, clock, now)
 
 
 def detect_stall_by_learned_clock(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker that does nothing for longer than usual, where learned limits are in shadow."""
+    """Find a worker that has been silent for longer than usual, where learned limits are in shadow."""
     clock, trial = stall_clock(v, settings), stall_clock(v, settings, on_trial=True)
     if clock is None or trial is None or trial.learned is None or not trial.due <= now < clock.due:
         return None
@@ -52,12 +52,12 @@ def detect_stall_by_learned_clock(v: VitalSigns, settings: HealthSettings, now: 
 
 def _stalled(v: VitalSigns, clock: StallClock, now: float) -> Finding:
     silent = now - clock.since
-    where = _DOING[clock.phase]
+    where = _PHASE_TEXT[clock.phase]
     if clock.tool is not None and clock.tool.tool:
         declared = "" if clock.tool.timeout is None else f", which declared {span(clock.tool.timeout)}"
         where = f"in a call of {clock.tool.tool}{declared}"
     ticket = now >= clock.ticket_due
-    # What says only that something has ended may be waiting for a person, or be a closed laptop.
+    # A source that reports only ends cannot tell a stall from waiting for a person or a closed laptop.
     is_known = clock.phase is not Phase.UNKNOWN or v.last_heartbeat is not None
     if not is_known and v.has_user:
         ticket, severity = False, Severity.LOW
@@ -75,7 +75,7 @@ def _stalled(v: VitalSigns, clock: StallClock, now: float) -> Finding:
 
 
 def _usual(clock: StallClock) -> str:
-    """Return where a learned limit comes from."""
+    """Return the origin of a learned limit."""
     learned = clock.learned
     if learned is None:
         return ""
@@ -91,7 +91,7 @@ def _is_unsure(v: VitalSigns, due: float) -> bool:
 
 
 def _since_away(v: VitalSigns) -> str:
-    """Return what else the silence of a worker may mean that was not heard since the service was away."""
+    """Return a note for a worker that was not heard of since the service was away."""
     if v.away is None or not may_have_ended(v):
         return ""
     left, back = (datetime.fromtimestamp(at, UTC).strftime("%H:%M") for at in v.away)
@@ -99,7 +99,7 @@ def _since_away(v: VitalSigns) -> str:
 
 
 def detect_tool_timeout(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a call past the time that it declared, while the worker does other things."""
+    """Find a call past its declared timeout, while the worker does other things."""
     tool = overdue_tool(v)
     if tool is None or tool.timeout is None or now < tool.started + tool.timeout:
         return None
@@ -114,9 +114,9 @@ def detect_tool_timeout(v: VitalSigns, settings: HealthSettings, now: float) -> 
 
 def detect_heartbeat_missing(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """
-    Find a process that no longer says it lives.
+    Find a process whose heartbeats are missing.
 
-    One that said so late is shown until it does in time, so that a beat at the border does not flap.
+    A late heartbeat is shown until one is on time, so that the finding does not flap.
     """
     due = heartbeat_due(v, settings)
     if due is None:
@@ -141,7 +141,7 @@ def detect_heartbeat_missing(v: VitalSigns, settings: HealthSettings, now: float
 
 
 def detect_checkpoint_stale(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker that makes checkpoints and has not made one for long."""
+    """Find a worker that makes checkpoints and has an old one."""
     since, check = checkpoint_from(v), settings.health_check
     degraded = checkpoint_due(v, check.checkpoint_degraded_seconds)
     due = checkpoint_due(v, check.checkpoint_stale_threshold_seconds)
@@ -158,11 +158,11 @@ def detect_checkpoint_stale(v: VitalSigns, settings: HealthSettings, now: float)
 
 
 def detect_no_tool_calls_for_long(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker that has tools, goes on, and neither calls one nor gets further."""
+    """Find an active worker with tools that neither calls one nor makes progress."""
     since = no_tool_call_from(v)
     limit = settings.health_check.no_tool_call_seconds
     if since is None or now < since + limit or v.last_activity <= since:
-        return None  # one that does nothing at all has stalled
+        return None  # without any activity it is stalled
     is_certain = not _is_unsure(v, since + limit)
     return Finding(
         kind=FindingKind.NO_TOOL_CALLS,
@@ -175,9 +175,9 @@ def detect_no_tool_calls_for_long(v: VitalSigns, settings: HealthSettings, now: 
 
 def detect_no_tokens(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """
-    Find a worker that goes on and uses no tokens, though it reports those it uses.
+    Find an active worker that reports tokens and uses none.
 
-    If it gets nowhere either, it is stuck; else it may be in a part that needs no model.
+    Without progress it is stuck; otherwise it may be in a part that needs no model.
     """
     since, limit = no_tokens_from(v), settings.health_check.no_tokens_seconds
     if since is None or now < since + limit:
@@ -196,7 +196,7 @@ def detect_no_tokens(v: VitalSigns, settings: HealthSettings, now: float) -> Fin
 
 
 def detect_output_unchanged(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker that reports the same output again and again."""
+    """Find a worker that keeps reporting the same output."""
     since = unchanged_from(v, settings)
     if v.output is None or since is None or now < since + OUTPUT_UNCHANGED_SECONDS:
         return None
@@ -210,7 +210,7 @@ def detect_output_unchanged(v: VitalSigns, settings: HealthSettings, now: float)
 
 
 def span(seconds: float) -> str:
-    """Return a time span as people say it."""
+    """Return a duration with its unit."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

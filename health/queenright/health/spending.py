@@ -1,4 +1,4 @@
-"""Limits on what agents spend: what was spent today, and the finding of who has come near a limit."""
+"""Spending limits: what was spent today, and the finding of a worker near a limit."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ DAY: Final = 86_400.0
 """Seconds. Days begin at midnight, UTC."""
 
 
-class Today:
-    """Sums up what model calls cost within a day; what is told of an earlier day is left out."""
+class DailySpending:
+    """Sums the cost of model calls within a day; ignores events of earlier days."""
 
     def __init__(self) -> None:
         self._day = 0
@@ -24,7 +24,7 @@ class Today:
         self._agents: dict[str, float] = {}
 
     def add(self, agent: str, dollars: float, at: float) -> SpentToday:
-        """Add what an agent spent at a time, in seconds since the epoch; return the sums."""
+        """Add an agent's cost at a time in seconds since the epoch; return the sums."""
         day = int(at // DAY)
         if day > self._day:
             self._day, self._fleet = day, 0.0
@@ -36,7 +36,7 @@ class Today:
 
 
 def detect_spending(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker that has reached a limit of what may be spent, or nearly so, and spends on."""
+    """Find a worker that has reached a spending limit, or nearly so, and spends on."""
     limits = settings.spending
     near = [one for one in _spent(v, settings, now) if one[0] >= limits.warn_at * one[1]]
     if not near:
@@ -52,7 +52,7 @@ def detect_spending(v: VitalSigns, settings: HealthSettings, now: float) -> Find
 
 
 def _spent(v: VitalSigns, settings: HealthSettings, now: float) -> Iterator[tuple[float, float, str, float]]:
-    """Yield for each limit what was spent, the limit, on what, and since when."""
+    """Yield spending, limit, description and beginning for each limit."""
     limits, today = settings.spending, v.spent_today
     if limits.run_usd is not None and v.cost_usd is not None:
         yield v.cost_usd, limits.run_usd, "by this run", v.started_at
@@ -65,7 +65,7 @@ def _spent(v: VitalSigns, settings: HealthSettings, now: float) -> Iterator[tupl
 
 
 def limits_reached(v: VitalSigns, settings: HealthSettings, now: float) -> dict[str, str]:
-    """Return the limits that a worker has reached: what tells one from another, and in words."""
+    """Return the limits that a worker has reached: a key, and a description."""
     reached: dict[str, str] = {}
     for spent, limit, what, since in _spent(v, settings, now):
         if spent >= limit:

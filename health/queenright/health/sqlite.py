@@ -1,4 +1,4 @@
-"""The store in a SQLite file: file, lock, pragmas."""
+"""The store in a SQLite file: file, lock and pragmas."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PRAGMAS: Final = (
     "foreign_keys=ON",
     # On macOS fsync() alone does not reach the disk.
     "fullfsync=ON",
-    # With the default of 1,000 pages, checkpoints of the indexes' scattered pages take a fifth of the time.
+    # With the default of 1,000 pages, a fifth of the time goes into checkpoints of scattered index pages.
     "wal_autocheckpoint=4000",
     "journal_size_limit=67108864",
     "cache_size=-32768",
@@ -34,8 +34,8 @@ class FileLock:
     """
     An exclusive lock beside the database, held while this process writes to it.
 
-    SQLite itself lets two processes take turns; two services on one database would each
-    keep their own idea of which tickets are open.
+    SQLite lets two processes take turns; but two services on one database would each have their own view of
+    which tickets are open.
     """
 
     def __init__(self, database: Path) -> None:
@@ -55,7 +55,7 @@ class FileLock:
         os.pwrite(self._file, str(os.getpid()).encode(), 0)
 
     def release(self) -> None:
-        """Let go. The file stays: removing it could take a lock away from whoever has just opened it."""
+        """Release the lock. The file stays: removing it could break the lock of another process."""
         os.close(self._file)
 
 
@@ -64,8 +64,8 @@ class SqliteDatabase(Database):
     A database in a file.
 
     Args:
-        address: Names the file.
-        read_only: Neither lock nor create nor migrate; for looking into a running service's database.
+        address: The address with the path of the file.
+        read_only: Neither lock nor create nor migrate; for reading a running service's database.
         busy_timeout: How many seconds to wait for another program's lock.
 
     Raises:
@@ -105,33 +105,31 @@ class SqliteDatabase(Database):
             raise self.explain(error) from error
 
     def durable(self, full: bool) -> None:
-        """As ``Database`` says; a file's connection never breaks."""
+        """Implement ``Database``; the connection to a file never breaks."""
         if full != self._full:
             self._raw.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")
             self._full = full
         self._changes = self._raw.total_changes
 
     def changed(self) -> bool:
-        """As ``Database`` says."""
+        """Implement ``Database``."""
         return self._raw.total_changes > self._changes
 
     def cause(self, error: DBAPIError) -> str:
-        """As ``Database`` says: SQLite's messages hold no values."""
+        """Implement ``Database``: SQLite's messages have no values."""
         return str(error.orig)
 
     def way_out(self, why: str) -> str:
-        """As ``Database`` says."""
+        """Implement ``Database``."""
         if "locked" in why:
             return "another program holds it; close that program"
         if "not a database" in why or "malformed" in why:
-            return (
-                "it is damaged or no SQLite database; restore it from a backup, or move it away to begin anew"
-            )
+            return "it is damaged or not a SQLite database; restore a backup, or move it away for a new one"
         return "check the disk and the file's permissions"
 
     def lost(self, error: DBAPIError) -> bool:
-        """As ``Database`` says: the disk is full, another program has the lock, the file is damaged."""
-        # A damaged file is a ``DatabaseError`` and none of its kinds.
+        """Implement ``Database``: the disk is full, another program has the lock, the file is damaged."""
+        # A damaged file is a plain ``DatabaseError``.
         return isinstance(error, OperationalError) or type(error) is DatabaseError
 
     def close(self) -> None:
@@ -149,7 +147,7 @@ class SqliteDatabase(Database):
 
     def _prepare_file(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        # What agents did is nobody else's business; SQLite gives its other files the same mode.
+        # Agents' data is private; SQLite gives its other files the same mode.
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self._lock = FileLock(self._path.resolve())
 

@@ -1,4 +1,4 @@
-"""The health state: one pure function, one of five states for every input; and what may follow what."""
+"""The health state as one pure function, and its transitions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.vital_facts import CONTEXT_FULL
 from queenright.health.vitals import SessionStatus, VitalSigns
 
-# From which severity on a finding says that the worker gets nowhere; below it is a warning sign.
+# The severity from which a finding means that the worker is stuck; below it is a warning.
 _STUCK_FROM: Final = {
     FindingKind.STALL: Severity.CRITICAL,
     FindingKind.CONTEXT_EXHAUSTED: Severity.MEDIUM,
@@ -27,17 +27,17 @@ TRANSITIONS: Final[Mapping[HealthState, frozenset[HealthState]]] = {
     state: frozenset() if state is HealthState.TERMINATED else frozenset(HealthState) - {state}
     for state in HealthState
 }
-"""What may follow what within one life: anything anything, but that nobody comes back from the dead."""
+"""Allowed transitions within one life: any, except from terminated."""
 
 
 def may_follow(before: HealthState, after: HealthState, *, new_life: bool) -> bool:
     """
-    Return whether a worker may go from one state to another.
+    Return whether a transition is allowed.
 
     Args:
-        before: How it was.
-        after: How it is now.
-        new_life: Whether another incarnation or execution has begun between: then everything may follow.
+        before: The state before.
+        after: The state after.
+        new_life: Whether another incarnation or execution has begun: then any transition is allowed.
     """
     return new_life or after in TRANSITIONS[before]
 
@@ -46,11 +46,11 @@ def health_state(
     v: VitalSigns, findings: Sequence[Finding], settings: HealthSettings, now: float
 ) -> HealthState:
     """
-    Return the worst state that anything speaks for: terminated, failing, stuck, degraded, healthy.
+    Return the worst state that applies: terminated, failing, stuck, degraded, healthy.
 
-    Time enters through the findings only, which time alone never takes back. Health is about what
-    runs: a session that is over is healthy, one that failed too (its outcome says so), unless more
-    runs of its agent failed in a row than may. The next run in the same session is judged apart.
+    Time enters only through the findings. Health is about what runs: an ended session is healthy, even a
+    failed one (its outcome says so), unless too many runs of its agent failed in a row. The next run in the
+    same session is judged on its own.
     """
     if v.status is SessionStatus.TERMINATED:
         return HealthState.TERMINATED
@@ -69,7 +69,7 @@ def health_state(
 
 
 def fails_in_a_row(v: VitalSigns, settings: HealthSettings) -> bool:
-    """Return whether too many steps, or LLM calls, failed one after the other."""
+    """Return whether too many consecutive steps or LLM calls failed."""
     most = settings.health_check.consecutive_failures
     if v.consecutive_failures > most:
         return True
@@ -79,9 +79,9 @@ def fails_in_a_row(v: VitalSigns, settings: HealthSettings) -> bool:
 
 def works_around(v: VitalSigns, findings: Sequence[Finding]) -> bool:
     """
-    Return whether only an open circuit breaker makes a worker failing, and it gets further all the same.
+    Return whether a worker is failing only because of an open circuit breaker, and makes progress anyway.
 
-    That is progress since it opened, and no sign that it has ended since.
+    That is progress since the breaker opened, without an end since.
     """
     return (
         bool(v.breakers.open)
@@ -96,7 +96,7 @@ def works_around(v: VitalSigns, findings: Sequence[Finding]) -> bool:
 
 
 def is_stuck(finding: Finding) -> bool:
-    """Return whether a finding says that the worker gets nowhere."""
+    """Return whether a finding means that the worker is stuck."""
     if finding.kind is FindingKind.STALL and finding.ticket:
         return True
     limit = _STUCK_FROM.get(finding.kind)

@@ -1,8 +1,8 @@
 """
-Reads a worker's step log: one JSON object a line, one line a step, growing while it is read.
+Reads a worker's step log: JSON Lines with a line for each step, read while it grows.
 
-What ``queenright.instrumentation`` writes is understood, and rows of the older form with
-``llm_text``, ``tool_input`` and ``verdict_feedback``. Anything else is counted and left.
+It reads what ``queenright.instrumentation`` writes, and an older form with ``llm_text``, ``tool_input`` and
+``verdict_feedback``. Other lines are counted and skipped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from queenright.instrumentation.steplog import step_log_path
 from queenright.runtime.events import AgentEvent, EventType
 
 CHUNK: Final = 4 * 1024 * 1024
-"""At most this many bytes are taken in at once; a longer line is skipped."""
+"""The maximum number of bytes that are read at once; longer lines are skipped."""
 
 _VERDICTS: Final = frozenset(verdict.value for verdict in Verdict)
 _OUTCOMES: Final = frozenset(outcome.value for outcome in ToolOutcome)
@@ -35,18 +35,18 @@ def open_step_log(storage: Path, session_id: str) -> StepLogReader:
     Return a reader of a session's step log below ``storage``; the file need not exist yet.
 
     Raises:
-        InvalidSessionIdError: if the id could not be the name of a directory.
+        InvalidSessionIdError: The id cannot be the name of a directory.
     """
     return StepLogReader(step_log_path(storage, check_session_id(session_id)))
 
 
 class StepLogReader:
     """
-    Reads what is new in one step log.
+    Reads new steps of one step log.
 
-    Lines that are blank, torn, no JSON, no object or no step are skipped and counted in
-    ``skipped``; a last line without its end is left for the next time. A file that was
-    replaced or cut short is read from its start.
+    Lines that are blank, incomplete, not JSON, not an object or not a step are skipped and counted in
+    ``skipped``. A last line without a line break is left for the next read. A file that was replaced or
+    truncated is read from its start.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,12 +59,12 @@ class StepLogReader:
 
     def read(self, limit: int = CHUNK) -> list[AgentEvent]:
         """
-        Return the events of the steps written since the last time, from at most ``limit`` bytes.
+        Return the events of steps written since the last call, from at most ``limit`` bytes.
 
-        An empty list means that there is nothing new; a log that does not exist has nothing new.
+        Empty if there is nothing new, or no log.
 
         Raises:
-            OSError: if the file is there and cannot be read.
+            OSError: The file exists and cannot be read.
         """
         events: list[AgentEvent] = []
         try:
@@ -83,7 +83,7 @@ class StepLogReader:
         return events
 
     def _recognise(self, file: int) -> int:
-        """Return the file's size; start over if it is not the file that was read, or has been cut."""
+        """Return the file's size; start over if it was replaced or truncated."""
         status = os.fstat(file)
         head = os.pread(file, _HEAD, 0)
         if self._file is not None:
@@ -95,7 +95,7 @@ class StepLogReader:
         return status.st_size
 
     def _whole_lines(self, chunk: bytes, limit: int) -> list[bytes] | None:
-        """Return the lines that are complete and move past them; None if there is none yet."""
+        """Return complete lines and move past them; None if there is none yet."""
         end = chunk.rfind(b"\n") + 1
         if end == 0:
             if len(chunk) < limit:
@@ -128,7 +128,7 @@ class StepLogReader:
             return []
 
     def _events(self, row: Mapping[str, Any]) -> list[AgentEvent]:
-        """Return a row as events: its tool calls, its tokens, the step itself."""
+        """Return the events of a row: its tool calls, its tokens, and the step."""
         if not _is_step(row):
             raise ValueError("not a step")
         ended = _time(row.get("ended_at") or row.get("timestamp"), self._time)
@@ -187,7 +187,7 @@ class StepLogReader:
 
 
 def _is_compaction(row: Mapping[str, Any]) -> bool:
-    """Return whether the row says that the conversation was shortened: housekeeping, no step."""
+    """Return whether the row records a compaction of the conversation, which is not a step."""
     return "compaction" in (row.get("kind"), row.get("type"), row.get("event")) or bool(
         row.get("is_compaction")
     )
@@ -198,7 +198,7 @@ def _is_step(row: Mapping[str, Any]) -> bool:
 
 
 def _named(row: Mapping[str, Any], key: str) -> str:
-    """Return a name or an id as it is known everywhere: one line, without secrets."""
+    """Return a name or id, cleaned as everywhere: one line, without secrets."""
     value = row.get(key)
     return clean_name(str(value)) if value else ""
 
@@ -208,10 +208,10 @@ def _given(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _hash(call: Mapping[str, Any], key: str, content: str) -> str | None:
-    """Return the fingerprint that the row has, or that of the content if it has that."""
-    known = call.get(key)
-    if isinstance(known, str) and known:
-        return clean_name(known)
+    """Return the fingerprint in the row, or that of its content."""
+    value = call.get(key)
+    if isinstance(value, str) and value:
+        return clean_name(value)
     return fingerprint(call[content]) if call.get(content) is not None else None
 
 

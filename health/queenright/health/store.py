@@ -1,9 +1,9 @@
 """
-The store: where what must outlive the process is kept.
+The store: everything that must outlive the process.
 
-One thread writes. What is queued when it looks goes into one transaction, so that the cost of a commit
-is shared, and whoever awaits is told after the commit. Readers have connections and threads of their
-own, and see the database as it was when they began.
+One writer thread commits. It writes all queued appends in one transaction, which shares the cost of a commit,
+and resolves their futures after the commit. Readers have their own connections and threads, and read a
+snapshot.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from queenright.health.event_log import (
     Appended,
     Verification,
     append_events,
-    note_appends,
     read_history,
+    record_appends,
     touch_head,
     verify,
 )
@@ -44,7 +44,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _GROUP_ROWS: Final = 2_000
-"""Rows in one transaction, at most: bounds how long whoever came first waits."""
+"""The most rows in one transaction. Bounds how long the first append in it waits."""
 
 
 @dataclass(slots=True)
@@ -65,11 +65,10 @@ _Outcome = tuple["_Append | _Transact", Any, BaseException | None]
 
 class Store:
     """
-    A database opened for this process. The async methods belong to one event loop.
+    An open database. The async methods belong to one event loop.
 
-    What a commit survives: events of ``ALERT_CLASS`` (and everything queued with them) and every
-    ``transact`` survive a power cut; other events survive the process's death, and a power cut may take
-    the last of them.
+    Durability: events of ``ALERT_CLASS`` (and everything queued with them) and every ``transact`` survive a
+    power cut. Other events survive the death of the process; a power cut may take the last of them.
     """
 
     def __init__(self, database: Database, *, read_only: bool = False, capacity: int = 20_000) -> None:
@@ -97,17 +96,17 @@ class Store:
         cls, url: str, *, read_only: bool = False, busy_timeout: float = 5.0, capacity: int = 20_000
     ) -> Self:
         """
-        Open the database at ``url``, bring its schema up to date; a file that is not there is made.
+        Open the database at ``url`` and migrate its schema. A missing SQLite file is created.
 
         Args:
             url: ``sqlite:///relative/path``, ``sqlite:////absolute/path`` or ``postgresql://host/name``.
-            read_only: Look into a database that another process may be writing to.
+            read_only: Open a database that another process may be writing to.
             busy_timeout: How many seconds to wait for another program's lock.
             capacity: Rows that may be queued before ``append`` awaits room.
 
         Raises:
-            StoreError: It is away, locked, in use, not writable, damaged, another program's or of a newer
-                schema.
+            StoreError: It is unreachable, locked, in use, not writable, damaged, another program's or of a
+                newer schema.
         """
         database = open_database(url, read_only=read_only, busy_timeout=busy_timeout)
         return cls(database, read_only=read_only, capacity=capacity)
@@ -131,42 +130,42 @@ class Store:
 
     @property
     def depth(self) -> int:
-        """Rows and transactions that were handed over and are not committed yet."""
+        """How many rows and transactions are queued or being written."""
         return self._depth
 
     @property
     def writable(self) -> bool:
-        """Whether the last write succeeded, for all that is known. Costs nothing."""
+        """Whether the last write succeeded. Does no I/O."""
         return self._failure is None
 
     @property
     def failure(self) -> StoreError | None:
-        """Why nothing can be written since; None from the next write on that succeeds."""
+        """Return why the last write failed, None once a write succeeds again."""
         return self._failure
 
     def on_commit(self, listener: Callable[[Sequence[Appended]], None]) -> None:
         """
-        Let ``listener`` be shown everything that goes into the event log, in the log's order.
+        Call ``listener`` with everything that is appended to the event log, in the log's order.
 
-        It is called on the event loop, after the commit and before whoever wrote is told of it: also for
-        what ``transact`` appends. It must be quick. There is one: another takes its place.
+        It runs on the event loop, after the commit and before the writer's await returns, for ``transact``
+        too. It must be quick. A second call replaces the listener.
         """
         self._on_commit = listener
 
-    async def try_writing(self) -> None:
+    async def check_writable(self) -> None:
         """
-        Write something that changes nothing, to see whether it can be done.
+        Check that the database can be written, by a write that changes nothing.
 
         Raises:
-            StoreError: It cannot.
+            StoreError: It cannot be written.
         """
         await self.transact(touch_head)
 
     async def append(self, events: Sequence[AgentEvent]) -> None:
         """
-        Append ``events`` to the event log, all or none; return after the commit.
+        Append ``events`` to the event log, all or none, and return after the commit.
 
-        Awaits room while too much is queued. An event that is in the log already is ignored.
+        Waits while the queue is full. Ignores events that the log already has.
 
         Raises:
             StoreError: They could not be written; none of them was.
@@ -194,14 +193,14 @@ class Store:
         newest: bool = True,
     ) -> list[AgentEvent]:
         """
-        Return events from the event log, oldest first: what ``EventBus.history`` says.
+        Return events from the event log, oldest first; see ``EventBus.history``.
 
         Raises:
             UnknownEventError: The log has no event ``after``.
-            StoreError: The database refused.
+            StoreError: The database cannot be read.
         """
-        wanted = EventFilter(graph=filter_graph, stream=filter_stream, node=filter_node, agent=filter_agent)
-        where = dict(wanted.where)
+        filters = EventFilter(graph=filter_graph, stream=filter_stream, node=filter_node, agent=filter_agent)
+        where = dict(filters.where)
         if session_id is not None:
             where["session_id"] = session_id
         return await self.read(
@@ -210,12 +209,12 @@ class Store:
 
     async def transact(self, fn: Callable[[Connection], T]) -> T:
         """
-        Call ``fn`` in a transaction of its own, in the writer thread; return its result after the commit.
+        Call ``fn`` in its own transaction in the writer thread, and return its result after the commit.
 
-        Whatever ``fn`` raises undoes the transaction and is raised here.
+        An exception of ``fn`` rolls the transaction back and is raised here.
 
         Raises:
-            StoreError: The database refused.
+            StoreError: The database cannot be written.
         """
         loop = self._enter()
         self._depth += 1
@@ -225,19 +224,19 @@ class Store:
 
     async def read(self, fn: Callable[[Connection], T]) -> T:
         """
-        Call ``fn`` with a snapshot of the database, in a thread of its own.
+        Call ``fn`` with a snapshot of the database, in a reader thread.
 
         ``fn`` must return values, not open cursors.
 
         Raises:
-            StoreError: The database refused.
+            StoreError: The database cannot be read.
         """
         if self._closed:
             raise self._is_closed()
         return await asyncio.get_running_loop().run_in_executor(self._readers, self.read_now, fn)
 
     def read_now(self, fn: Callable[[Connection], T]) -> T:
-        """Call ``fn`` with a snapshot of the database, here and now: for the command line and start-up."""
+        """Call ``fn`` with a snapshot of the database, synchronously: for the command line and start-up."""
         if self._shut_down:
             raise self._is_closed()
         try:
@@ -247,12 +246,12 @@ class Store:
             raise self._error("read from", error) from error
 
     async def close(self) -> None:
-        """Write what is queued, then close the database. Whoever still awaits room is refused."""
+        """Write what is queued, then close the database. Appends that still wait for room are refused."""
         self._refuse()
         await asyncio.to_thread(self._shut)
 
     def close_now(self) -> None:
-        """Like ``close``, for where there is no event loop."""
+        """Close without an event loop."""
         self._refuse()
         self._shut()
 
@@ -262,17 +261,17 @@ class Store:
         if self._closed:
             raise self._is_closed()
         if self._read_only:
-            raise StoreError(f"{self._database.name} was opened to read only")
+            raise StoreError(f"{self._database.name} was opened read-only")
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             if self._loop is not None and not self._loop.is_closed():
-                raise RuntimeError("the store is in use by another event loop; open one store a loop")
+                raise RuntimeError("the store is used by another event loop; open one store per loop")
             self._loop = loop
             self._depth = 0
         return loop
 
     async def _reserve(self, loop: asyncio.AbstractEventLoop, rows: int) -> None:
-        """Count ``rows`` in, in order of arrival, once there is room."""
+        """Reserve ``rows`` of the queue, first come, first served."""
         if not self._waiting and self._fits(rows):
             self._depth += rows
             return
@@ -290,7 +289,7 @@ class Store:
             raise
 
     def _fits(self, rows: int) -> bool:
-        # More at once than there is ever room for goes alone.
+        # An append larger than the capacity goes alone.
         return self._depth == 0 or self._depth + rows <= self._capacity
 
     def _release(self, rows: int) -> None:
@@ -306,7 +305,7 @@ class Store:
             try:
                 self._on_commit(committed)
             except Exception:
-                _log.exception("what was committed could not be shown to its listener")
+                _log.exception("the listener of the event log failed")
         for job, result, error in outcomes:
             if not job.future.done():
                 if error is None:
@@ -349,12 +348,12 @@ class Store:
                 group, held = self._gather(job)
                 outcomes = self._append_group(group)
             committed, self._committed = self._committed, []
-            # The loop may be gone: then nobody awaits.
+            # The loop may be closed: then nothing awaits the outcome.
             with contextlib.suppress(RuntimeError):
                 job.future.get_loop().call_soon_threadsafe(self._settle, outcomes, committed)
 
     def _gather(self, first: _Append) -> tuple[list[_Append], Any]:
-        """Take what else is queued, up to a bound or to what is no append; return that too."""
+        """Take further queued appends up to the bound; also return the job that ended the search, if any."""
         group, rows = [first], len(first.events)
         while rows < _GROUP_ROWS:
             try:
@@ -375,11 +374,11 @@ class Store:
             return [(job, None, error) for job in group]
         except Exception as error:
             if isinstance(error, DBAPIError) and self._database.lost(error):
-                # Disk full, locked by another program: nobody's rows are to blame, nobody's would go in.
+                # The disk is full, or another program has the lock: every append of the group fails.
                 failure = self._failure = self._error("write to", error)
                 return [(job, None, failure) for job in group]
             if len(group) > 1:
-                # Somebody's rows are at fault: whose, is found by writing one after the other.
+                # One append is at fault; writing them one by one finds it.
                 return [outcome for job in group for outcome in self._append_group([job])]
             return [(group[0], None, self._error("write to", error))]
         return [(job, None, None) for job in group]
@@ -411,18 +410,18 @@ class Store:
 
     def _commit(self, fn: Callable[[Connection], T]) -> T:
         with self._database.writer.begin():
-            noted = note_appends(self._database.writer) if self._on_commit is not None else []
+            appended = record_appends(self._database.writer) if self._on_commit is not None else []
             result = fn(self._database.writer)
-            # What wrote nothing does not show that there is room again.
+            # A transaction that wrote nothing does not prove that the database is writable again.
             works = self._failure is not None and self._database.changed()
-        self._committed += noted
+        self._committed += appended
         if works:
             self._failure = None
         return result
 
-    def _error(self, what: str, error: Exception) -> StoreError:
+    def _error(self, action: str, error: Exception) -> StoreError:
         cause = self._database.cause(error) if isinstance(error, DBAPIError) else error
-        failure = StoreError(f"cannot {what} {self._database.name}: {cause}")
+        failure = StoreError(f"cannot {action} {self._database.name}: {cause}")
         failure.__cause__ = error
         return failure
 

@@ -15,12 +15,12 @@ NO_ACTIVE_SESSION = "no_active_session"
 
 
 def no_active_session() -> dict[str, Any]:
-    """Return the summary of an agent that has no session, or only such as are over."""
+    """Return the summary of an agent without a session that has not ended."""
     return {"status": NO_ACTIVE_SESSION}
 
 
 def session_status(v: VitalSigns) -> SessionStatus:
-    """Return where the session is in its life; unknown if nothing but heartbeats was ever heard of it."""
+    """Return the status of a session; unknown if it only ever sent heartbeats."""
     if v.status is not SessionStatus.ACTIVE:
         return v.status
     if v.waiting is WaitingReason.PAUSED:
@@ -30,19 +30,17 @@ def session_status(v: VitalSigns) -> SessionStatus:
 
 def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[str, Any]:
     """
-    Return what there is to know about one worker, as JSON values.
+    Return everything known about one worker, as JSON values.
 
-    ``stall_minutes`` is how long nothing has happened, or None while silence means
-    nothing (the worker waits or is over). Times are seconds since the epoch; ``looked_at`` is now. The
-    evidence is at most 500 characters with secrets redacted. ``signals`` leaves out what nobody reports.
-    Of each tool it tells how often it was called and failed (``tools``), the first 16 by name, the
-    rest as ``other``. From ``shadow_findings`` nothing follows: their detectors are on trial.
-    Reading changes nothing.
+    ``stall_minutes`` is the length of the current silence, or None while silence is normal (the worker waits
+    or has ended). Times are seconds since the epoch; ``looked_at`` is now. The evidence has at most 500
+    characters without secrets. ``signals`` leaves out what is not reported. ``tools`` has calls and errors of
+    the first 16 tools by name, and of the rest as ``other``. Detectors of ``shadow_findings`` are on trial.
 
     Args:
-        health: The worker as the monitor sees it.
-        now: The present time, in seconds since the epoch.
-        last_n_steps: How many verdicts to give at most, the newest; up to 20 are known.
+        health: The worker in the monitor.
+        now: The time, in seconds since the epoch.
+        last_n_steps: The maximum number of verdicts, the newest; up to 20 are known.
     """
     v = health.vitals
     silent = None if may_be_silent(v) else max(0.0, now - silent_since(v))
@@ -90,4 +88,4 @@ def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[
         "shadow_findings": [finding.to_dict() for finding in health.shadow],
         "trace_id": v.last_trace_id,
         "span_id": v.last_span_id,
-    } | dict.fromkeys(health.untold)
+    } | dict.fromkeys(health.unknown_fields)

@@ -1,7 +1,7 @@
 """
-The tables of the store, as SQLAlchemy Core sees them now.
+The tables of the store in SQLAlchemy Core.
 
-How a database gets them is in ``migrations/``; a test holds the two together.
+``migrations/`` creates them; a test compares the two.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 
 SCHEMA_REVISION: Final = "0008"
-"""The newest migration, so that opening a database that is up to date need not import Alembic."""
+"""The newest migration, so that opening an up-to-date database does not import Alembic."""
 
 METADATA: Final = MetaData()
 
@@ -48,11 +48,11 @@ EVENTS: Final = Table(
     Column("execution_id", Text, nullable=False),
     Column("trace_id", Text, nullable=False),
     Column("span_id", Text, nullable=False),
-    # Text, not JSON: the hash is over these very bytes.
+    # Text, not JSON: the hash covers these bytes.
     Column("data", Text, nullable=False),
     Column("hash", LargeBinary, nullable=False),
     Index("ix_events_id", "id", unique=True),
-    # With the type: one worker's events of a few types, and there are few, are found among its many.
+    # With the type, to find the few events of some types among an agent's many.
     Index("ix_events_agent_id_type", "agent_id", "type"),
     Index("ix_events_type", "type"),
     Index("ix_events_time", "time"),
@@ -74,12 +74,12 @@ EVENT_LOG_HEAD: Final = Table(
     CheckConstraint("id = 1", name="ck_event_log_head_one_row"),
 )
 """
-How long the event log is and how it ends, so that a cut tail is found. One row.
+Length and last hash of the event log, so that a truncated log is detected. One row.
 
-``base_length`` rows at its beginning were let go of by age, and ``base_hash`` is what they ended in.
-``archive_hash`` is how the audit archive ends; its rows up to ``archive_base_seq`` were let go of, and
-``archive_base_hash`` is what they ended in; ``archive_base_check`` is SHA-256 over that hash and that number
-in decimal digits, null as long as no row was let go of. A hash that is null stands for 32 zero bytes.
+Retention deleted the first ``base_length`` rows; ``base_hash`` is the hash of the last of them.
+``archive_hash`` is the last hash of the audit archive. Its rows up to ``archive_base_seq`` were deleted;
+``archive_base_hash`` is the hash of the last of them, and ``archive_base_check`` is SHA-256 over that hash
+and that number in decimal digits, null if no row was deleted. A null hash stands for 32 zero bytes.
 """
 
 AUDIT_ARCHIVE: Final = Table(
@@ -89,13 +89,13 @@ AUDIT_ARCHIVE: Final = Table(
         Column(c.name, c.type, primary_key=c.primary_key, nullable=c.nullable, autoincrement=False)
         for c in EVENTS.columns
     ),
-    # The hash of the row before it in the log, which need not be here: with it, ``hash`` can be checked.
+    # The hash of the previous row in the log, which may not be here: with it, ``hash`` can be verified.
     Column("previous_hash", LargeBinary, nullable=False),
     Column("archive_hash", LargeBinary, nullable=False),
     Index("ix_audit_archive_agent_id", "agent_id"),
     Index("ix_audit_archive_time", "time"),
 )
-"""Of the events that were let go of by age, those that are the audit trail; hash-chained among themselves."""
+"""The audit trail among the events that retention deleted from the log, with its own hash chain."""
 
 _OPEN = text("status IN ('open', 'intervening', 'acknowledged')")
 _LIVE = text("closed_at IS NULL")
@@ -113,7 +113,7 @@ TICKETS: Final = Table(
     Column("first_seen", Float, nullable=False),
     Column("updated_at", Float, nullable=False),
     Column("closed_at", Float),
-    # The whole ticket; the columns above are copies to search by.
+    # The ticket as JSON; the columns above are for searching.
     Column("body", Text, nullable=False),
     Index(
         "ux_tickets_one_open_per_session",
@@ -148,12 +148,12 @@ OUTBOX: Final = Table(
     Column("created_at", Float, nullable=False),
     Column("updated_at", Float, nullable=False),
     Column("active", Boolean, nullable=False),
-    # With ``active`` in each: of a crowd all are active, and SQLite must not go through them for one.
+    # With ``active`` in each: when all are active, SQLite must not scan all of them for one.
     Index("ix_outbox_ticket", "ticket_id", "active"),
     Index("ix_outbox_alert", "alert_key", "active"),
     Index("ix_outbox_changed", "active", "updated_at"),
 )
-"""Notifications that must leave, written in the transaction of the decision behind them."""
+"""Notifications, written in the transaction of the decision behind them."""
 
 OUTBOX_DELIVERIES: Final = Table(
     "outbox_deliveries",
@@ -166,7 +166,7 @@ OUTBOX_DELIVERIES: Final = Table(
     Column("delivered_at", Float),
     Column("last_error", Text),
 )
-"""What each Alertmanager peer has been told of each notification: ``firing`` and ``resolved``."""
+"""Deliveries of each notification to each Alertmanager peer: ``firing`` and ``resolved``."""
 
 TOLD: Final = Table(
     "told",
@@ -184,9 +184,9 @@ TOLD: Final = Table(
     Index("ix_told_told_at", "told_at"),
 )
 """
-What Alertmanager told people: which receiver, of which alert of which ticket, first and last.
+Messages that Alertmanager sent to people: receiver, alert and ticket, with the first and last time.
 
-``dedup_key`` stands for Alertmanager's group; it is what an incident in PagerDuty is known by.
+``dedup_key`` identifies Alertmanager's group, and the incident in PagerDuty.
 """
 
 CALLBACKS: Final = Table(
@@ -197,23 +197,23 @@ CALLBACKS: Final = Table(
     Column("answer", JSON, nullable=False),
     Index("ix_callbacks_received_at", "received_at"),
 )
-"""What Slack and PagerDuty said that has been acted on, so that it is not a second time."""
+"""Processed requests from Slack and PagerDuty, so that none is processed twice."""
 
 KEYED_REQUESTS: Final = Table(
     "keyed_requests",
     METADATA,
     Column("caller", Text, primary_key=True),
     Column("key", Text, primary_key=True),
-    # What was asked, as a hash: the same key with something else is a mistake.
+    # A hash of the request: reusing a key for another request is an error.
     Column("request", Text, nullable=False),
     Column("began_at", Float, nullable=False),
-    # Null until it is answered: of one that was cut off nobody knows whether it was done.
+    # Null until it is answered: an interrupted one may or may not have been done.
     Column("status", Integer),
     Column("headers", JSON),
     Column("body", LargeBinary),
     Index("ix_keyed_requests_began_at", "began_at"),
 )
-"""Requests with an idempotency key, and what they were answered."""
+"""Requests with an idempotency key, and their responses."""
 
 SWITCHES: Final = Table(
     "switches",
@@ -224,7 +224,7 @@ SWITCHES: Final = Table(
     Column("reason", Text, nullable=False),
     Column("changed_at", Float, nullable=False),
 )
-"""What an operator has switched, over restarts: the emergency stop."""
+"""Switches that survive restarts: the emergency stop."""
 
 LADDERS: Final = Table(
     "ladders",
@@ -235,7 +235,7 @@ LADDERS: Final = Table(
     Column("updated_at", Float, nullable=False),
     Column("body", Text, nullable=False),
 )
-"""How far the interventions on a worker have got (``queenright.health.interventions.ladder``)."""
+"""The intervention ladder of each worker (``queenright.health.interventions.ladder``)."""
 
 INTERVENTIONS: Final = Table(
     "interventions",
@@ -251,7 +251,7 @@ INTERVENTIONS: Final = Table(
     Index("ix_interventions_agent", "agent_id", "created_at"),
     Index("ix_interventions_created_at", "created_at"),
 )
-"""Everything that was done to a worker, or would have been."""
+"""Interventions, executed or simulated."""
 
 INSTRUCTIONS: Final = Table(
     "instructions",
@@ -268,7 +268,7 @@ INSTRUCTIONS: Final = Table(
     Index("ix_instructions_worker", "agent_id", "session_id"),
     Index("ix_instructions_expires_at", "expires_at"),
 )
-"""What workers in other processes fetch: nudges and requests to stop."""
+"""Nudges and requests to stop that workers in other processes fetch."""
 
 ESCALATIONS: Final = Table(
     "escalations",
@@ -283,7 +283,7 @@ ESCALATIONS: Final = Table(
     Index("ix_escalations_status", "status"),
     Index("ix_escalations_created_at", "created_at"),
 )
-"""What the orchestrator was asked, and what it decided."""
+"""Escalations to the orchestrator, and its decisions."""
 
 _TO_DO: Final = text("is_open")
 
@@ -294,7 +294,7 @@ APPROVALS: Final = Table(
     Column("agent_id", Text, nullable=False),
     Column("session_id", Text, nullable=False),
     Column("status", Text, nullable=False),
-    # It waits for somebody's word, or for what was approved to be done.
+    # Waits for an answer, or for the approved termination.
     Column("is_open", Boolean, nullable=False),
     Column("created_at", Float, nullable=False),
     Column("expires_at", Float, nullable=False),
@@ -311,7 +311,7 @@ APPROVALS: Final = Table(
     Index("ix_approvals_worker", "agent_id", "session_id", "created_at"),
     Index("ix_approvals_created_at", "created_at"),
 )
-"""What the queen asked an operator to approve, and what became of it."""
+"""Requests for approval, and their results."""
 
 BREAKERS: Final = Table(
     "breakers",
@@ -321,7 +321,7 @@ BREAKERS: Final = Table(
     Column("updated_at", Float, nullable=False),
     Column("body", Text, nullable=False),
 )
-"""Circuit breakers that are not as new."""
+"""Circuit breakers that are not closed."""
 
 RECOVERIES: Final = Table(
     "recoveries",
@@ -336,4 +336,4 @@ RECOVERIES: Final = Table(
     Index("ix_recoveries_task_id", "task_id"),
     Index("ix_recoveries_created_at", "created_at"),
 )
-"""Every attempt to bring a task back."""
+"""Recoveries of tasks."""

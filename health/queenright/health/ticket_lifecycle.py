@@ -1,17 +1,17 @@
 """
-The life of a ticket: every change it may go through, as pure functions that return the changed ticket.
+The life cycle of a ticket: every change as a pure function that returns the changed ticket.
 
 ::
 
     open ──intervene──▶ intervening ──acknowledge──▶ acknowledged
       └───dismiss────▶ dismissed ──worse──▶ open
     acknowledged ──unacknowledge──▶ intervening, or open if triage has not answered
-    any ──cleared, and stayed so for the hold──▶ closed (resolved; a dismissed one stays dismissed)
+    any ──condition gone for the hold──▶ closed (resolved; a dismissed one stays dismissed)
     any ──worker ended──▶ closed (worker_gone; a dismissed one stays dismissed)
     not dismissed, about a failed recovery, failed runs or a dead worker ──resolve──▶ closed (resolved)
-    intervening ──nobody acknowledges──▶ intervening, and the operator is reminded
+    intervening ──not acknowledged──▶ intervening, with a reminder to the operator
 
-While the hold runs the status stays what it was and ``condition_cleared_at`` is set; a relapse unsets it.
+The hold does not change the status; it sets ``condition_cleared_at``, and a relapse unsets it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
-from queenright.health.findings import HOLDS_AFTER_THE_END, FindingKind, Severity
+from queenright.health.findings import KINDS_AFTER_END, FindingKind, Severity
 from queenright.health.tickets import (
     EscalationTicket,
     TicketClosedError,
@@ -31,7 +31,7 @@ from queenright.health.tickets import (
 )
 
 Change = Literal["opened", "reopened", "rose", "renewed", "counted"]
-"""What a report did to a ticket: ``renewed`` is new words alone. All but ``counted`` are published."""
+"""What a report did to a ticket. ``renewed``: only its text changed. All but ``counted`` are published."""
 
 
 def report(
@@ -40,14 +40,14 @@ def report(
     """
     Count one more report of the condition.
 
-    Severity only rises. Within the hold a report is a relapse. A dismissed ticket is open again if the
-    report is worse than what was dismissed, or if it had cleared and is high or critical: such a one can
-    only have been dismissed because it had recovered.
+    Severity only rises. A report within the hold is a relapse. A dismissed ticket reopens if the report is
+    worse than what was dismissed, or if it had cleared and is high or critical: it can only have been
+    dismissed because the worker had recovered.
 
     Args:
         ticket: A live ticket.
-        severity: How bad it is now.
-        kinds: What holds now, worst first; kinds the ticket does not know are folded in.
+        severity: The current severity.
+        kinds: The current findings, worst first; new kinds are added to the ticket.
         now: Seconds since the epoch.
 
     Raises:
@@ -58,14 +58,14 @@ def report(
     relapsed = ticket.condition_cleared_at is not None
     dismissed = ticket.status is TicketStatus.DISMISSED
     reopens = dismissed and (rose or (relapsed and severity.rank >= Severity.HIGH.rank))
-    known = {ticket.kind, *ticket.related_kinds}
+    known_kinds = {ticket.kind, *ticket.related_kinds}
     update: dict[str, object] = {
         "occurrences": ticket.occurrences + 1,
         "last_seen": now,
         "updated_at": now,
         "condition_cleared_at": None,
         "active_kinds": tuple(kinds),
-        "related_kinds": (*ticket.related_kinds, *(kind for kind in kinds if kind not in known)),
+        "related_kinds": (*ticket.related_kinds, *(kind for kind in kinds if kind not in known_kinds)),
     }
     if reopens:
         update["status"] = TicketStatus.OPEN
@@ -84,7 +84,7 @@ def report(
 
 
 def clear(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
-    """Note that the condition is gone; the hold begins, unless it runs already."""
+    """Record that the condition is gone, which starts the hold if it is not running."""
     _must_be_live(ticket)
     if ticket.condition_cleared_at is not None:
         return ticket
@@ -92,60 +92,58 @@ def clear(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
 
 
 def hold_ends(ticket: EscalationTicket, hold: float) -> float | None:
-    """Return when ``settle`` will close the ticket if nothing happens, None if it will not."""
+    """Return when the hold ends and ``settle`` closes the ticket, or None."""
     if not ticket.live or ticket.condition_cleared_at is None:
         return None
     return ticket.condition_cleared_at + hold
 
 
 def settle(ticket: EscalationTicket, *, now: float, hold: float) -> EscalationTicket:
-    """Close the ticket if its condition has been gone for ``hold`` seconds; else return it as it is."""
+    """Close the ticket if its condition has been gone for ``hold`` seconds, or return it unchanged."""
     ends = hold_ends(ticket, hold)
     if ends is None or now < ends:
         return ticket
-    return _close(ticket, TicketStatus.RESOLVED, f"the worker recovered and that held for {hold:g} s", now)
+    return _close(ticket, TicketStatus.RESOLVED, f"the worker has been healthy for {hold:g} s", now)
 
 
 def remind_at(ticket: EscalationTicket, *, after: float, most: int) -> float | None:
     """
-    Return when the operator is to be reminded of the ticket if nothing happens, None if never.
+    Return when to remind the operator of the ticket if nothing happens, or None.
 
     Args:
         ticket: Any ticket.
-        after: Seconds since it was last brought up.
-        most: How many reminders there may be.
+        after: Seconds after the last notification or reminder.
+        most: The maximum number of reminders.
     """
     if ticket.status is not TicketStatus.INTERVENING or not ticket.live:
         return None
-    # What may be over by itself in a moment is not brought up again: a relapse would be.
+    # No reminder during the hold: the ticket may close in a moment.
     if ticket.condition_cleared_at is not None or ticket.reminders >= most:
         return None
-    # Tickets of versions before this one know only when they were decided on.
+    # Tickets of earlier versions have only the time of triage.
     bumped_at = ticket.bumped_at if ticket.bumped_at is not None else ticket.triaged_at
     return None if bumped_at is None else bumped_at + after
 
 
 def remind(ticket: EscalationTicket, *, now: float, is_request: bool = False) -> EscalationTicket:
     """
-    Bring a ticket up again that nobody has acknowledged.
+    Remind people of a ticket that nobody has acknowledged.
 
     Args:
-        ticket: A ticket that people were told of.
+        ticket: A ticket that people were notified of.
         now: Seconds since the epoch.
-        is_request: There is something to decide or do; that uses up no reminder.
+        is_request: It asks for a decision or an action; this does not count as a reminder.
 
     Raises:
         TicketClosedError: It is closed.
-        TicketStatusError: Nobody was told of it, or somebody has it.
+        TicketStatusError: Nobody was notified of it, or somebody acknowledged it.
     """
     _must_be_live(ticket)
     if ticket.status is not TicketStatus.INTERVENING:
-        raise TicketStatusError(
-            ticket, "remind of", "only what was told and not acknowledged is brought up again"
-        )
-    told = ticket.notified_at if ticket.notified_at is not None else ticket.triaged_at
+        raise TicketStatusError(ticket, "remind of", "reminders are for notified, unacknowledged tickets")
+    notified_at = ticket.notified_at if ticket.notified_at is not None else ticket.triaged_at
     update = {
-        "notified_at": told,
+        "notified_at": notified_at,
         "bumped_at": now,
         "reminders": ticket.reminders + (not is_request),
         "requests": ticket.requests + is_request,
@@ -157,7 +155,7 @@ def remind(ticket: EscalationTicket, *, now: float, is_request: bool = False) ->
 def worker_ended(
     ticket: EscalationTicket, *, now: float, reason: str = "the worker ended"
 ) -> EscalationTicket:
-    """Close the ticket of a worker that is no more."""
+    """Close the ticket of a worker that has ended."""
     _must_be_live(ticket)
     return _close(ticket, TicketStatus.WORKER_GONE, reason, now)
 
@@ -166,44 +164,44 @@ def resolve(
     ticket: EscalationTicket, *, reason: str, by: str, now: float, dead_from: float | None = None
 ) -> EscalationTicket:
     """
-    Close a ticket about a worker that nobody could bring back, or whose runs fail: a person has settled it.
+    Resolve a ticket about a failed recovery, failed runs or a dead worker.
 
     Args:
-        ticket: Such a ticket, or any of a dead worker.
-        reason: How it was settled.
+        ticket: The ticket.
+        reason: How the problem was settled.
         by: Who settled it.
         now: Seconds since the epoch.
-        dead_from: From when its worker counts as gone if nothing more is heard of it; None for never.
+        dead_from: When its worker counts as dead if it stays silent, or None.
 
     Raises:
         TicketClosedError: It is closed.
-        TicketStatusError: It is about something else, which closes by itself; or it was dismissed.
+        TicketStatusError: It is about something else and closes by itself, or it was dismissed.
     """
     _must_be_live(ticket)
     if ticket.status is TicketStatus.DISMISSED:
         raise TicketStatusError(
-            ticket, "resolve", "nobody was told of it; it closes when the condition is gone"
+            ticket, "resolve", "nobody was notified of it; it closes when the condition is gone"
         )
     if not can_be_resolved(ticket, now=now, dead_from=dead_from):
         stop = f'queenright terminate {ticket.worker_agent_id} --reason "..."'
         raise TicketStatusError(
             ticket, "resolve", f"{_when_it_closes(dead_from)}; to stop the worker: {stop}"
         )
-    # A person's word ends it at once, also while the hold runs: nothing is held open any longer.
+    # Ends the hold too.
     ticket = ticket.model_copy(update={"condition_cleared_at": None})
     return _close(ticket, TicketStatus.RESOLVED, f"{by}: {reason}", now)
 
 
 def can_be_resolved(ticket: EscalationTicket, *, now: float, dead_from: float | None) -> bool:
-    """Return whether a ticket ends by a person's word alone; ``dead_from`` as for ``resolve``."""
+    """Return whether a person can resolve the ticket; ``dead_from`` as for ``resolve``."""
     is_dead = dead_from is not None and dead_from <= now
     settles = is_dead or is_about_work(ticket)
     return ticket.live and ticket.status is not TicketStatus.DISMISSED and settles
 
 
 def is_about_work(ticket: EscalationTicket) -> bool:
-    """Return whether a ticket is about work that was given up, or about runs that failed."""
-    return not HOLDS_AFTER_THE_END.isdisjoint((ticket.kind, *ticket.active_kinds))
+    """Return whether the ticket is about a task that could not be recovered, or about failed runs."""
+    return not KINDS_AFTER_END.isdisjoint((ticket.kind, *ticket.active_kinds))
 
 
 def dismiss(
@@ -216,15 +214,15 @@ def dismiss(
     dead_from: float | None = None,
 ) -> EscalationTicket:
     """
-    Decide that nobody need be told.
+    Dismiss a ticket: nobody is notified.
 
     Args:
         ticket: An open ticket.
         reason: Why.
         by: Who decided.
         now: Seconds since the epoch.
-        recovered: The condition was seen to be gone, though the ticket does not say so yet.
-        dead_from: From when its worker counts as gone if nothing more is heard of it; None for never.
+        recovered: The condition was seen to be gone, though the ticket does not record it yet.
+        dead_from: When its worker counts as dead if it stays silent, or None.
 
     Raises:
         TicketClosedError: It is closed.
@@ -232,16 +230,15 @@ def dismiss(
     """
     _must_be_live(ticket)
     if ticket.status is TicketStatus.DISMISSED:
-        raise TicketStatusError(ticket, "dismiss", "it was dismissed before; it opens again if it gets worse")
+        raise TicketStatusError(ticket, "dismiss", "it is dismissed already; it reopens if it gets worse")
     may_resolve = can_be_resolved(ticket, now=now, dead_from=dead_from)
-    how_to_resolve = (
-        f'once it is settled, resolve it: queenright tickets resolve {ticket.ticket_id} --reason "..."'
-    )
+    command = f'queenright tickets resolve {ticket.ticket_id} --reason "..."'
+    how_to_resolve = f"once the problem is settled, resolve it: {command}"
     if ticket.status is not TicketStatus.OPEN:
-        is_taken = ticket.status is TicketStatus.ACKNOWLEDGED
-        told = f"{ticket.acknowledged_by} has it" if is_taken else "people have been told of it"
+        is_acknowledged = ticket.status is TicketStatus.ACKNOWLEDGED
+        obstacle = f"{ticket.acknowledged_by} acknowledged it" if is_acknowledged else "people were notified"
         closes = how_to_resolve if may_resolve else _when_it_closes(dead_from)
-        raise TicketStatusError(ticket, "dismiss", f"{told}; {closes}")
+        raise TicketStatusError(ticket, "dismiss", f"{obstacle}; {closes}")
     holds = ticket.condition_cleared_at is None and not recovered
     if holds and ticket.severity.rank >= Severity.HIGH.rank:
         raise TicketStatusError(
@@ -263,14 +260,14 @@ def dismiss(
 
 
 def _when_it_closes(dead_from: float | None) -> str:
-    """Say when a ticket can be closed that a person cannot close yet."""
+    """Describe when a ticket closes that a person cannot resolve yet."""
     by_itself = "it closes by itself when its worker recovers or ends"
     if dead_from is None:
         return by_itself
     at = datetime.fromtimestamp(math.ceil(dead_from), UTC)
     return (
-        f"{by_itself}; if its process is gone, it can be resolved from {at:%Y-%m-%d %H:%M:%S} UTC on, unless "
-        "something is heard of the worker before"
+        f"{by_itself}; if its process is dead, it can be resolved from {at:%Y-%m-%d %H:%M:%S} UTC, unless "
+        "the worker is heard of before"
     )
 
 
@@ -278,25 +275,25 @@ def intervene(
     ticket: EscalationTicket, *, analysis: str, urgency: str, by: str, now: float, untriaged: bool = False
 ) -> EscalationTicket:
     """
-    Decide that an operator must know, or, on a ticket that one knows of, say anew what about it.
+    Notify an operator, or update the analysis of a ticket that was notified before.
 
     Args:
         ticket: A ticket that is open, intervening or acknowledged.
-        analysis: What the operator is told.
-        urgency: How soon, in the queen's word.
+        analysis: The text for the operator.
+        urgency: How soon to act.
         by: Who decided.
         now: Seconds since the epoch.
-        untriaged: Triage did not answer in time; only of a ticket that still waits for it.
+        untriaged: Triage did not answer in time; only for a ticket that waits for it.
 
     Raises:
         TicketClosedError: It is closed.
-        TicketStatusError: It was dismissed; or, with ``untriaged``, triage has answered.
+        TicketStatusError: It was dismissed; or, with ``untriaged``, triage has decided.
     """
     _must_be_live(ticket)
     if ticket.status is TicketStatus.DISMISSED:
-        raise TicketStatusError(ticket, "intervene on", "it opens again by itself if it gets worse")
+        raise TicketStatusError(ticket, "intervene on", "it reopens by itself if it gets worse")
     if untriaged and ticket.status is not TicketStatus.OPEN:
-        raise TicketStatusError(ticket, "bypass triage of", "it has been decided")
+        raise TicketStatusError(ticket, "bypass triage of", "triage has decided")
     update: dict[str, object] = {
         "analysis": analysis,
         "urgency": urgency,
@@ -319,9 +316,9 @@ def intervene(
 
 def join(ticket: EscalationTicket, earlier: EscalationTicket) -> EscalationTicket:
     """
-    Let a ticket that people have just been told of be part of an earlier one's incident.
+    Make a ticket part of an earlier one's incident.
 
-    Nobody is told anew, so it is reminded of as the earlier one would be, whether that is closed or not.
+    Nobody is notified again, so its reminders continue those of the earlier ticket, closed or not.
     """
     since = earlier.notified_at if earlier.incident_since is None else earlier.incident_since
     return ticket.model_copy(
@@ -336,7 +333,7 @@ def join(ticket: EscalationTicket, earlier: EscalationTicket) -> EscalationTicke
 
 
 def is_reminded_with(ticket: EscalationTicket, other: EscalationTicket) -> bool:
-    """Return whether a reminder of a ticket is one of another, too: of one incident, brought up together."""
+    """Return whether a reminder of ``ticket`` covers ``other``: same incident, same last notification."""
     return (
         other.ticket_id != ticket.ticket_id
         and other.status is TicketStatus.INTERVENING
@@ -349,26 +346,24 @@ def acknowledge(
     ticket: EscalationTicket, *, by: str, now: float, via: Way = Way.API, note: str = ""
 ) -> EscalationTicket:
     """
-    Note that an operator is on it: nobody is reminded of it any more.
+    Acknowledge a ticket: its reminders stop.
 
     Args:
         ticket: A ticket that is open or intervening.
-        by: Who.
+        by: Who acknowledges it.
         now: Seconds since the epoch.
-        via: By what way it was said.
-        note: What was said besides.
+        via: The channel.
+        note: Free text.
 
     Raises:
         TicketClosedError: It is closed.
-        TicketStatusError: It was dismissed or acknowledged before.
+        TicketStatusError: It was dismissed or acknowledged already.
     """
     _must_be_live(ticket)
     if ticket.status is TicketStatus.ACKNOWLEDGED:
-        raise TicketStatusError(ticket, "acknowledge", f"{ticket.acknowledged_by} has it")
+        raise TicketStatusError(ticket, "acknowledge", f"{ticket.acknowledged_by} acknowledged it already")
     if ticket.status is TicketStatus.DISMISSED:
-        raise TicketStatusError(
-            ticket, "acknowledge", "there is nothing to do; it opens again if it gets worse"
-        )
+        raise TicketStatusError(ticket, "acknowledge", "there is nothing to do; it reopens if it gets worse")
     return ticket.model_copy(
         update={
             "status": TicketStatus.ACKNOWLEDGED,
@@ -385,13 +380,13 @@ def resolve_incident(
     ticket: EscalationTicket, *, by: str, now: float, via: Way, note: str = ""
 ) -> EscalationTicket:
     """
-    Note that a person has closed the incident of a ticket whose condition holds.
+    Record that a person resolved the incident of a ticket whose condition holds.
 
-    The ticket is in that person's hand, unless another has it. Nothing joins the incident any more.
+    It acknowledges the ticket, unless somebody has. Nothing joins the incident any more.
 
     Raises:
         TicketClosedError: It is closed.
-        TicketStatusError: It was dismissed before.
+        TicketStatusError: It was dismissed.
     """
     _must_be_live(ticket)
     if ticket.status is not TicketStatus.ACKNOWLEDGED:
@@ -399,14 +394,14 @@ def resolve_incident(
     return ticket.model_copy(update={"incident_resolved_at": now, "updated_at": now})
 
 
-def take_ended(
+def acknowledge_ended(
     ticket: EscalationTicket, *, by: str, now: float, via: Way, note: str = "", is_resolved: bool = False
 ) -> EscalationTicket:
     """
-    Note that a person has the incident of a ticket that has ended, and whose alert is held open.
+    Record that a person acknowledged the incident of a closed ticket whose alert is held open.
 
-    What joins the incident is in the same hand; nothing joins it if the person has resolved it. Whoever had
-    the ticket keeps it.
+    Tickets that join the incident are acknowledged too; if the incident is resolved, none joins. An earlier
+    acknowledgement stays.
     """
     update: dict[str, object] = {"updated_at": now}
     if not ticket.acknowledged_by:
@@ -423,15 +418,15 @@ def take_ended(
 
 def unacknowledge(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
     """
-    Note that nobody is on it any more: it is brought up as if it had been told just now.
+    Withdraw an acknowledgement: reminders start over from now.
 
     Raises:
         TicketClosedError: It is closed.
-        TicketStatusError: Nobody had acknowledged it.
+        TicketStatusError: It is not acknowledged.
     """
     _must_be_live(ticket)
     if ticket.status is not TicketStatus.ACKNOWLEDGED:
-        raise TicketStatusError(ticket, "unacknowledge", "nobody has it in hand")
+        raise TicketStatusError(ticket, "unacknowledge", "nobody acknowledged it")
     update: dict[str, object] = {
         "status": TicketStatus.OPEN,
         "acknowledged_at": None,
@@ -444,7 +439,7 @@ def unacknowledge(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
     if ticket.triage_decision in ("intervene", "bypass"):
         update |= {
             "status": TicketStatus.INTERVENING,
-            # Null if it was acknowledged before triage: then nobody outside has heard of it yet.
+            # Null if it was acknowledged before triage: nobody was notified yet.
             "notified_severity": ticket.notified_severity or ticket.severity,
             "notified_at": ticket.notified_at if ticket.notified_at is not None else now,
             "bumped_at": now,
@@ -460,7 +455,7 @@ def _close(ticket: EscalationTicket, status: TicketStatus, reason: str, now: flo
         "updated_at": now,
         "active_kinds": (),
     }
-    if ticket.status is not TicketStatus.DISMISSED:  # that it was dismissed must stay to be seen
+    if ticket.status is not TicketStatus.DISMISSED:  # a dismissal stays visible
         update["status"] = status
     return ticket.model_copy(update=update)
 

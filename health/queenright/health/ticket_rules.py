@@ -1,7 +1,7 @@
 """
-What a worker's findings mean for its tickets: the rules behind the ticket service, pure.
+How a worker's findings affect its tickets: pure rules behind the ticket service.
 
-They are the floor that no model can argue with.
+They are the floor: no model can go below it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from queenright.health import ticket_lifecycle as lifecycle
 from queenright.health.findings import (
-    HOLDS_AFTER_THE_END,
+    KINDS_AFTER_END,
     Finding,
     FindingKind,
     Severity,
@@ -27,42 +27,42 @@ from queenright.instrumentation.redaction import redact
 
 def reasons(health: WorkerHealth) -> list[Finding]:
     """
-    Return the findings that are reasons for a ticket, worst first.
+    Return the findings that justify a ticket, worst first.
 
-    Of a worker that has ended, only that nobody could bring it back is one, or that too many runs failed.
+    After a worker has ended, only a failed recovery or failed runs do.
     """
     ended = health.vitals.ended
-    left = [
+    remaining = [
         finding
         for finding in health.findings
-        if finding.ticket and (not ended or finding.kind in HOLDS_AFTER_THE_END)
+        if finding.ticket and (not ended or finding.kind in KINDS_AFTER_END)
     ]
     ordered = []
-    while (first := worst(left)) is not None:
+    while (first := worst(remaining)) is not None:
         ordered.append(first)
-        left.remove(first)
+        remaining.remove(first)
     return ordered
 
 
 def objections(health: WorkerHealth, findings: Sequence[Finding]) -> list[str]:
-    """Return why there can be no ticket about this worker now; nothing if there can."""
+    """Return why a ticket about this worker must be refused now; empty if it may be raised."""
     vitals = health.vitals
     who = f"worker {vitals.agent_id!r}, session {vitals.session_id!r}"
     if vitals.ended and not findings:
         return [f"worker_session_id: {who} has ended; there is nothing to escalate"]
     if vitals.waiting is not None:
         return [
-            f"worker_session_id: {who} is waiting ({vitals.waiting.value}), rightly idle; look again later"
+            f"worker_session_id: {who} is waiting ({vitals.waiting.value}) and may be idle; check again later"
         ]
     if not findings and health.findings:
-        return [f"worker_session_id: {who} shows nothing yet that is a reason for a ticket; look again later"]
+        return [f"worker_session_id: {who} has no finding that justifies a ticket yet; check again later"]
     if not findings:
-        return [f"worker_session_id: {who} shows nothing wrong (any more); read its summary again"]
+        return [f"worker_session_id: {who} has no findings (any more); read its summary again"]
     return []
 
 
-def facts_of(health: WorkerHealth, now: float) -> WorkerFacts:
-    """Return of a worker what goes into its ticket."""
+def worker_facts(health: WorkerHealth, now: float) -> WorkerFacts:
+    """Return the facts about a worker that its ticket records."""
     vitals = health.vitals
     return WorkerFacts(
         worker_agent_id=vitals.agent_id,
@@ -79,16 +79,16 @@ def facts_of(health: WorkerHealth, now: float) -> WorkerFacts:
     )
 
 
-def seen(
+def finding_fields(
     health: WorkerHealth, ticket: EscalationTicket | None, findings: Sequence[Finding]
 ) -> dict[str, Any]:
     """
-    Return what the rules saw, for the ticket: the finding that it is about, and the worker's own words.
+    Return the fields of a ticket about its worst finding and the worker's own text.
 
     Args:
         health: The worker now.
-        ticket: The ticket as it is; None for a new one.
-        findings: Reasons for a ticket, worst first; the first is what a new or an open one is about.
+        ticket: The ticket; None for a new one.
+        findings: Findings that justify a ticket, worst first.
     """
     own = findings if ticket is None else own_findings(ticket, findings)
     if not own:
@@ -107,7 +107,7 @@ def kinds_of(findings: Sequence[Finding]) -> tuple[FindingKind, ...]:
 
 
 def floor(findings: Sequence[Finding]) -> Severity:
-    """Return the worst severity of ``findings``: no ticket about them may say less."""
+    """Return the worst severity of ``findings``: the minimum for a ticket about them."""
     return max((finding.severity for finding in findings), key=lambda severity: severity.rank)
 
 
@@ -116,24 +116,24 @@ def higher(one: Severity, other: Severity) -> Severity:
     return one if one.rank >= other.rank else other
 
 
-def whom_it_concerns(
-    live: Sequence[EscalationTicket], findings: Sequence[Finding], said: Severity, facts: WorkerFacts
+def match_ticket(
+    live: Sequence[EscalationTicket], findings: Sequence[Finding], drafted: Severity, facts: WorkerFacts
 ) -> tuple[EscalationTicket | None, Finding, Severity]:
     """
-    Find the live ticket that a report belongs to (None: to a new one), its finding and its severity.
+    Find the live ticket that a report belongs to (None: a new one), its finding and its severity.
 
-    An open ticket takes everything about its worker, but that the runs of its agent fail is a ticket of its
-    own: the others end with the life that they are about. Otherwise the worst finding that is not covered by
-    a dismissal has the word; if all are covered, the worst is counted on its dismissed ticket.
+    An open ticket takes every finding of its worker, except that failed runs have their own ticket: other
+    tickets end with the incarnation. Otherwise the worst finding without a dismissal counts; if all are
+    dismissed, the worst is counted on its dismissed ticket.
     """
     for ticket in live:
         if ticket.is_open and (own := own_findings(ticket, findings)):
-            return ticket, own[0], higher(said, floor(own))
+            return ticket, own[0], higher(drafted, floor(own))
     dismissed = {ticket.fingerprint: ticket for ticket in live}
     covered: tuple[EscalationTicket, Finding, Severity] | None = None
     for finding in findings:
-        severity = higher(said, finding.severity)
-        known = dismissed.get(_mark(facts, finding.kind))
+        severity = higher(drafted, finding.severity)
+        known = dismissed.get(_fingerprint(facts, finding.kind))
         if known is None:
             return None, finding, severity
         if lifecycle.report(known, severity=severity, kinds=[finding.kind], now=0.0)[0].is_open:
@@ -143,49 +143,49 @@ def whom_it_concerns(
     return covered
 
 
-def report_on(
+def count_report(
     ticket: EscalationTicket, findings: Sequence[Finding], severity: Severity, now: float
 ) -> tuple[EscalationTicket, Change]:
-    """Count a report on the ticket that ``whom_it_concerns`` chose."""
+    """Count a report on the ticket that ``match_ticket`` chose."""
     kinds = kinds_of(own_findings(ticket, findings))
     return lifecycle.report(ticket, severity=severity, kinds=kinds, now=now)
 
 
 def has_new_trouble(before: EscalationTicket, after: EscalationTicket) -> bool:
-    """Return whether a session that stands for failed runs has come into other trouble for the first time."""
+    """Return whether a session with a ticket about failed runs has other trouble for the first time."""
     is_of_runs = before.kind is FindingKind.RUNS_FAILED
     return is_of_runs and not before.related_kinds and bool(after.related_kinds)
 
 
 def own_findings(ticket: EscalationTicket, findings: Sequence[Finding]) -> list[Finding]:
     """
-    Return the findings that hold a ticket: a dismissed one is about its own condition only.
+    Return the findings that keep a ticket open. A dismissed one covers its own condition only.
 
-    What a worker shows while its provider fails is mostly of that, and when the provider is back, it is not.
-    Trouble that no provider makes is never held by a ticket that shares its cause with others.
+    Most of what a worker shows while its provider fails comes from that and ends with it. A ticket with a
+    shared cause does not cover trouble that no provider causes.
     """
     if not ticket.is_open:
         return [finding for finding in findings if finding.kind is ticket.kind]
     if ticket.kind is FindingKind.RUNS_FAILED:
         return list(findings)
     if ticket.shares_cause and ticket.kind not in kinds_of(findings):
-        return []  # what the others have too is over: anything else is the worker's own, and told as that
-    if has_trouble_apart(ticket, findings):
+        return []  # the shared cause is over: other findings are the worker's own, with their own ticket
+    if has_separate_trouble(ticket, findings):
         return []
     return [finding for finding in findings if finding.kind is not FindingKind.RUNS_FAILED]
 
 
-def has_trouble_apart(ticket: EscalationTicket, findings: Sequence[Finding]) -> bool:
-    """Return whether a ticket shared with others is open on a worker whose own trouble is paged for."""
+def has_separate_trouble(ticket: EscalationTicket, findings: Sequence[Finding]) -> bool:
+    """Return whether a worker with a ticket about its provider also has trouble of its own that pages."""
     is_shared = ticket.shares_cause and ticket.kind is FindingKind.PROVIDER_FAILURE
     return is_shared and any(map(is_own_beside_provider, findings))
 
 
-def has_true_words(ticket: EscalationTicket, findings: Sequence[Finding]) -> bool:
-    """Return whether what the judge wrote of an open ticket's worker still holds, and nothing worse does."""
+def has_current_text(ticket: EscalationTicket, findings: Sequence[Finding]) -> bool:
+    """Return whether the judge's text of an open ticket still holds, and nothing worse does."""
     own = own_findings(ticket, findings)
     if not own:
-        return not has_trouble_apart(ticket, findings)
+        return not has_separate_trouble(ticket, findings)
     kind = ticket.words_kind or ticket.finding_kind or ticket.kind
     severity = ticket.words_severity or ticket.severity
     return kind in kinds_of(own) and floor(own).rank <= severity.rank
@@ -202,7 +202,7 @@ def new_ticket(
     *,
     storm_id: str = "",
 ) -> EscalationTicket:
-    """Return the ticket that a first report opens; ``storm_id`` is the storm that it is part of, if any."""
+    """Return the ticket that a first report opens; ``storm_id`` names the storm or cause it shares."""
     of_runs = finding.kind is FindingKind.RUNS_FAILED
     kinds = kinds_of([one for one in findings if (one.kind is FindingKind.RUNS_FAILED) is of_runs])
     return EscalationTicket.model_validate(
@@ -213,7 +213,7 @@ def new_ticket(
             "created_at": iso(now),
             "severity": severity,
             "kind": finding.kind,
-            "fingerprint": _mark(facts, finding.kind),
+            "fingerprint": _fingerprint(facts, finding.kind),
             "related_kinds": tuple(kind for kind in kinds if kind is not finding.kind),
             "active_kinds": kinds,
             "trouble_since": finding.since,
@@ -225,28 +225,28 @@ def new_ticket(
     )
 
 
-def brought_up_to_date(
+def with_current_facts(
     ticket: EscalationTicket, facts: WorkerFacts, texts: Mapping[str, Any]
 ) -> EscalationTicket:
-    """Return the ticket with the worker's numbers of now, and ``texts``; it stays where it was opened."""
+    """Return the ticket with the worker's current facts and ``texts``; its node and graph stay."""
     where = {"worker_graph_id": ticket.worker_graph_id, "worker_node_id": ticket.worker_node_id}
     return ticket.model_copy(update={**dict(facts), **where, **texts})
 
 
-def look(
+def apply_findings(
     ticket: EscalationTicket, findings: Sequence[Finding], now: float, *, taken: bool
 ) -> tuple[EscalationTicket, Change]:
     """
-    Return what a worker's findings make of one of its live tickets, without the judge.
+    Apply a worker's findings to one of its live tickets, without the judge.
 
-    A finding that is new, worse or back is a report; with none left the hold begins.
+    A finding that is new, worse or back is a report. With none left, the hold begins.
 
     Args:
         ticket: A live ticket.
-        findings: The worker's reasons for a ticket, worst first.
+        findings: Findings that justify a ticket, worst first.
         now: Seconds since the epoch.
-        taken: Another ticket of the session is open and takes the reports; this one, dismissed, only keeps
-            track of whether its condition holds.
+        taken: Another ticket of the session is open and takes the reports; this dismissed one only records
+            whether its condition holds.
     """
     findings = own_findings(ticket, findings)
     if not findings:
@@ -264,14 +264,14 @@ def look(
             return ticket, "counted"
         update = {"active_kinds": kinds, "condition_cleared_at": None, "updated_at": now}
         return ticket.model_copy(update=update), "counted"
-    return report_on(ticket, findings, floor(findings), now)
+    return count_report(ticket, findings, floor(findings), now)
 
 
-def is_of_life_before(ticket: EscalationTicket, health: WorkerHealth) -> bool:
-    """Return whether a dismissed ticket is about another life of the worker: it covers nothing now."""
+def is_about_earlier_incarnation(ticket: EscalationTicket, health: WorkerHealth) -> bool:
+    """Return whether a dismissed ticket is about another incarnation, and so covers nothing now."""
     now = health.vitals.incarnation_id
     return not ticket.is_open and ticket.incarnation_id not in ("", now) and bool(now)
 
 
-def _mark(facts: WorkerFacts, kind: FindingKind) -> str:
+def _fingerprint(facts: WorkerFacts, kind: FindingKind) -> str:
     return fingerprint(facts.worker_agent_id, facts.worker_session_id, facts.worker_node_id, kind)

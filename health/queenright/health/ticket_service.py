@@ -1,11 +1,10 @@
 """
 The ticket service: opens, counts, triages and closes tickets, durably.
 
-Every change is one transaction that holds the ticket, the event that says so, and what ``on_change``
-adds; only then is the event fanned out. The database is the truth: each change reads the ticket in its
-own transaction, and what is in memory only saves looking. The rules about what is a ticket are here and
-in ``ticket_rules``, not in the model: a model that was talked into it can neither open a ticket about
-a worker that is well, nor wave one away that is not.
+Every change is one transaction with the ticket, its event, and what ``on_change`` adds. The event is
+published after the commit. The database is the truth: each change reads the ticket in its own transaction,
+and memory only saves reads. The rules are enforced here and in ``ticket_rules``, not in the model: a model
+that was manipulated can neither open a ticket about a healthy worker nor dismiss a critical one.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from queenright.health import ticket_rules as rules
 from queenright.health import ticket_table as table
 from queenright.health.event_log import append_events
 from queenright.health.findings import Finding, FindingKind, Severity, WorkerKey
-from queenright.health.keyset import Place
 from queenright.health.monitor import WorkerHealth
+from queenright.health.rows import Place
+from queenright.health.run_cost import spending_since
 from queenright.health.settings import HealthSettings
-from queenright.health.spent import spent_since
 from queenright.health.store import Store
 from queenright.health.ticket_lifecycle import Change
 from queenright.health.tickets import (
@@ -55,12 +54,12 @@ _REMEMBERED_CLOSED: Final = 1_000
 _TEXT_LIMIT: Final = 1_000
 _LONG_TEXT_LIMIT: Final = 4_000
 _SETTLED_AT_ONCE: Final = 50
-"""Tickets that one transaction settles; others have the loop between two."""
+"""The most tickets that one transaction settles; the event loop runs other work between two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The ticket as it is after a report, and what the report did."""
+    """A ticket after a report, and what the report changed."""
 
     ticket: EscalationTicket
     change: Change
@@ -68,7 +67,7 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the judge says of one worker as it is now; ``model`` wrote it, in this trace and span."""
+    """What the judge reports about a worker: ``model`` wrote the draft, in this trace and span."""
 
     health: WorkerHealth
     draft: TicketDraft
@@ -79,7 +78,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """That an operator must know of a ticket, in which words, how soon, and who says so."""
+    """A decision to notify an operator of a ticket."""
 
     ticket_id: str
     analysis: str
@@ -91,7 +90,7 @@ class Decision:
 
 @dataclass(slots=True)
 class _Changes:
-    """What one transaction did: to be remembered and fanned out once it is committed."""
+    """Tickets to remember and events to publish after the commit."""
 
     tickets: list[EscalationTicket] = field(default_factory=list)
     events: list[AgentEvent] = field(default_factory=list)
@@ -104,7 +103,7 @@ def _with_spending(conn: Connection, ticket: EscalationTicket) -> EscalationTick
     if ticket.trouble_since is None:
         return ticket
     key = ticket.worker_agent_id, ticket.worker_session_id
-    return ticket.model_copy(update=spent_since(conn, *key, ticket.trouble_since))
+    return ticket.model_copy(update=spending_since(conn, *key, ticket.trouble_since))
 
 
 class TicketService:
@@ -113,19 +112,19 @@ class TicketService:
 
     Args:
         store: Where tickets and their events are kept.
-        settings: How long a recovery must hold, and when what nobody acknowledged is brought up again.
+        settings: Hold after recovery, and when unacknowledged tickets are escalated again.
         clock: Seconds since the epoch.
         ids: Makes the ids of tickets and events.
-        publish: Is given events once they are durable (``EventBus.fan_out``).
-        group: Returns what a worker's trouble shares with others', else an empty string: its cause, or the id
-            of the storm in which it got worse. A ticket keeps what it is opened with.
-        on_change: Is called inside the transaction of every change that the outside must hear of, when
-            an operator has been told or must be: the outbox. It must only use the connection it is given.
-        silenced_until: Returns until when nobody would hear of a ticket, in seconds since the epoch; None if
-            they would. It is called from several threads.
-        dead_from: Returns from when a worker counts as gone if nothing more is heard of it; None for never.
-        find_joined: Returns, inside the transaction in which people are to be told of a ticket, the earlier
-            one whose incident it joins, so that nobody is told anew; None if it is told for itself.
+        publish: Receives events once they are durable (``EventBus.fan_out``).
+        group: Returns what a worker's trouble has in common with that of others, its cause or the id of a
+            storm, or an empty string. A ticket keeps the value it is opened with.
+        on_change: Is called inside the transaction of every change that must be notified: the outbox. It may
+            only use the connection it is given.
+        silenced_until: Returns until when a ticket is silenced, in seconds since the epoch, or None. It is
+            called from several threads.
+        dead_from: Returns from when a worker counts as dead if it stays silent, or None.
+        find_joined: Returns, inside the transaction of a notification, the earlier ticket whose incident the
+            ticket joins, so that people are not notified again, or None.
     """
 
     def __init__(
@@ -156,15 +155,15 @@ class TicketService:
         self._closed: OrderedDict[str, EscalationTicket] = OrderedDict()
         self._running: set[asyncio.Task[Any]] = set()
         self._deadlines: list[tuple[float, str]] = []
-        """A heap of when ``settle`` looks at which ticket, silences aside."""
+        """A heap of when ``settle`` looks at each ticket, silences aside."""
         self._scheduled: dict[str, float] = {}
-        """The one entry of each ticket in the heap that counts."""
+        """The valid heap entry of each ticket."""
         self._reached: set[str] = set()
-        """Tickets whose entry was taken from the heap and that have not changed since: silenced ones."""
+        """Due tickets that have not changed since: silenced ones."""
         self.exchange(settings)
 
     def exchange(self, settings: HealthSettings) -> None:
-        """Use these deadlines from now on, for the tickets that are open, too."""
+        """Replace the deadlines, also those of open tickets."""
         self._hold = settings.tickets.hold_seconds
         self._remind_after = settings.tickets.re_escalation.after_minutes * 60
         self._remind_most = settings.tickets.re_escalation.max
@@ -175,10 +174,10 @@ class TicketService:
 
     async def load(self) -> list[EscalationTicket]:
         """
-        Read the live tickets, at start, and return those that still wait for triage, oldest first.
+        Read the live tickets at start, and return those that wait for triage, oldest first.
 
-        Whoever starts the service hands these to the queen: the process before may have been killed after
-        it stored a ticket and before anybody saw it.
+        The caller passes them to the queen: the previous process may have been killed between storing a
+        ticket and triage.
         """
         tickets = await self._store.read(table.live_tickets)
         for ticket in tickets:
@@ -186,11 +185,11 @@ class TicketService:
         return [ticket for ticket in tickets if ticket.status is TicketStatus.OPEN]
 
     def get(self, ticket_id: str) -> EscalationTicket | None:
-        """Return a ticket that is live or was closed lately; ``find`` looks further back."""
+        """Return a ticket that is live or closed recently. ``find`` also reads older ones."""
         return self._live.get(ticket_id) or self._closed.get(ticket_id)
 
     async def find(self, ticket_id: str) -> EscalationTicket | None:
-        """Return the ticket with this id, however old; None if there is none."""
+        """Return the ticket with this id, however old, or None."""
         return self.get(ticket_id) or await self._store.read(lambda conn: table.find_ticket(conn, ticket_id))
 
     def open_tickets(self) -> list[EscalationTicket]:
@@ -200,7 +199,7 @@ class TicketService:
         )
 
     def paged_agents(self) -> set[str]:
-        """Return the agents of open tickets about which somebody was paged."""
+        """Return the agents with an open ticket that paged somebody."""
         return {
             ticket.worker_agent_id
             for ticket in self._live.values()
@@ -209,12 +208,12 @@ class TicketService:
             and ticket.notified_severity.rank >= Severity.HIGH.rank
         }
 
-    def lately(self) -> list[EscalationTicket]:
-        """Return the tickets that are live, and the last that closed, in any order."""
+    def recent_tickets(self) -> list[EscalationTicket]:
+        """Return the live tickets and the last ones that closed, in any order."""
         return [*self._live.values(), *self._closed.values()]
 
     def open_for(self, agent_id: str, session_id: str) -> EscalationTicket | None:
-        """Return the open ticket of a worker's session, None if it has none."""
+        """Return the open ticket of a worker's session, or None."""
         ids = self._by_worker.get((agent_id, session_id), ())
         return next((self._live[ticket_id] for ticket_id in ids if self._live[ticket_id].is_open), None)
 
@@ -232,7 +231,7 @@ class TicketService:
         since: float | None = None,
         before: Place | None = None,
     ) -> list[EscalationTicket]:
-        """Return tickets, newest first, closed and dismissed ones too; with ``before`` the next page."""
+        """Return tickets, newest first, including closed and dismissed ones; ``before`` pages."""
         return await self._store.read(
             lambda conn: table.ticket_history(
                 conn,
@@ -246,7 +245,7 @@ class TicketService:
         )
 
     def next_deadline(self) -> float | None:
-        """Return when ``settle`` has something to do, in seconds since the epoch; None if never."""
+        """Return when ``settle`` has work to do, in seconds since the epoch; None if never."""
         while self._deadlines:
             at, ticket_id = self._deadlines[0]
             if self._scheduled.get(ticket_id) == at and self._due(self._live[ticket_id]) == at:
@@ -256,7 +255,7 @@ class TicketService:
         found += [at for at, _ in self._deadlines[:1]]
         return min((at for at in found if at is not None), default=None)
 
-    # -- what the judge and the monitor say ---------------------------------------------------------
+    # -- reports of the judge and the monitor -------------------------------------------------------
 
     async def raise_ticket(
         self,
@@ -268,31 +267,31 @@ class TicketService:
         model: str = "",
     ) -> Raised:
         """
-        Open a ticket about a worker, or count one more report on the one it has.
+        Open a ticket about a worker, or count a report on its open one.
 
         Args:
             health: The worker as it is now.
-            draft: What the judge says. Its severity counts if it is above the rules' floor.
+            draft: The judge's draft. The rules' severity is the floor.
             trace_id: The judge's trace.
             span_id: The judge's span.
             model: Who wrote the draft.
 
         Raises:
-            TicketRejectedError: The worker gives no reason for a ticket (any more), or the draft speaks of
-                another.
-            StoreError: It could not be stored; then nothing has changed.
+            TicketRejectedError: The worker has no finding that justifies a ticket, or the draft is about
+                another worker.
+            StoreError: The ticket could not be stored; nothing has changed.
         """
         return await self._commit(self._report(Report(health, draft, trace_id, span_id, model)))
 
     async def raise_tickets(self, reports: Sequence[Report]) -> list[Raised | None]:
         """
-        Do what ``raise_ticket`` does for many workers, in one transaction.
+        Raise many tickets in one transaction.
 
         Returns:
-            What became of each; None for one that gives no reason for a ticket.
+            One result for each report; None if its worker has no finding that justifies a ticket.
 
         Raises:
-            StoreError: It could not be stored; then nothing has changed.
+            StoreError: The tickets could not be stored; nothing has changed.
         """
         works = [self._report_or_none(report) for report in reports]
 
@@ -308,12 +307,12 @@ class TicketService:
             return None
 
     def _report(self, report: Report) -> _Work[Raised]:
-        """Return what writes a report into a transaction."""
+        """Return the work that writes a report into a transaction."""
         now, draft = self._clock(), report.draft
-        facts = rules.facts_of(report.health, now)
+        facts = rules.worker_facts(report.health, now)
         findings = rules.reasons(report.health)
-        if wrong := rules.objections(report.health, findings) or mismatches(draft, facts):
-            raise TicketRejectedError(*wrong)
+        if errors := rules.objections(report.health, findings) or mismatches(draft, facts):
+            raise TicketRejectedError(*errors)
         groups = {finding.kind: self._group(report.health, finding) for finding in findings}
         texts: dict[str, Any] = {
             "cause": redact(draft.cause, _TEXT_LIMIT),
@@ -327,15 +326,15 @@ class TicketService:
 
         def work(conn: Connection, changes: _Changes) -> Raised:
             live = table.live_tickets_of_worker(conn, facts.worker_agent_id, facts.worker_session_id)
-            ticket, finding, severity = rules.whom_it_concerns(live, findings, draft.severity, facts)
+            ticket, finding, severity = rules.match_ticket(live, findings, draft.severity, facts)
             texts.update(words_kind=finding.kind, words_severity=severity)
             if ticket is None:
-                texts.update(rules.seen(report.health, None, [finding]))
+                texts.update(rules.finding_fields(report.health, None, [finding]))
                 for other in live:
                     if other.is_open and not rules.own_findings(other, findings):
-                        # A session has one open ticket: what that was about is over, and this is worse.
+                        # A session has one open ticket: the shared cause is over, and this finding is worse.
                         over = lifecycle.settle(lifecycle.clear(other, now=now), now=now, hold=0.0)
-                        why = {"closed_reason": "what it shared with others is over"}
+                        why = {"closed_reason": "the shared cause is over"}
                         self._close(conn, changes, over.model_copy(update=why))
                 group = groups[finding.kind]
                 ticket = rules.new_ticket(
@@ -344,27 +343,26 @@ class TicketService:
                 ticket = _with_spending(conn, ticket)
                 table.insert_ticket(conn, ticket)
                 return self._raised(conn, changes, ticket, "opened")
-            changed, change = rules.report_on(ticket, findings, severity, now)
-            texts.update(rules.seen(report.health, changed, findings))
-            # A count brings the numbers up to date; what the operator may be reading changes with its cause.
-            if change == "counted" and ticket.is_open and not rules.has_true_words(ticket, findings):
+            changed, change = rules.count_report(ticket, findings, severity, now)
+            texts.update(rules.finding_fields(report.health, changed, findings))
+            # A count updates only the numbers: an operator may be reading the text.
+            if change == "counted" and ticket.is_open and not rules.has_current_text(ticket, findings):
                 change = "renewed"
-            changed = rules.brought_up_to_date(changed, facts, {} if change == "counted" else texts)
+            changed = rules.with_current_facts(changed, facts, {} if change == "counted" else texts)
             changed = _with_spending(conn, changed)
             table.update_ticket(conn, changed)
             raised = self._raised(conn, changes, changed, change)
-            self._tell_new_trouble(conn, changes, ticket, changed, now)
+            self._notify_new_trouble(conn, changes, ticket, changed, now)
             return raised
 
         return work
 
     async def observe(self, health: WorkerHealth) -> None:
         """
-        Let a worker's findings, or its end, act on the tickets it has; call it whenever they changed.
+        Apply a worker's findings, or its end, to its tickets. Call this whenever they changed.
 
-        A finding that is new, worse or back is a report. When none is left, the hold begins; a worker
-        that has ended and could not be brought back keeps its ticket. Nothing is opened here: that is the
-        judge's part.
+        A finding that is new, worse or back is a report. With none left, the hold begins. A worker that has
+        ended and could not be recovered keeps its ticket. Only the judge opens tickets.
         """
         key = (health.vitals.agent_id, health.vitals.session_id)
         if key not in self._by_worker:
@@ -372,31 +370,31 @@ class TicketService:
         now = self._clock()
         findings = rules.reasons(health)
         unknown = health.vitals.status is SessionStatus.UNKNOWN
-        reason = "nothing was heard of the worker any more" if unknown else "the worker ended"
+        reason = "the worker was not heard of again" if unknown else "the worker ended"
 
         def work(conn: Connection, changes: _Changes) -> None:
             live = table.live_tickets_of_worker(conn, *key)
             taken = False
             for ticket in sorted(live, key=lambda t: not t.is_open):
-                # What a run that completes has ended is over once that has held, as any other trouble.
+                # A ticket about failed runs ends by recovery and hold, like any other, when a run completes.
                 ended = (
                     health.vitals.ended
                     and ticket.kind is not FindingKind.RUNS_FAILED
                     and not rules.own_findings(ticket, findings)
                 )
-                if ended or rules.is_of_life_before(ticket, health):
-                    why = reason if ended else "the worker has begun another life"
+                if ended or rules.is_about_earlier_incarnation(ticket, health):
+                    why = reason if ended else "the worker has a new incarnation"
                     self._close(conn, changes, lifecycle.worker_ended(ticket, now=now, reason=why))
                 else:
-                    taken = self._look(conn, changes, ticket, health, findings, now, taken=taken) or taken
+                    taken = self._apply(conn, changes, ticket, health, findings, now, taken=taken) or taken
 
         await self._commit(work)
 
     async def worker_renamed(self, old: WorkerKey, new: WorkerKey) -> None:
-        """Close the tickets of a worker that has another name now; under that, its trouble is found anew."""
+        """Close the tickets of a renamed worker; its findings open new ones under the new name."""
         if old not in self._by_worker:
             return
-        now, reason = self._clock(), f"its name is {new[0]!r} now, session {new[1]!r}"
+        now, reason = self._clock(), f"the worker is now {new[0]!r}, session {new[1]!r}"
 
         def work(conn: Connection, changes: _Changes) -> None:
             for ticket in table.live_tickets_of_worker(conn, *old):
@@ -404,23 +402,23 @@ class TicketService:
 
         await self._commit(work)
 
-    async def settle(self, now: float, *, but: Collection[str] = ()) -> list[EscalationTicket]:
+    async def settle(self, now: float, *, exclude: Collection[str] = ()) -> list[EscalationTicket]:
         """
-        Do what is due: close the tickets whose condition has been gone for the hold, and return them.
+        Close the tickets whose hold has passed, and return them; send due reminders.
 
-        And bring up again those that the operator was told of and nobody acknowledged. What was due several
-        times while nobody looked (a restart) is brought up once.
+        Reminders go out for notified tickets that nobody acknowledged. A reminder that was due several times
+        (during a restart) is sent once.
 
         Args:
             now: Seconds since the epoch.
-            but: Tickets to leave as they are.
+            exclude: Tickets to leave as they are.
         """
         while self._deadlines and self._deadlines[0][0] <= now:
             self._take_first_deadline()
         due = [
             ticket_id
             for ticket_id in self._reached
-            if (at := self._due(self._live[ticket_id])) is not None and at <= now and ticket_id not in but
+            if (at := self._due(self._live[ticket_id])) is not None and at <= now and ticket_id not in exclude
         ]
         due.sort(key=lambda ticket_id: (self._live[ticket_id].first_seen, ticket_id))
         closed: list[EscalationTicket] = []
@@ -429,7 +427,7 @@ class TicketService:
         return closed
 
     async def _settle(self, due: Collection[str], now: float) -> list[EscalationTicket]:
-        """Do in one transaction what is due on these tickets; return those that closed."""
+        """Settle these tickets in one transaction; return those that closed."""
 
         def work(conn: Connection, changes: _Changes) -> list[EscalationTicket]:
             closed = []
@@ -447,19 +445,18 @@ class TicketService:
 
         return await self._commit(work)
 
-    async def bring_up(self, ticket_id: str, *, since: float) -> None:
+    async def request_attention(self, ticket_id: str, *, since: float) -> None:
         """
-        Tell people of a ticket again, as there is something for them to decide or do; once.
+        Notify people again, once, because there is something for them to decide or do.
 
-        Whoever was told at ``since`` or later is not told again, nor is whoever has acknowledged it: they
-        read it on the ticket.
+        Nobody is notified again who was at ``since`` or later, or who has acknowledged the ticket.
 
         Args:
-            ticket_id: A ticket that people were told of.
-            since: From when on there is that, in seconds since the epoch.
+            ticket_id: A ticket that people were notified of.
+            since: When the request arose, in seconds since the epoch.
 
         Raises:
-            StoreError: It could not be stored; nobody was told.
+            StoreError: It could not be stored; nobody was notified.
         """
         now = self._clock()
 
@@ -470,12 +467,12 @@ class TicketService:
             if ticket.status is TicketStatus.INTERVENING and (ticket.bumped_at or 0.0) < since:
                 self._remind(conn, changes, ticket, now, is_request=True)
             else:
-                self._tell(conn, ticket)
+                self._notify(conn, ticket)
 
         await self._commit(work)
 
     def _schedule(self, ticket: EscalationTicket) -> None:
-        """Note when ``settle`` looks at a ticket next; a silence may only put off what it does then."""
+        """Schedule the next look of ``settle`` at a ticket; a silence may only defer what it does then."""
         self._reached.discard(ticket.ticket_id)
         at = lifecycle.hold_ends(ticket, self._hold) if ticket.live else None
         if at is None and ticket.live:
@@ -493,7 +490,7 @@ class TicketService:
             self._reached.add(ticket_id)
 
     def _due(self, ticket: EscalationTicket) -> float | None:
-        """Return when ``settle`` has something to do; of a ticket in its hold nobody is reminded."""
+        """Return when ``settle`` has work to do. There are no reminders during the hold."""
         ends = lifecycle.hold_ends(ticket, self._hold)
         return self._remind_at(ticket) if ends is None else ends
 
@@ -501,29 +498,29 @@ class TicketService:
         at = lifecycle.remind_at(ticket, after=self._remind_after, most=self._remind_most)
         if at is None or self._silenced_until is None:
             return at
-        # A reminder that nobody hears is none: it is due when the silence ends.
+        # Defer reminders while the ticket is silenced.
         until = self._silenced_until(ticket.ticket_id)
         return at if until is None else max(at, until)
 
-    # -- what the queen and the operator decide -----------------------------------------------------
+    # -- decisions of the queen and the operator ----------------------------------------------------
 
     async def dismiss(
         self, ticket_id: str, reason: str, *, by: str = "queen", recovered: bool = False
     ) -> EscalationTicket:
         """
-        Decide that nobody need be told. What is high or critical and still holds cannot be dismissed.
+        Dismiss a ticket: nobody is notified. High and critical ones that still hold cannot be dismissed.
 
         Args:
             ticket_id: The ticket.
             reason: Why.
             by: Who decided.
-            recovered: The worker was looked at again, and its condition is gone.
+            recovered: The worker was checked again, and its condition is gone.
 
         Raises:
-            TicketRejectedError: There is no reason given.
+            TicketRejectedError: The reason is empty.
             TicketNotFoundError, TicketClosedError, TicketStatusError: See ``ticket_lifecycle.dismiss``.
         """
-        reason = _said("reason", reason)
+        reason = _require_text("reason", reason)
         now = self._clock()
 
         def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
@@ -553,16 +550,16 @@ class TicketService:
         model: str = "",
     ) -> EscalationTicket:
         """
-        Decide that an operator must know; again, on a ticket that one knows of, to say anew what about it.
+        Notify an operator, or update the analysis of a ticket that was notified before.
 
         Args:
             ticket_id: The ticket.
-            analysis: What the operator is told.
-            urgency: How soon.
+            analysis: The text for the operator.
+            urgency: How soon to act.
             by: Who decided.
-            untriaged: Triage did not answer in time, and this goes past it.
-            graph_id: The graph where the operator can talk to the queen.
-            stream_id: And the stream in it.
+            untriaged: Triage did not answer in time and is bypassed.
+            graph_id: The graph in which the operator can talk to the queen.
+            stream_id: The stream in that graph.
             model: Who wrote the analysis.
 
         Raises:
@@ -576,28 +573,27 @@ class TicketService:
         self, decisions: Sequence[Decision], *, graph_id: str = "queen", stream_id: str = ""
     ) -> list[EscalationTicket]:
         """
-        Do what ``intervene`` does for many tickets, in one transaction; return those that it was done for.
+        Call ``intervene`` for many tickets in one transaction, and return those it applied to.
 
         Raises:
             TicketRejectedError: Analysis or urgency is empty.
-            StoreError: It could not be stored; then nothing has changed.
+            StoreError: They could not be stored; nothing has changed.
         """
         works = [self._intervention(decision, graph_id, stream_id) for decision in decisions]
 
         def work(conn: Connection, changes: _Changes) -> list[EscalationTicket]:
             changed = []
             for one in works:
-                # A ticket that was decided on meanwhile is left as it is.
+                # Skip a ticket that was decided on in the meantime.
                 with contextlib.suppress(TicketNotFoundError, TicketClosedError, TicketStatusError):
                     changed.append(one(conn, changes))
             return changed
 
         return await self._commit(work)
 
-    def _intervention(self, given: Decision, graph_id: str, stream_id: str) -> _Work[EscalationTicket]:
-        """Return what writes a decision for the operator into a transaction."""
-        analysis = _said("analysis", given.analysis)
-        urgency = _said("urgency", given.urgency)
+    def _intervention(self, decision: Decision, graph_id: str, stream_id: str) -> _Work[EscalationTicket]:
+        analysis = _require_text("analysis", decision.analysis)
+        urgency = _require_text("urgency", decision.urgency)
         now = self._clock()
 
         def work(conn: Connection, changes: _Changes) -> EscalationTicket:
@@ -606,11 +602,11 @@ class TicketService:
                     ticket,
                     analysis=analysis,
                     urgency=urgency,
-                    by=given.by,
+                    by=decision.by,
                     now=now,
-                    untriaged=given.untriaged,
+                    untriaged=decision.untriaged,
                 )
-                changed = changed.model_copy(update={"queen_model": given.model})
+                changed = changed.model_copy(update={"queen_model": decision.model})
                 joined: list[AgentEvent] = []
                 if ticket.status is TicketStatus.OPEN:
                     changed, joined = self._join(conn, changed, now)
@@ -626,7 +622,7 @@ class TicketService:
                     "urgency": urgency,
                     "queen_graph_id": graph_id,
                     "queen_stream_id": stream_id,
-                    "untriaged": given.untriaged,
+                    "untriaged": decision.untriaged,
                 }
                 return changed, [
                     self._event(changed, EventType.TICKET_TRIAGED, triaged),
@@ -634,14 +630,14 @@ class TicketService:
                     *joined,
                 ]
 
-            return self._decision(given.ticket_id, change, tell=True)(conn, changes)
+            return self._decision(decision.ticket_id, change, tell=True)(conn, changes)
 
         return work
 
     def _join(
         self, conn: Connection, ticket: EscalationTicket, now: float
     ) -> tuple[EscalationTicket, list[AgentEvent]]:
-        """Let a ticket join an earlier one's incident, if it does, and be in the hand of whoever has that."""
+        """Join an earlier ticket's incident, if there is one, and take over its acknowledgement."""
         earlier = self._find_joined(conn, ticket)
         if earlier is None:
             return ticket, []
@@ -657,19 +653,19 @@ class TicketService:
         self, ticket_id: str, *, by: str, via: Way = Way.API, note: str = ""
     ) -> EscalationTicket:
         """
-        Note that an operator is on it, by whatever way it was said: nobody is reminded of it any more.
+        Acknowledge a ticket: its reminders stop.
 
         Args:
             ticket_id: The ticket.
-            by: Who.
-            via: By what way.
-            note: What was said besides.
+            by: Who acknowledges it.
+            via: The channel.
+            note: Free text.
 
         Raises:
-            TicketRejectedError: Nobody is named.
+            TicketRejectedError: ``by`` is empty.
             TicketNotFoundError, TicketClosedError, TicketStatusError: See ``ticket_lifecycle.acknowledge``.
         """
-        by, note = _said("by", by), redact(note.strip(), _TEXT_LIMIT)
+        by, note = _require_text("by", by), redact(note.strip(), _TEXT_LIMIT)
         now = self._clock()
 
         def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
@@ -681,51 +677,51 @@ class TicketService:
         self, ticket_id: str, *, by: str, via: Way, note: str = ""
     ) -> EscalationTicket:
         """
-        Note that a person has closed the incident of a ticket that only its condition can end.
+        Record that a person resolved the incident of a ticket that only the end of its condition closes.
 
         Args:
             ticket_id: The ticket.
-            by: Who.
-            via: By what way.
-            note: What the ticket says of it.
+            by: Who resolved it.
+            via: The channel.
+            note: Free text for the ticket.
 
         Raises:
-            TicketRejectedError: Nobody is named.
+            TicketRejectedError: ``by`` is empty.
             TicketNotFoundError, TicketClosedError, TicketStatusError: See
                 ``ticket_lifecycle.resolve_incident``.
         """
-        by, note = _said("by", by), redact(note.strip(), _TEXT_LIMIT)
+        by, note = _require_text("by", by), redact(note.strip(), _TEXT_LIMIT)
         now = self._clock()
 
         def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
             changed = lifecycle.resolve_incident(ticket, by=by, now=now, via=via, note=note)
-            has_it_already = ticket.status is TicketStatus.ACKNOWLEDGED
-            return changed, [] if has_it_already else [self._acknowledged(changed, by, via, note)]
+            is_acknowledged = ticket.status is TicketStatus.ACKNOWLEDGED
+            return changed, [] if is_acknowledged else [self._acknowledged(changed, by, via, note)]
 
         return await self._decide(ticket_id, change, tell=False)
 
-    async def take_ended(
+    async def acknowledge_ended(
         self, ticket_id: str, *, by: str, via: Way, note: str = "", is_resolved: bool = False
     ) -> EscalationTicket:
         """
-        Note that a person has the incident of a ticket that has ended, or has resolved it.
+        Record that a person acknowledged or resolved the incident of a closed ticket.
 
         Args:
-            ticket_id: A ticket that has ended and whose alert is held open.
-            by: Who.
-            via: By what way.
-            note: What the ticket says of it.
-            is_resolved: Whether nothing may join the incident any more; its alert ends.
+            ticket_id: A closed ticket whose alert is held open.
+            by: Who did.
+            via: The channel.
+            note: Free text for the ticket.
+            is_resolved: Resolved: nothing joins the incident any more, and its alert ends.
 
         Raises:
-            TicketRejectedError: Nobody is named.
+            TicketRejectedError: ``by`` is empty.
             TicketNotFoundError: See ``find``.
         """
-        by, note = _said("by", by), redact(note.strip(), _TEXT_LIMIT)
+        by, note = _require_text("by", by), redact(note.strip(), _TEXT_LIMIT)
         now = self._clock()
 
         def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
-            changed = lifecycle.take_ended(
+            changed = lifecycle.acknowledge_ended(
                 ticket, by=by, now=now, via=via, note=note, is_resolved=is_resolved
             )
             return changed, [] if ticket.acknowledged_by else [self._acknowledged(changed, by, via, note)]
@@ -746,31 +742,31 @@ class TicketService:
         self, ticket_id: str, *, by: str, via: Way = Way.API, only_via: Way | None = None
     ) -> EscalationTicket:
         """
-        Note that nobody is on it any more: reminders count anew, and what triage has not seen it sees.
+        Withdraw an acknowledgement: reminders start over, and an untriaged ticket goes to triage.
 
         Args:
             ticket_id: The ticket.
-            by: Who says so.
-            via: By what way.
-            only_via: Undo only what was acknowledged by this way.
+            by: Who withdraws it.
+            via: The channel.
+            only_via: Withdraw only an acknowledgement made through this channel.
 
         Raises:
-            TicketRejectedError: Nobody is named.
+            TicketRejectedError: ``by`` is empty.
             TicketNotFoundError, TicketClosedError, TicketStatusError: See ``ticket_lifecycle.unacknowledge``;
-                or it was acknowledged by another way than ``only_via``.
+                or it was acknowledged through another channel than ``only_via``.
         """
-        by = _said("by", by)
+        by = _require_text("by", by)
         now = self._clock()
 
         def change(ticket: EscalationTicket) -> tuple[EscalationTicket, list[AgentEvent]]:
             changed = lifecycle.unacknowledge(ticket, now=now)
             if only_via not in (None, ticket.acknowledged_via):
-                has = f"{ticket.acknowledged_by} has it, and did not say so by {only_via}"
-                raise TicketStatusError(ticket, "unacknowledge", has)
+                problem = f"{ticket.acknowledged_by} acknowledged it, but not through {only_via}"
+                raise TicketStatusError(ticket, "unacknowledge", problem)
             data = {"ticket_id": ticket_id, "by": by, "via": via.value, "was": ticket.acknowledged_by}
             events = [self._event(changed, EventType.TICKET_UNACKNOWLEDGED, data)]
             if changed.status is TicketStatus.OPEN:
-                # By this the queen hears of what waits for her.
+                # This event sends the ticket to the queen.
                 back = {"ticket": changed.model_dump(mode="json"), "change": "reopened"}
                 events.append(self._event(changed, EventType.WORKER_ESCALATION_TICKET, back))
             return changed, events
@@ -779,15 +775,15 @@ class TicketService:
 
     async def resolve(self, ticket_id: str, reason: str, *, by: str) -> EscalationTicket:
         """
-        Close a ticket about a failed recovery, failed runs or a dead worker: a person has settled it.
+        Resolve a ticket about a failed recovery, failed runs or a dead worker.
 
-        A worker that is dead is over with that, until it is heard of again.
+        A dead worker is over with it, until it is heard of again.
 
         Raises:
-            TicketRejectedError: No reason is given, or nobody is named.
+            TicketRejectedError: ``reason`` or ``by`` is empty.
             TicketNotFoundError, TicketClosedError, TicketStatusError: See ``ticket_lifecycle.resolve``.
         """
-        reason, by = _said("reason", reason), _said("by", by)
+        reason, by = _require_text("reason", reason), _require_text("by", by)
         now = self._clock()
 
         def work(conn: Connection, changes: _Changes) -> EscalationTicket:
@@ -803,21 +799,21 @@ class TicketService:
         return await self._commit(work)
 
     def is_about_dead_worker(self, ticket: EscalationTicket) -> bool:
-        """Return whether a live ticket is about a worker that is gone, and about no work that it has left."""
+        """Return whether a live ticket is about a dead worker, and not about unfinished work of it."""
         return self.can_be_resolved(ticket) and not lifecycle.is_about_work(ticket)
 
     def _worker_dead_from(self, ticket: EscalationTicket) -> float | None:
         return self._dead_from((ticket.worker_agent_id, ticket.worker_session_id))
 
     def can_be_resolved(self, ticket: EscalationTicket) -> bool:
-        """Return whether a ticket ends by a person's word alone."""
+        """Return whether a person can resolve the ticket."""
         dead_from = self._worker_dead_from(ticket)
         return lifecycle.can_be_resolved(ticket, now=self._clock(), dead_from=dead_from)
 
     # -- one transaction ----------------------------------------------------------------------------
 
     async def _commit(self, work: _Work[T]) -> T:
-        """Run ``work`` in a transaction with its events; then remember and fan out."""
+        """Run ``work`` in a transaction with its events; then remember its tickets and publish."""
 
         async def commit() -> T:
             changes = _Changes()
@@ -834,7 +830,7 @@ class TicketService:
                 self._publish(*changes.events)
             return result
 
-        # A caller that gives up half-way (a judge past its time) must not keep what was committed untold.
+        # A cancelled caller (a judge that timed out) must not keep committed events from being published.
         return await asyncio.shield(self._start(commit()))
 
     def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -868,7 +864,7 @@ class TicketService:
             changes.tickets.append(changed)
             changes.events.extend(events)
             if tell:
-                self._tell(conn, changed)
+                self._notify(conn, changed)
             return changed
 
         return work
@@ -881,10 +877,10 @@ class TicketService:
             data = {"ticket": ticket.model_dump(mode="json"), "change": change}
             changes.events.append(self._event(ticket, EventType.WORKER_ESCALATION_TICKET, data))
         if change == "rose":
-            self._tell(conn, ticket)
+            self._notify(conn, ticket)
         return Raised(ticket, change)
 
-    def _look(
+    def _apply(
         self,
         conn: Connection,
         changes: _Changes,
@@ -895,16 +891,16 @@ class TicketService:
         *,
         taken: bool,
     ) -> bool:
-        """Let findings act on one live ticket; return whether it is open now. ``taken``: another one is."""
-        looked, change = rules.look(ticket, findings, now, taken=taken)
-        if looked is not ticket:
-            if change != "counted" or looked.occurrences != ticket.occurrences:
-                looked = looked.model_copy(update=rules.seen(health, looked, findings))
-                looked = _with_spending(conn, looked)
-            table.update_ticket(conn, looked)
-            self._raised(conn, changes, looked, change)
-            self._tell_new_trouble(conn, changes, ticket, looked, now)
-        return looked.is_open
+        """Apply findings to a live ticket; return whether it is open. ``taken``: another ticket is open."""
+        changed, change = rules.apply_findings(ticket, findings, now, taken=taken)
+        if changed is not ticket:
+            if change != "counted" or changed.occurrences != ticket.occurrences:
+                changed = changed.model_copy(update=rules.finding_fields(health, changed, findings))
+                changed = _with_spending(conn, changed)
+            table.update_ticket(conn, changed)
+            self._raised(conn, changes, changed, change)
+            self._notify_new_trouble(conn, changes, ticket, changed, now)
+        return changed.is_open
 
     def _close(
         self,
@@ -930,9 +926,9 @@ class TicketService:
         if worker_dead:
             data["worker_dead"] = True
         changes.events.append(self._event(ticket, EventType.TICKET_RESOLVED, data))
-        self._tell(conn, ticket)
+        self._notify(conn, ticket)
 
-    def _tell_new_trouble(
+    def _notify_new_trouble(
         self,
         conn: Connection,
         changes: _Changes,
@@ -940,13 +936,13 @@ class TicketService:
         ticket: EscalationTicket,
         now: float,
     ) -> None:
-        """Bring up a ticket about failed runs once if its session comes into other trouble."""
+        """Notify once more if the session of a ticket about failed runs has other trouble."""
         if not rules.has_new_trouble(before, ticket):
             return
         if ticket.status is TicketStatus.INTERVENING:
             self._remind(conn, changes, ticket, now, is_request=True)
         else:
-            self._tell(conn, ticket)
+            self._notify(conn, ticket)
 
     def _remind(
         self,
@@ -957,7 +953,7 @@ class TicketService:
         *,
         is_request: bool = False,
     ) -> None:
-        """Bring a ticket up again; those of its incident that were brought up with it are so again."""
+        """Remind people of a ticket, and count the reminder on the tickets of its incident."""
         ticket = lifecycle.remind(before, now=now, is_request=is_request)
         others = table.live_tickets(conn, agent_id=before.worker_agent_id)
         reminded = [other for other in others if lifecycle.is_reminded_with(before, other)]
@@ -973,10 +969,10 @@ class TicketService:
             "unacknowledged_seconds": now - (ticket.incident_since or ticket.notified_at or now),
         }
         changes.events.append(self._event(ticket, EventType.TICKET_REESCALATED, data))
-        self._tell(conn, ticket)
+        self._notify(conn, ticket)
 
-    def _tell(self, conn: Connection, ticket: EscalationTicket) -> None:
-        """Let the outside hear of a ticket, if it has ever heard of it."""
+    def _notify(self, conn: Connection, ticket: EscalationTicket) -> None:
+        """Pass on a changed ticket that people were notified of."""
         if self._on_change is not None and ticket.notified_severity is not None:
             self._on_change(conn, ticket)
 
@@ -1012,9 +1008,9 @@ class TicketService:
             self._closed.popitem(last=False)
 
 
-def _said(name: str, text: str) -> str:
-    """Return a text that somebody gave for the record, without secrets."""
-    said = redact(text.strip(), _LONG_TEXT_LIMIT)
-    if not said:
+def _require_text(name: str, text: str) -> str:
+    """Return ``text`` without secrets; refuse an empty one."""
+    redacted = redact(text.strip(), _LONG_TEXT_LIMIT)
+    if not redacted:
         raise TicketRejectedError(f"{name}: must not be empty")
-    return said
+    return redacted

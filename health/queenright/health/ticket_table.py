@@ -1,4 +1,4 @@
-"""Tickets in the database: each row holds the whole ticket, and copies of what is searched by."""
+"""Tickets in the database: each row holds the ticket as JSON, with columns to search by."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, Final
 from sqlalchemy import Column, Connection, Select, bindparam, insert, select, update
 
 from queenright.health.findings import FindingKind, Severity
-from queenright.health.keyset import Place, newest_first
+from queenright.health.rows import Place, newest_first
 from queenright.health.tables import TICKETS
 from queenright.health.tickets import EscalationTicket, TicketStatus
 
 _MOST_RECENT: Final = 20
-"""Tickets of one agent and cause that are looked at, at most."""
+"""The maximum number of tickets of one agent and cause that are read."""
 _AT_ONCE: Final = 500
-"""Values in one query: SQLite takes no endless lists."""
+"""Values in one query: SQLite limits their number."""
 
-# Built once: to build a statement takes several times as long as SQLite takes to run it.
+# Built once: building a statement takes several times as long as SQLite takes to run it.
 _INSERT: Final = insert(TICKETS)
 _UPDATE: Final = update(TICKETS).where(TICKETS.c.ticket_id == bindparam("of"))
 _FIND: Final = select(TICKETS.c.body).where(TICKETS.c.ticket_id == bindparam("of"))
@@ -49,52 +49,52 @@ def insert_ticket(conn: Connection, ticket: EscalationTicket) -> None:
 
 
 def update_ticket(conn: Connection, ticket: EscalationTicket) -> None:
-    """Store a ticket as it is now."""
+    """Store a changed ticket."""
     conn.execute(_UPDATE, {"of": ticket.ticket_id, **_row(ticket)})
 
 
 def find_ticket(conn: Connection, ticket_id: str) -> EscalationTicket | None:
-    """Return the ticket with this id, None if there is none."""
+    """Return the ticket with this id, or None."""
     body = conn.execute(_FIND, {"of": ticket_id}).scalar()
     return None if body is None else EscalationTicket.model_validate_json(body)
 
 
 def live_tickets(conn: Connection, *, agent_id: str | None = None) -> list[EscalationTicket]:
-    """Return the tickets that can still change, oldest first: of one agent, or all."""
+    """Return live tickets, oldest first: of one agent, or all."""
     query = _LIVE if agent_id is None else _LIVE.where(TICKETS.c.agent_id == agent_id)
     return _tickets(conn.execute(query).scalars())
 
 
 def live_tickets_of_worker(conn: Connection, agent_id: str, session_id: str) -> list[EscalationTicket]:
-    """Return the tickets of one worker's session that can still change, oldest first."""
+    """Return live tickets of one worker's session, oldest first."""
     return _tickets(conn.execute(_LIVE_OF_WORKER, {"agent": agent_id, "session": session_id}).scalars())
 
 
 def live_tickets_of_incidents(conn: Connection, tickets: Collection[str]) -> list[EscalationTicket]:
-    """Return the tickets that can still change of the incidents that tickets are part of, oldest first."""
-    given = _bodies_with(conn, select(TICKETS.c.body), TICKETS.c.ticket_id, tickets)
-    incidents = {one.incident for one in given}
-    live = _bodies_with(conn, _LIVE, TICKETS.c.agent_id, {one.worker_agent_id for one in given})
-    found = [one for one in live if one.incident in incidents]
-    return sorted(found, key=lambda one: (one.first_seen, one.ticket_id))
+    """Return live tickets of the incidents that the given tickets belong to, oldest first."""
+    members = _bodies_with(conn, select(TICKETS.c.body), TICKETS.c.ticket_id, tickets)
+    incidents = {one.incident for one in members}
+    live = _bodies_with(conn, _LIVE, TICKETS.c.agent_id, {one.worker_agent_id for one in members})
+    result = [one for one in live if one.incident in incidents]
+    return sorted(result, key=lambda one: (one.first_seen, one.ticket_id))
 
 
 def ended_tickets_of_incidents(
     conn: Connection, tickets: Collection[str], among: Collection[str]
 ) -> list[EscalationTicket]:
-    """Return, of some tickets, those that have ended and are of the incidents that tickets are part of."""
+    """Return those of ``among`` that have closed and belong to the incidents of the given tickets."""
     body = select(TICKETS.c.body)
     incidents = {one.incident for one in _bodies_with(conn, body, TICKETS.c.ticket_id, tickets)}
-    found = _bodies_with(conn, body, TICKETS.c.ticket_id, among)
-    return [one for one in found if not one.live and one.incident in incidents]
+    result = _bodies_with(conn, body, TICKETS.c.ticket_id, among)
+    return [one for one in result if not one.live and one.incident in incidents]
 
 
 def recent_tickets(
     conn: Connection, agent_id: str, kind: FindingKind, since: float
 ) -> list[EscalationTicket]:
-    """Return an agent's tickets of one cause that were opened since a time, or are live; newest first."""
-    given = {"agent": agent_id, "cause": kind.value, "since": since}
-    return _tickets(conn.execute(_RECENT, given).scalars())
+    """Return an agent's tickets of one cause that are live or were opened since a time; newest first."""
+    parameters = {"agent": agent_id, "cause": kind.value, "since": since}
+    return _tickets(conn.execute(_RECENT, parameters).scalars())
 
 
 def ticket_history(
@@ -129,11 +129,11 @@ def _bodies_with(
     conn: Connection, query: Select[tuple[str]], column: Column[str], values: Collection[str]
 ) -> list[EscalationTicket]:
     every = list(values)
-    found: list[EscalationTicket] = []
+    result: list[EscalationTicket] = []
     for start in range(0, len(every), _AT_ONCE):
         some = every[start : start + _AT_ONCE]
-        found += _tickets(conn.execute(query.where(column.in_(some))).scalars())
-    return found
+        result += _tickets(conn.execute(query.where(column.in_(some))).scalars())
+    return result
 
 
 def _tickets(bodies: Any) -> list[EscalationTicket]:

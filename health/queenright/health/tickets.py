@@ -1,8 +1,8 @@
 """
-Escalation tickets: what the judge may say, and what the service keeps.
+Escalation tickets: the draft that a judge writes, and the ticket that the service stores.
 
-Values only. A model writes a ``TicketDraft``; identity, numbers, id and times of an ``EscalationTicket``
-come from the service. How a ticket changes is in ``ticket_lifecycle``.
+Values only. A model writes a ``TicketDraft``; the service sets identity, numbers, id and times of an
+``EscalationTicket``. ``ticket_lifecycle`` has the changes of a ticket.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from queenright.instrumentation.faults import fault_message
 from queenright.instrumentation.redaction import redact
 
 TEXT_LIMIT: Final = 1000
-"""Characters of a cause, or of a suggested action, in a ticket, at most."""
+"""The maximum number of characters of a cause or a suggested action."""
 
 EVIDENCE_LIMIT: Final = 500
-"""Characters of evidence in a ticket, at most."""
+"""The maximum number of characters of evidence."""
 
 _DRAFT_LIMIT: Final = 65_536
 _FENCE: Final = re.compile(r"\A```[a-zA-Z]*[ \t]*\r?\n(.*)\n[ \t]*```\Z", re.DOTALL)
@@ -37,14 +37,14 @@ Whole = Annotated[int, Field(ge=0)]
 
 
 class TicketError(QueenrightError):
-    """Base of what can be wrong with a ticket or with what is asked of one."""
+    """Base class of errors about tickets."""
 
 
 class TicketRejectedError(TicketError):
     """
-    Raised when a draft is no ticket: nothing was stored, nothing published.
+    Raised when a draft is not a valid ticket. Nothing is stored or published.
 
-    ``errors`` has one line for each thing wrong, beginning with the field's name, for a model to act on.
+    ``errors`` has a line for each problem, beginning with the field's name, so that a model can correct it.
     """
 
     def __init__(self, *errors: str) -> None:
@@ -53,18 +53,18 @@ class TicketRejectedError(TicketError):
 
 
 class TicketStatus(StrEnum):
-    """Where a ticket stands."""
+    """The status of a ticket."""
 
     OPEN = "open"
     """Waits for triage."""
     DISMISSED = "dismissed"
-    """The queen found nothing to bother anybody with."""
+    """The queen decided that nobody needs to know."""
     INTERVENING = "intervening"
-    """An operator has been told."""
+    """An operator has been notified."""
     ACKNOWLEDGED = "acknowledged"
-    """An operator is on it."""
+    """An operator is working on it."""
     RESOLVED = "resolved"
-    """The condition is gone, and has stayed gone."""
+    """The condition has been gone for the hold."""
     WORKER_GONE = "worker_gone"
     """The worker ended first."""
 
@@ -74,26 +74,26 @@ OPEN_STATUSES: Final = frozenset({TicketStatus.OPEN, TicketStatus.INTERVENING, T
 
 
 class Way(StrEnum):
-    """By what way somebody said that a ticket is in hand."""
+    """The channel of an acknowledgement."""
 
     API = "api"
     CLI = "cli"
     PAGE = "page"
     """The ticket's page."""
     LINK = "link"
-    """The link in a message to a person."""
+    """The link in a notification."""
     CHAT = "chat"
-    """Said to the queen."""
+    """In a chat with the queen."""
     SLACK = "slack"
     PAGERDUTY = "pagerduty"
 
 
 class TicketDraft(BaseModel):
     """
-    What a judge may say about a worker.
+    What a judge writes about a worker.
 
-    The optional fields are the requirement document's; they are checked against what is known of the worker,
-    and never taken over.
+    The optional fields come from the requirement document. They are compared with the worker's facts and
+    never stored.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -115,7 +115,7 @@ class TicketDraft(BaseModel):
 
 
 class WorkerFacts(BaseModel):
-    """Of a worker, what goes into its ticket. All from the service's own records."""
+    """The facts about a worker in its ticket, from the service's own records."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -133,11 +133,11 @@ class WorkerFacts(BaseModel):
 
 
 class EscalationTicket(WorkerFacts):
-    """One worker's trouble: opened once, counted many times, closed once. Times are in epoch seconds."""
+    """A problem of one worker: opened once, counted many times, closed once. Times are in epoch seconds."""
 
     ticket_id: str
     created_at: str
-    """ISO 8601, UTC; the requirement document's word for ``first_seen``."""
+    """ISO 8601, UTC; the requirement document's name for ``first_seen``."""
     severity: Severity
     """Never falls while the ticket is live."""
     cause: str
@@ -149,38 +149,38 @@ class EscalationTicket(WorkerFacts):
     """The finding that opened the ticket."""
     fingerprint: str
     related_kinds: tuple[FindingKind, ...] = ()
-    """Other findings that were folded in, in order of appearance."""
+    """Other findings of the worker, in order of appearance."""
     active_kinds: tuple[FindingKind, ...] = ()
-    """What holds now, worst first."""
+    """The findings that hold now, worst first."""
     finding_kind: FindingKind | None = None
-    """The worst finding when the ticket was opened, rose or came back: the rules' own, and no model's."""
+    """The worst finding when the ticket was opened, rose or reopened; set by the rules, not by a model."""
     finding_evidence: str = ""
-    """What its detector said."""
+    """The evidence of its detector."""
     finding_since: float | None = None
     trouble_since: float | None = None
     """When the finding that opened the ticket began; null in tickets of earlier versions."""
     spent_usd: float | None = None
-    """What the run's model calls have cost since; null if no price is known. As of ``updated_at``."""
+    """The cost of the run's model calls since then; null if no price is known. As of ``updated_at``."""
     spent_tokens: Whole = 0
     spent_unpriced_tokens: Whole = 0
-    """Of these, the tokens of calls without a known price."""
+    """Tokens among these without a known price."""
     worker_excerpt: str = ""
-    """The worker's own last words then, secrets masked; what a model quotes may be made up."""
+    """The worker's own text at that time, without secrets; what a model quotes may be made up."""
     words_kind: FindingKind | None = None
-    """The finding that cause, reasoning and action are about; null in tickets of earlier versions."""
+    """The finding that cause, reasoning and action describe; null in tickets of earlier versions."""
     words_severity: Severity | None = None
-    """How bad the ticket was when they were written; likewise."""
+    """The severity of the ticket when they were written; likewise."""
     judge_model: str = ""
-    """Which model wrote cause, reasoning and action; empty where it is not known."""
+    """The model that wrote cause, reasoning and action; empty if unknown."""
     queen_model: str = ""
-    """Which model wrote the analysis; empty where it is not known."""
+    """The model that wrote the analysis; empty if unknown."""
     status: TicketStatus = TicketStatus.OPEN
     occurrences: Annotated[int, Field(ge=1)] = 1
     first_seen: float
     last_seen: float
     updated_at: float
     condition_cleared_at: float | None = None
-    """Since when the condition has been gone; null while it holds."""
+    """When the condition ended; null while it holds."""
     closed_at: float | None = None
     """A ticket with this set never changes again."""
     closed_reason: str = ""
@@ -190,44 +190,44 @@ class EscalationTicket(WorkerFacts):
     triaged_at: float | None = None
     triaged_by: str = ""
     untriaged: bool = False
-    """It went to the operator because triage did not answer in time."""
+    """The operator was notified because triage did not answer in time."""
     analysis: str = ""
     urgency: str = ""
     notified_severity: Severity | None = None
-    """The severity that the outside was last told; null if it was told nothing."""
+    """The severity that people were last notified of; null if they were not."""
     notified_at: float | None = None
-    """When the operator was first told."""
+    """When the operator was first notified."""
     bumped_at: float | None = None
-    """When it was last brought up: told, reminded of, risen or back. Reminders count from here."""
+    """When it was last notified, reminded of, risen or reopened. Reminders count from here."""
     reminders: Whole = 0
-    """How often the operator was reminded of it since its severity last rose."""
+    """Reminders since its severity last rose."""
     requests: Whole = 0
-    """How often it was brought up as there was something for a person to decide or do."""
+    """Notifications that asked for a decision or an action."""
     incident_id: str = ""
-    """The first ticket of the incident that it joined; empty if it is told for itself."""
+    """The first ticket of the incident that it joined; empty if it joined none."""
     incident_since: float | None = None
-    """When the operator was told of that one."""
+    """When the operator was notified of that one."""
     incident_resolved_at: float | None = None
-    """When a person resolved its incident in PagerDuty; whatever comes after it is another incident."""
+    """When a person resolved its incident in PagerDuty; later trouble is a new incident."""
     acknowledged_at: float | None = None
     acknowledged_by: str = ""
     acknowledged_via: Way | None = None
-    """By what way; null where nobody has it, or it is of a version that did not ask."""
+    """The channel; null if it is not acknowledged, or was by an earlier version."""
     acknowledged_note: str = ""
-    """What was said besides."""
+    """Free text."""
 
     trace_id: str = ""
     span_id: str = ""
     storm_id: str = ""
     """
-    What it shared with others when it was opened, empty if nothing; it never changes.
+    What it shared with other tickets when it was opened, or empty; it never changes.
 
     The id of a storm, or a cause: ``provider:anthropic``.
     """
 
     @property
     def shares_cause(self) -> bool:
-        """Whether it is known what is wrong with others, too."""
+        """Whether the cause that it shares with other tickets is known."""
         return ":" in self.storm_id
 
     @property
@@ -237,12 +237,12 @@ class EscalationTicket(WorkerFacts):
 
     @property
     def incident(self) -> str:
-        """The first ticket of its incident: itself, if it joined none."""
+        """The first ticket of its incident: itself if it joined none."""
         return self.incident_id or self.ticket_id
 
     @property
     def is_open(self) -> bool:
-        """Whether it waits for somebody: for triage, for an operator, or for the worker to recover."""
+        """Whether it waits for triage, for an operator, or for the worker to recover."""
         return self.status in OPEN_STATUSES
 
 
@@ -250,33 +250,33 @@ class TicketNotFoundError(TicketError):
     """Raised when no ticket has this id."""
 
     def __init__(self, ticket_id: str) -> None:
-        super().__init__(f"there is no ticket {ticket_id[:64]!r}; take the id from the list of tickets")
+        super().__init__(f"there is no ticket {ticket_id[:64]!r}; list tickets: queenright tickets list")
         self.ticket_id = ticket_id
 
 
 class TicketClosedError(TicketError):
-    """Raised when something is asked of a ticket that is closed."""
+    """Raised when a closed ticket is to be changed."""
 
     def __init__(self, ticket: EscalationTicket) -> None:
         at = datetime.fromtimestamp(ticket.closed_at or 0.0, UTC)
         super().__init__(
             f"ticket {ticket.ticket_id} was closed ({ticket.status}) at {at:%Y-%m-%d %H:%M:%S} UTC; "
-            "if the trouble is back, a new ticket says it"
+            "if the problem is back, it has a new ticket"
         )
         self.ticket_id = ticket.ticket_id
 
 
 class TicketStatusError(TicketError):
-    """Raised when a ticket's status does not allow what is asked."""
+    """Raised when the status of a ticket does not allow a change."""
 
-    def __init__(self, ticket: EscalationTicket, wanted: str, way_out: str) -> None:
-        super().__init__(f"cannot {wanted} ticket {ticket.ticket_id}, which is {ticket.status}: {way_out}")
+    def __init__(self, ticket: EscalationTicket, action: str, way_out: str) -> None:
+        super().__init__(f"cannot {action} ticket {ticket.ticket_id}, which is {ticket.status}: {way_out}")
         self.ticket_id = ticket.ticket_id
         self.status = ticket.status
 
 
 def fingerprint(agent_id: str, session_id: str, node_id: str, kind: FindingKind) -> str:
-    """Return what makes two reports one condition: worker, session, node and cause, as 32 hex digits."""
+    """Return the identity of a condition, of worker, session, node and cause, as 32 hex digits."""
     parts = json.dumps([agent_id, session_id, node_id, kind.value], separators=(",", ":"))
     return hashlib.sha256(parts.encode()).hexdigest()[:32]
 
@@ -288,17 +288,17 @@ def iso(at: float) -> str:
 
 def parse_draft(text: str) -> TicketDraft:
     """
-    Read what a model wrote: one JSON object, bare or in one Markdown code fence.
+    Parse the text of a model: one JSON object, bare or in one Markdown code fence.
 
     Raises:
-        TicketRejectedError: It is no such object, or fields are missing, unknown or out of bounds; all are
-            named.
+        TicketRejectedError: It is not such an object, or fields are missing, unknown or out of bounds; lists
+            all of them.
     """
     body = text.strip()
     if fenced := _FENCE.match(body):
         body = fenced[1].strip()
     if len(body) > _DRAFT_LIMIT:
-        raise TicketRejectedError(f"(the whole): {len(body)} characters, at most {_DRAFT_LIMIT} are read")
+        raise TicketRejectedError(f"(the whole): has {len(body)} characters, at most {_DRAFT_LIMIT} are read")
     value = _load(body)
     if not isinstance(value, dict):
         raise TicketRejectedError(
@@ -312,19 +312,19 @@ def parse_draft(text: str) -> TicketDraft:
 
 def mismatches(draft: TicketDraft, facts: WorkerFacts) -> list[str]:
     """
-    Return a line for each field in which ``draft`` does not speak of this worker.
+    Return a line for each field of ``draft`` that contradicts the worker's facts.
 
-    Counts and stalls grow between the judge's look and its word, so less than is known now is no mismatch.
+    The worker may have gone on since the judge looked, so lower counts are not errors.
     """
     lines = []
     for name in ("worker_agent_id", "worker_session_id", "worker_node_id", "worker_graph_id"):
-        said, known = getattr(draft, name), getattr(facts, name)
-        if said is not None and said != known:
-            lines.append(f"{name}: the worker's is {known!r}, got {_short(said)}")
+        value, fact = getattr(draft, name), getattr(facts, name)
+        if value is not None and value != fact:
+            lines.append(f"{name}: the worker's is {fact!r}, got {_short(value)}")
     for name in ("total_steps_checked", "steps_since_last_accept"):
-        said, known = getattr(draft, name), getattr(facts, name)
-        if said is not None and said > known:
-            lines.append(f"{name}: the worker's is {known}, got {said}")
+        value, fact = getattr(draft, name), getattr(facts, name)
+        if value is not None and value > fact:
+            lines.append(f"{name}: the worker's is {fact}, got {value}")
     if draft.stall_minutes is not None and draft.stall_minutes > (facts.stall_minutes or 0.0) + 1.0:
         lines.append(f"stall_minutes: the worker's is {facts.stall_minutes}, got {draft.stall_minutes}")
     return lines
@@ -346,25 +346,25 @@ def _load(body: str) -> Any:
     if not body:
         raise TicketRejectedError("(the whole): is empty; write one JSON object with the ticket's fields")
     try:
-        return json.loads(body, object_pairs_hook=_once, parse_constant=_no_constant)
+        return json.loads(body, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         raise TicketRejectedError(
-            f"(the whole): is no JSON ({error.msg}, line {error.lineno} column {error.colno}); "
+            f"(the whole): is not JSON ({error.msg}, line {error.lineno} column {error.colno}); "
             "write one JSON object and nothing around it"
         ) from None
     except (RecursionError, ValueError):
-        raise TicketRejectedError("(the whole): is no JSON object that a ticket could be") from None
+        raise TicketRejectedError("(the whole): is not a JSON object with a ticket's fields") from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = [key for key, _ in pairs]
-    if twice := sorted({key for key in keys if keys.count(key) > 1}):
-        raise TicketRejectedError(*(f"{key[:64]}: appears twice" for key in twice))
+    if duplicates := sorted({key for key in keys if keys.count(key) > 1}):
+        raise TicketRejectedError(*(f"{key[:64]}: appears twice" for key in duplicates))
     return dict(pairs)
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise TicketRejectedError(f"(the whole): {name} is no JSON value")
+    raise TicketRejectedError(f"(the whole): {name} is not a JSON value")
 
 
 def _line(error: ErrorDetails) -> str:
@@ -374,7 +374,7 @@ def _line(error: ErrorDetails) -> str:
     if error["type"] == "extra_forbidden":
         if name in _SET_BY_SERVICE:
             return f"{name}: is set by the service; leave it out"
-        return f"{name}: is no field of a ticket; leave it out"
+        return f"{name}: is not a field of a ticket; leave it out"
     if name == "severity":
         return f"severity: must be one of {', '.join(Severity)}, got {_short(error['input'])}"
     message = fault_message(error)

@@ -1,4 +1,4 @@
-"""How often a worker called which tool, and how often that failed: what its summary says of each."""
+"""Calls and errors by tool, for a worker's summary."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from array import array
 from typing import Any, Final
 
 MOST_TOOLS: Final = 16
-"""So many tools are counted by name, those that were called first."""
+"""The maximum number of tools with a count of their own, the first that were called."""
 
 OTHER: Final = "other"
-"""All tools beyond these are counted together."""
+"""The name under which all other tools are counted."""
 
 _FIELDS: Final = 3
 _MOST: Final = 2**32 - 1
@@ -17,9 +17,9 @@ _MOST: Final = 2**32 - 1
 
 class ToolCounts:
     """
-    Calls, errors and the time of the last call, by tool; bounded, and some 500 bytes when it is full.
+    Calls, errors and the time of the last call by tool. Bounded: about 500 bytes when full.
 
-    A worker that makes up tool names gets no more than ``MOST_TOOLS`` of them in here.
+    A worker that makes up tool names fills at most ``MOST_TOOLS`` of them.
     """
 
     __slots__ = ("_names", "_numbers")
@@ -34,7 +34,7 @@ class ToolCounts:
             return NotImplemented
         return self._names == other._names and self._numbers == other._numbers
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     def add(self, tool: str, failed: bool, at: float) -> None:
         """Count one call that ended at ``at``, in seconds since the epoch."""
@@ -46,12 +46,12 @@ class ToolCounts:
         numbers[place + 2] = max(numbers[place + 2], min(max(int(at), 0), _MOST))
 
     def add_error(self, tool: str) -> None:
-        """Count that a call which was counted before has failed."""
+        """Count a failure of a call that was counted before."""
         place = self._place(tool) + 1
         self._numbers[place] = min(self._numbers[place] + 1, _MOST)
 
     def absorb(self, other: ToolCounts) -> None:
-        """Add what was counted elsewhere."""
+        """Add the counts of another."""
         for index, tool in enumerate(other._names):
             place = self._place(tool)
             calls, errors, last = other._numbers[index * _FIELDS : (index + 1) * _FIELDS]
@@ -68,7 +68,7 @@ class ToolCounts:
         if len(names) > MOST_TOOLS:
             return MOST_TOOLS * _FIELDS
         self._names = (*names, tool if len(names) < MOST_TOOLS else OTHER)
-        # Made anew: what grows by itself is given more than it needs.
+        # A new array: appending would overallocate.
         self._numbers = self._numbers + array("I", (0,) * _FIELDS)
         return len(names) * _FIELDS
 
@@ -77,9 +77,9 @@ class ToolCounts:
         rows: dict[str, dict[str, Any]] = {}
         for index, name in enumerate(self._names):
             calls, errors, last_at = self._numbers[index * _FIELDS : (index + 1) * _FIELDS]
-            known = rows.get(name)
-            if known is not None:  # a tool that is itself called "other"
-                calls, errors = calls + known["calls"], errors + known["errors"]
-                last_at = max(last_at, known["last_at"])
+            row = rows.get(name)
+            if row is not None:  # a tool whose own name is "other"
+                calls, errors = calls + row["calls"], errors + row["errors"]
+                last_at = max(last_at, row["last_at"])
             rows[name] = {"calls": calls, "errors": errors, "last_at": float(last_at)}
         return rows

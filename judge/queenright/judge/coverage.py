@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from queenright.health.findings import HOLDS_AFTER_THE_END, Finding, FindingKind, WorkerKey, worst
+from queenright.health.findings import KINDS_AFTER_END, Finding, FindingKind, WorkerKey, worst
 from queenright.health.monitor import WorkerHealth
-from queenright.health.ticket_rules import has_true_words, reasons
+from queenright.health.ticket_rules import has_current_text, reasons
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets import EscalationTicket
 
@@ -22,7 +22,7 @@ def reason_for_ticket(health: WorkerHealth) -> Finding | None:
         return None
     reasons = (finding for finding in health.findings if finding.ticket)
     if health.vitals.ended:
-        reasons = (finding for finding in reasons if finding.kind in HOLDS_AFTER_THE_END)
+        reasons = (finding for finding in reasons if finding.kind in KINDS_AFTER_END)
     return worst(reasons)
 
 
@@ -62,7 +62,7 @@ class Coverage:
         if ticket is None or finding.severity.rank > ticket.severity.rank:
             return False
         if ticket.is_open:
-            return has_true_words(ticket, reasons(health))
+            return has_current_text(ticket, reasons(health))
         kinds = {f.kind for f in health.findings if f.ticket}
         return kinds <= self._by_worker[health.key].kinds
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from queenright.health.interventions.approvals import Approvals
-from queenright.health.interventions.approvals_record import by_whom
+from queenright.health.interventions.approvals_record import describe_requester
 from queenright.health.interventions.messages import duration
 from queenright.health.interventions.record import Intervention, Outcome
 from queenright.health.monitor import HealthMonitor, WorkerHealth
@@ -153,7 +153,7 @@ class WorkerActions:
                 message,
                 session_id=ticket.worker_session_id,
                 incarnation_id=ticket.incarnation_id,
-                by=by_whom(_BY, ordered_by),
+                by=describe_requester(_BY, ordered_by),
                 person=False,
             )
         )
@@ -179,7 +179,7 @@ class WorkerActions:
         if self._settings.on_request == "never":
             raise ToolError("the settings let only people stop a worker; put it into your analysis")
         if self._settings.on_request == "allow":
-            return await self._terminate(ticket, reason, by_whom(_BY, ordered_by))
+            return await self._terminate(ticket, reason, describe_requester(_BY, ordered_by))
         approval = await _attempt(
             self._approvals.request(
                 self._worker(ticket), ticket_id=ticket.ticket_id, reason=reason, by=_BY, ordered_by=ordered_by

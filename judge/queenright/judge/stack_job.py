@@ -320,7 +320,7 @@ class StackJudge:
             agent, target = ticket.worker_agent_id, ticket.worker_session_id
             health = self.monitor.get(agent, target) or ended_health(agent, target, self._settings, now)
             await self.tickets.observe(health)
-        await self.tickets.settle(self.clock(), but=missing)
+        await self.tickets.settle(self.clock(), exclude=missing)
         return [
             after
             for ticket in before

@@ -13,9 +13,9 @@ class Problem(Wire):
     model_config = shown(
         {
             "type": "about:blank",
-            "title": "cannot nudge 'researcher': it is waiting (user_input)",
+            "title": "cannot nudge 'researcher': it waits (user_input)",
             "status": 409,
-            "reason": "it is waiting (user_input)",
+            "reason": "it waits (user_input)",
         }
     )
 

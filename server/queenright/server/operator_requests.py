@@ -75,7 +75,7 @@ def find_requests(
     who = (ticket.worker_agent_id, ticket.worker_session_id)
     approval = latest_about(conn, *who)
     found = [find_request(conn, *who, settings, approval)]
-    if approval is not None and approval.asks and approval.ticket_id == ticket.ticket_id:
+    if approval is not None and approval.is_pending and approval.ticket_id == ticket.ticket_id:
         found.append(_approval(approval))
     return [one for one in found if one is not None]
 
@@ -176,13 +176,13 @@ class OperatorRequests:
                 await self._send(key)
         pending = await self.store.read(lambda conn: read_approvals(conn, limit=_MOST, only_open=True))
         for approval in pending:
-            if approval.asks:
-                await self.tickets.bring_up(approval.ticket_id, since=approval.created_at)
+            if approval.is_pending:
+                await self.tickets.request_attention(approval.ticket_id, since=approval.created_at)
 
     async def changed(self, event: AgentEvent) -> None:
         """Send the request that an event calls for, if any."""
         if event.type is EventType.TERMINATION_REQUESTED:
-            await self.tickets.bring_up(str(event.data["ticket_id"]), since=event.time)
+            await self.tickets.request_attention(str(event.data["ticket_id"]), since=event.time)
             return
         kind = event.data.get("kind", ActionKind.TERMINATE.value)
         if kind != ActionKind.TERMINATE.value:
@@ -209,7 +209,7 @@ class OperatorRequests:
         if ticket.status is TicketStatus.OPEN:
             await self.tickets.intervene(ticket.ticket_id, request.text, "high", by="ladder")
         else:
-            await self.tickets.bring_up(ticket.ticket_id, since=request.since)
+            await self.tickets.request_attention(ticket.ticket_id, since=request.since)
 
     async def _raise_paging_ticket(self, worker: WorkerHealth) -> None:
         """Make sure that the worker has a ticket that pages: only a person can act now."""

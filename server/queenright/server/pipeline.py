@@ -172,7 +172,7 @@ class EventPipeline:
 
     def _apply(self, event: AgentEvent, now: float) -> None:
         if event.type is EventType.HEALTH_STATE_CHANGED and not self.stopping.is_set():
-            self.remediation.interventions.worse(event)
+            self.remediation.interventions.note_worse(event)
         self.pending += self.monitor.apply(event, now)
         self.worker_series.count(event)
         if event.type in _SPENDING and not self.stopping.is_set():
@@ -222,7 +222,7 @@ class EventPipeline:
             await asyncio.sleep(_WRITE_CHECK_PAUSE)
             if not self.store.writable:
                 with contextlib.suppress(StoreError):
-                    await self.store.try_writing()
+                    await self.store.check_writable()
 
     # -- 5. tickets -----------------------------------------------------------------------------
 
@@ -286,10 +286,10 @@ class EventPipeline:
         evaluated, is_done = 0, False
         while not is_done:
             part = self.monitor.sweep_part(self.clock(), batch)
-            evaluated, is_done = evaluated + part.looked, part.done
+            evaluated, is_done = evaluated + part.checked, part.done
             for fault in part.faults:
                 _log.error("%s", fault)
-            self.pending += part.said
+            self.pending += part.events
             await self.publish_pending()
             await asyncio.sleep(0)
         self._live &= set(self.monitor.keys())

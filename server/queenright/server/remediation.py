@@ -137,7 +137,7 @@ class Remediation:
         )
         # The two cycles: an intervention waits for an answer, and recovery stops what fails again.
         self.instructions.subscribe(self.interventions.answered)
-        self.recovery.connect(stop=partial(self.interventions.take_down, by="recovery"))
+        self.recovery.connect(stop=partial(self.interventions.stop_for_recovery, by="recovery"))
 
     def _stop_reason(self) -> str | None:
         return self.stop_switch.reason
@@ -147,7 +147,7 @@ class Remediation:
         if (reason := self.stop_switch.reason) is not None:
             return reason
         worker = self._monitor.get(*target.key)
-        return "it waits rightly" if worker is not None and worker.vitals.waiting is not None else None
+        return "it waits" if worker is not None and worker.vitals.waiting is not None else None
 
     # -- life ---------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """
-Circuit breakers: who fails again and again is left alone for a while, and then tried with care.
+Circuit breakers: stop calling what keeps failing, and retry it carefully later.
 
-``store`` keeps them over restarts; it is not imported here, for it brings the database with it.
+``store`` keeps them over restarts. It is not imported here, because it imports the database.
 """
 
 from queenright.health.breakers.breaker import BreakerMachine, BreakerState
@@ -11,9 +11,9 @@ from queenright.health.breakers.circuit import (
     CallPermit,
     CircuitBreaker,
     CircuitOpen,
+    report_change,
 )
 from queenright.health.breakers.registry import BreakerNotFoundError, BreakerRegistry
-from queenright.health.breakers.reporting import report_change
 from queenright.runtime.breakers import BreakerKind
 
 __all__ = [

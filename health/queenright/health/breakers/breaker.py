@@ -1,10 +1,9 @@
 """
-The state machine of a circuit breaker. It has no clock: the time is an argument, in seconds from anywhere,
-on a clock that is never set.
+The state machine of a circuit breaker. Time is an argument, in seconds on a monotonic clock.
 
-Closed, calls pass, and so many failures in a row open it. Open, none passes, until the recovery time-out is
-over. Half open, a few probes pass: the first that succeeds closes it, the first that fails opens it again.
-A probe that is heard of no more does not hold its place for ever: another takes it after one more time-out.
+Closed: calls pass; a number of consecutive failures opens it. Open: no call passes until the recovery timeout
+is over. Half open: a few probes pass; the first success closes it, the first failure opens it again. A probe
+without an outcome loses its place to another after one more timeout.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from queenright.health.settings import Breaker
 
 
 class BreakerState(StrEnum):
-    """Whether calls pass."""
+    """The state of a breaker."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -29,12 +28,12 @@ FOLLOWS: Final = {
     BreakerState.OPEN: frozenset({BreakerState.HALF_OPEN, BreakerState.CLOSED}),
     BreakerState.HALF_OPEN: frozenset({BreakerState.OPEN, BreakerState.CLOSED}),
 }
-"""What may follow what; an open one is closed by hand only."""
+"""Allowed transitions; only a reset closes an open one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Leave for one call, given in one life of a state: of what is over, its outcome says nothing."""
+    """The permission for one call in one period of a state; an outcome from an earlier period is ignored."""
 
     era: int
     number: int
@@ -42,10 +41,10 @@ class Leave:
 
 class BreakerMachine:
     """
-    The state of one breaker. Not for several threads at once: ``CircuitBreaker`` sees to that.
+    The state of one breaker. Not thread-safe: ``CircuitBreaker`` locks it.
 
     Args:
-        policy: How many failures open it, for how long, and how many probes there are.
+        policy: How many failures open it, for how long, and the number of probes.
     """
 
     __slots__ = ("_era", "_number", "_opened_at", "_probes", "failures", "policy", "reason", "state")
@@ -54,7 +53,7 @@ class BreakerMachine:
         self.policy = policy
         self.state = BreakerState.CLOSED
         self.failures = 0
-        """Failures in a row."""
+        """Consecutive failures."""
         self.reason = ""
         """Why it is in this state."""
         self._opened_at = 0.0
@@ -63,27 +62,27 @@ class BreakerMachine:
         self._probes: dict[int, float] = {}
 
     def admits(self, now: float) -> bool:
-        """Whether ``admit`` would give leave; changes nothing."""
+        """Return whether ``admit`` would allow a call; changes nothing."""
         return self.refused_for(now) is None
 
     def refused_for(self, now: float) -> float | None:
-        """Return after how many seconds it is worth asking for leave; None where there is some now."""
+        """Return after how many seconds to retry; None if a call is allowed now."""
         if self.state is BreakerState.CLOSED:
             return None
         if self.state is BreakerState.OPEN:
-            left = self.open_for(now)
-            return left if left > 0 else None
+            remaining = self.open_for(now)
+            return remaining if remaining > 0 else None
         live = [since for since in self._probes.values() if self._left(since, now) > 0]
         if len(live) < self.policy.half_open_requests:
             return None
         return min(self._left(since, now) for since in live)
 
     def open_for(self, now: float) -> float:
-        """Return for how many seconds more no call passes: between 0 and the recovery time-out."""
+        """Return for how many more seconds it is open: between 0 and the recovery timeout."""
         return self._left(self._opened_at, now) if self.state is BreakerState.OPEN else 0.0
 
     def admit(self, now: float) -> Leave | None:
-        """Give leave for one call, or None."""
+        """Return the permission for one call, or None."""
         if self.refused_for(now) is not None:
             return None
         self.wake(now)
@@ -95,14 +94,14 @@ class BreakerMachine:
         return Leave(self._era, self._number)
 
     def wake(self, now: float) -> bool:
-        """Let an open breaker whose time is over be half open; return whether it was one."""
+        """Make an open breaker half open if its timeout is over; return whether it was."""
         if self.state is not BreakerState.OPEN or self.open_for(now) > 0:
             return False
-        self._turn(BreakerState.HALF_OPEN, "its recovery time is over; the next call is a probe")
+        self._turn(BreakerState.HALF_OPEN, "its recovery timeout is over; the next call is a probe")
         return True
 
     def succeeded(self, leave: Leave) -> None:
-        """Take in that a call went well."""
+        """Record a successful call."""
         if leave.era != self._era:
             return
         self.failures = 0
@@ -110,7 +109,7 @@ class BreakerMachine:
             self._turn(BreakerState.CLOSED, "a probe succeeded")
 
     def failed(self, leave: Leave, now: float, reason: str) -> None:
-        """Take in that a call failed, and why."""
+        """Record a failed call and its reason."""
         if leave.era != self._era:
             return
         self.failures += 1
@@ -121,15 +120,15 @@ class BreakerMachine:
             self._open(now, f"{row}: {reason}")
 
     def given_back(self, leave: Leave) -> None:
-        """Take in that a call ended without telling anything: its place is free again."""
+        """Record a call without an outcome: its place is free again."""
         if leave.era == self._era:
             self._probes.pop(leave.number, None)
 
     def reset(self, reason: str) -> bool:
         """
-        Close it, as new, and return whether it was not closed.
+        Close it and clear its failures, and return whether it was not closed.
 
-        How calls go that are under way is not heard any more.
+        Outcomes of calls in progress are ignored.
         """
         before = self.state
         self.failures = 0
@@ -140,13 +139,13 @@ class BreakerMachine:
         self, state: BreakerState, *, failures: int, reason: str, open_for: float, now: float
     ) -> None:
         """
-        Be as another process left it.
+        Restore the state from another process.
 
         Args:
             state: The state.
-            failures: Failures in a row.
+            failures: Consecutive failures.
             reason: Why.
-            open_for: For how many seconds more it is open; never for more than a whole time-out.
+            open_for: For how many more seconds it is open; at most the whole timeout.
             now: The time.
         """
         self.failures = max(0, failures)
@@ -164,6 +163,6 @@ class BreakerMachine:
         self._probes.clear()
 
     def _left(self, since: float, now: float) -> float:
-        """Return what is left of a time-out that began at ``since``: never negative, never more than all."""
+        """Return what remains of a timeout that began at ``since``: between 0 and the whole timeout."""
         whole = self.policy.recovery_timeout_seconds
         return min(max(since + whole - now, 0.0), whole)

@@ -1,4 +1,4 @@
-"""Circuit breakers around calls: plain ones and coroutines, as a decorator, or as a ``with`` block."""
+"""Circuit breakers around calls, sync or async: as a method, a decorator or a ``with`` block."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any, Final, ParamSpec, TypeVar, cast
 from queenright.health.breakers.breaker import BreakerMachine, BreakerState, Leave
 from queenright.health.settings import Breaker
 from queenright.instrumentation.redaction import redact
+from queenright.instrumentation.worker import current_worker
 from queenright.runtime.breakers import CallRefused
 from queenright.runtime.events import Clock
 
@@ -23,23 +24,23 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Counts = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
-"""Which exceptions are failures: classes of them, or a function that says so."""
+"""Which exceptions are failures: classes, or a predicate."""
 
-_WORDS: Final = 200
+_TEXT_LIMIT: Final = 200
 
 
 class CircuitOpen(CallRefused):
     """
-    Raised in place of a call while a breaker lets none pass.
+    Raised instead of a call while a breaker is open.
 
-    ``name`` is the breaker's, ``reason`` why it opened, ``retry_in`` in how many seconds it is worth asking.
+    ``name`` is the breaker's, ``reason`` why it opened, ``retry_in`` the seconds until a retry makes sense.
     """
 
     def __init__(self, name: str, state: BreakerState, reason: str, *, retry_in: float) -> None:
         if state is BreakerState.OPEN:
-            when = f"It is tried again in {retry_in:.0f} s, or reset it by hand."
+            when = f"Retry in {retry_in:.0f} s, or reset it."
         else:
-            when = f"It is being tried by other calls; ask again in {retry_in:.0f} s at the latest."
+            when = f"Probes are in progress; retry in {retry_in:.0f} s at the latest."
         super().__init__(
             f"circuit breaker {name!r} is {state.replace('_', ' ')} ({reason}). {when}", retry_in=retry_in
         )
@@ -50,7 +51,7 @@ class CircuitOpen(CallRefused):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerStatus:
-    """A breaker as it is. Times are in seconds since the epoch."""
+    """The state of a breaker. Times are in seconds since the epoch."""
 
     name: str
     kind: str
@@ -58,20 +59,20 @@ class BreakerStatus:
     target: str
     state: BreakerState
     failures: int
-    """In a row."""
+    """Consecutive failures."""
     threshold: int
-    """So many open it."""
+    """Consecutive failures that open it."""
     reason: str
-    """Why it is in this state; "" for one that is as new."""
+    """Why it is in this state; empty if nothing has happened yet."""
     opened_at: float | None
     """When it opened; None while it is closed."""
     half_open_at: float | None
-    """When it lets a probe pass, or did; None while it is closed."""
+    """When it becomes, or became, half open; None while it is closed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerChange:
-    """A change of state. ``at`` is in seconds since the epoch; ``failures`` were in a row before it."""
+    """A change of state at ``at``, in seconds since the epoch, after ``failures`` consecutive failures."""
 
     at: float
     before: BreakerState
@@ -79,24 +80,35 @@ class BreakerChange:
     status: BreakerStatus
 
 
+def report_change(change: BreakerChange) -> None:
+    """
+    Report a change of state in the telemetry of the worker whose call caused it, if there is one.
+
+    For processes that Queenright does not run.
+    """
+    worker = current_worker()
+    if worker is not None:
+        worker.circuit_breaker(change.status.name, change.status.state.value)
+
+
 class CircuitBreaker:
     """
     A breaker around calls, for any number of threads and tasks.
 
     Args:
-        name: What it is called, everywhere.
+        name: Its name.
         policy: When it opens and for how long.
-        kind: What it stands before.
-        agent_id: The worker whose calls these are; "" for anybody's.
-        target: Where they go.
-        parents: Breakers shared with others: a call needs leave of each, and each hears how it went. They
-            must have the same ``lock``; a registry sees to that.
-        counts: Which exceptions are failures. Others, cancellations among them, say nothing either way.
-        clock: Seconds since the epoch, for people.
-        monotonic: The clock that time-outs go by.
-        lock: Held for some microseconds around every change.
-        on_change: Is told each change of state, in order, with the lock held: it must be quick and must not
-            raise, and may come from any thread.
+        kind: What it protects.
+        agent_id: The worker that calls; empty for any.
+        target: What is called.
+        parents: Shared breakers: a call needs the permission of each, and each gets its outcome. They must
+            have the same ``lock``; a registry ensures that.
+        counts: Which exceptions are failures. Others, such as cancellation, are neither success nor failure.
+        clock: Seconds since the epoch, for display.
+        monotonic: The clock for timeouts.
+        lock: Held for microseconds around every change.
+        on_change: Is called with each change of state, in order, from any thread and with the lock held: it
+            must be quick and must not raise.
     """
 
     def __init__(
@@ -133,7 +145,7 @@ class CircuitBreaker:
     def __repr__(self) -> str:
         return f"CircuitBreaker({self.name!r}, {self._machine.state.value})"
 
-    # -- what it is -----------------------------------------------------------------------------
+    # -- state ----------------------------------------------------------------------------------
 
     @property
     def state(self) -> BreakerState:
@@ -142,74 +154,74 @@ class CircuitBreaker:
 
     @property
     def status(self) -> BreakerStatus:
-        """The breaker as it is."""
+        """A snapshot of the breaker."""
         with self._lock:
             return self._status()
 
     @property
     def open_for(self) -> float | None:
-        """For how many seconds more it is open; None if it is not."""
+        """For how many more seconds it is open; None if it is not."""
         with self._lock:
             machine = self._machine
             return machine.open_for(self._monotonic()) if machine.state is BreakerState.OPEN else None
 
     @property
     def untouched(self) -> bool:
-        """Whether it is as new."""
+        """Whether nothing has happened yet, or all was reset."""
         return self._machine.state is BreakerState.CLOSED and not self._machine.failures
 
-    # -- leave for a call, and how it went --------------------------------------------------------
+    # -- permission and outcome -------------------------------------------------------------------
 
     def admit(self) -> CallPermit:
         """
-        Return leave for one call.
+        Return the permission for one call.
 
         Raises:
-            CircuitOpen: It, or one of its parents, gives none.
+            CircuitOpen: The breaker or one of its parents refuses.
         """
         with self._lock:
             everyone = (self, *self.parents)
             now = self._monotonic()
             for breaker in everyone:
-                # All are asked before any is changed: a probe that one refuses is no probe of another.
-                if (left := breaker._machine.refused_for(now)) is not None:
+                # Check all before changing any: a refused probe must not take a place in another.
+                if (remaining := breaker._machine.refused_for(now)) is not None:
                     machine = breaker._machine
-                    raise CircuitOpen(breaker.name, machine.state, machine.reason, retry_in=left)
+                    raise CircuitOpen(breaker.name, machine.state, machine.reason, retry_in=remaining)
             leaves = []
             for breaker in everyone:
                 before, failures = breaker._machine.state, breaker._machine.failures
                 leave = breaker._machine.admit(now)
-                assert leave is not None  # it was asked just now
+                assert leave is not None  # checked above
                 leaves.append((breaker, leave))
-                breaker._tell(before, failures)
+                breaker._report_change(before, failures)
         return CallPermit(self._lock, leaves)
 
     def wake(self) -> bool:
-        """Be half open if the time for it has come, without waiting for a call; return whether it has."""
+        """Become half open if the timeout has passed; return whether it did."""
         with self._lock:
             before, failures = self._machine.state, self._machine.failures
             woken = self._machine.wake(self._monotonic())
-            self._tell(before, failures)
+            self._report_change(before, failures)
         return woken
 
     def reset(self, by: str, reason: str = "") -> bool:
-        """Close it by hand, and return whether it was not closed. Its parents stay as they are."""
-        said = f"reset by {by}" + (f": {redact(reason, _WORDS)}" if reason else "")
+        """Close it manually, and return whether it was not closed. Its parents are unchanged."""
+        cause = f"reset by {by}" + (f": {redact(reason, _TEXT_LIMIT)}" if reason else "")
         with self._lock:
             before, failures = self._machine.state, self._machine.failures
-            changed = self._machine.reset(said)
-            self._tell(before, failures)
+            changed = self._machine.reset(cause)
+            self._report_change(before, failures)
         return changed
 
     def restore(self, status: BreakerStatus) -> None:
-        """Be as another process left it: an open one stays open for the rest of its time."""
+        """Restore the state from another process: an open one stays open for the rest of its timeout."""
         with self._lock:
-            left = (status.half_open_at or 0.0) - self._clock()
+            remaining = (status.half_open_at or 0.0) - self._clock()
             self._machine.restore(
                 status.state,
                 failures=status.failures,
                 reason=status.reason,
-                open_for=left,
+                open_for=remaining,
                 now=self._monotonic(),
             )
             self._opened_at, self._half_open_at = status.opened_at, status.half_open_at
@@ -221,11 +233,11 @@ class CircuitBreaker:
         if error is None:
             self._machine.succeeded(leave)
         else:
-            self._machine.failed(leave, self._monotonic(), _words(error))
-        self._tell(before, max(failures, self._machine.failures))
+            self._machine.failed(leave, self._monotonic(), _describe(error))
+        self._report_change(before, max(failures, self._machine.failures))
 
-    def _tell(self, before: BreakerState, failures: int) -> None:
-        """Say that the state has changed, if it has."""
+    def _report_change(self, before: BreakerState, failures: int) -> None:
+        """Call ``on_change`` if the state has changed."""
         state = self._machine.state
         if state is before:
             return
@@ -255,15 +267,15 @@ class CircuitBreaker:
             half_open_at=self._half_open_at,
         )
 
-    # -- around calls -----------------------------------------------------------------------------
+    # -- calls ------------------------------------------------------------------------------------
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """
-        Call ``function`` if calls pass, and return what it returns.
+        Call ``function`` and return its result.
 
         Raises:
-            CircuitOpen: They do not.
-            TypeError: It is async: use ``acall``.
+            CircuitOpen: The breaker refuses; the function was not called.
+            TypeError: The function is async; use ``acall``.
         """
         if inspect.iscoroutinefunction(function):
             raise TypeError(f"{getattr(function, '__qualname__', function)!r} is async: use acall()")
@@ -278,10 +290,10 @@ class CircuitBreaker:
 
     async def acall(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """
-        Call an async ``function`` if calls pass, and return what it returns.
+        Call an async ``function`` and return its result.
 
         Raises:
-            CircuitOpen: They do not; the function was not called.
+            CircuitOpen: The breaker refuses; the function was not called.
         """
         permit = self.admit()
         try:
@@ -294,10 +306,10 @@ class CircuitBreaker:
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
         """
-        Return ``function``, plain or async, with this breaker around each call: a decorator.
+        Decorate a sync or async ``function`` with this breaker.
 
         Raises:
-            TypeError: It is a generator, which has not begun when its call returns.
+            TypeError: It is a generator, whose body has not run when the call returns.
         """
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             name = getattr(function, "__qualname__", repr(function))
@@ -317,14 +329,14 @@ class CircuitBreaker:
         return guarded
 
     def __enter__(self) -> CircuitBreaker:
-        """Raises ``CircuitOpen`` if calls do not pass."""
+        """Enter if the breaker allows it, else raise ``CircuitOpen``."""
         _ENTERED.set((*_ENTERED.get(), (self, self.admit())))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take in how the block ended."""
+        """Record the outcome of the block."""
         entered = _ENTERED.get()
         for place in range(len(entered) - 1, -1, -1):
             breaker, permit = entered[place]
@@ -334,13 +346,13 @@ class CircuitBreaker:
                 return
 
     async def __aenter__(self) -> CircuitBreaker:
-        """Raises ``CircuitOpen`` if calls do not pass."""
+        """Enter if the breaker allows it, else raise ``CircuitOpen``."""
         return self.__enter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take in how the block ended."""
+        """Record the outcome of the block."""
         self.__exit__(kind, error, trace)
 
     def _settle(self, permit: CallPermit, error: BaseException | None) -> None:
@@ -353,14 +365,14 @@ class CircuitBreaker:
 
     def _is_failure(self, error: BaseException) -> bool:
         if isinstance(error, CallRefused):
-            return False  # by a breaker inside: nobody was called
+            return False  # refused by an inner breaker: nothing was called
         if isinstance(self._counts, type | tuple):
             return isinstance(error, self._counts)
         return self._counts(error)
 
 
 class CallPermit:
-    """Leave for one call. The first word about how it went counts."""
+    """The permission for one call. Only the first report of its outcome counts."""
 
     __slots__ = ("_leaves", "_lock")
 
@@ -371,40 +383,40 @@ class CallPermit:
         self._leaves = leaves
 
     def succeeded(self) -> None:
-        """The other side did what it should."""
-        self._tell(None)
+        """Report a success."""
+        self._report(None)
 
     def failed(self, error: BaseException | str) -> None:
-        """The other side failed."""
-        self._tell(error)
+        """Report a failure."""
+        self._report(error)
 
     def given_back(self) -> None:
-        """The call says nothing about the other side."""
+        """Report neither success nor failure."""
         with self._lock:
             for breaker, leave in self._leaves:
                 breaker._machine.given_back(leave)
             self._leaves = ()
 
-    def _tell(self, error: BaseException | str | None) -> None:
+    def _report(self, error: BaseException | str | None) -> None:
         with self._lock:
             leaves, self._leaves = self._leaves, ()
             for breaker, leave in leaves:
                 breaker._took(leave, error)
 
 
-# The blocks that this task or thread is in: one breaker may be around several at once.
+# The blocks that this task or thread has entered; it may enter one breaker several times.
 _ENTERED: ContextVar[tuple[tuple[CircuitBreaker, CallPermit], ...]] = ContextVar(
     "entered breakers", default=()
 )
 
 
-def _words(error: BaseException | str) -> str:
-    """Return what went wrong in a line, without secrets."""
+def _describe(error: BaseException | str) -> str:
+    """Return an error in one line, without secrets."""
     if isinstance(error, str):
-        return redact(error, _WORDS) or "it failed"
+        return redact(error, _TEXT_LIMIT) or "it failed"
     try:
-        said = redact(str(error), _WORDS)
+        message = redact(str(error), _TEXT_LIMIT)
     except Exception:  # an exception's own code may fail too
-        said = ""
+        message = ""
     name = type(error).__name__
-    return " ".join(f"{name}: {said}".split()) if said else name
+    return " ".join(f"{name}: {message}".split()) if message else name

@@ -8,12 +8,11 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from queenright.health.breakers.breaker import BreakerState
 from queenright.health.breakers.circuit import BreakerChange, BreakerStatus, CircuitBreaker
-from queenright.health.breakers.names import BreakerName
 from queenright.health.settings import Breaker, CircuitBreakers
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.events import Clock
@@ -21,32 +20,78 @@ from queenright.runtime.events import Clock
 _log = logging.getLogger(__name__)
 
 CAPACITY: Final = 10_000
-"""So many breakers are known; beyond, those that were not asked for the longest are forgotten."""
+"""The maximum number of breakers; beyond it the least recently used are forgotten."""
 
-_NEAR: Final = 3
+_SUGGESTIONS: Final = 3
+
+
+class BreakerName(NamedTuple):
+    """
+    The name of a circuit breaker: ``kind:agent:target`` without an empty tail.
+
+    ``tool_execution:researcher:search``, ``checkpoint_write:researcher``, ``external_api::openai``.
+    """
+
+    kind: str
+    agent: str = ""
+    target: str = ""
+
+    def __str__(self) -> str:
+        # The target is the last part, so its colons need no escape.
+        agent = self.agent.replace("%", "%25").replace(":", "%3A")
+        if self.target:
+            return f"{self.kind}:{agent}:{self.target}"
+        return f"{self.kind}:{agent}" if agent else self.kind
+
+    @classmethod
+    def parse(cls, name: str) -> BreakerName:
+        """
+        Parse a name.
+
+        Raises:
+            ValueError: It has no kind.
+        """
+        kind, _, rest = name.partition(":")
+        agent, _, target = rest.partition(":")
+        if not kind or kind != kind.strip():
+            raise ValueError(f"{name!r} is not the name of a breaker; write kind:agent:target or kind")
+        return cls(kind, agent.replace("%3A", ":").replace("%25", "%"), target)
+
+    def setting_keys(self) -> Iterator[str]:
+        """Yield the names under which its settings are looked up, the most specific first."""
+        yield str(self)
+        if self.agent and self.target:
+            yield str(BreakerName(self.kind, "", self.target))
+            yield str(BreakerName(self.kind, self.agent))
+        if self.agent or self.target:
+            yield self.kind
 
 
 class BreakerNotFoundError(QueenrightError):
-    """Raised for the name of a breaker that is not there; names those that are spelt like it."""
+    """Raised when no breaker has this name; suggests similar names."""
 
     def __init__(self, name: str, near: Sequence[str]) -> None:
-        hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else "none is called like it."
+        hint = (
+            f"did you mean {' or '.join(repr(n) for n in near)}?"
+            if near
+            else "list them: queenright breakers"
+        )
         super().__init__(f"there is no circuit breaker {name[:200]!r}; {hint}")
         self.name = name
 
 
 class BreakerRegistry:
     """
-    Makes breakers and knows them. For any number of threads.
+    Creates and holds breakers. Thread-safe.
 
     Args:
-        settings: The default and what differs, by name: a breaker's full name, the same without the agent
-            (``tool_execution::search``), without the target (``tool_execution:researcher``), or its kind.
-        clock: Seconds since the epoch, for people.
-        monotonic: The clock that time-outs go by.
-        on_change: Is told each change of state, in order, from whatever thread: it must be quick, must not
+        settings: The default, and overrides by name: a breaker's full name, the same without the agent
+            (``tool_execution::search``) or without the target (``tool_execution:researcher``), or its kind.
+        clock: Seconds since the epoch, for display.
+        monotonic: The clock for timeouts.
+        on_change: Is called with each change of state, in order, from any thread: it must be quick, must not
             raise and must not wait for another thread.
-        capacity: How many breakers are known.
+        capacity: The maximum number of breakers.
     """
 
     def __init__(
@@ -63,7 +108,7 @@ class BreakerRegistry:
         self._monotonic = monotonic
         self._on_change = on_change
         self._capacity = capacity
-        # One lock for all: a call may need leave of several breakers at once.
+        # One lock for all: a call may need the permission of several breakers at once.
         self._lock = threading.RLock()
         self._breakers: OrderedDict[str, CircuitBreaker] = OrderedDict()
         self._open: dict[str, CircuitBreaker] = {}
@@ -75,17 +120,17 @@ class BreakerRegistry:
         self, kind: str, agent: str = "", target: str = "", *, parents: Sequence[str] = ()
     ) -> CircuitBreaker:
         """
-        Return the breaker ``kind:agent:target``; it is made when it is first asked for.
+        Return the breaker ``kind:agent:target``; it is created on first use.
 
         Args:
-            kind: What it stands before; see ``BreakerKind``.
-            agent: The worker whose calls these are.
-            target: Where they go.
-            parents: Names of breakers that it shares with others: a call needs leave of all of them, and all
-                hear how it went. Given once, they stay.
+            kind: What it protects; see ``BreakerKind``.
+            agent: The worker that calls.
+            target: What is called.
+            parents: Names of shared breakers: a call needs the permission of all of them, and all get its
+                outcome. Once given, they stay.
 
         Raises:
-            ValueError: A name is none, or it is its own parent.
+            ValueError: A name is invalid, or it is its own parent.
         """
         if not kind or ":" in kind:
             raise ValueError(f"kind must be a word without a colon, such as tool_execution, not {kind!r}")
@@ -94,67 +139,67 @@ class BreakerRegistry:
             raise ValueError(f"circuit breaker {str(name)!r} cannot be its own parent")
         above = [BreakerName.parse(parent) for parent in parents]
         with self._lock:
-            breaker = self._one(name)
+            breaker = self._get_or_create(name)
             if above:
-                breaker.parents = tuple(self._one(parent) for parent in above)
-            self._forget_some((breaker, *breaker.parents))
+                breaker.parents = tuple(self._get_or_create(parent) for parent in above)
+            self._enforce_capacity((breaker, *breaker.parents))
         return breaker
 
     def policy(self, name: str) -> Breaker:
-        """Return the settings of the breaker called ``name``, whether it is there or not."""
+        """Return the settings of the breaker ``name``, whether it exists or not."""
         overrides = self._settings.overrides
-        found = (overrides[key] for key in BreakerName.parse(name).looked_up_as() if key in overrides)
-        return next(found, self._settings.default)
+        policies = (overrides[key] for key in BreakerName.parse(name).setting_keys() if key in overrides)
+        return next(policies, self._settings.default)
 
-    # -- what they are --------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------
 
     def status(self, name: str) -> BreakerStatus:
         """
-        Return a breaker as it is.
+        Return a breaker.
 
         Raises:
-            BreakerNotFoundError: There is none of that name.
+            BreakerNotFoundError: No breaker has this name.
         """
         with self._lock:
             return self._find(name).status
 
     def all(self) -> list[BreakerStatus]:
-        """Return every breaker as it is: those that are not closed first, then by name."""
+        """Return every breaker: first those that are not closed, then by name."""
         with self._lock:
-            found = [breaker.status for breaker in self._breakers.values()]
-        return sorted(found, key=lambda status: (status.state is BreakerState.CLOSED, status.name))
+            statuses = [breaker.status for breaker in self._breakers.values()]
+        return sorted(statuses, key=lambda status: (status.state is BreakerState.CLOSED, status.name))
 
     def of_agent(self, agent_id: str) -> list[BreakerStatus]:
-        """Return the breakers of one agent as they are, in no order. Cheap, however many others there are."""
+        """Return the breakers of one agent, unordered. Cheap, however many others there are."""
         with self._lock:
             return [breaker.status for breaker in self._of_agent.get(agent_id, {}).values()]
 
     def page(self, limit: int, *, after: str = "", only_open: bool = False) -> list[BreakerStatus]:
         """
-        Return breakers by name, so that one whose state changes between two pages is not missed.
+        Return a page of breakers by name, so that one whose state changes between pages is not missed.
 
         Args:
-            limit: At most so many.
+            limit: The maximum number.
             after: Only names after this one.
             only_open: Only those that are not closed.
         """
         with self._lock:
             if only_open:
-                known = [n for n, one in self._breakers.items() if one.state is not BreakerState.CLOSED]
+                candidates = [n for n, one in self._breakers.items() if one.state is not BreakerState.CLOSED]
             else:
-                known = list(self._breakers)
-        names = heapq.nsmallest(limit, (name for name in known if name > after))
+                candidates = list(self._breakers)
+        names = heapq.nsmallest(limit, (name for name in candidates if name > after))
         with self._lock:
             return [self._breakers[name].status for name in names if name in self._breakers]
 
-    # -- how they heal ----------------------------------------------------------------------------
+    # -- changes ----------------------------------------------------------------------------------
 
     def reset(self, name: str, by: str, reason: str = "") -> BreakerStatus:
         """
-        Close a breaker by hand, and return it as it is then. Its parents stay as they are.
+        Close a breaker manually, and return it. Its parents are unchanged.
 
         Raises:
-            BreakerNotFoundError: There is none of that name.
+            BreakerNotFoundError: No breaker has this name.
         """
         with self._lock:
             breaker = self._find(name)
@@ -162,38 +207,38 @@ class BreakerRegistry:
             return breaker.status
 
     def next_deadline(self) -> float | None:
-        """Return in how many seconds ``wake`` has something to do; None if nothing is open."""
+        """Return in how many seconds ``wake`` has work to do; None if no breaker is open."""
         with self._lock:
             waits = [left for breaker in self._open.values() if (left := breaker.open_for) is not None]
         return min(waits, default=None)
 
     def wake(self) -> int:
         """
-        Let open breakers whose time is over be half open; return how many there were.
+        Make open breakers half open whose timeout is over; return their number.
 
-        Without this, one that nobody calls any more stays open for ever, and so does what follows from it.
+        Without this, a breaker that is never called again would stay open, with all its consequences.
         """
         with self._lock:
             return sum(breaker.wake() for breaker in list(self._open.values()))
 
     def restore(self, status: BreakerStatus) -> None:
-        """Take up a breaker as another process left it."""
+        """Restore a breaker from another process."""
         with self._lock:
-            breaker = self._one(BreakerName(status.kind, status.agent_id, status.target))
+            breaker = self._get_or_create(BreakerName(status.kind, status.agent_id, status.target))
             breaker.restore(status)
             if breaker.state is BreakerState.OPEN:
                 self._open[breaker.name] = breaker
-            self._forget_some((breaker,))
+            self._enforce_capacity((breaker,))
 
-    # -- within the lock ------------------------------------------------------------------------
+    # -- helpers (the lock is held) -------------------------------------------------------------
 
-    def _one(self, name: BreakerName) -> CircuitBreaker:
-        called = str(name)
-        breaker = self._breakers.get(called)
+    def _get_or_create(self, name: BreakerName) -> CircuitBreaker:
+        key = str(name)
+        breaker = self._breakers.get(key)
         if breaker is None:
-            breaker = self._breakers[called] = CircuitBreaker(
-                called,
-                self.policy(called),
+            breaker = self._breakers[key] = CircuitBreaker(
+                key,
+                self.policy(key),
                 kind=name.kind,
                 agent_id=name.agent,
                 target=name.target,
@@ -202,19 +247,20 @@ class BreakerRegistry:
                 lock=self._lock,
                 on_change=self._changed,
             )
-            self._of_agent.setdefault(name.agent, {})[called] = breaker
+            self._of_agent.setdefault(name.agent, {})[key] = breaker
         else:
-            self._breakers.move_to_end(called)
+            self._breakers.move_to_end(key)
         return breaker
 
     def _find(self, name: str) -> CircuitBreaker:
         breaker = self._breakers.get(name)
         if breaker is None:
-            raise BreakerNotFoundError(name, difflib.get_close_matches(name, self._breakers, _NEAR, 0.4))
+            near = difflib.get_close_matches(name, self._breakers, _SUGGESTIONS, 0.4)
+            raise BreakerNotFoundError(name, near)
         return breaker
 
     def _changed(self, breaker: CircuitBreaker, change: BreakerChange) -> None:
-        # Somebody may have kept a breaker for so long that it was forgotten here.
+        # A caller may have kept a breaker for so long that it was forgotten here.
         if self._breakers.setdefault(breaker.name, breaker) is not breaker:
             return
         self._of_agent.setdefault(breaker.agent_id, {})[breaker.name] = breaker
@@ -226,17 +272,17 @@ class BreakerRegistry:
         if self._on_change is not None:
             self._on_change(change)
 
-    def _forget_some(self, asked_for: Collection[CircuitBreaker]) -> None:
+    def _enforce_capacity(self, requested: Collection[CircuitBreaker]) -> None:
         """
-        Keep to the capacity, but for what is asked for just now.
+        Forget breakers beyond the capacity, except those just requested.
 
-        First those go that are as new, then what is missed least; of equals, who was not asked for longest.
+        Unused ones go first, then closed before half open before open; the least recently used among equals.
         """
-        while len(self._breakers) > max(self._capacity, len(asked_for)):
-            others = [breaker for breaker in self._breakers.values() if breaker not in asked_for]
+        while len(self._breakers) > max(self._capacity, len(requested)):
+            others = [breaker for breaker in self._breakers.values() if breaker not in requested]
             victim = next((breaker for breaker in others if breaker.untouched), None)
-            victim = victim or min(others, key=lambda breaker: _LEAST_MISSED.index(breaker.state))
-            # Whoever remembers it as open must hear that it is not any more.
+            victim = victim or min(others, key=lambda breaker: _FORGET_ORDER.index(breaker.state))
+            # Subscribers that know it as open must see it close.
             victim.reset("itself", f"there are more than {self._capacity} circuit breakers")
             del self._breakers[victim.name]
             mine = self._of_agent[victim.agent_id]
@@ -245,4 +291,4 @@ class BreakerRegistry:
                 del self._of_agent[victim.agent_id]
 
 
-_LEAST_MISSED: Final = (BreakerState.CLOSED, BreakerState.HALF_OPEN, BreakerState.OPEN)
+_FORGET_ORDER: Final = (BreakerState.CLOSED, BreakerState.HALF_OPEN, BreakerState.OPEN)

@@ -1,8 +1,8 @@
 """
-Breakers that outlive the process: each change of state is in one transaction with the event that says so.
+Circuit breakers that survive the process: each change of state is one transaction with its event.
 
-A breaker acts at once; what is written follows. So a database that is away holds up no call, and what could
-not be written meanwhile is written when it is back.
+A breaker changes at once, and is written afterwards. So an unavailable database delays no call, and pending
+changes are written once it is available again.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Connection
+import orjson
+from sqlalchemy import Connection, delete, insert, select
 
-from queenright.health.breakers import table
-from queenright.health.breakers.circuit import BreakerChange
+from queenright.health.breakers.breaker import BreakerState
+from queenright.health.breakers.circuit import BreakerChange, BreakerStatus
 from queenright.health.breakers.registry import BreakerRegistry
 from queenright.health.event_log import append_events
 from queenright.health.settings import CircuitBreakers
 from queenright.health.store import Store, StoreError
+from queenright.health.tables import BREAKERS
 from queenright.instrumentation.identity import new_id
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import AgentEvent, Clock, EventType
@@ -42,13 +44,13 @@ class BreakerStore:
     A registry of breakers, and its place in the store. Belongs to one event loop; the breakers do not.
 
     Args:
-        store: Where breakers and their events are kept.
+        store: Where breakers and their events are stored.
         settings: The settings of all breakers.
         clock: Seconds since the epoch.
-        monotonic: The clock that time-outs go by.
+        monotonic: The clock for timeouts.
         ids: Makes the ids of events.
-        publish: Is given events once they are durable (``EventBus.fan_out``).
-        sleep: Waits until a database that refused is asked again.
+        publish: Receives events once they are durable (``EventBus.fan_out``).
+        sleep: Waits before a failed write is retried.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class BreakerStore:
     ) -> None:
         self.registry = BreakerRegistry(settings, clock=clock, monotonic=monotonic, on_change=self._changed)
         self.dropped = 0
-        """Changes that were never written: more than could wait came while the database was away."""
+        """Changes that were never written, because too many waited for the database."""
         self._store = store
         self._ids = ids
         self._publish = publish
@@ -77,35 +79,35 @@ class BreakerStore:
 
     async def load(self) -> None:
         """
-        Take up the breakers as they were left: one that is open stays so for the rest of its time.
+        Restore the breakers: an open one stays open for the rest of its timeout.
 
-        Changes before this are written from here on.
+        Earlier changes are written now.
 
         Raises:
             StoreError: The store cannot be read.
         """
-        for status in await self._store.read(table.load):
+        for status in await self._store.read(_load):
             self.registry.restore(status)
         self._loop = asyncio.get_running_loop()
         self._write_soon()
 
     async def run(self) -> None:
         """
-        Let open breakers be half open when their time is over, also those that nobody calls; until cancelled.
+        Make open breakers half open when their timeout is over, even if they are never called. Runs forever.
 
-        What follows from an open breaker, a worker that counts as failing, would else never end.
+        Otherwise a worker with such a breaker would count as failing forever.
         """
         while True:
             await self._sleep(_LOOK_SECONDS)
             self.registry.wake()
 
     async def flush(self) -> None:
-        """Return when every change so far is written, or was given up."""
+        """Return when every change so far is written or dropped."""
         while self._writing is not None and not self._writing.done():
             await asyncio.wait([self._writing])
 
     async def close(self) -> None:
-        """Write what waits, once; what the database refuses now is lost, and logged."""
+        """Write waiting changes once; log those that fail as lost."""
         self._closed = True
         if self._writing is not None:
             self._writing.cancel()
@@ -118,7 +120,7 @@ class BreakerStore:
             self._waiting.clear()
 
     def _changed(self, change: BreakerChange) -> None:
-        """Take a change in, in whatever thread."""
+        """Queue a change, from any thread."""
         event = self._event(change)
         with self._lock:
             if len(self._waiting) >= _WAITING:
@@ -151,7 +153,7 @@ class BreakerStore:
     async def _write_some(self) -> None:
         with self._lock:
             some = list(islice(self._waiting, _AT_ONCE))
-        await self._store.transact(lambda conn: _save(conn, some))
+        await self._store.transact(lambda conn: _write(conn, some))
         with self._lock:
             for one in some:
                 # Unless it was crowded out meanwhile.
@@ -177,7 +179,34 @@ class BreakerStore:
         )
 
 
-def _save(conn: Connection, changes: Sequence[tuple[BreakerChange, AgentEvent]]) -> None:
+def _write(conn: Connection, changes: Sequence[tuple[BreakerChange, AgentEvent]]) -> None:
     for change, _ in changes:
-        table.save(conn, change.status, change.at)
+        _save(conn, change.status, change.at)
     append_events(conn, [event for _, event in changes])
+
+
+def _save(conn: Connection, status: BreakerStatus, at: float) -> None:
+    """Store a breaker as of a time in seconds since the epoch; a closed one has no row."""
+    conn.execute(delete(BREAKERS).where(BREAKERS.c.name == status.name))
+    if status.state is BreakerState.CLOSED:
+        return
+    conn.execute(
+        insert(BREAKERS).values(
+            name=status.name, state=status.state.value, updated_at=at, body=orjson.dumps(status).decode()
+        )
+    )
+
+
+def _load(conn: Connection) -> list[BreakerStatus]:
+    """Return the breakers that are not closed, the oldest change first; log rows that are unreadable."""
+    statuses = []
+    for row in conn.execute(select(BREAKERS).order_by(BREAKERS.c.updated_at, BREAKERS.c.name)):
+        try:
+            statuses.append(_parse(orjson.loads(row.body)))
+        except (ValueError, TypeError, KeyError) as error:
+            _log.warning("circuit breaker %r cannot be read and starts closed: %r", row.name, error)
+    return statuses
+
+
+def _parse(body: dict[str, Any]) -> BreakerStatus:
+    return BreakerStatus(**{**body, "state": BreakerState(body["state"])})

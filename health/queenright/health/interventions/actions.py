@@ -1,8 +1,8 @@
 """
-Actions: nudge, escalate, terminate, each written down before it is done, and again when its end is known.
+Actions on workers: nudge, escalate, terminate. Each is recorded before it begins and when it ends.
 
-Every one takes a permit, which is given for one life of one worker as things stand at that moment, and asked
-for again once the action is written down: the disk may have taken its time.
+Every action needs a permit for one life of one worker. The permit is checked again after the action is
+recorded, because the write may have taken long.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from queenright.runtime.events import AgentEvent, Clock, EventType
 
 _log = logging.getLogger(__name__)
 
-_WORDS: Final = 2000
+_TEXT_LIMIT: Final = 2000
 _NUDGE_LIFETIME_SECONDS: Final = 600.0
-"""A nudge that is not fetched by then is dropped: what it speaks of is over."""
+"""A nudge that is not fetched by then is dropped: its subject is over."""
 
 Sign = Callable[[AgentEvent], AgentEvent]
-"""Returns an event with a signature over what it says."""
+"""Returns an event with a signature over its content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rungs:
-    """Where a ladder stands while a worker is stopped, once it certainly has, and if it may not have."""
+class TerminationLadders:
+    """A worker's ladder during its termination, once it has certainly stopped, and otherwise."""
 
     during: Ladder | None
     done: Ladder | None
@@ -46,17 +46,17 @@ class Rungs:
 
 class Actions:
     """
-    Does things to workers, and keeps what was done.
+    Executes actions on workers and records them.
 
     Args:
-        ledger: Where it is kept.
-        monitor: Knows the workers.
-        controls: Reach workers; the first that reaches one is taken.
-        settings: How long things take.
-        stopped: Says why nothing may be done to anybody, or None.
+        ledger: Stores the records.
+        monitor: The known workers.
+        controls: Reach workers; the first that reaches one is used.
+        settings: Timeouts and dry runs.
+        stopped: Returns why all actions are stopped, or None.
         clock: Seconds since the epoch.
         ids: Makes ids.
-        sign: Signs the word that a worker was terminated.
+        sign: Signs the event of a termination.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Actions:
 
     def permit(self, kind: ActionKind, target: Target) -> Permit:
         """
-        Return the permit for an action, as things stand now.
+        Return the permit for an action now.
 
         Raises:
             ActionRefusedError: See ``permit``.
@@ -91,7 +91,7 @@ class Actions:
 
     async def nudge(
         self,
-        given: Permit,
+        grant: Permit,
         *,
         message: str,
         by: str,
@@ -102,39 +102,39 @@ class Actions:
         dry: bool = False,
     ) -> Intervention:
         """
-        Put a message into the worker's context; the outcome says how far it got.
+        Put a message into the worker's context. The outcome tells how far it got.
 
-        The worker is told the message as it is; what is kept of it has its secrets masked.
+        The worker gets the message as it is; the record has its secrets masked.
 
         Args:
-            given: The permit.
-            message: What it is told.
-            by: Who wants it.
+            grant: The permit.
+            message: The message.
+            by: Who asked for it.
             reason: Why.
-            attempt: The number of the nudge on this ladder, from 1; 0 for a person's, which is no rung.
-            ladder: Where the ladder stands with it done.
+            attempt: The number of the nudge on this ladder, from 1; 0 for a person's, which is not on it.
+            ladder: The ladder after the nudge.
             since: When the trouble began.
-            dry: It is only written down, whatever the settings say.
+            dry: Only record it, whatever the settings are.
 
         Raises:
-            StoreError: It could not be written down; nothing was done.
+            StoreError: It could not be recorded; nothing was done.
         """
-        one = self._new(given, by=by, reason=reason, attempt=attempt, since=since, message=message)
+        one = self._new(grant, by=by, reason=reason, attempt=attempt, since=since, message=message)
         if dry or self._settings.is_dry(ActionKind.NUDGE):
             return await self._end(one, Outcome.DRY_RUN, ladder)
         ladder = _delivered(ladder, True)
         await self._begin(one, ladder)
         expires_at = one.created_at + _NUDGE_LIFETIME_SECONDS
         try:
-            self.permit(given.kind, given.target)
-            delivery = await self._control(given.target).nudge(
-                given.target, message, instruction_id=one.intervention_id, expires_at=expires_at
+            self.permit(grant.kind, grant.target)
+            delivery = await self._control(grant.target).nudge(
+                grant.target, message, instruction_id=one.intervention_id, expires_at=expires_at
             )
         except Exception as error:
-            missed = _delivered(ladder, False)
-            return await self._end(one, _outcome(error), missed, detail=_described(error))
+            undelivered = _delivered(ladder, False)
+            return await self._end(one, _outcome(error), undelivered, detail=_described(error))
         outcome = Outcome.DONE if delivery is Delivery.INJECTED else Outcome.QUEUED
-        said = self._event(
+        event = self._event(
             EventType.NUDGE_SENT,
             one,
             {
@@ -147,11 +147,11 @@ class Actions:
                 "since": since,
             },
         )
-        return await self._end(one, outcome, ladder, events=[said])
+        return await self._end(one, outcome, ladder, events=[event])
 
     async def escalate(
         self,
-        given: Permit,
+        grant: Permit,
         *,
         by: str,
         reason: str,
@@ -159,12 +159,12 @@ class Actions:
         context: dict[str, Any],
     ) -> tuple[Intervention, Escalation | None, Ladder]:
         """
-        Ask the orchestrator; the question is in the event log when this returns.
+        Escalate to the orchestrator. The escalation is in the event log on return.
 
         Raises:
-            StoreError: It could not be written down; nobody was asked.
+            StoreError: It could not be recorded; the orchestrator was not asked.
         """
-        one = self._new(given, by=by, reason=reason, since=ladder.trouble_since)
+        one = self._new(grant, by=by, reason=reason, since=ladder.trouble_since)
         now = one.created_at
         deadline = now + self._settings.escalation.timeout_seconds
         climbed = ladder.model_copy(
@@ -191,7 +191,7 @@ class Actions:
                 "finished_at": now,
             }
         )
-        said = self._event(
+        event = self._event(
             EventType.ESCALATION_TRIGGERED,
             one,
             {
@@ -205,73 +205,73 @@ class Actions:
             },
         )
         await self._ledger.write(
-            given.target.key,
+            grant.target.key,
             ladder=climbed,
             now=now,
             intervention=one,
             escalation=question,
-            events=[said, self._recorded(one)],
+            events=[event, self._recorded(one)],
         )
         return one, question, climbed
 
     async def terminate(
         self,
-        given: Permit,
+        grant: Permit,
         *,
         by: str,
         reason: str,
-        rungs: Rungs,
+        ladders: TerminationLadders,
         since: float | None = None,
         withdrawn: Escalation | None = None,
-        said: Sequence[AgentEvent] = (),
-        again: Intervention | None = None,
+        events: Sequence[AgentEvent] = (),
+        resumed: Intervention | None = None,
         intervention_id: str = "",
         dry: bool = False,
     ) -> Intervention:
         """
-        Stop a worker: save what it has, free what it holds, sign that it was done.
+        Stop a worker: save its state, free what it holds, and sign the record.
 
         Args:
-            given: The permit.
-            by: Who wants it.
+            grant: The permit.
+            by: Who asked for it.
             reason: Why.
-            rungs: Where the ladder stands before and after.
+            ladders: The ladder during and after it.
             since: When the trouble began.
-            withdrawn: The question that needs no answer once it has stopped.
-            said: What is then said of that.
-            again: The same termination, begun before a restart.
-            intervention_id: Its id, if it was given one before it was begun.
-            dry: It is only written down, whatever the settings say.
+            withdrawn: The escalation that needs no answer once the worker has stopped.
+            events: The events of that withdrawal.
+            resumed: The same termination, begun before a restart.
+            intervention_id: Its id, if it has one already.
+            dry: Only record it, whatever the settings are.
 
         Raises:
-            StoreError: It could not be written down: nothing was done, or its end is still to be kept.
+            StoreError: It could not be recorded: nothing was done, or its end is still to be recorded.
         """
-        one = again or self._new(given, by=by, reason=reason, since=since, intervention_id=intervention_id)
+        one = resumed or self._new(grant, by=by, reason=reason, since=since, intervention_id=intervention_id)
         if dry or self._settings.is_dry(ActionKind.TERMINATE):
-            return await self._end(one, Outcome.DRY_RUN, rungs.otherwise)
-        if again is None:
-            await self._begin(one, rungs.during)
+            return await self._end(one, Outcome.DRY_RUN, ladders.otherwise)
+        if resumed is None:
+            await self._begin(one, ladders.during)
         try:
-            self.permit(given.kind, given.target)
-            stopped = await self._control(given.target).terminate(
-                given.target,
+            self.permit(grant.kind, grant.target)
+            stopped = await self._control(grant.target).terminate(
+                grant.target,
                 one.reason,
                 instruction_id=one.intervention_id,
                 within=self._settings.termination.cleanup_timeout_seconds,
             )
         except Exception as error:
-            return await self._end(one, _outcome(error), rungs.otherwise, detail=_described(error))
-        if not stopped.confirmed and self._has_ended(given.target):
+            return await self._end(one, _outcome(error), ladders.otherwise, detail=_described(error))
+        if not stopped.confirmed and self._has_ended(grant.target):
             detail = stopped.detail if stopped.lingers else "it has ended"
             stopped = replace(stopped, confirmed=True, detail=detail)
         if not stopped.confirmed:
-            # It may be at work still: nobody is told that it is not, and nothing is started in its place.
-            return await self._end(one, Outcome.UNCONFIRMED, rungs.otherwise, detail=stopped.detail)
-        return await self.confirm(one, stopped, ladder=rungs.done, withdrawn=withdrawn, said=said)
+            # It may still be working: no event claims otherwise, and nothing is started in its place.
+            return await self._end(one, Outcome.UNCONFIRMED, ladders.otherwise, detail=stopped.detail)
+        return await self.confirm(one, stopped, ladder=ladders.done, withdrawn=withdrawn, events=events)
 
     async def answer(
         self,
-        given: Permit,
+        grant: Permit,
         *,
         by: str,
         reason: str,
@@ -280,27 +280,27 @@ class Actions:
         deliver: Callable[[], None],
     ) -> Intervention:
         """
-        Answer what a worker asks permission for.
+        Answer a permission request of a worker.
 
         Args:
-            given: The permit.
+            grant: The permit.
             by: Who answers.
             reason: Why.
-            message: The decision, and what was asked.
-            ladder: Where the ladder stands; an answer does not move it.
-            deliver: Hands the answer to whoever waits for it, or raises ``ActionRefusedError``.
+            message: The decision and the question.
+            ladder: The current ladder; an answer does not change it.
+            deliver: Passes the answer to the waiting caller, or raises ``ActionRefusedError``.
 
         Raises:
-            ActionRefusedError: The answer came too late, or acting was stopped meanwhile; that is written
-                down.
-            StoreError: It could not be written down; nothing was answered.
+            ActionRefusedError: The answer came too late, or all actions were stopped in the meantime; the
+                refusal is recorded.
+            StoreError: It could not be recorded; nothing was answered.
         """
-        one = self._new(given, by=by, reason=reason, message=message)
+        one = self._new(grant, by=by, reason=reason, message=message)
         if self._settings.is_dry(ActionKind.ANSWER):
             return await self._end(one, Outcome.DRY_RUN, ladder)
         await self._begin(one, ladder)
         try:
-            self.permit(given.kind, given.target)
+            self.permit(grant.kind, grant.target)
             deliver()
         except ActionRefusedError as refused:
             await self._end(one, Outcome.REFUSED, ladder, detail=refused.reason)
@@ -314,13 +314,13 @@ class Actions:
         *,
         ladder: Ladder | None,
         withdrawn: Escalation | None = None,
-        said: Sequence[AgentEvent] = (),
+        events: Sequence[AgentEvent] = (),
     ) -> Intervention:
         """
-        Write down, and sign, that a worker has certainly stopped.
+        Record and sign that a worker has certainly stopped.
 
         Raises:
-            StoreError: It could not be written down; it is known as uncertain, and looked at again.
+            StoreError: It could not be recorded; the termination stays uncertain and is checked again.
         """
         one = one.model_copy(update={"checkpoint_id": stopped.checkpoint_id})
         ended = self._event(
@@ -340,7 +340,7 @@ class Actions:
             Outcome.DONE,
             ladder,
             detail=stopped.detail,
-            events=[self._sign(ended), *said],
+            events=[self._sign(ended), *events],
             escalation=withdrawn,
         )
 
@@ -356,28 +356,28 @@ class Actions:
         ladder: Ladder | None,
         since: float | None = None,
     ) -> Intervention:
-        """Write down what was refused, handed on, or only would have been done."""
+        """Record an action that was refused, passed on, or only simulated."""
         one = self._new(Permit(kind, target), by=by, reason=reason, since=since)
         return await self._end(one, outcome, ladder, detail=detail)
 
     async def interrupted(self, one: Intervention, ladder: Ladder | None, detail: str) -> Intervention:
-        """Write down that nothing is known of the end of what was begun."""
+        """Record that the end of an action is unknown."""
         return await self._end(one, Outcome.FAILED, ladder, detail=detail)
 
     async def answered(self, one: Intervention, outcome: Outcome, detail: str, ladder: Ladder | None) -> None:
-        """Write down what became of a nudge that a worker was to fetch."""
+        """Record the result of a nudge that the worker fetched, or did not."""
         one = one.model_copy(update={"answered_at": self._clock()})
         await self._end(one, outcome, ladder, detail=detail)
 
     async def unconfirmed(self, one: Intervention, ladder: Ladder | None, detail: str) -> Intervention:
-        """Write down that nobody knows whether a worker has stopped, and why."""
+        """Record that it is unknown whether a worker has stopped, and why."""
         return await self._end(one, Outcome.UNCONFIRMED, ladder, detail=detail)
 
-    # -- writing down -------------------------------------------------------------------------------
+    # -- records ------------------------------------------------------------------------------------
 
     def _new(
         self,
-        given: Permit,
+        grant: Permit,
         *,
         by: str,
         reason: str,
@@ -386,20 +386,20 @@ class Actions:
         message: str = "",
         intervention_id: str = "",
     ) -> Intervention:
-        target = given.target
+        target = grant.target
         return Intervention(
             intervention_id=intervention_id or self._ids(),
             agent_id=target.agent_id,
             session_id=target.session_id,
             incarnation_id=target.incarnation_id,
-            kind=given.kind,
+            kind=grant.kind,
             outcome=Outcome.STARTED,
             by=redact(by, 100),
-            reason=redact(reason, _WORDS),
+            reason=redact(reason, _TEXT_LIMIT),
             attempt=attempt,
             trouble_since=since,
             created_at=self._clock(),
-            message=redact(message, 2 * _WORDS),
+            message=redact(message, 2 * _TEXT_LIMIT),
         )
 
     async def _begin(self, one: Intervention, ladder: Ladder | None) -> None:
@@ -417,13 +417,13 @@ class Actions:
     ) -> Intervention:
         now = self._clock()
         ended = one.model_copy(
-            update={"outcome": outcome, "finished_at": now, "detail": redact(detail, _WORDS)}
+            update={"outcome": outcome, "finished_at": now, "detail": redact(detail, _TEXT_LIMIT)}
         )
         if outcome in (Outcome.FAILED, Outcome.UNREACHABLE, Outcome.UNCONFIRMED):
-            # Most workers in other processes fetch nothing: to find that out is no news.
-            usual = outcome is Outcome.UNREACHABLE and one.kind is ActionKind.NUDGE
-            level = logging.INFO if usual else logging.WARNING
-            who = repr(one.agent_id) if usual else one.target
+            # Most workers in other processes cannot be nudged, so that is no reason for a warning.
+            is_usual = outcome is Outcome.UNREACHABLE and one.kind is ActionKind.NUDGE
+            level = logging.INFO if is_usual else logging.WARNING
+            who = repr(one.agent_id) if is_usual else one.target
             _log.log(level, "%s of %s: %s: %s", one.kind.value, who, outcome.value, ended.detail)
         await self._ledger.write(
             one.target.key,
@@ -443,7 +443,7 @@ class Actions:
         return messages.event_about(type_, one, worker, self._clock(), data)
 
     def _has_ended(self, target: Target) -> bool:
-        """Return whether this life said itself that it is over."""
+        """Return whether this life itself reported its end."""
         worker = self._monitor.get(*target.key)
         return worker is not None and worker.vitals.ended and Target.of(worker.vitals) == target
 
@@ -454,20 +454,20 @@ class Actions:
         worker = self._monitor.get(*target.key)
         has_functions = worker is not None and worker.vitals.fetches
         way_out = (
-            "Its Worker has an on_nudge or an on_terminate: where it runs, set QUEENRIGHT_ENDPOINT to this "
-            "service's URL"
+            "Its Worker has an on_nudge or an on_terminate: set QUEENRIGHT_ENDPOINT in its process to the "
+            "URL of this service"
             if has_functions
-            else "Where it runs, give its Worker an on_nudge and an on_terminate, and set "
-            "QUEENRIGHT_ENDPOINT to this service's URL"
+            else "Give its Worker an on_nudge and an on_terminate, and set QUEENRIGHT_ENDPOINT in its "
+            "process to the URL of this service"
         )
         raise WorkerUnreachableError(
-            "it cannot be reached from here: nobody has asked this service for its instructions. "
-            f"{way_out}; or see to its process yourself"
+            "this service cannot reach it: it has never fetched instructions. "
+            f"{way_out}; or stop its process yourself"
         )
 
 
-def _delivered(ladder: Ladder | None, got_there: bool) -> Ladder | None:
-    return None if ladder is None else ladder.model_copy(update={"delivered": got_there})
+def _delivered(ladder: Ladder | None, is_delivered: bool) -> Ladder | None:
+    return None if ladder is None else ladder.model_copy(update={"delivered": is_delivered})
 
 
 def _outcome(error: Exception) -> Outcome:

@@ -1,8 +1,8 @@
 """
-Approvals: what the queen wants done to a worker and a person has to allow, durably.
+Approvals: terminations that a person must allow, durably.
 
-A request is on the disk before anybody is asked, and an answer before anything is done. What was approved is
-done once: the termination's id is part of the answer, so a restart in between finds out whether it was begun.
+A request is durable before anybody is asked, and an answer before anything is done. An approved termination
+runs once: its id is part of the answer, so that after a restart it is known whether it had begun.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from queenright.health.event_log import append_events
 from queenright.health.findings import FindingKind
 from queenright.health.interventions import approvals_record as record
 from queenright.health.interventions import messages
-from queenright.health.interventions.approvals_record import Approval, ApprovalStatus, over
+from queenright.health.interventions.approvals_record import Approval, ApprovalStatus, void_reason
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.record import Intervention, Outcome, find_intervention
 from queenright.health.interventions.target import ActionKind
-from queenright.health.keyset import Place
 from queenright.health.monitor import HealthMonitor, WorkerHealth
+from queenright.health.rows import Place
 from queenright.health.store import Store, StoreError
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.identity import new_id
@@ -41,7 +41,7 @@ Unless = Callable[[WorkerHealth], str | None]
 
 
 class Terminate(Protocol):
-    """Stops a worker: ``InterventionService.terminate``."""
+    """Terminates a worker: ``InterventionService.terminate``."""
 
     def __call__(
         self,
@@ -54,7 +54,7 @@ class Terminate(Protocol):
         intervention_id: str,
         unless: Unless,
     ) -> Awaitable[Intervention]:
-        """Stop it, unless something speaks against it; see there."""
+        """Terminate it, unless ``unless`` returns an objection."""
         ...
 
 
@@ -62,37 +62,35 @@ class ApprovalNotFoundError(QueenrightError):
     """Raised when no request has this id."""
 
     def __init__(self, approval_id: str) -> None:
-        super().__init__(
-            f"there is no approval {approval_id[:64]!r}; queenright approvals shows what waits for one"
-        )
+        super().__init__(f"there is no approval {approval_id[:64]!r}; list them: queenright approvals")
 
 
 class ApprovalClosedError(QueenrightError):
-    """Raised when a request is answered that needs no answer any more."""
+    """Raised when a request that is no longer pending is answered."""
 
     def __init__(self, approval: Approval) -> None:
-        answered = approval.status in (ApprovalStatus.APPROVED, ApprovalStatus.DENIED)
-        by = f" by {approval.decided_by}" if answered else ""
+        is_answered = approval.status in (ApprovalStatus.APPROVED, ApprovalStatus.DENIED)
+        by = f" by {approval.decided_by}" if is_answered else ""
         why = f": {approval.decision_reason}" if approval.decision_reason else ""
         super().__init__(f"approval {approval.approval_id} is {approval.status.value}{by}{why}")
 
 
 class Approvals:
     """
-    All requests of one store. Belongs to one event loop.
+    All approval requests of one store. Belongs to one event loop.
 
     Args:
-        store: Where they are kept.
-        timeout: A request, or what was approved and could not be done, comes to nothing after so many
-            seconds.
-        monitor: Knows the workers.
-        terminate: Does what was approved.
-        stopped: Says why nothing may be done to anybody, or None.
+        store: Where they are stored.
+        timeout: Seconds after which a request expires, and an approved termination that could not begin is
+            void.
+        monitor: The known workers.
+        terminate: Executes an approved termination.
+        stopped: Returns why all actions are stopped, or None.
         clock: Seconds since the epoch.
-        publish: Is given events once they are durable.
+        publish: Receives events once they are durable.
         ids: Makes ids.
-        on_change: Is called in the transaction of every change, for what the outside hears of it; it must
-            only use the connection it is given.
+        on_change: Is called in the transaction of every change, for notifications; it may only use the
+            connection it is given.
     """
 
     def __init__(
@@ -122,18 +120,18 @@ class Approvals:
         self._retry_at: dict[str, float] = {}
         self._running: set[asyncio.Task[Any]] = set()
 
-    # -- life ---------------------------------------------------------------------------------------
+    # -- start and stop -----------------------------------------------------------------------------
 
     async def load(self) -> None:
         """
-        Know again what waits, after the interventions do; what was begun before a restart is not begun again.
+        Load open requests, after the interventions. A termination that had begun is not begun again.
 
-        What was approved and not begun is done by ``advance``, if it may still be.
+        ``advance`` begins an approved one that had not, if it is still allowed.
         """
 
         def read(conn: Connection) -> list[tuple[Approval, Intervention | None]]:
-            found = record.read_approvals(conn, limit=_MOST, only_open=True)
-            return [(one, find_intervention(conn, one.intervention_id)) for one in found]
+            rows = record.read_approvals(conn, limit=_MOST, only_open=True)
+            return [(one, find_intervention(conn, one.intervention_id)) for one in rows]
 
         for one, begun in await self._store.read(read):
             self._open[one.approval_id] = one
@@ -141,37 +139,36 @@ class Approvals:
                 await self._done(one, begun.outcome, begun.detail)
 
     async def close(self) -> None:
-        """Leave off; what was approved is gone on with after the next start."""
+        """Stop. Unfinished work resumes after the next start."""
         tasks = list(self._running)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def settled(self) -> None:
-        """Wait until everything that was begun is done."""
+        """Wait until all work in progress is done."""
         while self._running:
             await asyncio.gather(*self._running, return_exceptions=True)
 
-    # -- asking and answering -----------------------------------------------------------------------
+    # -- requests and answers -----------------------------------------------------------------------
 
     async def request(
         self, worker: WorkerHealth, *, ticket_id: str, reason: str, by: str, ordered_by: str = ""
     ) -> Approval:
         """
-        Ask whether a worker may be stopped. It is on the disk on return.
+        Ask an operator whether to stop a worker. The request is durable on return.
 
         Args:
-            worker: Whom it is about, as it is now.
-            ticket_id: Why somebody looks at it.
+            worker: The worker now.
+            ticket_id: The ticket about it.
             reason: Why to stop it.
-            by: Who asks; nobody of this name may approve it.
-            ordered_by: The person whose order ``by`` carries out, if there is one. They may approve it: they
-                could stop the worker themselves, too.
+            by: Who asks; a person of this name may not approve it.
+            ordered_by: The person whose order ``by`` carries out, if any. They may approve it, because they
+                could stop the worker themselves.
 
         Raises:
-            ActionRefusedError: It is asked already, or somebody has said no within the last time-out; or it
-                is plain now that it must not be.
-            StoreError: It could not be written down; nobody was asked.
+            ActionRefusedError: It is pending already, was denied within the timeout, or cannot be approved.
+            StoreError: It could not be recorded; nobody was asked.
         """
         v, now = worker.vitals, self._clock()
         one = Approval(
@@ -187,99 +184,102 @@ class Approvals:
             expires_at=now + self._timeout,
             progress_before=v.last_progress,
         )
-        if (no := self._stopped() or over(one, worker) or _of_no_use(worker)) is not None:
-            raise ActionRefusedError(ActionKind.TERMINATE, one.agent_id, no)
+        if (objection := self._stopped() or void_reason(one, worker) or _futility(worker)) is not None:
+            raise ActionRefusedError(ActionKind.TERMINATE, one.agent_id, objection)
 
         def ask(conn: Connection) -> list[Approval]:
-            known = record.latest_about(conn, one.agent_id, one.session_id)
+            latest = record.latest_about(conn, one.agent_id, one.session_id)
             written = [one]
-            if known is not None and known.target == one.target:
-                if (no := self._refusal(known, now)) is not None:
-                    raise ActionRefusedError(ActionKind.TERMINATE, one.agent_id, no)
-            elif known is not None and known.is_open:
-                # Before the new one: at most one of a session is open.
-                written.insert(0, _closed(known, ApprovalStatus.VOID, "it was restarted meanwhile", now))
+            if latest is not None and latest.target == one.target:
+                if (objection := self._refusal(latest, now)) is not None:
+                    raise ActionRefusedError(ActionKind.TERMINATE, one.agent_id, objection)
+            elif latest is not None and latest.is_open:
+                # Before the new one: a session has at most one open request.
+                written.insert(
+                    0, _closed(latest, ApprovalStatus.VOID, "it was restarted in the meantime", now)
+                )
             return written
 
         await self._commit(ask)
         return one
 
-    def _refusal(self, known: Approval, now: float) -> str | None:
-        if known.asks:
-            return f"an operator is asked already (approval {known.approval_id}); wait for the answer"
-        if known.is_open:
-            return f"{known.decided_by} has approved it; it is being stopped"
-        if known.status is ApprovalStatus.DENIED and known.decided_at is not None:
-            left = known.decided_at + self._timeout - now
-            if left > 0:
-                why = f": {known.decision_reason}" if known.decision_reason else ""
-                again = f"ask again in {messages.duration(left)} at the soonest"
-                return f"{known.decided_by} has denied it{why}; {again}"
+    def _refusal(self, latest: Approval, now: float) -> str | None:
+        if latest.is_pending:
+            return f"approval {latest.approval_id} is pending already; wait for the answer"
+        if latest.is_open:
+            return f"{latest.decided_by} approved it; it is being stopped"
+        if latest.status is ApprovalStatus.DENIED and latest.decided_at is not None:
+            remaining = latest.decided_at + self._timeout - now
+            if remaining > 0:
+                why = f": {latest.decision_reason}" if latest.decision_reason else ""
+                retry = f"ask again in {messages.duration(remaining)} at the earliest"
+                return f"{latest.decided_by} denied it{why}; {retry}"
         return None
 
     async def approve(self, approval_id: str, *, by: str, reason: str = "") -> Approval:
         """
-        Allow it, and do it; everything is looked at again first, and a request that is over becomes void.
+        Approve a request and terminate the worker. It is checked again first, and may become void.
 
         Args:
-            approval_id: Which.
-            by: Who allows it; not whoever asked.
+            approval_id: The request.
+            by: Who approves it; not who asked.
             reason: Why, if there is more to say.
 
         Returns:
             The request with the ``outcome`` of the termination.
 
         Raises:
-            ApprovalNotFoundError: There is none of this id.
-            ApprovalClosedError: It has been answered, its time is over, or it is void: the error says why.
-            ActionRefusedError: Nobody may be stopped now; the request still waits.
-            StoreError: It could not be written down; an answer that was is carried out later.
+            ApprovalNotFoundError: There is no request with this id.
+            ApprovalClosedError: It was answered, has expired or is void; the error has the reason.
+            ActionRefusedError: All actions are stopped; the request stays pending.
+            StoreError: It could not be recorded; a recorded answer is carried out later.
         """
-        one = await self._asked(approval_id)
+        one = await self._require_pending(approval_id)
         if by.strip().casefold() == one.asked_by.casefold():
             raise ActionRefusedError(
-                ActionKind.TERMINATE, one.agent_id, f"{by} has asked for it; somebody else approves"
+                ActionKind.TERMINATE, one.agent_id, f"{by} asked for it; somebody else must approve it"
             )
         if (frozen := self._stopped()) is not None:
             raise ActionRefusedError(ActionKind.TERMINATE, one.agent_id, frozen)
-        if (gone := over(one, self._monitor.get(*one.target.key))) is not None:
-            raise ApprovalClosedError(await self._close(one, ApprovalStatus.VOID, gone))
+        if (reason_void := void_reason(one, self._monitor.get(*one.target.key))) is not None:
+            raise ApprovalClosedError(await self._close(one, ApprovalStatus.VOID, reason_void))
         approved = await self._close(one, ApprovalStatus.APPROVED, reason, by=by, intervention_id=self._ids())
         return await asyncio.shield(self._start(self._carry_out(approved)))
 
     async def deny(self, approval_id: str, *, by: str, reason: str = "") -> Approval:
         """
-        Say no. For as long as a request lives it is not asked again.
+        Deny a request. It is not asked again for the timeout.
 
         Raises:
             ApprovalNotFoundError, ApprovalClosedError, StoreError: See ``approve``.
         """
-        return await self._close(await self._asked(approval_id), ApprovalStatus.DENIED, reason, by=by)
+        one = await self._require_pending(approval_id)
+        return await self._close(one, ApprovalStatus.DENIED, reason, by=by)
 
-    async def _asked(self, approval_id: str) -> Approval:
+    async def _require_pending(self, approval_id: str) -> Approval:
         one = self._open.get(approval_id) or await self.find(approval_id)
         if one is None:
             raise ApprovalNotFoundError(approval_id)
-        if one.asks and one.expires_at <= self._clock():
+        if one.is_pending and one.expires_at <= self._clock():
             one = await self._close(one, ApprovalStatus.EXPIRED, "nobody answered in time")
-        if not one.asks:
+        if not one.is_pending:
             raise ApprovalClosedError(one)
         return one
 
     # -- reading ------------------------------------------------------------------------------------
 
     def pending(self) -> list[Approval]:
-        """Return what waits for somebody's word, oldest first."""
-        return sorted((one for one in self._open.values() if one.asks), key=lambda one: one.created_at)
+        """Return pending requests, oldest first."""
+        return sorted((one for one in self._open.values() if one.is_pending), key=lambda one: one.created_at)
 
     async def find(self, approval_id: str) -> Approval | None:
-        """Return one request, however old, or None."""
+        """Return a request, however old, or None."""
         return await self._store.read(lambda conn: record.find_approval(conn, approval_id))
 
     async def history(
         self, *, limit: int, only_open: bool = False, before: Place | None = None
     ) -> list[Approval]:
-        """Return the newest requests, newest first; with ``before`` the next page."""
+        """Return requests, newest first; ``before`` pages."""
         return list(
             await self._store.read(
                 lambda conn: record.read_approvals(conn, limit=limit, only_open=only_open, before=before)
@@ -289,57 +289,57 @@ class Approvals:
     # -- time and events ----------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """Return when ``advance`` has something to do; None if time alone brings nothing."""
+        """Return when ``advance`` has work to do; None if there is none."""
         return min((self._due(one) for one in self._open.values() if self._idle(one)), default=None)
 
     def _due(self, one: Approval) -> float:
-        return one.expires_at if one.asks else self._retry_at.get(one.approval_id, 0.0)
+        return one.expires_at if one.is_pending else self._retry_at.get(one.approval_id, 0.0)
 
     def _idle(self, one: Approval) -> bool:
         return one.approval_id not in self._doing
 
     async def advance(self, now: float, *, begin: bool = True) -> None:
         """
-        End what is over, and begin what was approved and could not be done at once.
+        Close expired and void requests, and begin approved terminations that could not begin at once.
 
         Args:
             now: Seconds since the epoch.
-            begin: False while nothing is to be done to anybody: after a start, or a clock that jumped.
+            begin: False while no action may begin: after a start, or after the clock jumped.
         """
         for one in [one for one in self._open.values() if self._idle(one)]:
-            # So soon after a start nobody has been heard yet.
-            gone = over(one, self._monitor.get(*one.target.key)) if begin else None
-            if one.asks and one.expires_at <= now:
-                await self._let_go(one, ApprovalStatus.EXPIRED, "nobody answered in time")
-            elif one.asks and gone is not None:
-                await self._let_go(one, ApprovalStatus.VOID, gone)
-            elif not one.asks and (one.decided_at or 0.0) + self._timeout <= now:
-                await self._let_go(one, ApprovalStatus.VOID, "it could not be done in time")
-            elif not one.asks and begin and self._due(one) <= now:
+            # Shortly after a start nothing has been heard of any worker.
+            reason = void_reason(one, self._monitor.get(*one.target.key)) if begin else None
+            if one.is_pending and one.expires_at <= now:
+                await self._close_if_open(one, ApprovalStatus.EXPIRED, "nobody answered in time")
+            elif one.is_pending and reason is not None:
+                await self._close_if_open(one, ApprovalStatus.VOID, reason)
+            elif not one.is_pending and (one.decided_at or 0.0) + self._timeout <= now:
+                await self._close_if_open(one, ApprovalStatus.VOID, "it could not be done in time")
+            elif not one.is_pending and begin and self._due(one) <= now:
                 self._retry_at[one.approval_id] = now + _RETRY_SECONDS
                 if self._stopped() is None:
                     self._doing.add(one.approval_id)
-                    self._start(self._go_on(one))
+                    self._start(self._resume(one))
 
     async def observe(self, worker: WorkerHealth) -> None:
-        """Let a worker that changed act on what was asked about it."""
-        for one in [one for one in self._open.values() if one.asks and one.target.key == worker.key]:
-            if (gone := over(one, worker)) is not None:
-                await self._let_go(one, ApprovalStatus.VOID, gone)
+        """Close requests that a change of the worker makes void."""
+        for one in [one for one in self._open.values() if one.is_pending and one.target.key == worker.key]:
+            if (reason := void_reason(one, worker)) is not None:
+                await self._close_if_open(one, ApprovalStatus.VOID, reason)
 
     async def ticket_closed(self, ticket_id: str, reason: str) -> None:
-        """Let go of what was asked about a ticket that needs nobody any more."""
-        for one in [one for one in self._open.values() if one.asks and one.ticket_id == ticket_id]:
-            await self._let_go(one, ApprovalStatus.VOID, reason)
+        """Close requests about a ticket that has closed."""
+        for one in [one for one in self._open.values() if one.is_pending and one.ticket_id == ticket_id]:
+            await self._close_if_open(one, ApprovalStatus.VOID, reason)
 
-    async def _let_go(self, one: Approval, status: ApprovalStatus, reason: str) -> None:
-        with contextlib.suppress(ApprovalClosedError):  # somebody was quicker
+    async def _close_if_open(self, one: Approval, status: ApprovalStatus, reason: str) -> None:
+        with contextlib.suppress(ApprovalClosedError):
             await self._close(one, status, reason)
 
-    # -- doing --------------------------------------------------------------------------------------
+    # -- terminations -------------------------------------------------------------------------------
 
-    async def _go_on(self, one: Approval) -> None:
-        """Do what was approved before, unless it was begun then; nobody waits for it."""
+    async def _resume(self, one: Approval) -> None:
+        """Carry out an earlier approval, unless that had begun. Nothing awaits it."""
         try:
             begun = await self._store.read(lambda conn: find_intervention(conn, one.intervention_id))
             if begun is not None:
@@ -347,9 +347,9 @@ class Approvals:
             else:
                 await self._carry_out(one)
         except (ActionRefusedError, ApprovalClosedError) as error:
-            _log.info("the approved termination of %s is not done: %s", one.target, error)
+            _log.info("the approved termination of %s was not done: %s", one.target, error)
         except Exception as error:
-            _log.error("the termination of %s failed, and is tried again: %s", one.target, redact(str(error)))
+            _log.error("the termination of %s failed and will be retried: %s", one.target, redact(str(error)))
         finally:
             self._doing.discard(one.approval_id)
 
@@ -359,18 +359,18 @@ class Approvals:
         try:
             done = await self._terminate(
                 one.agent_id,
-                _why(one),
+                _termination_reason(one),
                 session_id=one.session_id,
                 incarnation_id=one.incarnation_id,
                 by=one.decided_by,
                 intervention_id=one.intervention_id,
-                unless=lambda worker: over(one, worker),
+                unless=lambda worker: void_reason(one, worker),
             )
         except StoreError:
-            raise  # what is written down is not known to be undone: it is looked at again
+            raise  # a recorded termination may have begun: it is checked again
         except QueenrightError as refusal:
             if self._stopped() is not None:
-                raise  # frozen meanwhile: it waits for its release, or the end of its time
+                raise  # stopped in the meantime: it waits for the release, or until it expires
             why = refusal.reason if isinstance(refusal, ActionRefusedError) else str(refusal)
             raise ApprovalClosedError(await self._close(one, ApprovalStatus.VOID, why)) from refusal
         finally:
@@ -382,7 +382,7 @@ class Approvals:
         await self._commit(lambda conn: [done])
         return done
 
-    # -- writing down -------------------------------------------------------------------------------
+    # -- records ------------------------------------------------------------------------------------
 
     async def _close(
         self, one: Approval, status: ApprovalStatus, reason: str, *, by: str = "", **more: Any
@@ -392,14 +392,14 @@ class Approvals:
         def close(conn: Connection) -> list[Approval]:
             current = record.find_approval(conn, one.approval_id) or one
             if current.status is not one.status or not current.is_open:
-                raise ApprovalClosedError(current)  # somebody was quicker
+                raise ApprovalClosedError(current)
             return [_closed(current, status, reason, now, by=by, **more)]
 
         [closed] = await self._commit(close)
         return closed
 
     async def _commit(self, work: Callable[[Connection], list[Approval]]) -> list[Approval]:
-        """Write requests, each with its event, in one transaction; then remember and say it."""
+        """Write requests, each with its event, in one transaction; then remember and publish."""
 
         async def commit() -> list[Approval]:
             events: list[AgentEvent] = []
@@ -419,14 +419,14 @@ class Approvals:
             self._publish(*events)
             return written
 
-        # A caller that is cancelled half-way must not leave what was committed unsaid.
+        # Cancelling the caller must not keep committed events from being published.
         return await asyncio.shield(self._start(commit()))
 
     def _remember(self, one: Approval) -> None:
         if one.is_open:
             self._open[one.approval_id] = one
-            if not one.asks:
-                # Whoever approved it begins it; only if that comes to nothing does ``advance``.
+            if not one.is_pending:
+                # ``approve`` begins it; ``advance`` does only if that fails.
                 self._retry_at.setdefault(one.approval_id, self._clock() + _RETRY_SECONDS)
         else:
             self._open.pop(one.approval_id, None)
@@ -434,17 +434,17 @@ class Approvals:
 
     def _event(self, one: Approval) -> AgentEvent | None:
         if one.outcome is not None:
-            return None  # the termination says itself what became of it
-        said: dict[str, Any] = {"approval_id": one.approval_id, "ticket_id": one.ticket_id}
-        if one.asks:
+            return None  # the termination has its own events
+        data: dict[str, Any] = {"approval_id": one.approval_id, "ticket_id": one.ticket_id}
+        if one.is_pending:
             type_ = EventType.TERMINATION_REQUESTED
-            by = record.by_whom(one.asked_by, one.ordered_by)
-            said |= {"reason": one.reason, "by": by, "expires_at": one.expires_at}
+            by = record.describe_requester(one.asked_by, one.ordered_by)
+            data |= {"reason": one.reason, "by": by, "expires_at": one.expires_at}
         else:
             type_ = EventType.TERMINATION_DECIDED
-            said |= {"status": one.status.value, "by": one.decided_by, "reason": one.decision_reason}
+            data |= {"status": one.status.value, "by": one.decided_by, "reason": one.decision_reason}
         worker = self._monitor.get(*one.target.key)
-        return messages.event_about(type_, one, worker, self._clock(), said)
+        return messages.event_about(type_, one, worker, self._clock(), data)
 
     def _start(self, work: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(work)
@@ -453,22 +453,22 @@ class Approvals:
         return task
 
 
-def _of_no_use(worker: WorkerHealth) -> str | None:
+def _futility(worker: WorkerHealth) -> str | None:
     if any(finding.kind is FindingKind.PROVIDER_FAILURE for finding in worker.findings):
-        return "its model's provider fails: that is not its fault, and to stop it would mend nothing"
+        return "its model provider fails; stopping the worker would not help"
     return None
 
 
 def _closed(
     one: Approval, status: ApprovalStatus, reason: str, now: float, *, by: str = "", **more: Any
 ) -> Approval:
-    # Of what was approved it stays to be seen who did, whatever became of it.
-    said = {"decided_by": redact(by, 100)} if by else {}
+    # A void approval keeps who approved it.
+    decided_by = {"decided_by": redact(by, 100)} if by else {}
     update = {"status": status, "decided_at": now, "decision_reason": redact(reason, 1000)}
-    return one.model_copy(update=update | said | more)
+    return one.model_copy(update=update | decided_by | more)
 
 
-def _why(one: Approval) -> str:
-    added = f" ({one.decision_reason})" if one.decision_reason else ""
-    asked = record.by_whom(one.asked_by, one.ordered_by)
-    return f"{one.reason} Asked for by the {asked}, approved by {one.decided_by}{added}."
+def _termination_reason(one: Approval) -> str:
+    note = f" ({one.decision_reason})" if one.decision_reason else ""
+    requester = record.describe_requester(one.asked_by, one.ordered_by)
+    return f"{one.reason} Requested by the {requester}, approved by {one.decided_by}{note}."

@@ -1,4 +1,4 @@
-"""A request to stop a worker that a person has to approve: what it says, its life, how it is kept."""
+"""A request to terminate a worker that a person must approve: model, state and rows."""
 
 from __future__ import annotations
 
@@ -13,27 +13,26 @@ from sqlalchemy import Connection, bindparam, select
 from queenright.health.findings import FindingKind
 from queenright.health.interventions.record import Outcome
 from queenright.health.interventions.target import Target
-from queenright.health.keyset import Place, newest_first
 from queenright.health.monitor import WorkerHealth
-from queenright.health.rows import find_body, put_row
+from queenright.health.rows import Place, find_body, newest_first, put_row
 from queenright.health.tables import APPROVALS
 from queenright.health.ticket_rules import reasons
 
 
 class ApprovalStatus(StrEnum):
-    """Where a request stands."""
+    """The status of a request."""
 
     REQUESTED = "requested"
     APPROVED = "approved"
     DENIED = "denied"
     EXPIRED = "expired"
-    """Nobody answered in its time."""
+    """Nobody answered in time."""
     VOID = "void"
-    """It needs no answer any more: the worker got further, waits, ended, or is another one by now."""
+    """It needs no answer any more: the worker made progress, waits, has ended or was restarted."""
 
 
 class Approval(BaseModel):
-    """One request to stop one life of a worker. Times are seconds since the epoch."""
+    """A request to stop one life of a worker. Times are seconds since the epoch."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -45,72 +44,72 @@ class Approval(BaseModel):
     reason: str
     asked_by: str
     ordered_by: str = ""
-    """Whose order, given in a chat, whoever asked has carried out; empty if nobody's."""
+    """The person whose order, grant in a chat, the requester carries out; empty if there is none."""
     created_at: float
     expires_at: float
     progress_before: float | None = None
-    """The worker's last progress when it was asked; a later one makes this void."""
+    """The worker's last progress at the request; later progress makes the request void."""
     status: ApprovalStatus = ApprovalStatus.REQUESTED
     decided_by: str = ""
     decided_at: float | None = None
     decision_reason: str = ""
     intervention_id: str = ""
-    """The termination that an approval leads to, given with it: by this it is done once."""
+    """The termination that an approval leads to. Its id is set with the approval, so that it runs once."""
     outcome: Outcome | None = None
-    """What became of that; null before."""
+    """The outcome of that termination; null before."""
     detail: str = ""
 
     @property
     def target(self) -> Target:
-        """Whom it is about."""
+        """The life of the worker that it is about."""
         return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)
 
     @property
-    def asks(self) -> bool:
-        """Whether it waits for somebody's word."""
+    def is_pending(self) -> bool:
+        """Whether it waits for an answer."""
         return self.status is ApprovalStatus.REQUESTED
 
     @property
     def is_open(self) -> bool:
-        """Whether it waits for somebody's word, or for what was approved to be done."""
-        return self.asks or (self.status is ApprovalStatus.APPROVED and self.outcome is None)
+        """Whether it waits for an answer, or for the approved termination to be done."""
+        return self.is_pending or (self.status is ApprovalStatus.APPROVED and self.outcome is None)
 
 
-def over(approval: Approval, worker: WorkerHealth | None) -> str | None:
+def void_reason(approval: Approval, worker: WorkerHealth | None) -> str | None:
     """
-    Return why a worker need not be stopped any more, as it is now; None while the condition holds.
+    Return why a worker need not be stopped any more, or None.
 
     Args:
         approval: The request.
-        worker: The worker as it is now; None if it is not known any more.
+        worker: The worker now; None if it is unknown.
     """
     if worker is None:
-        return "it is not known any more"
+        return "it is unknown"
     v = worker.vitals
     if v.incarnation_id != approval.incarnation_id:
-        return "it was restarted meanwhile"
+        return "it was restarted in the meantime"
     if v.ended:
         return f"it has ended ({v.status.value})"
     if v.waiting is not None:
-        return f"it waits rightly ({v.waiting.value})"
+        return f"it waits ({v.waiting.value}) and may be idle"
     before, now = approval.progress_before, v.last_progress
-    found = reasons(worker)
-    # Getting further is no answer to what a worker spends by it.
-    overspends = any(one.kind is FindingKind.SPENDING for one in found)
+    findings = reasons(worker)
+    # Progress does not settle a spending limit: it costs money.
+    overspends = any(one.kind is FindingKind.SPENDING for one in findings)
     if now is not None and (before is None or now > before) and not overspends:
-        return "it has got further since"
-    if not found:
-        return "what it was about is over"
+        return "it has made progress since"
+    if not findings:
+        return "it has no findings any more"
     return None
 
 
-def by_whom(asked_by: str, ordered_by: str) -> str:
-    """Return in words who does something, and who ordered it, if anybody."""
+def describe_requester(asked_by: str, ordered_by: str) -> str:
+    """Return who asks, and on whose order, if anybody's."""
     return f"{asked_by}, as {ordered_by} ordered" if ordered_by else asked_by
 
 
 def call_to_action(approval: Approval) -> str:
-    """Return what an operator reads of a request on the ticket that it is about: one line."""
+    """Return the line about a request on its ticket, for the operator."""
     until = datetime.fromtimestamp(approval.expires_at, UTC)
     ordered = f", as {approval.ordered_by} ordered," if approval.ordered_by else ""
     command = f"queenright approvals approve {approval.approval_id}"
@@ -124,7 +123,7 @@ def call_to_action(approval: Approval) -> str:
 
 
 def write_approval(conn: Connection, one: Approval) -> None:
-    """Insert a request, or replace the one of its id."""
+    """Insert or replace a request."""
     values = {
         "agent_id": one.agent_id,
         "session_id": one.session_id,
@@ -138,7 +137,7 @@ def write_approval(conn: Connection, one: Approval) -> None:
 
 
 def find_approval(conn: Connection, approval_id: str) -> Approval | None:
-    """Return one request, or None."""
+    """Return a request, or None."""
     body = find_body(conn, APPROVALS, APPROVALS.c.approval_id, approval_id)
     return Approval.model_validate_json(body) if body is not None else None
 
@@ -162,7 +161,7 @@ def latest_about(conn: Connection, agent_id: str, session_id: str) -> Approval |
 def read_approvals(
     conn: Connection, *, limit: int, only_open: bool = False, before: Place | None = None
 ) -> Sequence[Approval]:
-    """Return the newest requests, newest first; with ``before`` the next page."""
+    """Return requests, newest first; ``before`` pages."""
     table = APPROVALS.c
     query = select(table.body)
     if only_open:

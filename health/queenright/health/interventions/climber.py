@@ -1,8 +1,8 @@
 """
-The climber: climbs each worker's ladder when it is time.
+The climber: takes each worker's next step on the intervention ladder when it is due.
 
-It acts by deadline: a heap holds when each worker's next rung is due, and what is due is decided anew at that
-moment, from how the worker is then.
+A heap holds when each worker's next step may be due. What to do is decided at that moment, from the worker's
+current state.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from weakref import WeakValueDictionary
 
 from queenright.health.findings import HealthState, WorkerKey, worst
 from queenright.health.interventions import messages
-from queenright.health.interventions.actions import Actions, Rungs
+from queenright.health.interventions.actions import Actions, TerminationLadders
 from queenright.health.interventions.control import Stopped
-from queenright.health.interventions.ladder import Ladder, Level, Standing, foot, next_step
+from queenright.health.interventions.ladder import Ladder, Level, Standing, new_ladder, next_step
 from queenright.health.interventions.ledger import Ledger
 from queenright.health.interventions.limits import held_back
 from queenright.health.interventions.permit import ActionRefusedError
@@ -36,22 +36,22 @@ _log = logging.getLogger(__name__)
 _RETRY_SECONDS: Final = 5.0
 
 _AT_ONCE: Final = 100
-"""Workers that are begun with before others have the loop: some 15 ms."""
+"""Workers that are started before the event loop runs other work: about 15 ms."""
 
 
-class Recovers(Protocol):
-    """Brings workers back; see ``queenright.health.recovery``."""
+class TaskRecovery(Protocol):
+    """Recovers workers (``queenright.health.recovery``)."""
 
     async def request(self, target: Target, reason: str, *, by: str) -> Any:
-        """Plan a recovery; the result says by ``accepted`` and ``reason`` whether there will be one."""
+        """Plan a recovery; the result has ``accepted`` and ``reason``."""
         ...
 
     def in_hand(self, key: WorkerKey) -> bool:
-        """Return whether a worker is being brought back, or has been and is watched closely."""
+        """Return whether a worker is being recovered, or was and is watched closely."""
         ...
 
     def reaches(self, target: Target) -> bool:
-        """Return whether anybody here could start this worker again."""
+        """Return whether anything here could start this worker again."""
         ...
 
 
@@ -60,14 +60,14 @@ class Climber:
     Climbs ladders. Belongs to one event loop.
 
     Args:
-        ledger: Knows how far each has been climbed.
-        actions: Does what is due.
-        settings: The rungs and their times.
-        monitor: Knows the workers.
-        recovery: Brings back what was stopped or crashed.
-        stopped: Says why nothing may be done to anybody, or None.
+        ledger: The current ladders.
+        actions: Executes the due actions.
+        settings: Steps and times.
+        monitor: The known workers.
+        recovery: Recovers what was stopped or crashed.
+        stopped: Returns why all actions are stopped, or None.
         clock: Seconds since the epoch.
-        ask: Is given each question, to put it to the orchestrator.
+        ask: Passes each escalation to the orchestrator.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Climber:
         *,
         settings: HealthSettings,
         monitor: HealthMonitor,
-        recovery: Recovers,
+        recovery: TaskRecovery,
         stopped: Callable[[], str | None],
         clock: Clock,
         ask: Callable[[Escalation], None],
@@ -97,27 +97,27 @@ class Climber:
         self._running: set[asyncio.Task[Any]] = set()
         self._quiet_until = 0.0
 
-    # -- when -----------------------------------------------------------------------------------
+    # -- schedule -------------------------------------------------------------------------------
 
     def lock(self, key: WorkerKey) -> asyncio.Lock:
-        """Return what whoever acts on a worker holds: one at a time."""
+        """Return the lock of a worker: one action at a time."""
         lock = self._locks.get(key)
         if lock is None:
             lock = self._locks[key] = asyncio.Lock()
         return lock
 
     def hold_until(self, at: float) -> None:
-        """Do nothing by itself before ``at``, in seconds since the epoch."""
+        """Begin no action automatically before ``at``, in seconds since the epoch."""
         self._quiet_until = at
 
     def held_back(self, kind: ActionKind, worker: WorkerHealth) -> str | None:
-        """Return why nothing may be done about a worker now but by a person; None if it may."""
-        known = self._ledger.ladders.get(worker.key)
+        """Return why only a person may act on a worker now, or None."""
+        current = self._ledger.ladders.get(worker.key)
         return held_back(
             kind,
             worker,
             Standing.of(worker, self._settings),
-            known if known is not None and known.target == Target.of(worker.vitals) else None,
+            current if current is not None and current.target == Target.of(worker.vitals) else None,
             self._settings.intervention,
             now=self._clock(),
             quiet_until=self._quiet_until,
@@ -126,34 +126,34 @@ class Climber:
         )
 
     def consider(self, worker: WorkerHealth) -> None:
-        """See, because a worker changed, when its next rung is due. Quick, no I/O."""
+        """Reschedule a worker that changed. Quick, no I/O."""
         key = worker.key
         if worker.vitals.withdrawal_due:
-            self.look_at(key, self._clock())
-        known = self._ledger.ladders.get(key)
-        if known is None and key not in self._ledger.uncertain and not self._settings.intervention.enabled:
+            self.schedule(key, self._clock())
+        current = self._ledger.ladders.get(key)
+        if current is None and key not in self._ledger.uncertain and not self._settings.intervention.enabled:
             return
-        step = next_step(known, Standing.of(worker, self._settings), self._settings)
-        if came_down(known, step.ladder) or self._is_certain(worker):
-            self.look_at(key, self._clock())
+        step = next_step(current, Standing.of(worker, self._settings), self._settings)
+        if came_down(current, step.ladder) or self._has_stopped(worker):
+            self.schedule(key, self._clock())
         elif step.action is not None and self._settings.intervention.enabled:
-            self.look_at(key, max(step.at, self._quiet_until))
+            self.schedule(key, max(step.at, self._quiet_until))
 
-    def look_at(self, key: WorkerKey, at: float) -> None:
-        """Look at a worker at ``at``."""
-        known = self._due.get(key)
-        if known is None or at < known:
+    def schedule(self, key: WorkerKey, at: float) -> None:
+        """Schedule a worker at ``at``, if it is not due sooner."""
+        current = self._due.get(key)
+        if current is None or at < current:
             self._due[key] = at
             heappush(self._heap, (at, key))
 
     def next_deadline(self) -> float | None:
-        """Return when ``advance`` has something to do; None if nothing is due, whatever the time."""
+        """Return when ``advance`` has work to do; None if there is none."""
         while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def advance(self, now: float) -> None:
-        """Begin what is due, of a crowd a part; the rest stays due. Returns before it is done."""
+        """Begin due actions, a limited number at a time. Returns before they are done."""
         for _ in range(_AT_ONCE):
             if (due := self.next_deadline()) is None or due > now:
                 return
@@ -162,103 +162,103 @@ class Climber:
             self.start(self.climb(key))
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin some work that nobody waits for."""
+        """Run a coroutine in the background."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
     async def settled(self) -> None:
-        """Wait until everything that was begun is done."""
+        """Wait until all work in progress is done."""
         while self._running:
             await asyncio.gather(*self._running, return_exceptions=True)
 
     async def close(self) -> None:
-        """Leave off; what was begun is written down, and gone on with after the next start."""
+        """Stop. Unfinished actions are recorded and resume after the next start."""
         tasks = list(self._running)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # -- climbing -------------------------------------------------------------------------------
+    # -- steps ----------------------------------------------------------------------------------
 
     async def climb(self, key: WorkerKey) -> None:
-        """Do for one worker what is due now; what fails is tried again."""
+        """Take a worker's due step; retry if it fails."""
         async with self.lock(key):
             try:
                 await self._climb(key)
             except Exception as error:
-                _log.error("acting on %r failed, and is tried again: %s", key[0], redact(str(error)))
-                self.look_at(key, self._clock() + _RETRY_SECONDS)
+                _log.error("acting on %r failed and will be retried: %s", key[0], redact(str(error)))
+                self.schedule(key, self._clock() + _RETRY_SECONDS)
 
     async def _climb(self, key: WorkerKey) -> None:
         now = self._clock()
         worker = self._monitor.get(*key)
-        known = self._ledger.ladders.get(key)
+        current = self._ledger.ladders.get(key)
         if worker is None:
             self._ledger.forget_uncertain(key)
-            if known is not None:
-                await self.come_down(key, None, "the worker is not known any more")
+            if current is not None:
+                await self.come_down(key, None, "the worker is unknown")
             return
         if worker.vitals.withdrawal_due:
             await self._withdraw_confirmation(worker)
-            known = self._ledger.ladders.get(key)
-        if self._is_certain(worker):
-            await self._confirm(worker, known)
-            known = self._ledger.ladders.get(key)
-        step = next_step(known, Standing.of(worker, self._settings), self._settings)
-        if came_down(known, step.ladder):
-            await self.come_down(key, step.ladder, "the worker got further, or its run is over")
-        elif known is not None and (overdue := self._overdue(known, now)) and step.action is None:
-            await self._drop_question(overdue, known)
+            current = self._ledger.ladders.get(key)
+        if self._has_stopped(worker):
+            await self._confirm(worker, current)
+            current = self._ledger.ladders.get(key)
+        step = next_step(current, Standing.of(worker, self._settings), self._settings)
+        if came_down(current, step.ladder):
+            await self.come_down(key, step.ladder, "the worker made progress, or its run is over")
+        elif current is not None and (overdue := self._overdue(current, now)) and step.action is None:
+            await self._withdraw_question(overdue, current)
         if step.ladder is None or step.action is None or self._leaves_alone(key):
             return
-        if self._is_left_to_others(worker, known, step.action, step.ladder):
-            if known is not None:
-                await self.come_down(key, None, "its run failed, and whoever runs it starts it again")
+        if self._is_left_to_others(worker, current, step.action, step.ladder):
+            if current is not None:
+                await self.come_down(key, None, "its run failed, and its own launcher restarts it")
             return
         at = max(step.at, self._quiet_until)
         if at <= now:
             at = self.budget.free_at(now)
         if at > now:
-            self.look_at(key, at)
+            self.schedule(key, at)
         elif self._stopped() is None:
-            # While the emergency stop is on nothing is due; its release looks at everybody again.
+            # With the emergency stop on nothing is due; its release reschedules every worker.
             self.budget.spend(now)
             await self._do(step.action, step.ladder, worker, now)
             self.consider(worker)
 
     def _leaves_alone(self, key: WorkerKey) -> bool:
-        # What is being brought back needs nothing else: its recovery sees to it.
+        # A worker that is being recovered needs nothing else.
         return not self._settings.intervention.enabled or self._recovery.in_hand(key)
 
     def _is_left_to_others(
-        self, worker: WorkerHealth, known: Ladder | None, action: ActionKind, ladder: Ladder
+        self, worker: WorkerHealth, current: Ladder | None, action: ActionKind, ladder: Ladder
     ) -> bool:
-        """Return whether a run failed that nobody here can start again, and that nobody here has stopped."""
-        if action is not ActionKind.RECOVER or ladder == known or self._recovery.reaches(ladder.target):
+        """Return whether a failed run can neither be restarted from here nor was acted on from here."""
+        if action is not ActionKind.RECOVER or ladder == current or self._recovery.reaches(ladder.target):
             return False
-        # Of one that was acted on while it ran, somebody has to take up what it saved.
-        return known is None or worker.vitals.last_checkpoint is None
+        # If it was acted on while it ran, its checkpoint still has to be picked up.
+        return current is None or worker.vitals.last_checkpoint is None
 
     async def _do(self, action: ActionKind, ladder: Ladder, worker: WorkerHealth, now: float) -> None:
         if action is ActionKind.NUDGE:
             await self._nudge(ladder, worker, now)
         elif action is ActionKind.ESCALATE:
-            await self.escalate(ladder, by=LADDER, reason=because(worker))
+            await self.escalate(ladder, by=LADDER, reason=describe_cause(worker))
         elif action is ActionKind.TERMINATE:
-            await self._time_is_up(ladder, worker, now)
+            await self._handle_deadline(ladder, worker, now)
         else:
-            await self._bring_back(ladder, because(worker))
+            await self._recover(ladder, describe_cause(worker))
 
     async def _nudge(self, ladder: Ladder, worker: WorkerHealth, now: float) -> None:
-        given = self._actions.permit(ActionKind.NUDGE, ladder.target)
+        grant = self._actions.permit(ActionKind.NUDGE, ladder.target)
         hands_off = ladder.level is Level.HANDING_OFF
         climbed = ladder.model_copy(update={"nudges": ladder.nudges + 1, "acted_at": now, "told": True})
         await self._actions.nudge(
-            given,
+            grant,
             message=messages.hand_off() if hands_off else messages.reminder(worker, now),
             by=ladder.by,
-            reason=ladder.reason or because(worker),
+            reason=ladder.reason or describe_cause(worker),
             attempt=climbed.nudges,
             ladder=climbed,
             since=ladder.trouble_since,
@@ -266,11 +266,11 @@ class Climber:
 
     async def escalate(self, ladder: Ladder, *, by: str, reason: str) -> Intervention:
         """
-        Ask the orchestrator about a worker; the caller holds its lock.
+        Escalate a worker to the orchestrator. The caller holds its lock.
 
         Raises:
             ActionRefusedError: It must not be acted on now.
-            StoreError: It could not be written down; nobody was asked.
+            StoreError: It could not be recorded; the orchestrator was not asked.
         """
         done, question, climbed = await self._actions.escalate(
             self._actions.permit(ActionKind.ESCALATE, ladder.target),
@@ -279,59 +279,59 @@ class Climber:
             ladder=ladder,
             context={"nudges": ladder.nudges, "trouble_since": ladder.trouble_since},
         )
-        self.look_at(ladder.target.key, climbed.until or self._clock())
+        self.schedule(ladder.target.key, climbed.until or self._clock())
         if question is not None:
             self._ask(question)
         return done
 
-    # -- the end of a worker --------------------------------------------------------------------
+    # -- termination and recovery ---------------------------------------------------------------
 
-    async def _time_is_up(self, ladder: Ladder, worker: WorkerHealth, now: float) -> None:
+    async def _handle_deadline(self, ladder: Ladder, worker: WorkerHealth, now: float) -> None:
         if ladder.level is Level.ESCALATED:
             question = self._ledger.pending.get(ladder.escalation_id)
             automatic = self._settings.intervention.termination.automatic
             ladder = ladder.model_copy(
                 update={
                     "level": Level.TERMINATING if automatic else Level.HUMAN,
-                    "reason": f"nobody decided in time: {because(worker)}",
+                    "reason": f"nobody decided in time: {describe_cause(worker)}",
                 }
             )
-            closed, said = self.closed(question, EscalationStatus.TIMED_OUT, ladder.reason, now)
+            closed, events = self.close_question(question, EscalationStatus.TIMED_OUT, ladder.reason, now)
             await self._ledger.write(
-                ladder.target.key, ladder=ladder, now=now, escalation=closed, events=said
+                ladder.target.key, ladder=ladder, now=now, escalation=closed, events=events
             )
             if not automatic:
                 return
-        await self._end_it(ladder, worker)
+        await self._terminate(ladder, worker)
 
-    async def _end_it(self, ladder: Ladder, worker: WorkerHealth) -> None:
-        """Terminate, and bring back what is certain to have stopped."""
+    async def _terminate(self, ladder: Ladder, worker: WorkerHealth) -> None:
+        """Terminate a worker, and schedule its recovery once it has certainly stopped."""
         begun = self._ledger.uncertain.get(ladder.target.key)
-        again = begun if begun is not None and begun.target == ladder.target else None
+        resumed = begun if begun is not None and begun.target == ladder.target else None
         terminating = ladder.model_copy(update={"level": Level.TERMINATING, "acted_at": self._clock()})
         done = await self._actions.terminate(
             self._actions.permit(ActionKind.TERMINATE, ladder.target),
             by=ladder.by,
-            reason=ladder.reason or because(worker),
-            rungs=Rungs(
+            reason=ladder.reason or describe_cause(worker),
+            ladders=TerminationLadders(
                 during=terminating,
-                done=self._after_its_end(terminating),
+                done=self._after_termination(terminating),
                 otherwise=terminating.model_copy(update={"level": Level.HUMAN, "until": None}),
             ),
             since=ladder.trouble_since,
-            again=again,
+            resumed=resumed,
         )
         if done.outcome is Outcome.DONE:
             self.consider(worker)
 
-    def _after_its_end(self, ladder: Ladder) -> Ladder:
+    def _after_termination(self, ladder: Ladder) -> Ladder:
         recovers = self._settings.recovery.automatic
         return ladder.model_copy(
             update={"level": Level.TERMINATED if recovers else Level.HUMAN, "until": None}
         )
 
-    def _is_certain(self, worker: WorkerHealth) -> bool:
-        """Return whether a worker that was asked to stop has ended, and nobody has written that down."""
+    def _has_stopped(self, worker: WorkerHealth) -> bool:
+        """Return whether a worker with an unconfirmed termination has ended."""
         one = self._ledger.uncertain.get(worker.key)
         ended = worker.vitals.ended and worker.vitals.status is not SessionStatus.UNKNOWN
         return one is not None and (ended or one.target != Target.of(worker.vitals))
@@ -341,7 +341,7 @@ class Climber:
         if one.target != Target.of(worker.vitals):
             self._ledger.forget_uncertain(worker.key)
             if one.outcome is Outcome.STARTED:
-                detail = "it was restarted meanwhile; nothing is known of the end of the life before"
+                detail = "it was restarted in the meantime; the end of the life before is unknown"
                 await self._actions.interrupted(one, ladder, detail)
             return
         ours = (
@@ -350,22 +350,24 @@ class Climber:
         await self._actions.confirm(
             one,
             Stopped(confirmed=True, checkpoint_id=one.checkpoint_id, detail="it has ended"),
-            ladder=self._after_its_end(ladder) if ladder is not None and ours else None,
+            ladder=self._after_termination(ladder) if ladder is not None and ours else None,
         )
 
     async def _withdraw_confirmation(self, worker: WorkerHealth) -> None:
-        """Write down that a worker works on after its termination, and leave it to a person."""
+        """Record that a worker works on after its termination, and leave it to a person."""
         target = Target.of(worker.vitals)
         one = self._ledger.uncertain.get(worker.key)
         if one is None or one.target != target:
             one = await self._ledger.find_stopped(target)
         if one is not None and one.outcome is Outcome.DONE:
             self._ledger.uncertain[worker.key] = one
-            known = self._ledger.ladders.get(worker.key)
-            if known is None or known.target != target:
-                # It was a person who had it stopped, and not for it to be brought back.
-                known = foot(Standing.of(worker, self._settings)).model_copy(update={"is_recoverable": False})
-            # What came of the work after the end is no progress since: a person is to look at it.
+            current = self._ledger.ladders.get(worker.key)
+            if current is None or current.target != target:
+                # A person stopped it for good.
+                current = new_ladder(Standing.of(worker, self._settings)).model_copy(
+                    update={"is_recoverable": False}
+                )
+            # Progress of that work does not count: a person must look at it.
             human = {
                 "level": Level.HUMAN,
                 "until": None,
@@ -373,12 +375,12 @@ class Climber:
             }
             await self._actions.unconfirmed(
                 one,
-                known.model_copy(update=human),
-                "it was said to have stopped, and it works on: its telemetry goes on after that",
+                current.model_copy(update=human),
+                "its termination was confirmed, but its telemetry shows that it works on",
             )
         worker.vitals.withdrawal_due = False
 
-    async def _bring_back(self, ladder: Ladder, reason: str) -> None:
+    async def _recover(self, ladder: Ladder, reason: str) -> None:
         recovering = ladder.model_copy(update={"level": Level.RECOVERING, "until": None})
         human = ladder.model_copy(update={"level": Level.HUMAN, "until": None})
         detail, after = "", human
@@ -394,7 +396,7 @@ class Climber:
                 outcome = Outcome.DONE if result.accepted else Outcome.REFUSED
                 detail, after = result.reason, recovering if result.accepted else human
                 if not result.accepted:
-                    _log.warning("%s is not brought back: %s", ladder.target, result.reason)
+                    _log.warning("%s is not recovered: %s", ladder.target, result.reason)
         await self._actions.note(
             ActionKind.RECOVER,
             ladder.target,
@@ -406,19 +408,19 @@ class Climber:
             since=ladder.trouble_since,
         )
 
-    # -- coming down ----------------------------------------------------------------------------
+    # -- stepping down --------------------------------------------------------------------------
 
     async def come_down(self, key: WorkerKey, after: Ladder | None, reason: str) -> None:
-        """Lead a ladder back to the ground, and withdraw what was asked; the caller holds the lock."""
+        """Reset a ladder and withdraw its escalation. The caller holds the lock."""
         ladder, now = self._ledger.ladders.get(key), self._clock()
         question = self._ledger.pending.get(ladder.escalation_id) if ladder is not None else None
-        closed, said = self.closed(question, EscalationStatus.WITHDRAWN, reason, now)
-        await self._ledger.write(key, ladder=after, now=now, escalation=closed, events=said)
+        closed, events = self.close_question(question, EscalationStatus.WITHDRAWN, reason, now)
+        await self._ledger.write(key, ladder=after, now=now, escalation=closed, events=events)
 
-    def closed(
+    def close_question(
         self, question: Escalation | None, status: EscalationStatus, reason: str, now: float
     ) -> tuple[Escalation | None, list[AgentEvent]]:
-        """Return a question as it is when nobody has answered it, and what is said of that."""
+        """Return an escalation closed without an answer, and the event that says so."""
         if question is None:
             return None, []
         closed = question.model_copy(
@@ -430,16 +432,16 @@ class Climber:
         question = self._ledger.pending.get(ladder.escalation_id)
         return question if question is not None and question.deadline <= now else None
 
-    async def _drop_question(self, question: Escalation, ladder: Ladder) -> None:
-        """Close a question whose worker is well, or waits, at its deadline: the ladder stays where it was."""
+    async def _withdraw_question(self, question: Escalation, ladder: Ladder) -> None:
+        """Withdraw an escalation whose worker is well or waits at the deadline; the ladder steps back."""
         now = self._clock()
         reason = "at the deadline the worker was not in trouble"
-        closed, said = self.closed(question, EscalationStatus.WITHDRAWN, reason, now)
+        closed, events = self.close_question(question, EscalationStatus.WITHDRAWN, reason, now)
         back = ladder.model_copy(update={"level": Level.NUDGED, "until": None, "escalation_id": ""})
-        await self._ledger.write(ladder.target.key, ladder=back, now=now, escalation=closed, events=said)
+        await self._ledger.write(ladder.target.key, ladder=back, now=now, escalation=closed, events=events)
 
     async def shift(self, seconds: float) -> None:
-        """Let every wait go on ``seconds`` later: nothing was done, or could be answered, meanwhile."""
+        """Defer every wait by ``seconds``, in which nothing could be done or answered."""
         now = self._clock()
         for key in list(self._ledger.ladders):
             async with self.lock(key):
@@ -450,7 +452,7 @@ class Climber:
                 if question is not None:
                     question = question.model_copy(update={"deadline": question.deadline + seconds})
                 moved = {
-                    # Compared with the worker's last checkpoint and progress, which have moved as well.
+                    # Compared with the worker's last checkpoint and progress, which are shifted too.
                     "trouble_since": min(now, ladder.trouble_since + seconds),
                     "progress_before": (
                         None if ladder.progress_before is None else min(now, ladder.progress_before + seconds)
@@ -466,19 +468,19 @@ class Climber:
                 self.consider(worker)
 
 
-def came_down(known: Ladder | None, after: Ladder | None) -> bool:
-    """Return whether a ladder that was climbed is not any more."""
-    return known is not None and (after is None or (after.grounded and not known.grounded))
+def came_down(current: Ladder | None, after: Ladder | None) -> bool:
+    """Return whether a ladder that was climbed no longer is."""
+    return current is not None and (after is None or (after.grounded and not current.grounded))
 
 
-def because(worker: WorkerHealth) -> str:
-    """Return why something is done about a worker."""
+def describe_cause(worker: WorkerHealth) -> str:
+    """Return why a worker is acted on."""
     lead = worst(worker.findings)
     return lead.evidence if lead is not None else worker.reason
 
 
 def decided_event(question: Escalation, worker: WorkerHealth | None, now: float) -> AgentEvent:
-    """Return the word that a question is answered, or needs no answer any more."""
+    """Return the event that an escalation was decided or withdrawn."""
     data = {
         "escalation_id": question.escalation_id,
         "status": question.status.value,

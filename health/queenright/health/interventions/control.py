@@ -1,4 +1,4 @@
-"""Control of a worker: the one interface through which it is spoken to and stopped, wherever it runs."""
+"""Worker control: the interface through which a worker is nudged and stopped, wherever it runs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from queenright.instrumentation.errors import QueenrightError
 
 
 class WorkerUnreachableError(QueenrightError):
-    """Raised when nobody can reach a worker; says why, and the way out."""
+    """Raised when a worker cannot be reached; says why, and what to do."""
 
 
 class Delivery(StrEnum):
-    """How far a nudge has got."""
+    """How far a nudge got."""
 
     INJECTED = "injected"
     """It is in the worker's context: its next turn sees it."""
@@ -25,22 +25,22 @@ class Delivery(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
-    """What became of a request to stop."""
+    """The result of a request to stop."""
 
     confirmed: bool
-    """Whether it is certain that the worker has stopped."""
+    """Whether the worker has certainly stopped."""
     checkpoint_id: str | None = None
-    """Where its partial state is, if it was saved."""
+    """The checkpoint with its partial state, if it was saved."""
     detail: str = ""
     lingers: bool = False
-    """Whether a function of it goes on all the same, in a thread, which nothing can stop."""
+    """Whether one of its functions is still running in a thread, which nothing can stop."""
 
 
 class WorkerControl(Protocol):
-    """Reaches some workers, and not others."""
+    """Controls the workers that it reaches."""
 
     def reaches(self, target: Target) -> bool:
-        """Return whether this very incarnation can be reached now. Quick, no I/O."""
+        """Return whether this incarnation can be reached now. Quick, no I/O."""
         ...
 
     async def nudge(
@@ -50,21 +50,21 @@ class WorkerControl(Protocol):
         Put a message into the worker's context; it is durable on return.
 
         Args:
-            target: Whom it is for; another incarnation never sees it.
-            message: What it is told.
-            instruction_id: The same id is delivered once at most.
-            expires_at: After this moment, in seconds since the epoch, it is thrown away.
+            target: The worker; another incarnation never gets it.
+            message: The message.
+            instruction_id: A message with the same id is delivered at most once.
+            expires_at: When it is discarded, in seconds since the epoch.
 
         Raises:
-            WorkerUnreachableError: The worker is not there (any more).
+            WorkerUnreachableError: The worker is not running (any more).
         """
         ...
 
     async def terminate(self, target: Target, reason: str, *, instruction_id: str, within: float) -> Stopped:
         """
-        Stop the worker: save what it has, free what it holds. Takes ``within`` seconds at most.
+        Stop the worker: save its state and free what it holds. Takes at most ``within`` seconds.
 
         Raises:
-            WorkerUnreachableError: The worker is not there (any more).
+            WorkerUnreachableError: The worker is not running (any more).
         """
         ...

@@ -1,8 +1,8 @@
 """
-Instructions: how workers in other processes are reached. They ask, and are told what there is for them.
+Instructions: messages that workers in other processes fetch.
 
-What is to be told is on the disk before it can be fetched, and is told again until the worker has answered;
-the worker tells by the id what it knows already. Nothing outlives its time or its incarnation.
+An instruction is durable before it can be fetched, and is delivered again until the worker has answered; the
+worker recognises repeats by the id. It expires, and is for one incarnation only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock
 
 REACHABLE_SECONDS: Final = 120.0
-"""Who asked within so many seconds is there."""
+"""A worker that fetched within this time is reachable."""
 
 LONGEST_WAIT: Final = 60.0
 _DETAIL_LIMIT: Final = 500
@@ -37,7 +37,7 @@ AnswerOutcome = Literal["done", "refused", "failed"]
 
 
 class InstructionStatus(StrEnum):
-    """Where an instruction stands."""
+    """The status of an instruction."""
 
     QUEUED = "queued"
     DONE = "done"
@@ -48,7 +48,7 @@ class InstructionStatus(StrEnum):
 
 
 class Instruction(BaseModel):
-    """One thing that a worker is told. Times are seconds since the epoch."""
+    """An instruction for a worker. Times are seconds since the epoch."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -67,25 +67,25 @@ class Instruction(BaseModel):
 
 
 class InstructionNotFoundError(QueenrightError):
-    """Raised for an answer to an instruction that nobody gave this worker."""
+    """Raised when an instruction is answered that this worker never had."""
 
     def __init__(self, instruction_id: str) -> None:
         super().__init__(f"there is no instruction {instruction_id[:64]!r} for this worker")
 
 
 class InstructionClosedError(QueenrightError):
-    """Raised for an answer that comes too late, or from another incarnation."""
+    """Raised when an answer comes too late, or from another incarnation."""
 
 
 class Instructions:
     """
-    The mailbox of workers that fetch, and the control that puts things in it. Belongs to one event loop.
+    The mailbox of workers that fetch, and the ``WorkerControl`` that fills it. Belongs to one event loop.
 
     Args:
-        store: Where instructions are kept.
+        store: Where instructions are stored.
         clock: Seconds since the epoch.
         sleep: Waits on that clock.
-        withheld: Says why a worker must be told nothing now (the emergency stop, a wait), or None.
+        withheld: Returns why instructions are withheld (the emergency stop, a wait), or None.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class Instructions:
         self._on_closed: Callable[[Instruction], None] = lambda _: None
         self._withheld = withheld
         self._queued: dict[WorkerKey, dict[str, Instruction]] = {}
-        self._asked: dict[Target, float] = {}
-        self._asking: dict[Target, set[asyncio.Future[None]]] = {}
+        self._fetched_at: dict[Target, float] = {}
+        self._fetching: dict[Target, set[asyncio.Future[None]]] = {}
         self._answers: dict[str, asyncio.Future[Instruction]] = {}
 
     def subscribe(self, on_closed: Callable[[Instruction], None]) -> None:
@@ -111,7 +111,7 @@ class Instructions:
         self._on_closed = on_closed
 
     async def load(self) -> None:
-        """Know again what was not fetched before a restart."""
+        """Load the queued instructions."""
 
         def read(conn: Connection) -> list[Instruction]:
             waiting = INSTRUCTIONS.c.status == InstructionStatus.QUEUED.value
@@ -121,12 +121,12 @@ class Instructions:
         for one in await self._store.read(read):
             self._queued.setdefault((one.agent_id, one.session_id), {})[one.instruction_id] = one
 
-    # -- the control's side -------------------------------------------------------------------------
+    # -- WorkerControl ------------------------------------------------------------------------------
 
     def reaches(self, target: Target) -> bool:
-        """Return whether this incarnation asked lately, or asks now."""
-        at = self._asked.get(target)
-        return target in self._asking or (at is not None and self._clock() - at < REACHABLE_SECONDS)
+        """Return whether this incarnation fetched recently, or waits for instructions now."""
+        at = self._fetched_at.get(target)
+        return target in self._fetching or (at is not None and self._clock() - at < REACHABLE_SECONDS)
 
     async def nudge(
         self, target: Target, message: str, *, instruction_id: str, expires_at: float
@@ -135,7 +135,7 @@ class Instructions:
         Queue a nudge; see ``WorkerControl.nudge``.
 
         Raises:
-            WorkerUnreachableError: This incarnation has not asked lately.
+            WorkerUnreachableError: This incarnation has not fetched recently.
             StoreError: It could not be stored.
         """
         await self._queue(target, "nudge", message, instruction_id, expires_at)
@@ -146,7 +146,7 @@ class Instructions:
         Ask the worker to stop and wait for its answer; see ``WorkerControl.terminate``.
 
         Raises:
-            WorkerUnreachableError: This incarnation has not asked lately.
+            WorkerUnreachableError: This incarnation has not fetched recently.
             StoreError: It could not be stored.
         """
         answer: asyncio.Future[Instruction] = asyncio.get_running_loop().create_future()
@@ -160,11 +160,11 @@ class Instructions:
             del self._answers[instruction_id]
         if not answer.done():
             return Stopped(confirmed=False, detail=f"it did not answer within {within:g} s")
-        given = answer.result()
+        closed = answer.result()
         return Stopped(
-            confirmed=given.status is InstructionStatus.DONE,
-            checkpoint_id=given.checkpoint_id,
-            detail=given.detail or f"it answered: {given.status.value}",
+            confirmed=closed.status is InstructionStatus.DONE,
+            checkpoint_id=closed.checkpoint_id,
+            detail=closed.detail or f"it answered: {closed.status.value}",
         )
 
     async def _queue(
@@ -189,36 +189,36 @@ class Instructions:
         )
         await self._store.transact(lambda conn: _write(conn, one))
         queued[instruction_id] = one
-        for waiting in self._asking.get(target, ()):
+        for waiting in self._fetching.get(target, ()):
             if not waiting.done():
                 waiting.set_result(None)
 
-    # -- the worker's side --------------------------------------------------------------------------
+    # -- workers ------------------------------------------------------------------------------------
 
     async def pull(self, target: Target, wait: float) -> list[Instruction]:
         """
-        Return what there is for this incarnation and is not answered; wait for something if there is nothing.
+        Return unanswered instructions for this incarnation; wait for one if there is none.
 
         Args:
-            target: Who asks.
-            wait: Seconds to wait at most.
+            target: The worker.
+            wait: The maximum number of seconds to wait.
         """
-        self._asked[target] = self._clock()
-        found = await self._for(target)
-        if found or wait <= 0:
-            return found
-        news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        asking = self._asking.setdefault(target, set())
-        asking.add(news)
+        self._fetched_at[target] = self._clock()
+        instructions = await self._for(target)
+        if instructions or wait <= 0:
+            return instructions
+        arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        fetching = self._fetching.setdefault(target, set())
+        fetching.add(arrived)
         timer = asyncio.ensure_future(self._sleep(min(wait, LONGEST_WAIT)))
         try:
-            await asyncio.wait((news, timer), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((arrived, timer), return_when=asyncio.FIRST_COMPLETED)
         finally:
             timer.cancel()
-            asking.discard(news)
-            if not asking:
-                self._asking.pop(target, None)
-            self._asked[target] = self._clock()
+            fetching.discard(arrived)
+            if not fetching:
+                self._fetching.pop(target, None)
+            self._fetched_at[target] = self._clock()
         return await self._for(target)
 
     async def answer(
@@ -231,11 +231,11 @@ class Instructions:
         checkpoint_id: str | None = None,
     ) -> None:
         """
-        Take a worker's answer. The same answer twice is one.
+        Record a worker's answer; repeating it has no effect.
 
         Raises:
-            InstructionNotFoundError: It was never told that.
-            InstructionClosedError: The instruction was another incarnation's, or its time is over.
+            InstructionNotFoundError: The worker never had this instruction.
+            InstructionClosedError: It is for another incarnation, or has expired.
             StoreError: It could not be stored.
         """
         one = self._queued.get(target.key, {}).get(instruction_id)
@@ -263,23 +263,23 @@ class Instructions:
 
     async def _for(self, target: Target) -> list[Instruction]:
         now = self._clock()
-        found = []
+        instructions = []
         for one in list(self._queued.get(target.key, {}).values()):
             if one.expires_at <= now:
                 await self._close(one, status=InstructionStatus.EXPIRED)
-            # What is for another life is left for it: the one that asks may be the one that hangs.
+            # Other incarnations keep theirs: the one that fetches may not be the one that hangs.
             elif one.incarnation_id == target.incarnation_id and self._withheld(target) is None:
-                found.append(one)
-        return found
+                instructions.append(one)
+        return instructions
 
     async def expire(self, now: float) -> None:
-        """Throw away what nobody fetched in time, and forget who has not asked for long."""
+        """Expire instructions that were not answered in time, and forget workers that no longer fetch."""
         late = [one for by_id in self._queued.values() for one in by_id.values() if one.expires_at <= now]
         for one in late:
             await self._close(one, status=InstructionStatus.EXPIRED)
-        for target, at in list(self._asked.items()):
-            if now - at > REACHABLE_SECONDS and target not in self._asking:
-                del self._asked[target]
+        for target, at in list(self._fetched_at.items()):
+            if now - at > REACHABLE_SECONDS and target not in self._fetching:
+                del self._fetched_at[target]
 
     async def _close(self, one: Instruction, **changes: object) -> None:
         closed = one.model_copy(update=changes)

@@ -1,9 +1,9 @@
 """
-The ladder: what comes next for a worker that gets nowhere, as a pure function.
+The intervention ladder: the next step for a worker in trouble, as a pure function.
 
-Nudge, nudge, nudge; ask the orchestrator; stop it; bring it back. Each rung waits for the one below to have
-had its time, and progress leads back to the ground: any, but that a stale checkpoint takes a checkpoint. The
-rungs and their times are IMPL-REQ-003 FR-003.
+Nudge, nudge, nudge; escalate; terminate; recover. Each step waits until the one before has had its time.
+Progress resets the ladder; if a stale checkpoint is part of the trouble, only a checkpoint does. Steps and
+times are those of IMPL-REQ-003 FR-003.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from queenright.health.vitals import SessionStatus
 
 
 class Level(StrEnum):
-    """How far the ladder has been climbed."""
+    """The position on the ladder."""
 
     NUDGED = "nudged"
-    """It has been spoken to, or soon will be."""
+    """It was nudged, or soon will be."""
     ESCALATED = "escalated"
-    """The orchestrator was asked, and has until ``Ladder.until``."""
+    """The orchestrator was asked, and has until ``Ladder.until`` to decide."""
     MORE_TIME = "more_time"
-    """It was given time until then."""
+    """The orchestrator gave it time until then."""
     HANDING_OFF = "handing_off"
-    """It was told to hand off, and has until then."""
+    """It is told to hand off, and has until then."""
     TERMINATING = "terminating"
     """It is being stopped."""
     TERMINATED = "terminated"
-    """It has stopped, and is to be brought back."""
+    """It has stopped and will be recovered."""
     RECOVERING = "recovering"
-    """It is being brought back: from here on that is the recovery's affair."""
+    """It is being recovered; the rest is up to the recovery service."""
     HUMAN = "human"
-    """Nothing more is done by itself: a person has to."""
+    """No automatic action remains: a person must act."""
 
 
 _DECIDED: Final = frozenset({Level.HANDING_OFF, Level.TERMINATING})
-"""What somebody has decided is done, to a worker that was given up too."""
+"""Decisions that are carried out even if the worker's recovery was given up."""
 
 
 class Ladder(BaseModel):
-    """How far the ladder has been climbed for one life of a worker. Times are seconds since the epoch."""
+    """The ladder of one life of a worker. Times are seconds since the epoch."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -61,71 +61,71 @@ class Ladder(BaseModel):
     trouble_since: float
     """When the trouble began."""
     progress_before: float | None = None
-    """The last progress before it; a later one ends the ladder."""
+    """The last progress before it; later progress resets the ladder."""
     needs_checkpoint: bool = False
-    """The trouble includes a stale checkpoint: while that lasts, only a checkpoint ends the ladder."""
+    """The trouble includes a stale checkpoint: while that lasts, only a checkpoint resets the ladder."""
     acted_at: float | None = None
-    """When something was last done."""
+    """When the last action was taken."""
     until: float | None = None
     escalation_id: str = ""
     told: bool = True
-    """Of one that has to hand off: whether it has been told so."""
+    """While handing off: whether the worker was told."""
     delivered: bool = True
-    """Whether the last nudge got to the worker, or lies where it fetches it."""
+    """Whether the last nudge reached the worker, or is queued for it to fetch."""
     is_recoverable: bool = True
-    """Whether it is brought back after it was terminated; not if a person had it stopped for good."""
+    """Whether it is recovered after its termination; not if a person terminated it for good."""
     by: str = LADDER
-    """Who wants it to end, and why; empty: because of how it is."""
+    """Who decided the current step; the reason is empty if its findings are."""
     reason: str = ""
 
     @property
     def grounded(self) -> bool:
-        """Whether nothing was done since the worker last got further."""
+        """Whether no action was taken since the worker's last progress."""
         return self.level is Level.NUDGED and self.nudges == 0
 
     @property
     def target(self) -> Target:
-        """The life of the worker that this is about."""
+        """The life of the worker."""
         return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Of a worker, what the ladder goes by."""
+    """The facts about a worker that the ladder depends on."""
 
     target: Target
     status: SessionStatus
     ended: bool
     unknown: bool
-    """What it is at, nobody knows: it has only ever sent heartbeats, or may have ended unheard."""
+    """Whether its activity is unknown: it only ever sent heartbeats, or may have ended unheard."""
     waiting: bool
     state: HealthState
     state_since: float
-    """Of one in trouble: since when, whether it has been stuck or failing since."""
+    """When it became stuck or failing, if it is either."""
     provider_at_fault: bool
-    """Its model's provider fails: nothing that is done to the worker mends that."""
+    """Its model provider fails: no action on the worker would help."""
     given_up: bool
-    """Nobody brings it back any more, and it has not got further since: a person has its ticket."""
+    """Its recovery was given up, and it has made no progress since: a person has its ticket."""
     grace_until: float
     last_progress: float | None
     last_checkpoint: float | None
     checkpoint_is_stale: bool
-    """Its last checkpoint is so old that it is stuck."""
+    """Whether its last checkpoint is so old that the worker is stuck."""
     resumed_at: float
     """When its last wait ended, or its life began."""
 
     @classmethod
     def of(cls, worker: WorkerHealth, settings: HealthSettings) -> Standing:
-        """Return how a worker stands now."""
+        """Return the facts about a worker now."""
         v = worker.vitals
         return cls(
             target=Target.of(v),
             status=v.status,
             ended=v.ended,
-            # A silence that was found before the service was away is certain, and critical.
+            # A silence found before the service was away is certain, and critical.
             unknown=v.only_heartbeats or (may_have_ended(v) and not _is_surely_silent(worker)),
             waiting=v.waiting is not None,
-            # An open breaker makes it failing; one that gets further all the same needs no help.
+            # An open breaker makes it failing; if it makes progress all the same, it needs no help.
             state=HealthState.DEGRADED if works_around(v, worker.findings) else worker.state,
             state_since=worker.state_since if worker.trouble_since is None else worker.trouble_since,
             provider_at_fault=any(f.kind is FindingKind.PROVIDER_FAILURE for f in worker.findings),
@@ -143,10 +143,10 @@ class Standing:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """
-    What is next.
+    The next step.
 
-    ``action`` is due at ``at``; None: nothing is, whatever the time. ``ladder`` is where it stands before
-    that; None: on the ground.
+    ``action`` is due at ``at``; None: no action is due. ``ladder`` is the ladder before it; None: not
+    climbed.
     """
 
     ladder: Ladder | None
@@ -156,10 +156,10 @@ class Step:
 
 def next_step(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> Step:
     """
-    Return what is to be done next about a worker, and when.
+    Return the next action on a worker, and when it is due.
 
-    Nothing is ever due for a worker that waits, is paused or has finished, nothing by itself for one whose
-    recovery was given up, and nothing twice within the interval between nudges, but for what the orchestrator
+    No action is due for a worker that waits, is paused or has finished, and none automatically once its
+    recovery was given up. Within the nudge interval there is one action, except for what the orchestrator
     decides.
     """
     if ladder is not None and ladder.target != s.target:
@@ -167,20 +167,20 @@ def next_step(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> S
     if s.ended:
         return _after_the_end(ladder, s, settings)
     if ladder is not None and not ladder.grounded and _progressed(ladder, s):
-        # When something was last done is not forgotten: who has just been acted on is left in peace.
-        ladder = foot(s, ladder.acted_at)
+        # The time of the last action is kept, so that the next one waits for the interval.
+        ladder = new_ladder(s, ladder.acted_at)
     if s.waiting or s.unknown or s.provider_at_fault or not s.state.in_trouble:
         return Step(ladder=ladder)
     if s.given_up and (ladder is None or ladder.level not in _DECIDED):
         return Step(ladder=ladder)
     if ladder is None or ladder.grounded:
-        ladder = foot(s, ladder.acted_at if ladder is not None else None)
+        ladder = new_ladder(s, ladder.acted_at if ladder is not None else None)
     action, at = _rung(ladder, s, settings)
     return Step(ladder=ladder, action=action, at=max(at, s.grace_until))
 
 
-def foot(s: Standing, acted_at: float | None = None) -> Ladder:
-    """Return a ladder that was not climbed yet; ``acted_at`` is when something was last done all the same."""
+def new_ladder(s: Standing, acted_at: float | None = None) -> Ladder:
+    """Return a ladder that was not climbed yet; ``acted_at`` is when the last action was taken."""
     return Ladder(
         agent_id=s.target.agent_id,
         session_id=s.target.session_id,
@@ -193,22 +193,22 @@ def foot(s: Standing, acted_at: float | None = None) -> Ladder:
 
 
 def _after_the_end(ladder: Ladder | None, s: Standing, settings: HealthSettings) -> Step:
-    """Bring back what crashed and what was stopped; never what finished or was cancelled by its people."""
+    """Recover what crashed or was terminated, but not what completed or was cancelled by its users."""
     if s.status is SessionStatus.UNKNOWN:
-        return Step(ladder=None)  # dead for long, or settled by a person: nothing more is done by itself
+        return Step(ladder=None)  # silent for long, or settled by a person: no automatic action
     level = ladder.level if ladder is not None else None
     failed = s.status in (SessionStatus.FAILED, SessionStatus.TERMINATED)
-    # Of what is stopped on our request, its own word about that may come first: that it was cancelled.
+    # A worker that is being terminated may report its own end first, as cancelled.
     if not failed and level not in (Level.TERMINATING, Level.TERMINATED):
         return Step(ladder=None)
     if level in (Level.RECOVERING, Level.HUMAN):
         return Step(ladder=ladder)
-    # One that was to be stopped and has ended before anybody did is as good as stopped.
+    # If it was to be terminated and ended before, that is as good.
     if level in (Level.TERMINATING, Level.TERMINATED):
         return Step(ladder=ladder, action=ActionKind.RECOVER, at=s.state_since)
     if s.status is not SessionStatus.FAILED or s.given_up or not settings.recovery.automatic:
         return Step(ladder=None)
-    crashed = foot(s).model_copy(update={"level": Level.TERMINATED})
+    crashed = new_ladder(s).model_copy(update={"level": Level.TERMINATED})
     return Step(ladder=crashed, action=ActionKind.RECOVER, at=s.state_since)
 
 
@@ -217,11 +217,11 @@ def _rung(ladder: Ladder, s: Standing, settings: HealthSettings) -> tuple[Action
     rested = s.state_since
     if ladder.acted_at is not None:
         rested = max(rested, ladder.acted_at + nudge.interval_seconds)
-    # Whoever waited, or was well, in between gets an interval of its own before anything final.
+    # After a wait or recovery, it gets a full interval before the final step.
     until = max(ladder.until or rested, max(s.state_since, s.resumed_at) + nudge.interval_seconds)
     match ladder.level:
         case Level.NUDGED:
-            # An agent in an error loop reads no reminders: somebody has to decide.
+            # An agent in an error loop does not read reminders: escalate at once.
             speaks = nudge.enabled and s.state is not HealthState.FAILING
             if speaks and ladder.nudges < nudge.max_attempts:
                 return ActionKind.NUDGE, rested

@@ -1,4 +1,4 @@
-"""The ledger: ladders, interventions and escalations, in memory to go by and on the disk to outlive."""
+"""The intervention ledger: ladders, interventions and escalations, in memory and in the database."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent
 
 _COUNTED: Final = 100_000
-"""Of so many sessions it is known how often something was done; the newest."""
+"""The maximum number of sessions whose interventions are counted; the newest stay."""
 
 _MOST_TERMINATIONS: Final = 1000
-"""Among so many terminations of an agent, the newest, that of one of its lives is looked for."""
+"""The maximum number of terminations of an agent that are searched, the newest first."""
 
 _UNCERTAIN: Final = frozenset({Outcome.STARTED, Outcome.UNCONFIRMED})
 
 
 class Ledger:
     """
-    Everything that was done, and how far each ladder has been climbed. Belongs to one event loop.
+    All interventions and ladders of one store. Belongs to one event loop.
 
     Args:
-        store: Where it is kept.
-        publish: Is given events once they are durable.
+        store: Where they are stored.
+        publish: Receives events once they are durable.
     """
 
     def __init__(self, store: Store, *, publish: Callable[..., None]) -> None:
@@ -42,12 +42,12 @@ class Ledger:
         self._counts: dict[WorkerKey, int] = {}
         self.ladders: dict[WorkerKey, Ladder] = {}
         self.pending: dict[str, Escalation] = {}
-        """Escalations that nobody has answered."""
+        """Undecided escalations."""
         self.uncertain: dict[WorkerKey, Intervention] = {}
-        """Terminations of which nobody knows (yet) whether the worker has stopped."""
+        """Terminations after which it is unknown (yet) whether the worker has stopped."""
 
     async def load(self) -> list[Intervention]:
-        """Know everything again, and return what a restart interrupted, terminations apart."""
+        """Load everything, and return actions that a restart interrupted, except terminations."""
 
         def read(conn: Connection) -> tuple[Any, ...]:
             return (
@@ -62,14 +62,14 @@ class Ledger:
         self.ladders = {one.target.key: one for one in ladders}
         self.pending = {one.escalation_id: one for one in pending}
         self._counts = dict(counts)
-        # Newest first: an older one does not take its place.
+        # Newest last, so that it wins.
         for one in sorted((*started, *unconfirmed), key=lambda each: each.created_at):
             if one.kind is ActionKind.TERMINATE:
                 self.uncertain[one.target.key] = one
         return [one for one in started if one.kind is not ActionKind.TERMINATE]
 
     def count(self, key: WorkerKey) -> int:
-        """Return how many interventions a session had, those refused or only on paper among them."""
+        """Return how many interventions a session had, including refused and simulated ones."""
         return self._counts.get(key, 0)
 
     async def write(
@@ -83,10 +83,10 @@ class Ledger:
         events: Sequence[AgentEvent] = (),
     ) -> None:
         """
-        Keep how a worker's ladder stands, with what was done, in one transaction; then say it.
+        Write a worker's ladder with an intervention, an escalation and events in one transaction; publish.
 
         Raises:
-            StoreError: Nothing was kept, and nothing said.
+            StoreError: Nothing was written or published.
         """
 
         def work(conn: Connection) -> None:
@@ -105,7 +105,7 @@ class Ledger:
         task = asyncio.create_task(commit())
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        # A caller that is cancelled half-way must not leave what was committed unsaid.
+        # Cancelling the caller must not keep committed events from being published.
         await asyncio.shield(task)
 
     def _remember(
@@ -128,9 +128,9 @@ class Ledger:
                 self.pending.pop(escalation.escalation_id, None)
 
     def _note(self, key: WorkerKey, one: Intervention) -> None:
-        known = self.uncertain.get(key)
-        again = known is not None and known.intervention_id == one.intervention_id
-        counted = again and known is not None and known.finished_at is not None
+        previous = self.uncertain.get(key)
+        is_known = previous is not None and previous.intervention_id == one.intervention_id
+        counted = is_known and previous is not None and previous.finished_at is not None
         if one.finished_at is not None and not counted and one.answered_at is None:
             self._counts[key] = self._counts.pop(key, 0) + 1
             if len(self._counts) > _COUNTED:
@@ -138,36 +138,36 @@ class Ledger:
         if one.kind is ActionKind.TERMINATE:
             if one.outcome in _UNCERTAIN:
                 self.uncertain[key] = one
-            elif again:
+            elif is_known:
                 del self.uncertain[key]
 
     def is_stopping(self, key: WorkerKey, incarnation_id: str) -> bool:
-        """Return whether a life of a worker is being terminated, or was asked to stop and may yet."""
+        """Return whether a life of a worker is being terminated, or was asked to stop and may still."""
         one = self.uncertain.get(key)
         return one is not None and one.incarnation_id == incarnation_id
 
     def forget_uncertain(self, key: WorkerKey) -> None:
-        """Nobody waits any more for word of a termination."""
+        """Stop waiting for the end of a termination."""
         self.uncertain.pop(key, None)
 
     async def interventions(self, *, limit: int, agent_id: str | None = None) -> list[Intervention]:
-        """Return the newest interventions, newest first."""
+        """Return interventions, newest first."""
         return await self._store.read(
             lambda conn: record.read_interventions(conn, limit=limit, agent_id=agent_id)
         )
 
     async def escalations(self, *, limit: int, pending: bool = False) -> list[Escalation]:
-        """Return the newest escalations, newest first; with ``pending`` those that wait for an answer."""
+        """Return escalations, newest first; with ``pending`` only undecided ones."""
         return list(
             await self._store.read(lambda conn: record.read_escalations(conn, limit=limit, pending=pending))
         )
 
     async def find_intervention(self, intervention_id: str) -> Intervention | None:
-        """Return one record, or None."""
+        """Return an intervention, or None."""
         return await self._store.read(lambda conn: record.find_intervention(conn, intervention_id))
 
     async def find_stopped(self, target: Target) -> Intervention | None:
-        """Return the newest termination by which this life of a worker has stopped, as it seemed; or None."""
+        """Return the newest termination that was confirmed for this life of a worker, or None."""
 
         def read(conn: Connection) -> list[Intervention]:
             return record.read_interventions(
@@ -181,7 +181,7 @@ class Ledger:
         return next((one for one in await self._store.read(read) if one.target == target), None)
 
     async def find_escalation(self, escalation_id: str) -> Escalation | None:
-        """Return one escalation, or None."""
+        """Return an escalation, or None."""
         return self.pending.get(escalation_id) or await self._store.read(
             lambda conn: record.find_escalation(conn, escalation_id)
         )

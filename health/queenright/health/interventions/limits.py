@@ -1,4 +1,4 @@
-"""Limits: why somebody who is no person must not act on a worker now, past what the permit asks. Pure."""
+"""Limits on automatic actions, beyond the permit. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from queenright.health.settings import Intervention
 from queenright.health.ticket_rules import reasons
 
 _BUSY = {
-    Level.ESCALATED: "the orchestrator is asked what is to become of it; its answer comes first",
-    Level.MORE_TIME: "the orchestrator has given it more time",
-    Level.HANDING_OFF: "it has been told to hand off",
+    Level.ESCALATED: "an escalation to the orchestrator is pending",
+    Level.MORE_TIME: "the orchestrator gave it more time",
+    Level.HANDING_OFF: "it was told to hand off",
     Level.TERMINATING: "it is being stopped",
-    Level.TERMINATED: "it has stopped, and is to be brought back",
-    Level.RECOVERING: "it is being brought back",
-    Level.HUMAN: "all that can be done by itself has been done; a person has to look",
+    Level.TERMINATED: "it has stopped and will be recovered",
+    Level.RECOVERING: "it is being recovered",
+    Level.HUMAN: "every automatic action was tried; a person must look",
 }
 
 
@@ -36,37 +36,37 @@ def held_back(
     in_hand: bool,
 ) -> str | None:
     """
-    Return why nothing is done about a worker now but by a person, and the way out; None if it may be.
+    Return why only a person may act on a worker now, or None.
 
-    At most one action a worker and interval, whoever did the last one; no more nudges than the ladder has.
+    There is at most one action within an interval, a person's too, and no more nudges than the ladder has.
 
     Args:
-        kind: A nudge, or a termination.
-        worker: The worker as it is now.
-        standing: The same, as the ladder sees it.
-        ladder: How far the ladder of this very life was climbed; None: on the ground.
-        settings: The ladder's.
+        kind: A nudge or a termination.
+        worker: The worker now.
+        standing: The worker, as the ladder sees it.
+        ladder: The ladder of this life of the worker; None: not climbed.
+        settings: The settings of the ladder.
         now: Seconds since the epoch.
-        quiet_until: Before that nothing is done by itself.
-        budget: How many interventions may be done over the whole fleet.
-        in_hand: Whether it is being brought back, or watched closely since.
+        quiet_until: No automatic action before this time.
+        budget: The action budget of the fleet.
+        in_hand: Whether it is being recovered, or was and is watched closely.
     """
     if not settings.enabled or (kind is ActionKind.NUDGE and not settings.nudge.enabled):
         return "the settings let only people do this; tell the operator"
     if standing.provider_at_fault:
-        return "its model's provider fails: that is not its fault, and nothing done to it would help"
+        return "its model provider fails; no action on the worker would help"
     if standing.unknown:
-        return "it is known by heartbeats only: what it is at, nobody knows"
+        return "only its heartbeats are known, not what it does"
     if not reasons(worker):
-        return "nothing is wrong with it now"
+        return "it has no findings now"
     if standing.given_up:
-        return "its recovery was given up; a person has to look"
+        return "its recovery was given up; a person must look"
     if in_hand:
-        return "it is being brought back, and watched closely"
+        return "it is being recovered or watched after it"
     if ladder is not None and ladder.level in _BUSY:
         return _BUSY[ladder.level]
     if kind is ActionKind.NUDGE and ladder is not None and ladder.nudges >= settings.nudge.max_attempts:
-        return f"it was nudged {ladder.nudges} times already; another one is no help"
+        return f"it was nudged {ladder.nudges} times already, which is the limit"
     return _too_soon(standing, ladder, settings, now, quiet_until, budget)
 
 
@@ -81,14 +81,14 @@ def _too_soon(
     acted_at = ladder.acted_at if ladder is not None else None
     free_at = 0.0 if acted_at is None else acted_at + settings.nudge.interval_seconds
     if acted_at is not None and now < free_at:
-        then = f"something was done about it {duration(now - acted_at)} ago, and it is to have its time"
-        return f"{then}; not before {_clock_time(free_at)}"
+        last = f"the last action was {duration(now - acted_at)} ago"
+        return f"{last}; not before {_clock_time(free_at)}"
     free_at = max(quiet_until, standing.grace_until)
     if now < free_at:
-        return f"nothing is done so soon after a start; not before {_clock_time(free_at)}"
+        return f"no action so soon after a start; not before {_clock_time(free_at)}"
     free_at = budget.free_at(now)
     if now < free_at:
-        return f"{budget.most} interventions a minute are used up; not before {_clock_time(free_at)}"
+        return f"{budget.most} interventions a minute are the limit; not before {_clock_time(free_at)}"
     return None
 
 

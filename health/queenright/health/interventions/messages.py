@@ -1,4 +1,4 @@
-"""What a worker is told, and what the event log is told of it."""
+"""Messages to workers, and events about interventions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queenright.health.interventions.record import Escalation, Intervention
 from queenright.health.monitor import WorkerHealth
 from queenright.runtime.events import AgentEvent, EventType
 
-_SEEN: Mapping[FindingKind, str] = {
+_OBSERVATIONS: Mapping[FindingKind, str] = {
     FindingKind.DOOM_LOOP: "the same calls with the same results, again and again",
     FindingKind.ERROR_STREAK: "tool calls that fail, one after another",
     FindingKind.RETRY_STORM: "many steps in a row that were not accepted",
@@ -24,33 +24,33 @@ _SEEN: Mapping[FindingKind, str] = {
 
 def reminder(worker: WorkerHealth, now: float) -> str:
     """
-    Return what a stuck worker is reminded of (the words are IMPL-REQ-003 FR-003's).
+    Return the reminder for a stuck worker (wording: IMPL-REQ-003 FR-003).
 
-    What the worker wrote itself is not repeated to it: that may be what keeps it in its loop.
+    It does not quote the worker's own text, which may be what keeps it in its loop.
     """
     v = worker.vitals
     since = max(v.last_checkpoint or v.started_at, v.last_progress or v.started_at)
     lead = worst(worker.findings)
-    seen = _SEEN.get(lead.kind) if lead is not None else None
+    observation = _OBSERVATIONS.get(lead.kind) if lead is not None else None
     return (
         f"REMINDER: You have been working for {duration(now - since)} without checkpoint update. "
         "Please either:\n"
         "- Update your progress\n"
         "- Request handoff if stuck\n"
-        "- Report blockers" + (f"\n(What the monitor sees: {seen}.)" if seen else "")
+        "- Report blockers" + (f"\n(What the monitor sees: {observation}.)" if observation else "")
     )
 
 
 def hand_off() -> str:
-    """Return what a worker is told that has to hand off."""
+    """Return the message that asks a worker to hand off."""
     return (
-        "HAND OFF NOW: another agent will go on with your task. Save your state, write down what is done, "
+        "HAND OFF NOW: another agent will continue your task. Save your state, write down what is done, "
         "what is left and what blocks you, and end your run."
     )
 
 
 def duration(seconds: float) -> str:
-    """Return a time span as people say it."""
+    """Return a duration in words."""
     minutes = round(max(0.0, seconds) / 60)
     if minutes < 1:
         return "less than a minute"
@@ -66,7 +66,7 @@ def event_about(
     at: float,
     data: dict[str, Any],
 ) -> AgentEvent:
-    """Return an event about the worker that an intervention is for, linked to its last step."""
+    """Return an event about the worker of an intervention, linked to its last step."""
     v = worker.vitals if worker is not None else None
     return AgentEvent(
         type=type_,

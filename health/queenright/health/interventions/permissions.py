@@ -1,8 +1,8 @@
 """
-Permissions: requests of coding agents that wait for an answer given here.
+Permissions: permission requests of coding agents that wait for an answer.
 
-A request lives as long as the hook call that brought it, so it is kept in memory only; each answer is an
-intervention, which is on the disk before it is handed over.
+A request lives as long as its hook call, so it is in memory only. Each answer is an intervention, which is
+durable before it is passed on.
 """
 
 from __future__ import annotations
@@ -10,13 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
-from queenright.health.interventions.permission_request import (
-    Answered,
-    PermissionAnswer,
-    PermissionRequest,
-)
 from queenright.health.interventions.permit import ActionRefusedError
 from queenright.health.interventions.record import Intervention
 from queenright.health.interventions.target import ActionKind, Target
@@ -27,26 +22,59 @@ from queenright.instrumentation.redaction import redact
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock
 
+Answered = Literal["allow", "deny"]
+ANSWERS: Final[tuple[Answered, ...]] = ("allow", "deny")
+
 MAX_OPEN: Final = 1_000
-"""More requests than these are left to the person at the terminal at once."""
+"""The maximum number of open requests; beyond it the person at the terminal is asked."""
 MAX_OVER: Final = 1_000
-"""Requests that are over and still known, so that a late answer is told what became of them."""
+"""The maximum number of closed requests that are remembered, to explain why an answer is late."""
 
 _TERMINAL: Final = "the person at the terminal is asked"
-_WENT_ON: Final = "the agent has gone on: its person has answered at the terminal"
+_WENT_ON: Final = "the agent has gone on: its user answered at the terminal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermissionRequest:
+    """A permission request of one life of a worker. Times are seconds since the epoch."""
+
+    request_id: str
+    agent_id: str
+    session_id: str
+    incarnation_id: str
+    tool: str
+    question: str
+    """What it wants to do, without secrets."""
+    asked_at: float
+    expires_at: float
+    """Until then an answer given here counts; afterwards the person at the terminal is asked."""
+
+    @property
+    def target(self) -> Target:
+        """The worker that asks."""
+        return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermissionAnswer:
+    """A person's answer to a permission request."""
+
+    decision: Answered
+    by: str
+    reason: str = ""
 
 
 class PermissionNotFoundError(QueenrightError):
-    """Raised for an answer to a permission request that is not known."""
+    """Raised when an unknown permission request is answered."""
 
     def __init__(self, request_id: str) -> None:
         super().__init__(
-            f"there is no permission request {request_id[:64]!r}; queenright permissions shows what waits"
+            f"there is no permission request {request_id[:64]!r}; list them: queenright permissions"
         )
 
 
 class Deliver(Protocol):
-    """Writes an answer down and hands it over: ``InterventionService.answer_permission``."""
+    """Records an answer and passes it on: ``InterventionService.answer_permission``."""
 
     def __call__(
         self,
@@ -71,11 +99,11 @@ class _Open:
 
 class Permissions:
     """
-    The permission requests that wait for an answer. Belongs to one event loop.
+    The open permission requests. Belongs to one event loop.
 
     Args:
-        wait_seconds: How long each waits; 0: none does.
-        answer: Writes an answer down and hands it over.
+        wait_seconds: How long each waits; 0 turns waiting off.
+        answer: Records an answer and passes it on.
         clock: Seconds since the epoch.
         sleep: Waits on that clock.
         ids: Makes ids.
@@ -101,15 +129,15 @@ class Permissions:
 
     @property
     def takes_more(self) -> bool:
-        """Whether a request would wait now."""
+        """Whether another request would wait."""
         return self.wait_seconds > 0 and len(self._open) < MAX_OPEN and not self._is_closed
 
     def open_requests(self) -> list[PermissionRequest]:
-        """Return what waits for an answer, newest first."""
+        """Return open requests, newest first."""
         return sorted((one.request for one in self._open.values() if one.is_asked()), key=_newest_first)
 
     def release_answered(self) -> None:
-        """Let go of the requests that the person at the terminal has answered meanwhile."""
+        """Release requests that were answered at the terminal in the meantime."""
         for one in self._open.values():
             if not one.answer.done() and not one.is_asked():
                 one.answer.set_result(None)
@@ -118,15 +146,15 @@ class Permissions:
         self, target: Target, *, tool: str, question: str, is_asked: Callable[[], bool] = lambda: True
     ) -> PermissionAnswer | None:
         """
-        Wait for the answer to one request; None: the person at the terminal is to be asked, or has answered.
+        Wait for the answer to a request. None: it was answered at the terminal, or will be asked there.
 
-        To be cancelled once its client does not wait any more.
+        Cancel this when its client no longer waits.
 
         Args:
-            target: Who asks.
-            tool: What it asks about.
-            question: What it wants to do, secrets masked.
-            is_asked: Says whether the agent still waits for its person; it may be asked at the terminal, too.
+            target: The worker that asks.
+            tool: The tool.
+            question: What it wants to do, without secrets.
+            is_asked: Returns whether the agent still waits; it may be asked at the terminal too.
         """
         if not self.takes_more:
             return None
@@ -144,41 +172,41 @@ class Permissions:
         answer: asyncio.Future[PermissionAnswer | None] = asyncio.get_running_loop().create_future()
         self._open[request.request_id] = _Open(request, answer, is_asked)
         timer = asyncio.ensure_future(self._sleep(self.wait_seconds))
-        became = f"it is over since its client waits no longer: {_TERMINAL}, or it has ended"
+        result = f"its client no longer waits: {_TERMINAL}, or it has ended"
         try:
             await asyncio.wait((answer, timer), return_when=asyncio.FIRST_COMPLETED)
-            given = answer.result() if answer.done() else None
-            if given is not None:
-                became = f"it is answered already: {given.decision} by {given.by}"
+            answered = answer.result() if answer.done() else None
+            if answered is not None:
+                result = f"it was answered already: {answered.decision} by {answered.by}"
             elif not is_asked():
-                became = _WENT_ON
+                result = _WENT_ON
             else:
                 after = format_duration(self.wait_seconds)
-                became = f"it is over since nobody answered within {after}: {_TERMINAL}"
-            return given
+                result = f"nobody answered within {after}: {_TERMINAL}"
+            return answered
         finally:
             timer.cancel()
-            self._finish(request, became)
+            self._finish(request, result)
 
-    def _finish(self, request: PermissionRequest, became: str) -> None:
+    def _finish(self, request: PermissionRequest, result: str) -> None:
         del self._open[request.request_id]
         while len(self._over) >= MAX_OVER:
             del self._over[next(iter(self._over))]
-        self._over[request.request_id] = (request, became)
+        self._over[request.request_id] = (request, result)
 
     async def answer(self, request_id: str, decision: Answered, *, by: str, reason: str = "") -> Intervention:
         """
-        Answer one request, for the life of the worker that asked; once.
+        Answer a request, once, for the life of the worker that asked.
 
         Raises:
-            PermissionNotFoundError: There is none of this id.
-            AgentNotFoundError: Its worker is not known any more.
-            ActionRefusedError: The answer comes too late, or nothing may be done now.
-            StoreError: It could not be written down; nothing was answered.
+            PermissionNotFoundError: There is no request with this id.
+            AgentNotFoundError: Its worker is unknown.
+            ActionRefusedError: The answer comes too late, or no action is allowed now.
+            StoreError: It could not be recorded; nothing was answered.
         """
         request, _ = self.find(request_id)
 
-        def hand_over() -> None:
+        def deliver() -> None:
             if (too_late := self.find(request_id)[1]) is not None:
                 raise ActionRefusedError(ActionKind.ANSWER, request.agent_id, too_late)
             self._open[request_id].answer.set_result(
@@ -191,28 +219,28 @@ class Permissions:
             by=by,
             reason=reason,
             unless=lambda: self.find(request_id)[1],
-            deliver=hand_over,
+            deliver=deliver,
         )
 
     def find(self, request_id: str) -> tuple[PermissionRequest, str | None]:
         """
-        Return a request, and why an answer to it comes too late; None while it waits for one.
+        Return a request, and why an answer would come too late; None while it is open.
 
         Raises:
-            PermissionNotFoundError: There is none of this id.
+            PermissionNotFoundError: There is no request with this id.
         """
-        known = self._open.get(request_id)
-        if known is not None and not known.answer.done():
-            return known.request, None if known.is_asked() else f"the answer comes too late; {_WENT_ON}"
-        if known is not None:
-            return known.request, "the answer comes too late; it is answered already"
+        entry = self._open.get(request_id)
+        if entry is not None and not entry.answer.done():
+            return entry.request, None if entry.is_asked() else f"the answer comes too late; {_WENT_ON}"
+        if entry is not None:
+            return entry.request, "the answer comes too late; it was answered already"
         if request_id not in self._over:
             raise PermissionNotFoundError(request_id)
-        request, became = self._over[request_id]
-        return request, f"the answer comes too late; {became}"
+        request, result = self._over[request_id]
+        return request, f"the answer comes too late; {result}"
 
     def close(self) -> None:
-        """Leave every request to the person at the terminal: the service stops."""
+        """Leave every request to the person at the terminal."""
         self._is_closed = True
         for one in self._open.values():
             if not one.answer.done():

@@ -1,4 +1,4 @@
-"""The permit: what is asked before anything is done to a worker, whoever wants it."""
+"""The permit: the check before every action on a worker, whoever asks for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RECOVERABLE = frozenset({SessionStatus.FAILED, SessionStatus.TERMINATED})
 
 
 class ActionRefusedError(QueenrightError):
-    """Raised when something must not be done to a worker; ``reason`` says why, and the way out."""
+    """Raised when an action must not be taken; ``reason`` says why, and what to do."""
 
     def __init__(self, kind: ActionKind, agent_id: str, reason: str) -> None:
         super().__init__(f"cannot {kind.value} {agent_id!r}: {reason}")
@@ -22,7 +22,7 @@ class ActionRefusedError(QueenrightError):
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """Says that an action on a target was looked into and is allowed. Only ``permit`` makes one."""
+    """Proof that an action on a target was checked and allowed. Only ``permit`` creates one."""
 
     kind: ActionKind
     target: Target
@@ -30,17 +30,17 @@ class Permit:
 
 def permit(kind: ActionKind, target: Target, worker: WorkerHealth | None, *, stopped: str | None) -> Permit:
     """
-    Return the permit for an action, as things stand now.
+    Return the permit for an action now.
 
     Args:
-        kind: What is to be done.
-        target: To whom, as it was when that was decided.
-        worker: The worker as it is now; None if it is not known (any more).
-        stopped: Why nothing may be done to anybody, and the way out; None while there is no emergency stop.
+        kind: The action.
+        target: The worker, as it was when the action was decided.
+        worker: The worker now; None if it is unknown.
+        stopped: Why all actions are stopped, and what to do; None without an emergency stop.
 
     Raises:
-        ActionRefusedError: The worker is not that one any more, is rightly idle, has finished, or all acting
-            is stopped.
+        ActionRefusedError: The worker was restarted, waits, has ended or is unknown, or all actions are
+            stopped.
     """
     reason = _objection(kind, target, worker, stopped)
     if reason is not None:
@@ -54,19 +54,20 @@ def _objection(
     if stopped is not None:
         return stopped
     if worker is None:
-        return "it is not known (any more); queenright list shows who is"
+        return "it is unknown; list workers: queenright list"
     v = worker.vitals
     if v.incarnation_id != target.incarnation_id:
         return (
-            f"it was restarted meanwhile (incarnation {v.incarnation_id!r}, not {target.incarnation_id!r}); "
-            "look at it again"
+            f"it was restarted in the meantime (incarnation {v.incarnation_id!r}, not "
+            f"{target.incarnation_id!r}); "
+            "check it again"
         )
     if kind is ActionKind.RECOVER:
         if not v.ended:
             return "it is running; terminate it first"
-        return None if v.status in _RECOVERABLE else f"it is {v.status.value}: what is over is not restarted"
+        return None if v.status in _RECOVERABLE else f"it is {v.status.value}: an ended run is not restarted"
     if v.ended:
         return f"it has ended ({v.status.value})"
     if kind is not ActionKind.ANSWER and v.waiting is not None:
-        return f"it waits rightly ({v.waiting.value}); answer it, resume it, or stop its process yourself"
+        return f"it waits ({v.waiting.value}); answer it, resume it, or stop its process yourself"
     return None

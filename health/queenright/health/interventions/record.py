@@ -1,4 +1,4 @@
-"""Records of what was done: interventions and escalations, as they are kept."""
+"""Interventions and escalations: models and rows."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from sqlalchemy import Connection, bindparam, func, select
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.ladder import Ladder
 from queenright.health.interventions.target import ActionKind, Target
-from queenright.health.keyset import Place, newest_first
-from queenright.health.rows import find_body, put_row
+from queenright.health.rows import Place, find_body, newest_first, put_row
 from queenright.health.tables import ESCALATIONS, INTERVENTIONS, LADDERS
 
 Decision = Literal["more_time", "hand_off", "terminate"]
@@ -23,26 +22,26 @@ OPTIONS: Final[tuple[Decision, ...]] = ("more_time", "hand_off", "terminate")
 
 
 class Outcome(StrEnum):
-    """What became of an intervention."""
+    """The outcome of an intervention."""
 
     STARTED = "started"
-    """It was begun; nothing is known of its end yet."""
+    """It has begun; its end is unknown."""
     DONE = "done"
     QUEUED = "queued"
-    """The worker fetches it."""
+    """The worker will fetch it."""
     UNREACHABLE = "unreachable"
     UNCONFIRMED = "unconfirmed"
-    """It was asked to stop, and nothing says that it has."""
+    """The worker was asked to stop, and nothing shows that it has."""
     REFUSED = "refused"
     FAILED = "failed"
     EXPIRED = "expired"
-    """The worker did not fetch it, or did not answer, in its time."""
+    """The worker did not fetch or answer it in time."""
     DRY_RUN = "dry_run"
-    """It would have been done."""
+    """Simulated."""
 
 
 class Intervention(BaseModel):
-    """One thing that was done to a worker, or would have been. Times are seconds since the epoch."""
+    """An action on a worker, taken or simulated. Times are seconds since the epoch."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -53,14 +52,14 @@ class Intervention(BaseModel):
     kind: ActionKind
     outcome: Outcome
     by: str
-    """``ladder``, ``queen``, ``orchestrator``, or whoever asked for it."""
+    """``ladder``, ``queen``, ``orchestrator``, or the person who asked for it."""
     reason: str
     attempt: int = 1
     trouble_since: float | None = None
     created_at: float
     finished_at: float | None = None
     answered_at: float | None = None
-    """When a worker that fetches said what became of it, or its time was over."""
+    """When the worker that fetched it reported the result, or it expired."""
     message: str = ""
     detail: str = ""
     escalation_id: str = ""
@@ -68,22 +67,22 @@ class Intervention(BaseModel):
 
     @property
     def target(self) -> Target:
-        """Whom it was for."""
+        """The life of the worker."""
         return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)
 
 
 class EscalationStatus(StrEnum):
-    """Where an escalation stands."""
+    """The status of an escalation."""
 
     PENDING = "pending"
     DECIDED = "decided"
     TIMED_OUT = "timed_out"
     WITHDRAWN = "withdrawn"
-    """The worker got further, waits, or ended, before anybody answered."""
+    """The worker made progress, waits, or ended before a decision."""
 
 
 class Escalation(BaseModel):
-    """One question to the orchestrator. Times are seconds since the epoch."""
+    """A question to the orchestrator about a worker. Times are seconds since the epoch."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -94,7 +93,7 @@ class Escalation(BaseModel):
     reason: str
     options: tuple[Decision, ...] = OPTIONS
     context: dict[str, Any]
-    """The worker's summary, and what was done before."""
+    """The worker's summary, and earlier actions."""
     created_at: float
     deadline: float
     status: EscalationStatus = EscalationStatus.PENDING
@@ -106,12 +105,12 @@ class Escalation(BaseModel):
 
     @property
     def target(self) -> Target:
-        """Whom it is about."""
+        """The life of the worker."""
         return Target(agent_id=self.agent_id, session_id=self.session_id, incarnation_id=self.incarnation_id)
 
 
 class Answer(BaseModel):
-    """What an orchestrator answers."""
+    """An orchestrator's decision."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -121,7 +120,7 @@ class Answer(BaseModel):
 
 
 def write_intervention(conn: Connection, one: Intervention) -> None:
-    """Insert a record, or replace the one of its id."""
+    """Insert or replace an intervention."""
     values = {
         "agent_id": one.agent_id,
         "session_id": one.session_id,
@@ -135,7 +134,7 @@ def write_intervention(conn: Connection, one: Intervention) -> None:
 
 
 def write_escalation(conn: Connection, one: Escalation) -> None:
-    """Insert a record, or replace the one of its id."""
+    """Insert or replace an escalation."""
     values = {
         "agent_id": one.agent_id,
         "session_id": one.session_id,
@@ -148,7 +147,7 @@ def write_escalation(conn: Connection, one: Escalation) -> None:
 
 
 def write_ladder(conn: Connection, key: WorkerKey, ladder: Ladder | None, now: float) -> None:
-    """Keep how far the ladder of a worker has been climbed; None: it is on the ground."""
+    """Replace the ladder of a worker; None removes it."""
     where = (LADDERS.c.agent_id == key[0], LADDERS.c.session_id == key[1])
     conn.execute(LADDERS.delete().where(*where))
     if ladder is not None:
@@ -169,13 +168,13 @@ _LADDER: Final = select(LADDERS.c.body).where(
 
 
 def find_ladder(conn: Connection, key: WorkerKey) -> Ladder | None:
-    """Return how far the ladder of a worker has been climbed; None: it is on the ground."""
+    """Return the ladder of a worker; None: not climbed."""
     body = conn.execute(_LADDER, {"agent": key[0], "session": key[1]}).scalar()
     return None if body is None else Ladder.model_validate_json(body)
 
 
 def read_ladders(conn: Connection) -> list[Ladder]:
-    """Return every ladder that is not on the ground."""
+    """Return every ladder."""
     return [Ladder.model_validate_json(body) for body in conn.execute(select(LADDERS.c.body)).scalars()]
 
 
@@ -188,7 +187,7 @@ def read_interventions(
     outcome: Outcome | None = None,
     before: Place | None = None,
 ) -> list[Intervention]:
-    """Return the newest records, newest first; with ``before`` the next page."""
+    """Return interventions, newest first; ``before`` pages."""
     query = select(INTERVENTIONS.c.body)
     if agent_id is not None:
         query = query.where(INTERVENTIONS.c.agent_id == agent_id)
@@ -202,13 +201,13 @@ def read_interventions(
 
 
 def find_intervention(conn: Connection, intervention_id: str) -> Intervention | None:
-    """Return one record, or None."""
+    """Return an intervention, or None."""
     body = find_body(conn, INTERVENTIONS, INTERVENTIONS.c.intervention_id, intervention_id)
     return Intervention.model_validate_json(body) if body is not None else None
 
 
 def count_interventions(conn: Connection) -> dict[WorkerKey, int]:
-    """Return how many records there are of each worker's session."""
+    """Count the interventions of each session."""
     columns = (INTERVENTIONS.c.agent_id, INTERVENTIONS.c.session_id)
     rows = conn.execute(select(*columns, func.count()).group_by(*columns))
     return {(agent, session): count for agent, session, count in rows}
@@ -217,7 +216,7 @@ def count_interventions(conn: Connection) -> dict[WorkerKey, int]:
 def read_escalations(
     conn: Connection, *, limit: int, pending: bool = False, before: Place | None = None
 ) -> Sequence[Escalation]:
-    """Return the newest escalations, newest first; with ``before`` the next page."""
+    """Return escalations, newest first; ``before`` pages."""
     query = select(ESCALATIONS.c.body)
     if pending:
         query = query.where(ESCALATIONS.c.status == EscalationStatus.PENDING.value)
@@ -227,6 +226,6 @@ def read_escalations(
 
 
 def find_escalation(conn: Connection, escalation_id: str) -> Escalation | None:
-    """Return one escalation, or None."""
+    """Return an escalation, or None."""
     body = find_body(conn, ESCALATIONS, ESCALATIONS.c.escalation_id, escalation_id)
     return Escalation.model_validate_json(body) if body is not None else None

@@ -1,4 +1,4 @@
-"""Control of the workers on our own runtime: nudged where they talk, stopped with their state saved."""
+"""Control of workers on our own runtime: nudges go into their conversation; stopping saves their state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from queenright.runtime.storage.session_state import SessionStatus
 from queenright.runtime.workers import InvalidWorkerError, RunningWorker
 
 _GRACE_SECONDS: Final = 0.1
-"""A run that is ending anyway need not be waited for when the time is up."""
+"""How long to wait for a run that is ending when its time is up."""
 
 
 class RuntimeControl:
@@ -26,7 +26,7 @@ class RuntimeControl:
 
     Args:
         runtime: The runtime.
-        sleep: The clock of time limits.
+        sleep: Waits for time limits.
     """
 
     def __init__(self, runtime: AgentRuntime, *, sleep: Sleep = asyncio.sleep) -> None:
@@ -35,9 +35,9 @@ class RuntimeControl:
 
     def reaches(self, target: Target) -> bool:
         """
-        Return whether this life of the worker runs here, or may have been killed and left its session here.
+        Return whether this life of the worker runs here, or was killed and left its session here.
 
-        The latter can be terminated, which makes sure that nobody runs it, but not be nudged.
+        A killed one can be terminated, which ensures that nothing runs it, but not nudged.
         """
         run = self._workers.find_running(target.agent_id, target.session_id)
         if run is not None:
@@ -48,13 +48,13 @@ class RuntimeControl:
         self, target: Target, message: str, *, instruction_id: str, expires_at: float
     ) -> Delivery:
         """
-        Leave the nodes that are talking with a model a note: they read it before their next turn.
+        Add a note to the nodes that talk with a model; they read it before their next turn.
 
-        It is on the disk on return, and thrown away if it is read too late or by another incarnation.
+        It is durable on return, and discarded if it is read too late or by another incarnation.
 
         Raises:
-            WorkerUnreachableError: This life of the worker is not running, is between nodes, or waits for its
-                user.
+            WorkerUnreachableError: This life of the worker is not running, is between nodes, or waits for
+                its user.
         """
         note = Note(
             note_id=instruction_id,
@@ -72,12 +72,11 @@ class RuntimeControl:
         """
         Stop the run, save its state as a checkpoint, and free its session.
 
-        What cannot be stopped in time (a function that is at work in a thread) goes on, and keeps the session
-        until it ends: then the stop is not confirmed. Of a life that is not running, but was killed, it is
-        made sure that nobody runs it.
+        What cannot be stopped in time (a function in a thread) continues and keeps the session until it ends:
+        then the stop is not confirmed. For a killed life this ensures that nothing runs it.
 
         Raises:
-            WorkerUnreachableError: It is another life that runs here, or another process runs it.
+            WorkerUnreachableError: Another life runs here, or another process runs it.
         """
         if self._workers.find_running(target.agent_id, target.session_id) is None:
             return await self._was_killed(target)
@@ -85,7 +84,7 @@ class RuntimeControl:
         try:
             result = await _limited(within, self._workers.terminate(run, reason), self._sleep)
         except TimeoutError:
-            return Stopped(confirmed=False, detail=f"it has not stopped within {within:g} s, and is stopping")
+            return Stopped(confirmed=False, detail=f"it is stopping, but did not stop within {within:g} s")
         return self._stopped(run, result)
 
     def _stopped(self, run: RunningWorker, result: ExecutionResult) -> Stopped:
@@ -99,34 +98,34 @@ class RuntimeControl:
             return Stopped(
                 confirmed=False,
                 checkpoint_id=result.checkpoint_id,
-                detail="the run has stopped, but a function of it is still at work in a thread; nobody else "
-                "gets its session before that ends, and only a restart of its process can end it",
+                detail="the run has stopped, but one of its functions is still running in a thread; its "
+                "session stays locked until that ends, and only a restart of its process can end it",
                 lingers=True,
             )
         saved = f"its state is in checkpoint {result.checkpoint_id}" if result.checkpoint_id else "no state"
         return Stopped(confirmed=True, checkpoint_id=result.checkpoint_id, detail=saved)
 
     async def _was_killed(self, target: Target) -> Stopped:
-        """Make sure that nobody runs a session whose run is not at its end."""
+        """Ensure that nothing runs a session whose run was killed."""
         try:
-            left = await self._workers.find_abandoned(
+            abandoned = await self._workers.find_abandoned(
                 target.agent_id, target.session_id, target.incarnation_id
             )
         except (InvalidWorkerError, UnusableFileError, OSError) as error:
             raise WorkerUnreachableError(f"worker {target} cannot be terminated: {error}") from error
-        saved = next((link.checkpoint_id for link in left.chain if link.checkpoint is not None), None)
-        return Stopped(confirmed=True, checkpoint_id=saved, detail="it was not running any more")
+        saved = next((link.checkpoint_id for link in abandoned.chain if link.checkpoint is not None), None)
+        return Stopped(confirmed=True, checkpoint_id=saved, detail="it was not running")
 
     def _running(self, target: Target) -> RunningWorker:
         run = self._workers.find_running(target.agent_id, target.session_id)
         if run is None:
             raise WorkerUnreachableError(
-                f"worker {target} is not running here; recover it, or look where it ran"
+                f"worker {target} is not running here; recover it, or check where it ran"
             )
         if run.incarnation_id != target.incarnation_id:
             raise WorkerUnreachableError(
                 f"worker {target} is gone: incarnation {run.incarnation_id!r} runs in its session now; "
-                "look at it again"
+                "check it again"
             )
         return run
 

@@ -1,4 +1,4 @@
-"""The intervention service: what people and orchestrators may ask of the ladder, and its life."""
+"""The intervention service: actions that people and orchestrators request, and the life cycle of ladders."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ from typing import Final
 from queenright.health.deadlines import shows_its_end
 from queenright.health.findings import HealthState, WorkerKey
 from queenright.health.interventions import messages
-from queenright.health.interventions.actions import Actions, Rungs, Sign
-from queenright.health.interventions.climber import Climber, Recovers, because, came_down, decided_event
+from queenright.health.interventions.actions import Actions, Sign, TerminationLadders
+from queenright.health.interventions.climber import (
+    Climber,
+    TaskRecovery,
+    came_down,
+    decided_event,
+    describe_cause,
+)
 from queenright.health.interventions.control import WorkerControl
 from queenright.health.interventions.instructions import Instruction, InstructionStatus
-from queenright.health.interventions.ladder import Ladder, Level, Standing, foot, next_step
+from queenright.health.interventions.ladder import Ladder, Level, Standing, new_ladder, next_step
 from queenright.health.interventions.ledger import Ledger
-from queenright.health.interventions.permission_request import Answered, PermissionRequest
+from queenright.health.interventions.permissions import Answered, PermissionRequest
 from queenright.health.interventions.permit import ActionRefusedError, Permit
 from queenright.health.interventions.record import (
     MORE_TIME_SECONDS,
@@ -50,19 +56,19 @@ _ANSWERS: Final = {
 _LONGEST_MORE_TIME: Final = 7 * 86_400.0
 
 Orchestrator = Callable[[Escalation], Awaitable[Answer | None]]
-"""Is asked what is to be done about a worker. None: the answer comes later, by ``decide``."""
+"""Decides what to do about a worker. None: the decision comes later, by ``decide``."""
 
 
 Unless = Callable[[WorkerHealth], str | None]
-"""Looks at a worker and says why it must not be acted on, or None."""
+"""Returns an objection to acting on a worker, or None."""
 
 
 class AgentNotFoundError(QueenrightError):
-    """Raised when a worker is asked for that is not known."""
+    """Raised when a requested worker is unknown."""
 
     def __init__(self, agent_id: str, session_id: str | None = None) -> None:
         which = f", session {session_id[:100]!r}" if session_id else ""
-        super().__init__(f"no worker {agent_id[:100]!r}{which} is known; queenright list shows who is")
+        super().__init__(f"no worker {agent_id[:100]!r}{which} is known; list them: queenright list")
 
 
 class EscalationNotFoundError(QueenrightError):
@@ -70,12 +76,12 @@ class EscalationNotFoundError(QueenrightError):
 
     def __init__(self, escalation_id: str) -> None:
         super().__init__(
-            f"there is no escalation {escalation_id[:64]!r}; queenright escalations list shows what there is"
+            f"there is no escalation {escalation_id[:64]!r}; list them: queenright escalations list"
         )
 
 
 class EscalationClosedError(QueenrightError):
-    """Raised when an escalation is answered that needs no answer any more."""
+    """Raised when an escalation that is no longer pending is answered."""
 
     def __init__(self, escalation: Escalation) -> None:
         super().__init__(
@@ -90,17 +96,17 @@ class InterventionService:
     All interventions of one service. Belongs to one event loop.
 
     Args:
-        store: Where ladders, interventions and escalations are kept.
-        settings: The rungs and their times.
-        monitor: Knows the workers.
+        store: Where ladders, interventions and escalations are stored.
+        settings: Steps and times of the ladder.
+        monitor: The known workers.
         controls: Reach workers; iterated for each action.
-        recovery: Brings back what was stopped or crashed.
+        recovery: Recovers what was stopped or crashed.
         stop: The emergency stop.
-        storm: Sees storms.
+        storm: Detects storms.
         clock: Seconds since the epoch.
-        publish: Is given events once they are durable (``EventBus.fan_out``).
-        sign: Signs the word that a worker was terminated.
-        orchestrator: Is asked at the second level; None: whoever listens for ``escalation_triggered``.
+        publish: Receives events once they are durable (``EventBus.fan_out``).
+        sign: Signs the event of a termination.
+        orchestrator: Decides escalations; None: subscribers of ``escalation_triggered`` do.
         ids: Makes ids.
     """
 
@@ -111,7 +117,7 @@ class InterventionService:
         settings: HealthSettings,
         monitor: HealthMonitor,
         controls: Iterable[WorkerControl],
-        recovery: Recovers,
+        recovery: TaskRecovery,
         stop: EmergencyStop,
         storm: StormWatch,
         clock: Clock,
@@ -147,40 +153,40 @@ class InterventionService:
             recovery=recovery,
             stopped=lambda: stop.reason,
             clock=clock,
-            ask=self._put,
+            ask=self._ask_orchestrator,
         )
 
-    # -- life and time --------------------------------------------------------------------------
+    # -- start, stop and time -------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Know again what was done before a restart, and go on from there. The monitor knows its workers."""
+        """Load ladders and actions from before a restart, and resume. The monitor has its workers already."""
         for one in await self.ledger.load():
             ladder = self.ledger.ladders.get(one.target.key)
-            detail = "a restart came in between; nothing is known of its end"
+            detail = "interrupted by a restart; its end is unknown"
             await self._actions.interrupted(one, ladder, detail)
-        await self._give_up_on_the_rest()
+        await self._close_orphaned_terminations()
         for key in {*self.ledger.ladders, *self.ledger.uncertain}:
-            self._climber.look_at(key, self._clock())
+            self._climber.schedule(key, self._clock())
         for worker in self._monitor.workers():
             self.consider(worker)
         for question in self.ledger.pending.values():
-            self._put(question)
+            self._ask_orchestrator(question)
 
-    async def _give_up_on_the_rest(self) -> None:
-        """Close terminations that nobody goes on with: those an operator asked for, of workers that live."""
+    async def _close_orphaned_terminations(self) -> None:
+        """Close interrupted terminations that no ladder resumes: those an operator requested."""
         for key, one in list(self.ledger.uncertain.items()):
             ladder = self.ledger.ladders.get(key)
             climbs = ladder is not None and ladder.target == one.target and ladder.level is Level.TERMINATING
             if one.outcome is Outcome.STARTED and not climbs:
-                detail = "a restart came in between, and it has not ended (yet)"
+                detail = "interrupted by a restart, and the worker has not ended (yet)"
                 await self._actions.unconfirmed(one, ladder, detail)
 
     def hold_until(self, at: float) -> None:
-        """Do nothing by itself before ``at``, in seconds since the epoch."""
+        """Begin no action automatically before ``at``, in seconds since the epoch."""
         self._climber.hold_until(at)
 
-    def worse(self, event: AgentEvent) -> None:
-        """Let a change of state count towards a storm: a warning sign is none, nor is the end of a run."""
+    def note_worse(self, event: AgentEvent) -> None:
+        """Count a change for the worse towards a storm; neither a warning counts nor the end of a run."""
         worker = self._monitor.get(event.agent_id, event.session_id)
         if worker is not None and worker.vitals.ended:
             return
@@ -201,11 +207,11 @@ class InterventionService:
         return _is_over_before(one.vitals, two.vitals) or _is_over_before(two.vitals, one.vitals)
 
     def consider(self, worker: WorkerHealth) -> None:
-        """See, because a worker changed, when its next rung is due. Quick, no I/O."""
+        """Reschedule a worker that changed. Quick, no I/O."""
         self._climber.consider(worker)
 
     def next_deadline(self) -> float | None:
-        """Return when ``advance`` has something to do; None if nothing is due, whatever the time."""
+        """Return when ``advance`` has work to do; None if there is none."""
         return self._climber.next_deadline()
 
     async def advance(self, now: float) -> None:
@@ -214,34 +220,34 @@ class InterventionService:
         self._climber.advance(now)
 
     def clock_jumped(self, now: float) -> None:
-        """Take out of every wait the time in which nobody was there: the host slept, or its clock was set."""
+        """Take the time in which nothing ran out of every wait: the host slept, or its clock was set."""
         if self._seen_at is not None:
             self._climber.start(self._climber.shift(now - self._seen_at))
         self._seen_at = now
 
     async def was_away(self, seconds: float) -> None:
-        """Let every wait go on ``seconds`` later: the service was down, and nobody could be heard."""
+        """Defer every wait by ``seconds``: the service was down."""
         if seconds > 0:
             await self._climber.shift(seconds)
 
     async def settled(self) -> None:
-        """Wait until everything that was begun is done."""
+        """Wait until all work in progress is done."""
         await self._climber.settled()
 
     async def close(self) -> None:
-        """Leave off; what was begun is written down, and gone on with after the next start."""
+        """Stop. Unfinished actions are recorded and resume after the next start."""
         await self._climber.close()
 
     @property
     def budget(self) -> ActionBudget:
-        """How many interventions may be done within a minute, over all, and when the next may be."""
+        """The fleet's budget of actions within a minute."""
         return self._climber.budget
 
     def answered(self, instruction: Instruction) -> None:
-        """Note what became of a nudge that a worker was to fetch: it was taken, refused, or came too late."""
+        """Record the result of a nudge that a worker fetched: taken, refused or expired."""
         outcome = _ANSWERS.get(instruction.status)
         if instruction.kind == "nudge" and outcome is not None:
-            # Whoever fetches does not wait for whoever acts on the same worker meanwhile.
+            # The fetching worker must not wait for another action on it.
             self._climber.start(self._answered(instruction, outcome))
 
     async def _answered(self, instruction: Instruction, outcome: Outcome) -> None:
@@ -253,7 +259,7 @@ class InterventionService:
 
     # -- the orchestrator -----------------------------------------------------------------------
 
-    def _put(self, question: Escalation) -> None:
+    def _ask_orchestrator(self, question: Escalation) -> None:
         if self._orchestrator is not None:
             self._climber.start(self._consult(self._orchestrator, question))
 
@@ -269,10 +275,10 @@ class InterventionService:
                     more_time_seconds=answer.more_time_seconds,
                 )
         except (ActionRefusedError, EscalationClosedError) as error:
-            _log.info("the orchestrator's answer came to nothing: %s", error)
+            _log.info("the orchestrator's answer had no effect: %s", error)
         except Exception as error:
-            # Its silence is no decision: the deadline stands, and a person can still answer.
-            _log.error("the orchestrator gave no answer about %r: %s", question.agent_id, redact(str(error)))
+            # No answer is no decision: the deadline stands, and a person can still answer.
+            _log.error("the orchestrator did not answer about %r: %s", question.agent_id, redact(str(error)))
 
     async def decide(
         self,
@@ -284,16 +290,16 @@ class InterventionService:
         more_time_seconds: float | None = None,
     ) -> Escalation:
         """
-        Answer an escalation: ``more_time``, ``hand_off`` or ``terminate`` (and recover).
+        Decide an escalation: ``more_time``, ``hand_off`` or ``terminate`` (and recover).
 
-        The answer is on the disk on return; what follows from it begins at once, and does not hold this up.
+        The decision is durable on return; its actions begin in the background.
 
         Raises:
-            EscalationNotFoundError: There is none of this id.
-            EscalationClosedError: It has been answered, its time is over, or the worker has got further.
+            EscalationNotFoundError: There is no escalation with this id.
+            EscalationClosedError: It was decided, has timed out or was withdrawn.
             ActionRefusedError: The worker must not be acted on now.
-            ValueError: The decision is none of the three, or the time is not above zero.
-            StoreError: It could not be written down.
+            ValueError: The decision is none of the three, or the time is out of range.
+            StoreError: It could not be recorded.
         """
         if decision not in OPTIONS:
             raise ValueError(f"decision must be one of {', '.join(OPTIONS)}, got {decision!r}")
@@ -331,34 +337,34 @@ class InterventionService:
         return decided
 
     async def _decidable(self, question: Escalation, decision: Decision) -> Ladder:
-        """Return the ladder of a worker that a question is about, if it may still be decided on."""
+        """Return the ladder of an escalation's worker, if it may still be decided on."""
         key = question.target.key
         worker = self._monitor.get(*key)
         if worker is None or decision != "more_time":
-            # To leave a worker in peace, nothing about it need be asked.
+            # More time is not an action, and needs no permit.
             self._actions.permit(ActionKind.ESCALATE, question.target)
         assert worker is not None
         ladder = self.ledger.ladders.get(key)
         after = next_step(ladder, Standing.of(worker, self._settings), self._settings).ladder
         if ladder is None or after is None or came_down(ladder, after):
-            await self._climber.come_down(key, after, "the worker got further")
-            raise ActionRefusedError(ActionKind.ESCALATE, question.agent_id, "it has got further since")
+            await self._climber.come_down(key, after, "the worker made progress")
+            raise ActionRefusedError(ActionKind.ESCALATE, question.agent_id, "it has made progress since")
         return ladder
 
     def _after(self, decided: Escalation, ladder: Ladder, now: float) -> Ladder:
         intervention = self._settings.intervention
-        said = {"acted_at": now, "by": decided.decided_by, "reason": decided.decision_reason}
+        decision = {"acted_at": now, "by": decided.decided_by, "reason": decided.decision_reason}
         if decided.decision == "more_time":
             more = decided.more_time_seconds or MORE_TIME_SECONDS
             return ladder.model_copy(update={"level": Level.MORE_TIME, "until": now + more, "acted_at": now})
         if decided.decision == "hand_off":
             until = now + intervention.nudge.interval_seconds
             return ladder.model_copy(
-                update=said | {"level": Level.HANDING_OFF, "until": until, "told": False}
+                update=decision | {"level": Level.HANDING_OFF, "until": until, "told": False}
             )
-        return ladder.model_copy(update=said | {"level": Level.TERMINATING, "until": now})
+        return ladder.model_copy(update=decision | {"level": Level.TERMINATING, "until": now})
 
-    # -- what people ask for --------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------
 
     async def nudge(
         self,
@@ -372,26 +378,26 @@ class InterventionService:
         dry: bool = False,
     ) -> Intervention:
         """
-        Put a message into a worker's context; without one, the reminder.
+        Put a message into a worker's context; without one, the standard reminder.
 
         Args:
             agent_id: The worker.
-            message: What it is told.
-            session_id: Which of its sessions; the one that is not over, without.
-            incarnation_id: Which life, if that was looked at before: a later one is not told.
-            by: Who wants it.
-            person: False: nobody asked for it. Then the ladder's intervals and limits hold, and it counts as
+            message: The message.
+            session_id: Its session; without one, that which has not ended.
+            incarnation_id: Its life, if that was checked before: a later one is not nudged.
+            by: Who asks for it.
+            person: False for an automatic nudge: the ladder's intervals and limits apply, and it counts as
                 one of its nudges.
-            dry: It is only written down.
+            dry: Only record it.
 
         Raises:
-            AgentNotFoundError: No such worker is known.
-            ActionRefusedError: It must not be; the refusal is written down.
-            StoreError: It could not be written down.
+            AgentNotFoundError: The worker is unknown.
+            ActionRefusedError: It must not be acted on now; the refusal is recorded.
+            StoreError: It could not be recorded.
         """
         worker = self._find(agent_id, session_id)
         async with self._climber.lock(worker.key):
-            given = await self._permit(
+            grant = await self._permit(
                 ActionKind.NUDGE,
                 worker,
                 by=by,
@@ -399,20 +405,20 @@ class InterventionService:
                 incarnation_id=incarnation_id,
                 unless=None if person else self._held_back(ActionKind.NUDGE),
             )
-            known, now = self._ladder(worker), self._clock()
+            current, now = self._ladder(worker), self._clock()
             self._climber.budget.spend(now)
-            # By itself nothing follows within the interval, whoever spoke last.
-            ladder = known or foot(Standing.of(worker, self._settings))
+            # After any nudge the ladder waits for its interval.
+            ladder = current or new_ladder(Standing.of(worker, self._settings))
             return await self._actions.nudge(
-                given,
+                grant,
                 message=message or messages.reminder(worker, now),
                 by=by,
-                reason=because(worker) if worker.findings else f"asked for by {by}",
+                reason=describe_cause(worker) if worker.findings else f"requested by {by}",
                 attempt=0 if person else ladder.nudges + 1,
                 ladder=ladder.model_copy(
                     update={"acted_at": now, "nudges": ladder.nudges + (0 if person else 1)}
                 ),
-                since=known.trouble_since if known is not None else None,
+                since=current.trouble_since if current is not None else None,
                 dry=dry,
             )
 
@@ -420,24 +426,24 @@ class InterventionService:
         self, agent_id: str, reason: str, *, session_id: str | None = None, by: str
     ) -> Intervention:
         """
-        Ask the orchestrator about a worker.
+        Escalate a worker to the orchestrator.
 
-        One that is well is not terminated when nobody answers.
+        A healthy worker is not terminated when nobody answers.
 
         Raises:
-            AgentNotFoundError: No such worker is known.
-            ActionRefusedError: It must not be, or the orchestrator is asked already.
-            StoreError: It could not be written down.
+            AgentNotFoundError: The worker is unknown.
+            ActionRefusedError: It must not be acted on now, or an escalation is pending already.
+            StoreError: It could not be recorded.
         """
         worker = self._find(agent_id, session_id)
         async with self._climber.lock(worker.key):
-            known = self._ladder(worker)
-            if known is not None and known.escalation_id in self.ledger.pending:
-                asked = f"the orchestrator is asked already (escalation {known.escalation_id})"
-                raise ActionRefusedError(ActionKind.ESCALATE, agent_id, asked)
+            current = self._ladder(worker)
+            if current is not None and current.escalation_id in self.ledger.pending:
+                pending = f"escalation {current.escalation_id} to the orchestrator is pending already"
+                raise ActionRefusedError(ActionKind.ESCALATE, agent_id, pending)
             await self._permit(ActionKind.ESCALATE, worker, by=by, reason=reason)
             self._climber.budget.spend(self._clock())
-            ladder = known or foot(Standing.of(worker, self._settings))
+            ladder = current or new_ladder(Standing.of(worker, self._settings))
             return await self._climber.escalate(ladder, by=by, reason=reason)
 
     async def terminate(
@@ -454,27 +460,27 @@ class InterventionService:
         dry: bool = False,
     ) -> Intervention:
         """
-        Stop a worker for good: it is not brought back by itself. If it does not stop, its ladder stays.
+        Terminate a worker; it is not recovered automatically. If it does not stop, its ladder stays.
 
         Args:
             agent_id: The worker.
-            reason: Why; it is signed and kept.
-            session_id: Which of its sessions; the one that is not over, without.
-            incarnation_id: Which life, if that was looked at before: a later one is not stopped.
-            by: Who wants it.
-            person: False: nobody asked for it. Then the ladder's intervals and limits hold.
-            intervention_id: Its id, if it was given one before.
-            unless: Looks at the worker when its turn comes, and says what speaks against it, or None.
-            dry: It is only written down.
+            reason: Why; it is signed and stored.
+            session_id: Its session; without one, that which has not ended.
+            incarnation_id: Its life, if that was checked before: a later one is not stopped.
+            by: Who asks for it.
+            person: False for an automatic termination: the ladder's intervals and limits apply.
+            intervention_id: Its id, if it has one already.
+            unless: Returns an objection, or None, when the action is about to begin.
+            dry: Only record it.
 
         Raises:
-            AgentNotFoundError: No such worker is known.
-            ActionRefusedError: It must not be; the refusal is written down.
-            StoreError: It could not be written down.
+            AgentNotFoundError: The worker is unknown.
+            ActionRefusedError: It must not be acted on now; the refusal is recorded.
+            StoreError: It could not be recorded.
         """
         worker = self._find(agent_id, session_id)
         async with self._climber.lock(worker.key):
-            given = await self._permit(
+            grant = await self._permit(
                 ActionKind.TERMINATE,
                 worker,
                 by=by,
@@ -482,8 +488,8 @@ class InterventionService:
                 incarnation_id=incarnation_id,
                 unless=unless if person else self._held_back(ActionKind.TERMINATE),
             )
-            return await self._stop_it(
-                given, worker.key, by=by, reason=reason, intervention_id=intervention_id, dry=dry
+            return await self._terminate(
+                grant, worker.key, by=by, reason=reason, intervention_id=intervention_id, dry=dry
             )
 
     async def answer_permission(
@@ -497,24 +503,25 @@ class InterventionService:
         deliver: Callable[[], None],
     ) -> Intervention:
         """
-        Answer what a worker asks permission for, in the life that asked.
+        Answer a permission request, in the life that asked.
 
         Args:
-            request: What it asks.
+            request: The request.
             decision: ``allow`` or ``deny``.
             by: Who answers.
             reason: Why.
-            unless: Says why the request can be answered no more, or None.
+            unless: Returns why the request can no longer be answered, or None.
             deliver: See ``Actions.answer``.
 
         Raises:
-            AgentNotFoundError: No such worker is known.
-            ActionRefusedError: It must not be, or the answer comes too late; the refusal is written down.
-            StoreError: It could not be written down; nothing was answered.
+            AgentNotFoundError: The worker is unknown.
+            ActionRefusedError: It must not be acted on now, or the answer comes too late; the refusal is
+                recorded.
+            StoreError: It could not be recorded; nothing was answered.
         """
         worker = self._find(request.agent_id, request.session_id)
         async with self._climber.lock(worker.key):
-            given = await self._permit(
+            grant = await self._permit(
                 ActionKind.ANSWER,
                 worker,
                 by=by,
@@ -523,7 +530,7 @@ class InterventionService:
                 unless=lambda _: unless(),
             )
             return await self._actions.answer(
-                given,
+                grant,
                 by=by,
                 reason=reason or decision,
                 message=f"{decision}: {request.question}",
@@ -531,26 +538,26 @@ class InterventionService:
                 deliver=deliver,
             )
 
-    async def take_down(self, target: Target, reason: str, *, by: str) -> Intervention:
+    async def stop_for_recovery(self, target: Target, reason: str, *, by: str) -> Intervention:
         """
-        Stop a worker that is to be started again, past the same guard as every other termination.
+        Stop a worker that is to be started again, under the same rules as every termination.
 
         Raises:
-            ActionRefusedError: It must not be, or nothing says that it has stopped.
-            StoreError: It could not be written down.
+            ActionRefusedError: It must not be acted on now, or its end is not confirmed.
+            StoreError: It could not be recorded.
         """
         async with self._climber.lock(target.key):
-            given = self._actions.permit(ActionKind.TERMINATE, target)
-            done = await self._stop_it(given, target.key, by=by, reason=reason)
+            grant = self._actions.permit(ActionKind.TERMINATE, target)
+            done = await self._terminate(grant, target.key, by=by, reason=reason)
         if done.outcome is not Outcome.DONE:
             raise ActionRefusedError(
-                ActionKind.RECOVER, target.agent_id, f"it may be at work still: {done.detail}"
+                ActionKind.RECOVER, target.agent_id, f"it may still be working: {done.detail}"
             )
         return done
 
-    async def _stop_it(
+    async def _terminate(
         self,
-        given: Permit,
+        grant: Permit,
         key: WorkerKey,
         *,
         by: str,
@@ -560,36 +567,36 @@ class InterventionService:
     ) -> Intervention:
         now = self._clock()
         self._climber.budget.spend(now)
-        known = self.ledger.ladders.get(key)
-        question = self.ledger.pending.get(known.escalation_id) if known is not None else None
-        withdrawn, said = self._climber.closed(
+        current = self.ledger.ladders.get(key)
+        question = self.ledger.pending.get(current.escalation_id) if current is not None else None
+        withdrawn, events = self._climber.close_question(
             question, EscalationStatus.WITHDRAWN, f"terminated by {by}", now
         )
         return await self._actions.terminate(
-            given,
+            grant,
             by=by,
             reason=reason,
-            rungs=Rungs(during=known, done=None, otherwise=known),
-            since=known.trouble_since if known is not None else None,
+            ladders=TerminationLadders(during=current, done=None, otherwise=current),
+            since=current.trouble_since if current is not None else None,
             withdrawn=withdrawn,
-            said=said,
+            events=events,
             intervention_id=intervention_id,
             dry=dry,
         )
 
     async def emergency_stop(self, on: bool, *, by: str, reason: str) -> None:
         """
-        Freeze all acting, or release it: then every wait goes on as if the time in between had not been.
+        Stop all actions, or release the stop; the time in between does not count for any wait.
 
         Raises:
-            StoreError: It could not be stored; to freeze holds all the same, until a restart.
+            StoreError: It could not be stored. A stop is in effect all the same, until a restart.
         """
         before = self._stop.state
         await self._stop.set(on, by=by, reason=reason)
         if not on and before.on and before.changed_at is not None:
             await self._climber.shift(max(0.0, self._clock() - before.changed_at))
 
-    # -- inside ---------------------------------------------------------------------------------
+    # -- helpers --------------------------------------------------------------------------------
 
     async def _permit(
         self,
@@ -607,12 +614,12 @@ class InterventionService:
                 agent_id=target.agent_id, session_id=target.session_id, incarnation_id=incarnation_id
             )
         try:
-            given = self._actions.permit(kind, target)
-            # Whoever waited for the lock may have waited long: it is looked up anew.
+            grant = self._actions.permit(kind, target)
+            # The wait for the lock may have been long: check again.
             now = self._monitor.get(*target.key) or worker
             if unless is not None and (objection := unless(now)) is not None:
                 raise ActionRefusedError(kind, target.agent_id, objection)
-            return given
+            return grant
         except ActionRefusedError as refusal:
             await self._actions.note(
                 kind,
@@ -629,9 +636,9 @@ class InterventionService:
         return lambda worker: self._climber.held_back(kind, worker)
 
     def _ladder(self, worker: WorkerHealth) -> Ladder | None:
-        """Return how far the ladder of this very life was climbed."""
-        known = self.ledger.ladders.get(worker.key)
-        return known if known is not None and known.target == Target.of(worker.vitals) else None
+        """Return the ladder of this life of the worker."""
+        current = self.ledger.ladders.get(worker.key)
+        return current if current is not None and current.target == Target.of(worker.vitals) else None
 
     def _find(self, agent_id: str, session_id: str | None) -> WorkerHealth:
         worker = self._monitor.get(agent_id, session_id)

@@ -1,4 +1,4 @@
-"""What is done about a worker that has reached a limit of what may be spent."""
+"""The spending brake: acts on workers that have reached a spending limit."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ _log = logging.getLogger(__name__)
 
 BY: Final = "spending limit"
 _AGAIN: Final = 600.0
-"""Seconds until a brake that was refused, or did not reach the worker, is tried again, if it spends on."""
+"""Seconds until a brake that failed is retried, if the worker spends on."""
 _DONE: Final = frozenset({Outcome.DONE, Outcome.QUEUED, Outcome.DRY_RUN})
 _NUDGE: Final = (
-    "A spending limit is reached: {reached}. Save what you have, say what is left to do, and stop, "
+    "A spending limit is reached: {reached}. Save what you have, say what remains to be done, and stop, "
     "unless your user tells you to go on."
 )
 
 
 class SpendingBrake:
     """
-    Brakes each worker once for each limit that it reaches, when it spends something.
+    Brakes each worker once for each limit that it reaches, when it spends.
 
-    An operator who has said no is asked again after ``intervention.termination.approval_timeout_seconds``, if
-    the worker spends on. What was done is not remembered over a restart: a nudge may then be repeated.
+    An operator who denied it is asked again after ``intervention.termination.approval_timeout_seconds``, if
+    the worker spends on. Brakes are not remembered over a restart: a nudge may be repeated.
 
     Args:
-        settings: The limits, the brake, and whether it is only written down.
-        monitor: Knows what was spent.
-        interventions: Tells or stops a worker.
+        settings: The limits, the brake and its dry run.
+        monitor: The known workers and their spending.
+        interventions: Nudges or terminates a worker.
         approvals: Asks an operator.
-        ticket_of: Returns the open ticket of a worker, if it has one: an operator is asked on a ticket.
+        ticket_of: Returns the open ticket of a worker, on which an operator is asked, or None.
         clock: Seconds since the epoch.
     """
 
@@ -67,7 +67,7 @@ class SpendingBrake:
         self._running: set[asyncio.Task[None]] = set()
 
     def consider(self, agent_id: str, session_id: str) -> None:
-        """Brake a worker that has just spent something, or got a ticket, if it has reached a limit."""
+        """Brake a worker that has just spent money or got a ticket, if it has reached a limit."""
         if not self._settings.spending.is_on:
             return
         key, now = (agent_id, session_id), self._clock()
@@ -79,38 +79,38 @@ class SpendingBrake:
         if not new:
             return
         if self._settings.spending.brake == "approval" and self._ticket_of(*key) is None:
-            return  # its ticket is being written, and comes by here
+            return  # called again once its ticket is written
         self._not_before[key] = now + _AGAIN
-        said = "; ".join(reached[one] for one in sorted(new))
-        task = asyncio.create_task(self._brake(key, new, said), name="spending-brake")
+        limits = "; ".join(reached[one] for one in sorted(new))
+        task = asyncio.create_task(self._brake(key, new, limits), name="spending-brake")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
     async def settled(self) -> None:
-        """Wait for the brakes that are under way."""
+        """Wait for brakes in progress."""
         await asyncio.gather(*self._running)
 
-    async def _brake(self, key: WorkerKey, limits: set[str], said: str) -> None:
+    async def _brake(self, key: WorkerKey, limits: set[str], reached: str) -> None:
         try:
-            is_done = await self._act(*key, said)
+            is_done = await self._act(*key, reached)
         except (ActionRefusedError, AgentNotFoundError, StoreError) as error:
-            _log.info("no brake for %r, session %r, though %s: %s", *key, said, error)
+            _log.info("no brake for %r, session %r, though %s: %s", *key, reached, error)
             return
         if is_done:
             self._braked.setdefault(key, set()).update(limits)
 
-    async def _act(self, agent_id: str, session_id: str, said: str) -> bool:
-        """Brake; return whether that is done for good. To ask is not: who asks twice is refused."""
-        spending, how = self._settings.spending, self._interventions
-        given: dict[str, Any] = {"session_id": session_id, "by": BY, "dry": spending.dry_run}
+    async def _act(self, agent_id: str, session_id: str, reached: str) -> bool:
+        """Brake; return whether the limit is settled. A request for approval does not settle it."""
+        spending, service = self._settings.spending, self._interventions
+        options: dict[str, Any] = {"session_id": session_id, "by": BY, "dry": spending.dry_run}
         if spending.brake == "nudge":
-            one = await how.nudge(agent_id, _NUDGE.format(reached=said), **given)
+            done = await service.nudge(agent_id, _NUDGE.format(reached=reached), **options)
         elif spending.brake == "stop" or spending.dry_run:
-            what = "" if spending.brake == "stop" else "an operator would be asked whether to stop it: "
-            one = await how.terminate(agent_id, f"{what}{said}", **given)
+            prefix = "" if spending.brake == "stop" else "an operator would be asked whether to stop it: "
+            done = await service.terminate(agent_id, f"{prefix}{reached}", **options)
         else:
             worker, ticket = self._monitor.get(agent_id, session_id), self._ticket_of(agent_id, session_id)
             if worker is not None and ticket is not None:
-                await self._approvals.request(worker, ticket_id=ticket.ticket_id, reason=said, by=BY)
+                await self._approvals.request(worker, ticket_id=ticket.ticket_id, reason=reached, by=BY)
             return False
-        return one.outcome in _DONE
+        return done.outcome in _DONE

@@ -1,4 +1,4 @@
-"""The storm guard: many workers that get worse at once are one trouble, and acting on all is another."""
+"""The storm guard: detects that many workers get worse at once, and limits actions across the fleet."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _BUDGET_SECONDS: Final = 60.0
 
 class StormWatch:
     """
-    Sees storms come and go.
+    Detects storms.
 
     Args:
-        settings: How many workers are one.
+        settings: How many workers are a storm.
         ids: Makes the id of a storm, which its alerts share.
     """
 
@@ -40,13 +40,13 @@ class StormWatch:
         self, key: WorkerKey, now: float, *, is_other_life: Callable[[WorkerKey], bool] = lambda key: False
     ) -> bool:
         """
-        Note that a worker is stuck or failing now; return whether this began a storm.
+        Record that a worker became stuck or failing; return whether this began a storm.
 
         Args:
             key: The worker.
             now: Seconds since the epoch.
-            is_other_life: Returns whether another session of its agent was before or after this one, and not
-                at the same time: an agent that crashes again and again is one trouble.
+            is_other_life: Returns whether another session of its agent was before or after this one, not at
+                the same time: an agent that crashes repeatedly counts once.
         """
         self._forget(now)
         if not self._id:
@@ -69,36 +69,36 @@ class StormWatch:
         return True
 
     def storm(self, now: float) -> str:
-        """Return the id of the storm that is on, or an empty string."""
+        """Return the id of the current storm, or an empty string."""
         self._forget(now)
         return self._id
 
     def storm_of(self, key: WorkerKey, now: float) -> str:
         """
-        Return the id of the storm that is on, or in which a worker got worse; else an empty string.
+        Return the id of the current storm, or of the last one in which a worker got worse; else empty.
 
-        Of a crowd the last tickets may be written when nobody gets worse any more.
+        The last tickets of a storm may be written after it is over.
         """
         return self.storm(now) or self._storm_of.get(key, "")
 
     def began_at(self, now: float) -> float | None:
-        """Return since when the storm is on, in seconds since the epoch; None if there is none."""
+        """Return when the current storm began, in seconds since the epoch, or None."""
         return self._began if self.storm(now) else None
 
     def struck(self, now: float) -> int:
-        """Return how many workers got worse in the storm that is on, 0 if there is none."""
+        """Return how many workers got worse in the current storm; 0 without one."""
         return len(self._struck) if self.storm(now) else 0
 
     @property
     def workers(self) -> int:
-        """How many workers got worse within the window, when somebody last looked."""
+        """How many workers got worse within the window, as of the last call."""
         return len(self._worse)
 
     def _forget(self, now: float) -> None:
         if self._last is not None and not 0 <= now - self._last < QUIET_SECONDS:
             self._id, self._began = "", None
             self._struck.clear()
-        # In the order in which they got worse: the first that is young enough ends the search.
+        # In the order in which they got worse, so the first recent one ends the search.
         while self._worse:
             key, at = next(iter(self._worse.items()))
             if 0 <= now - at < WINDOW_SECONDS:
@@ -107,7 +107,7 @@ class StormWatch:
 
 
 class ActionBudget:
-    """At most so many interventions within a minute, over the whole fleet."""
+    """Limits the number of interventions within a minute across the fleet."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -115,7 +115,7 @@ class ActionBudget:
 
     @property
     def most(self) -> int:
-        """How many may be done within a minute."""
+        """The limit within a minute."""
         return self._most
 
     def used(self, now: float) -> int:
@@ -125,9 +125,9 @@ class ActionBudget:
         return len(self._spent)
 
     def free_at(self, now: float) -> float:
-        """Return when the next one may be done: ``now``, or later."""
+        """Return when the next one is allowed: ``now``, or later."""
         return now if self.used(now) < self._most else self._spent[0] + _BUDGET_SECONDS
 
     def spend(self, now: float) -> None:
-        """Note that one was done."""
+        """Count one."""
         self._spent.append(now)

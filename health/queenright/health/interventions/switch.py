@@ -1,4 +1,4 @@
-"""The emergency stop: one switch that freezes acting, not seeing, and stays as it is over restarts."""
+"""The emergency stop: one switch, kept over restarts, that stops all actions but not detection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME: Final = "emergency_stop"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """How the switch stands, since when (seconds since the epoch), who set it and why."""
+    """The state of the switch, since when (seconds since the epoch), who set it and why."""
 
     on: bool = False
     by: str = ""
@@ -31,12 +31,12 @@ class Switch:
 
 class EmergencyStop:
     """
-    The switch of one store.
+    The emergency stop of one store.
 
     Args:
-        store: Where it is kept.
+        store: Where it is stored.
         clock: Seconds since the epoch.
-        publish: Is given the event once it is durable.
+        publish: Receives the event once it is durable.
     """
 
     def __init__(self, store: Store, *, clock: Clock, publish: Callable[..., None]) -> None:
@@ -49,14 +49,14 @@ class EmergencyStop:
 
     @property
     def reason(self) -> str | None:
-        """Why nothing may be done to anybody, and the way out; None if it is off."""
+        """Why all actions are stopped, and what to do; None if it is off."""
         if not self.state.on:
             return None
         set_by = f"set by {self.state.by}{_moment(self.state.changed_at, self._clock())}: {self.state.reason}"
         return f"the emergency stop is on ({set_by}); release it first: queenright stop-acting off"
 
     async def load(self) -> None:
-        """Know again how it stood before a restart."""
+        """Load the state from before a restart."""
 
         def read(conn: Connection) -> Switch:
             row = conn.execute(select(SWITCHES).where(SWITCHES.c.name == _NAME)).one_or_none()
@@ -68,11 +68,11 @@ class EmergencyStop:
 
     async def set(self, on: bool, *, by: str, reason: str) -> Switch:
         """
-        Set it, and return how it stands; it holds, over restarts, from when this returns.
+        Set the switch, and return its state; it is durable on return.
 
         Raises:
-            StoreError: It could not be stored; then it is set here and now all the same if it is to be on:
-                stopping must not wait for a disk.
+            StoreError: It could not be stored. Turning it on takes effect all the same: stopping must not
+                wait for a disk.
         """
         state = Switch(on=on, by=redact(by, 100), reason=redact(reason, 500), changed_at=self._clock())
         self._wanted = state
@@ -92,14 +92,14 @@ class EmergencyStop:
 
         async with self._writing:
             await self._store.transact(write)
-            if self._wanted is state:  # nobody has stopped everything while the release was being written
+            if self._wanted is state:  # unless it was turned on while the release was being written
                 self.state = state
         self._publish(event)
         return state
 
 
 def _moment(at: float | None, now: float) -> str:
-    """Return when something was, with the day if that is another one."""
+    """Return a time, with the date if that is not today's."""
     if at is None:
         return ""
     then = datetime.fromtimestamp(at, UTC)

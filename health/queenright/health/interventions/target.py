@@ -1,4 +1,4 @@
-"""Whom an intervention is for, and of which kind it is."""
+"""The target and the kind of an intervention."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from queenright.health.findings import WorkerKey
 from queenright.health.vitals import VitalSigns
 
 LADDER: Final = "ladder"
-"""Who acts when nobody asked."""
+"""The actor of automatic actions."""
 
 
 class ActionKind(StrEnum):
-    """What can be done, in the order of the ladder."""
+    """The kinds of actions, in the order of the ladder."""
 
     NUDGE = "nudge"
     ESCALATE = "escalate"
     TERMINATE = "terminate"
     RECOVER = "recover"
     ANSWER = "answer"
-    """Allow or deny what the worker asks permission for; no rung, a person does it."""
+    """Allow or deny a permission request; not on the ladder, a person does it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One life of one run of one worker. What was decided about one is never done to another."""
+    """One life of one run of a worker. An action decided for one is never applied to another."""
 
     agent_id: str
     session_id: str
@@ -34,7 +34,7 @@ class Target:
 
     @classmethod
     def of(cls, vitals: VitalSigns) -> Target:
-        """Return the worker as it lives now."""
+        """Return the current life of a worker."""
         return cls(
             agent_id=vitals.agent_id, session_id=vitals.session_id, incarnation_id=vitals.incarnation_id
         )

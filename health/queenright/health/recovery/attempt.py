@@ -1,4 +1,4 @@
-"""Recoveries: one try to bring a task back, as it is kept and shown. Values only."""
+"""Recoveries: models and results. Values only."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from queenright.health.interventions.target import Target
 
 
 class RecoveryState(StrEnum):
-    """Where a try stands."""
+    """The state of a recovery."""
 
     WAITING = "waiting"
-    """Its time has not come."""
+    """It is scheduled."""
     STARTING = "starting"
-    """The worker is being started; after a crash nobody knows how far that got."""
+    """The worker is being started; after a crash it is unknown how far that got."""
     WATCHING = "watching"
-    """The worker is there, and watched closely."""
+    """The worker has started, and is watched closely."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     DROPPED = "dropped"
-    """It was not needed any more."""
+    """It was no longer needed."""
 
 
 UNDER_WAY: Final = frozenset({RecoveryState.WAITING, RecoveryState.STARTING, RecoveryState.WATCHING})
 
 
 class Recovery(BaseModel):
-    """One try to bring a task back. Times are seconds since the epoch."""
+    """One attempt to recover a task. Times are seconds since the epoch."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

@@ -1,4 +1,4 @@
-"""The ledger of recoveries: what is under way, in memory as in the database, and the events that say so."""
+"""The recovery ledger: open recoveries in memory and in the database, and their events."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from queenright.health.store import Store
 from queenright.runtime.events import AgentEvent, Clock, EventType
 
 _LOOKED_BACK: Final = 5_000
-"""Rows that are read at start to know what was begun within the hour."""
+"""The maximum number of rows that are read at start to count recoveries within the hour."""
 
 
 class Changes:
-    """What one transaction does: rows with whether they are new, in order, and events."""
+    """The rows, new or changed, and events of one transaction, in order."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[bool, Recovery]] = []
         self.events: list[AgentEvent] = []
 
     def new(self, recovery: Recovery) -> None:
-        """Add a try."""
+        """Add a recovery."""
         self.rows.append((True, recovery))
 
     def set(self, recovery: Recovery) -> None:
-        """Change a try."""
+        """Change a recovery."""
         self.rows.append((False, recovery))
 
     def write(self, conn: Connection) -> None:
-        """Do it."""
+        """Write them."""
         for is_new, recovery in self.rows:
             (table.insert_recovery if is_new else table.update_recovery)(conn, recovery)
         append_events(conn, self.events)
@@ -46,17 +46,17 @@ class Ledger:
     All recoveries of one store.
 
     Args:
-        store: Where they are.
+        store: Where they are stored.
         clock: Times of events, in seconds since the epoch.
         ids: Ids of events.
-        publish: Is given events once they are durable.
+        publish: Receives events once they are durable.
     """
 
     def __init__(
         self, store: Store, *, clock: Clock, ids: Callable[[], str], publish: Callable[..., None]
     ) -> None:
         self.live: dict[str, Recovery] = {}
-        """By task: the try that has not ended."""
+        """The open recovery of each task."""
         self._begun: dict[str, list[float]] = {}
         """By agent: when its tries of the last hour were begun."""
         self._store = store
@@ -78,35 +78,35 @@ class Ledger:
         return rows
 
     async def of_task(self, task_id: str) -> list[Recovery]:
-        """Return all that was tried with a task, newest first."""
+        """Return all recoveries of a task, newest first."""
         return await self._store.read(lambda conn: table.of_task(conn, task_id))
 
     async def newest(self, limit: int) -> list[Recovery]:
-        """Return the newest tries of all tasks."""
+        """Return recoveries of all tasks, newest first."""
         return await self._store.read(lambda conn: table.newest(conn, limit))
 
     def begun(self, agent_id: str) -> Sequence[float]:
-        """Return when tries of an agent were begun within the last hour."""
+        """Return when recoveries of an agent began within the last hour."""
         return self._begun.get(agent_id, ())
 
     def waiting(self, agent_id: str, now: float, but: Collection[str]) -> list[float]:
-        """Return when an agent's tries that wait are to begin, ``now`` at the earliest, but some tasks'."""
+        """Return when waiting recoveries of an agent begin, ``now`` or later, except those of some tasks."""
         return [
             max(each.not_before, now)
             for each in self.live.values()
             if each.agent_id == agent_id and each.state is RecoveryState.WAITING and each.task_id not in but
         ]
 
-    def begins(self, agent_id: str, now: float) -> None:
-        """Count a try that is about to begin: from here on its place in the agent's hour is taken."""
+    def count_start(self, agent_id: str, now: float) -> None:
+        """Count a recovery that is about to begin towards its agent's hourly limit."""
         for agent, times in list(self._begun.items()):
             self._begun[agent] = [at for at in times if at > now - plan.HOUR]
             if not self._begun[agent]:
                 del self._begun[agent]
         self._begun.setdefault(agent_id, []).append(now)
 
-    def begins_not(self, agent_id: str, at: float) -> None:
-        """Free the place that was taken ``at`` some time: nothing was tried."""
+    def uncount_start(self, agent_id: str, at: float) -> None:
+        """Remove a counted start: nothing was tried."""
         times = self._begun.get(agent_id, [])
         if at in times:
             times.remove(at)
@@ -124,7 +124,7 @@ class Ledger:
         )
 
     def failure(self, failed: Recovery, past: Sequence[Recovery]) -> AgentEvent:
-        """Return the event that a try has failed; about the worker that came back, if one did."""
+        """Return the event of a failed recovery, about the new incarnation if there was one."""
         data = {
             "recovery_id": failed.recovery_id,
             "task_id": failed.task_id,
@@ -137,21 +137,21 @@ class Ledger:
 
     async def commit(self, changes: Changes) -> None:
         """
-        Write down what changed with its events; then remember it, and tell.
+        Write changes and their events; then remember and publish.
 
         Raises:
             StoreError: It could not be written; nothing has changed.
         """
         if not changes.rows:
             return
-        # Whoever is cancelled half-way must not leave untold what was committed.
+        # Cancelling the caller must not keep committed events from being published.
         task = asyncio.get_running_loop().create_task(self._commit(changes))
         self._committing.add(task)
         task.add_done_callback(self._committing.discard)
         await asyncio.shield(task)
 
     async def close(self) -> None:
-        """Wait until what is being written is written."""
+        """Wait for writes in progress."""
         await asyncio.gather(*self._committing, return_exceptions=True)
 
     async def _commit(self, changes: Changes) -> None:

@@ -1,7 +1,7 @@
 """
-What recovery decides, as pure functions: whether, when and from where, and what became of it.
+Decisions of recovery as pure functions: whether, when and from where, and how it went.
 
-Times are seconds since the epoch on the service's clock. A clock that is set back never lets more begin.
+Times are seconds since the epoch on the service's clock. Setting the clock back never allows more recoveries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OVER: Final = frozenset({SessionStatus.COMPLETED, SessionStatus.CANCELLED})
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """A try may begin, at this time."""
+    """A recovery may begin at this time."""
 
     attempt: int
     not_before: float
@@ -38,7 +38,7 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Exhausted:
-    """No try may begin: a human must look."""
+    """No recovery may begin: a person must look."""
 
     reason: str
 
@@ -53,15 +53,15 @@ def next_attempt(
     reviewed: bool = False,
 ) -> Allowed | Exhausted:
     """
-    Say whether a task may be tried again, and when.
+    Decide whether a task may be recovered again, and when.
 
     Args:
-        past: What was tried with it so far.
-        begun: When the tries of the agent were begun, or are to be.
+        past: The earlier recoveries of the task.
+        begun: When recoveries of the agent began, or will.
         now: The time.
         limits: The limits.
         dice: 0 to 1, spreads the backoff.
-        reviewed: A human has looked at the task: it may go beyond its own limit, the hour's stands.
+        reviewed: A person has looked at the task: it may exceed its own limit, but not the hourly one.
     """
     tries = [each for each in past if each.started_at is not None]
     if len(tries) >= limits.max_attempts_per_task and not reviewed:
@@ -72,8 +72,8 @@ def next_attempt(
         )
     if hour_is_full(begun, now=now, limits=limits):
         return Exhausted(
-            f"{limits.max_attempts_per_hour} recoveries of this agent were begun within the hour, its "
-            "limit; look at what they have in common, and ask again later: queenright recover TASK"
+            f"{limits.max_attempts_per_hour} recoveries of this agent began within the hour, which is the "
+            "limit; check what they have in common, and ask again later: queenright recover TASK"
         )
     not_before = now
     if tries:
@@ -83,26 +83,28 @@ def next_attempt(
 
 
 def backoff(tries: int, limits: Limits, dice: float) -> float:
-    """Return how many seconds to wait after the ``tries``-th try; past the table its last entry holds."""
+    """Return the seconds to wait after an attempt; the last entry of the table holds for all later ones."""
     table = limits.backoff_seconds
     return table[min(tries, len(table)) - 1] * (1.0 + _JITTER * dice)
 
 
 def hour_is_full(begun: Sequence[float], *, now: float, limits: Limits) -> bool:
-    """Return whether so many tries were begun in the hour before ``now`` that none may be added."""
+    """Return whether the hourly limit is reached."""
     return free_at(begun, now=now, limits=limits) > now
 
 
 def free_at(begun: Sequence[float], *, now: float, limits: Limits) -> float:
-    """Return when one more try may begin without there being too many within an hour; ``now`` if at once."""
-    # What seems to lie in the future counts: the clock was set back.
+    """Return when the hourly limit allows the next recovery; ``now`` if at once."""
+    # Times in the future count: the clock was set back.
     counted = sorted(at for at in begun if at > now - HOUR)
-    over = len(counted) - limits.max_attempts_per_hour
-    return now if over < 0 else counted[over] + HOUR
+    excess = len(counted) - limits.max_attempts_per_hour
+    return now if excess < 0 else counted[excess] + HOUR
 
 
-def choose(chain: Sequence[CheckpointRef]) -> tuple[CheckpointRef | None, tuple[CheckpointRef, ...]]:
-    """Return the newest checkpoint that is valid, None if there is none, and the broken ones before it."""
+def choose_checkpoint(
+    chain: Sequence[CheckpointRef],
+) -> tuple[CheckpointRef | None, tuple[CheckpointRef, ...]]:
+    """Return the newest valid checkpoint, or None, and the invalid ones before it."""
     skipped: list[CheckpointRef] = []
     for link in chain:
         if link.valid:
@@ -111,49 +113,51 @@ def choose(chain: Sequence[CheckpointRef]) -> tuple[CheckpointRef | None, tuple[
     return None, tuple(skipped)
 
 
-def without(chain: Sequence[CheckpointRef], broken: CheckpointRef, reason: str) -> tuple[CheckpointRef, ...]:
-    """Return the chain with one of it no longer valid."""
+def mark_invalid(
+    chain: Sequence[CheckpointRef], broken: CheckpointRef, reason: str
+) -> tuple[CheckpointRef, ...]:
+    """Return the chain with one checkpoint marked invalid."""
     return tuple(replace(link, valid=False, reason=reason) if link == broken else link for link in chain)
 
 
-def not_needed(
+def recovery_obstacle(
     attempt: Recovery, worker: WorkerHealth | None, heirs: Iterable[WorkerHealth] = ()
 ) -> str | None:
-    """Return why the work need not, or must not, be brought back any more; None if it is as it was."""
+    """Return why the task need not, or must not, be recovered any more, or None."""
     for heir in heirs:
         if not heir.vitals.ended:
-            return f"it lives on in session {heir.vitals.session_id!r}"
+            return f"it continues in session {heir.vitals.session_id!r}"
     if worker is None:
-        return None  # forgotten since; whoever brings it back looks at its session
+        return None  # forgotten since; the respawner checks its session
     v = worker.vitals
     if v.status in _OVER:
-        return f"it is {v.status.value}: what is over is not brought back"
+        return f"it is {v.status.value}, and needs no recovery"
     if attempt.incarnation_id and v.incarnation_id and v.incarnation_id != attempt.incarnation_id:
-        return f"it lives on as incarnation {v.incarnation_id!r}"
+        return f"it continues as incarnation {v.incarnation_id!r}"
     if not v.ended and v.outlived_termination:
-        return "its worker works on: it was not terminated"
+        return "its worker is still running: it was not terminated"
     if not v.ended and v.last_progress is not None and v.last_progress > attempt.created_at:
-        return "it has got further by itself"
+        return "it has made progress by itself"
     return None
 
 
 def completed_elsewhere(attempt: Recovery, workers: Iterable[WorkerHealth]) -> str | None:
-    """Return why the work is done: another session of the agent has completed the same task since."""
+    """Return why the task is done: another session of the agent has completed it since; or None."""
     for worker in workers:
         v = worker.vitals
         if v.session_id == attempt.session_id or v.task_id != attempt.task_id:
             continue
         if v.status is SessionStatus.COMPLETED:
-            return f"session {v.session_id!r} has completed it: what is over is not brought back"
+            return f"session {v.session_id!r} has completed it, and it needs no recovery"
     return None
 
 
 def is_heir(attempt: Recovery, worker: WorkerHealth) -> bool:
     """
-    Return whether a worker goes on with the task in a session of its own.
+    Return whether a worker continues the task in another session.
 
     Args:
-        attempt: The try, whose new life nobody has named.
+        attempt: A recovery whose new incarnation is not known.
         worker: Any worker.
     """
     v = worker.vitals
@@ -168,104 +172,104 @@ def is_heir(attempt: Recovery, worker: WorkerHealth) -> bool:
 
 
 def is_lost(worker: WorkerHealth) -> bool:
-    """Return whether its process has missed its heartbeats: it was killed, or is cut off."""
+    """Return whether its heartbeats are missing: its process was killed or is cut off."""
     return any(
         finding.kind is FindingKind.HEARTBEAT_MISSING and finding.severity is not Severity.LOW
         for finding in worker.findings
     )
 
 
-def still_runs(worker: WorkerHealth, task_id: str, *, asked: bool, settings: HealthSettings) -> str:
+def still_runs(worker: WorkerHealth, task_id: str, *, is_stopping: bool, settings: HealthSettings) -> str:
     """
-    Return why a task is not brought back whose worker runs, and the way out.
+    Return why a task with a running worker is not recovered, and what to do.
 
     Args:
-        worker: Who is about it.
+        worker: The worker of the task.
         task_id: The task.
-        asked: Whether it was asked to stop, and nobody knows whether it has.
-        settings: When a process counts as lost.
+        is_stopping: Whether it was asked to stop, and its end is not confirmed.
+        settings: When a process counts as dead.
     """
     v = worker.vitals
-    if not asked and v.waiting is not None:
-        return f"it waits rightly ({v.waiting.value}); answer it, or resume it if its process was killed"
-    if not asked:
+    if not is_stopping and v.waiting is not None:
+        return f"it waits ({v.waiting.value}); answer it, or resume it if its process was killed"
+    if not is_stopping:
         which = shlex.join([v.agent_id, "--session", v.session_id])
         return f'it is running; terminate it first: queenright terminate {which} --reason "..."'
-    again = f"queenright recover {shlex.quote(task_id)}"
-    said = "it was asked to stop, and nothing says that it has; end its process yourself, then"
+    command = f"queenright recover {shlex.quote(task_id)}"
+    problem = "it was asked to stop, and its end is not confirmed; stop its process yourself, then"
     if v.last_heartbeat is None and v.heartbeat_interval is None:
-        return f"{said} start it where it ran: it sends no heartbeats, so that nobody here sees its end"
+        return f"{problem} start it where it ran: it sends no heartbeats, so its end cannot be seen from here"
     seconds = settings.heartbeat.limit(v.heartbeat_interval)
-    return f"{said}: {again} (possible {seconds:g} s after its last heartbeat)"
+    return f"{problem}: {command} (possible {seconds:g} s after its last heartbeat)"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What the close watch has seen: ``goes_on`` says nothing yet."""
+class WatchResult:
+    """The result of watching a recovered worker; ``goes_on``: no verdict yet."""
 
     verdict: Literal["goes_on", "succeeded", "failed", "dropped"]
     reason: str = ""
     incarnation_id: str = ""
-    """The new life, where that was not known before."""
+    """The new incarnation, if it was not known before."""
 
 
-def watch(attempt: Recovery, worker: WorkerHealth | None, now: float) -> Seen:
-    """Judge a worker that was brought back."""
+def watch(attempt: Recovery, worker: WorkerHealth | None, now: float) -> WatchResult:
+    """Judge a recovered worker."""
     over = attempt.watch_until is not None and now >= attempt.watch_until
     life = attempt.new_incarnation_id
     if worker is None or worker.vitals.incarnation_id == attempt.incarnation_id != life:
-        return Seen("failed", "nothing was heard of it") if over else Seen("goes_on")
+        return WatchResult("failed", "nothing was heard of it") if over else WatchResult("goes_on")
     v = worker.vitals
     if v.ended:
         if v.status is SessionStatus.COMPLETED:
-            return Seen("succeeded", "it is done", v.incarnation_id)
+            return WatchResult("succeeded", "it has completed", v.incarnation_id)
         if v.status is SessionStatus.CANCELLED:
-            return Seen("dropped", "it was cancelled", v.incarnation_id)
-        return Seen("failed", f"it has {_ENDS.get(v.status, 'ended')} again", v.incarnation_id)
-    # What is left of the life before says nothing about this one.
+            return WatchResult("dropped", "it was cancelled", v.incarnation_id)
+        return WatchResult("failed", f"it has {_ENDS.get(v.status, 'ended')} again", v.incarnation_id)
+    # A state from before the recovery does not count.
     is_new = worker.state_since > (attempt.started_at or 0.0)
     bad = worker.state.in_trouble and not works_around(v, worker.findings)
     if bad and (is_new or over):
-        return Seen("failed", f"it is {worker.state.value} again: {worker.reason}", v.incarnation_id)
+        return WatchResult("failed", f"it is {worker.state.value} again: {worker.reason}", v.incarnation_id)
     if not over:
-        return Seen("goes_on", incarnation_id=v.incarnation_id)
+        return WatchResult("goes_on", incarnation_id=v.incarnation_id)
     since = attempt.started_at or 0.0
     if v.last_progress is not None and v.last_progress >= since:
-        return Seen("succeeded", "it has got further", v.incarnation_id)
-    # Nothing is wrong with it, and its work may be a long one. That a life of its own is known means that
-    # it was heard of.
+        return WatchResult("succeeded", "it has made progress", v.incarnation_id)
+    # It is healthy, and its work may take long. A known incarnation of its own means that it was heard of.
     if v.incarnation_id not in ("", attempt.incarnation_id) or v.last_event >= since:
-        return Seen("succeeded", "it waits" if v.waiting is not None else "it is at work", v.incarnation_id)
-    return Seen("failed", "nothing was heard of it", v.incarnation_id)
+        reason = "it waits" if v.waiting is not None else "it is working"
+        return WatchResult("succeeded", reason, v.incarnation_id)
+    return WatchResult("failed", "nothing was heard of it", v.incarnation_id)
 
 
 _ENDS: Final = {SessionStatus.FAILED: "failed", SessionStatus.TERMINATED: "been terminated"}
 
 
 def note(attempt: Recovery, checkpoint: CheckpointRef | None) -> str:
-    """Return what a worker is told that goes on with the work."""
-    whence = (
-        f"You go on from checkpoint {checkpoint.checkpoint_id}: what was done after it may be missing"
+    """Return the note to a worker that continues the task."""
+    start = (
+        f"You continue from checkpoint {checkpoint.checkpoint_id}: later work may be missing"
         if checkpoint is not None
-        else "There is no checkpoint to go on from, so you begin at the start of the task"
+        else "There is no checkpoint, so you start the task over"
     )
     return (
         f"Recovery, attempt {attempt.attempt}: the run before this one was stopped ({attempt.reason}). "
-        f"{whence}, and may have taken effect outside. Check before you do something again, and do not "
-        "repeat what led here."
+        f"{start}, and earlier work may have had outside effects. Check before you repeat anything, and do "
+        "not repeat what led here."
     )
 
 
 def is_repeatable(recovery: Recovery, worker: WorkerHealth | None) -> bool:
-    """Return whether the work may begin again from its start: a person said so, or the task does."""
+    """Return whether the task may start over: a person or the task itself allows it."""
     return recovery.may_start_over or (worker is not None and worker.vitals.repeatable)
 
 
 def is_one_failed_run(recovery: Recovery, worker: WorkerHealth | None) -> bool:
     """
-    Return whether a run has failed, and nobody asked for it: then nobody need be told.
+    Return whether this is about one failed run that nobody asked to recover, so nobody is notified.
 
-    Of too many in a row people are told by the agent's ticket, cause ``runs_failed``.
+    If too many fail in a row, the agent's ticket with cause ``runs_failed`` notifies people.
     """
     return (
         recovery.by == LADDER
@@ -276,18 +280,18 @@ def is_one_failed_run(recovery: Recovery, worker: WorkerHealth | None) -> bool:
 
 
 def not_repeatable(task_id: str, skipped: Sequence[CheckpointRef]) -> str:
-    """Return why work without a valid checkpoint is left to a person, and what that person can do."""
+    """Return why a task without a valid checkpoint is left to a person, and what to do."""
     return (
-        f"{_no_checkpoint(task_id, skipped)}, and it does not say that it may be repeated; see what it did, "
-        f"then begin it again from its start: queenright recover {shlex.quote(task_id)} --from-start"
+        f"{_no_checkpoint(task_id, skipped)}, and it is not declared repeatable; check what it did, then "
+        f"start it over: queenright recover {shlex.quote(task_id)} --from-start"
     )
 
 
-def from_the_start(attempt: Recovery, skipped: Sequence[CheckpointRef]) -> str:
-    """Return what a human is told of work that begins again."""
-    return f"{_no_checkpoint(attempt.task_id, skipped)}; it begins again from the start"
+def start_over_reason(attempt: Recovery, skipped: Sequence[CheckpointRef]) -> str:
+    """Return the reason of a recovery that starts over."""
+    return f"{_no_checkpoint(attempt.task_id, skipped)}; it starts over"
 
 
 def _no_checkpoint(task_id: str, skipped: Sequence[CheckpointRef]) -> str:
-    broken = f": {', '.join(link.checkpoint_id for link in skipped)} cannot be believed" if skipped else ""
+    broken = f" ({', '.join(link.checkpoint_id for link in skipped)} invalid)" if skipped else ""
     return f"task {task_id!r} has no valid checkpoint{broken}"

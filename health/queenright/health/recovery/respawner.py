@@ -1,4 +1,4 @@
-"""Respawners: the one interface through which a worker's work is taken up again, wherever it runs."""
+"""The interface through which a worker is started again, wherever it runs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from queenright.instrumentation.errors import QueenrightError
 
 class RespawnRefusedError(QueenrightError):
     """
-    Raised when work cannot be taken up again; says why.
+    Raised when a worker cannot be started again; says why.
 
-    ``final``: it never can, and no other attempt is worth making. ``over``: it is at its end, so that there
-    is nothing to take up and nobody need be told.
+    ``final``: it never can be, so no further attempt is made. ``over``: its task has ended, so there is
+    nothing to recover and nobody to notify.
     """
 
     def __init__(self, message: str, *, final: bool = False, over: bool = False) -> None:
@@ -25,23 +25,23 @@ class RespawnRefusedError(QueenrightError):
 
 
 class InvalidCheckpointError(RespawnRefusedError):
-    """Raised when the checkpoint cannot be believed after all; the one before it may be."""
+    """Raised when a checkpoint turns out to be invalid; an earlier one may be valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRef:
-    """One checkpoint of a chain; ``created_at`` is in seconds since the epoch, 0 if nobody can tell."""
+    """A checkpoint of a chain; ``created_at`` is in seconds since the epoch, 0 if unknown."""
 
     checkpoint_id: str
     created_at: float
     valid: bool
     reason: str = ""
-    """What is wrong with one that is not valid."""
+    """What is wrong with an invalid one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Respawned:
-    """Who goes on with the work. The incarnation is empty where it is not known yet."""
+    """The worker that continues. The incarnation is empty if it is not known yet."""
 
     agent_id: str
     session_id: str
@@ -49,18 +49,18 @@ class Respawned:
 
 
 class Respawner(Protocol):
-    """Can take up the work of some workers, and not of others."""
+    """Starts the workers that it reaches again."""
 
     def reaches(self, target: Target) -> bool:
-        """Return whether this worker's work could be taken up here. Quick."""
+        """Return whether this worker could be started again here. Quick."""
         ...
 
     async def chain(self, target: Target) -> Sequence[CheckpointRef]:
         """
-        Return the checkpoints of the work, newest first, each of them looked into.
+        Return the checkpoints of the task, newest first, each checked.
 
         Raises:
-            RespawnRefusedError: There is nothing to take up.
+            RespawnRefusedError: There is nothing to recover.
         """
         ...
 
@@ -76,19 +76,19 @@ class Respawner(Protocol):
         may_start_over: bool,
     ) -> Respawned:
         """
-        Take up the work, and return when it goes on.
+        Start the worker again, and return when it continues.
 
         Args:
-            target: Whose work; this life of it is over.
-            checkpoint: From where; None is from the start of the task.
-            task_id: What the work is about.
-            attempt: Which try this is, from 1.
-            note: What the new worker is told of what happened.
-            repeatable: The task says that it may be done again from its start; its new life must say so, too.
-            may_start_over: The task or a person says so: without a checkpoint it may begin again.
+            target: The life of the worker that is over.
+            checkpoint: Where to start; None starts over.
+            task_id: The task.
+            attempt: The number of the attempt, from 1.
+            note: What to tell the new worker about what happened.
+            repeatable: The task is declared repeatable; its new life must declare that too.
+            may_start_over: The task or a person allows it to start over without a checkpoint.
 
         Raises:
-            InvalidCheckpointError: The checkpoint is broken; it is called again with the next one.
-            RespawnRefusedError: It did not go on.
+            InvalidCheckpointError: The checkpoint is invalid; it is called again with the next one.
+            RespawnRefusedError: The worker did not start.
         """
         ...

@@ -1,4 +1,4 @@
-"""The respawner of our own runtime: a session on the disk goes on from a checkpoint, or from its start."""
+"""The respawner of our own runtime: continues a stored session from a checkpoint, or starts it over."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from queenright.runtime.workers import InvalidWorkerError, StoppedWorker
 
 class RuntimeRespawner:
     """
-    The ``Respawner`` of one runtime. A run that is brought back keeps its session and is a new incarnation.
+    The ``Respawner`` of one runtime. A recovered run keeps its session and has a new incarnation.
 
     Args:
         runtime: The runtime.
@@ -33,15 +33,15 @@ class RuntimeRespawner:
         self._ids = ids
 
     def reaches(self, target: Target) -> bool:
-        """Return whether a graph of this runtime is the worker and has the session on the disk."""
+        """Return whether the worker is a graph of this runtime that has the session on disk."""
         return self._workers.has_session(target.agent_id, target.session_id)
 
     async def chain(self, target: Target) -> Sequence[CheckpointRef]:
         """
-        Return the checkpoints of the run that was interrupted, newest first, each read and checked.
+        Return the checkpoints of the interrupted run, newest first, each read and checked.
 
         Raises:
-            RespawnRefusedError: There is no such run, or it is at its end.
+            RespawnRefusedError: There is no such run, or it has ended.
         """
         return [_ref(link) for link in (await self._stopped(target)).chain]
 
@@ -57,13 +57,13 @@ class RuntimeRespawner:
         may_start_over: bool,
     ) -> Respawned:
         """
-        Take up the run in its session; its nodes read ``note`` before they go on.
+        Continue the run in its session; its nodes read ``note`` first.
 
-        From a checkpoint it is the same run, as it was then. From the start it is a new run of the entry
-        point, with what the first was given, and what was said since is forgotten.
+        From a checkpoint it is the same run as it was then. Without one it is a new run of the entry point
+        with the first input; later messages are lost.
 
         Raises:
-            RespawnRefusedError: It did not go on.
+            RespawnRefusedError: The run did not start.
         """
         worker = await self._stopped(target)
         checkpoint_id = None if checkpoint is None else checkpoint.checkpoint_id
@@ -88,7 +88,7 @@ class RuntimeRespawner:
             raise RespawnRefusedError(str(error), final=True) from error
         if stopped.state.status is SessionStatus.PAUSED:
             raise RespawnRefusedError(
-                f"session {target.session_id!r} was stopped on purpose and is paused; resume it instead",
+                f"session {target.session_id!r} was paused on purpose; resume it instead",
                 final=True,
                 over=True,
             )
@@ -96,10 +96,10 @@ class RuntimeRespawner:
 
 
 def _ref(link: ChainLink) -> CheckpointRef:
-    known = link.checkpoint
+    checkpoint = link.checkpoint
     return CheckpointRef(
         checkpoint_id=link.checkpoint_id,
-        created_at=0.0 if known is None else known.created_at,
-        valid=known is not None,
+        created_at=0.0 if checkpoint is None else checkpoint.created_at,
+        valid=checkpoint is not None,
         reason=link.reason,
     )

@@ -1,9 +1,9 @@
 """
-The recovery service: brings tasks back, within limits, durably.
+The recovery service: recovers tasks within limits, durably.
 
-Every step is one transaction that holds the try and the event that says so; only then is anything done or
-told. That a worker is about to be started is written down first, so that a service which is killed in the
-middle finds out whether it was, and never starts it twice.
+Every step is one transaction with the recovery and its event; only then is it acted on or published. That a
+worker is about to be started is recorded first, so that a service that is killed halfway knows whether it
+started one, and never starts it twice.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = ["Recovery", "RecoveryResult", "RecoveryService", "RecoveryStatus", "T
 WATCH_SECONDS: Final = 900.0
 """A restarted worker repeats its trouble within its first steps; fifteen minutes cover a slow one."""
 _STORE_SECONDS: Final = 5.0
-"""A store that refuses is asked again after so long."""
+"""The delay before a store that failed is tried again."""
 
 _LIFE: Final = frozenset(
     {EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED}
@@ -52,32 +52,32 @@ _log = logging.getLogger(__name__)
 
 
 class TaskNotFoundError(QueenrightError):
-    """Raised when a task is asked for that no worker is, or was, about."""
+    """Raised when no worker is, or was, working on a requested task."""
 
     def __init__(self, task_id: str) -> None:
         super().__init__(
-            f"no task {task_id[:100]!r} is known; a task is what its worker says, else its session's id: "
-            "queenright list shows both"
+            f"no task {task_id[:100]!r} is known; a task has the name that its worker gives it, else that of "
+            "its session; list both: queenright list"
         )
         self.task_id = task_id
 
 
 class RecoveryService:
     """
-    Brings back the work of workers that failed or were stopped. Belongs to one event loop.
+    Recovers the work of workers that failed or were stopped. Belongs to one event loop.
 
     Args:
-        store: Where tries and their events are kept.
-        settings: The limits, the backoff, the watch.
-        monitor: Knows how the workers are.
-        respawners: Start workers; iterated for each try, and the first that reaches the worker is used.
-        breakers: Gives the breaker before the recoveries of an agent; None: there is none.
+        store: Where recoveries and their events are stored.
+        settings: Limits, backoff and watch.
+        monitor: The known workers.
+        respawners: Start workers; iterated for each recovery, and the first that reaches the worker is used.
+        breakers: Provides the circuit breaker of an agent's recoveries, if any.
         clock: Seconds since the epoch.
         ids: Makes ids.
         random: Spreads the backoff.
-        publish: Is given events once they are durable (``EventBus.fan_out``).
-        held: Says why nothing may be begun now (the emergency stop), or None.
-        sleep: The clock of time limits.
+        publish: Receives events once they are durable (``EventBus.fan_out``).
+        held: Returns why nothing may begin now (the emergency stop), or None.
+        sleep: Waits for time limits.
     """
 
     def __init__(
@@ -113,37 +113,37 @@ class RecoveryService:
         self._deciding = asyncio.Lock()
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._asked: set[str] = set()
-        """Tries that somebody has asked for since the start: they need not wait until all was heard of."""
+        """Recoveries that somebody requested since the start: they begin in the quiet time too."""
 
     def connect(self, stop: Stop) -> None:
         """
         Stop a recovered worker that fails again before it is started once more.
 
         Args:
-            stop: Stops a worker, subject to the checks of every termination. Without it, whoever starts the
-                next worker has to stop the last one.
+            stop: Stops a worker under the rules of every termination. Without it, whatever starts the next
+                worker has to stop the last one.
         """
         self._starter.connect(stop)
 
-    # -- life ---------------------------------------------------------------------------------------
+    # -- start and stop -----------------------------------------------------------------------------
 
     async def load(self) -> list[Recovery]:
         """
-        Read what was under way, at start, and return it; call it once the monitor knows the workers again.
+        Load open recoveries at start, after the monitor has its workers, and return them.
 
-        A try whose worker was being started is not made again: if the worker is there it is watched, else
-        the try has failed.
+        A recovery whose worker was being started is not repeated: if the worker is there it is watched,
+        otherwise the recovery has failed.
         """
         rows = await self._ledger.load()
         now = self._clock()
         async with self._deciding:
             for recovery in rows:
                 if recovery.state is RecoveryState.STARTING:
-                    await self._look_again(recovery, now)
+                    await self._check_start(recovery, now)
         return list(self._ledger.live.values())
 
     async def close(self) -> None:
-        """Leave off; a worker that was being started is looked for at the next start."""
+        """Stop. The next start looks for workers that were being started."""
         tasks = list(self._starting.values())
         for task in tasks:
             task.cancel()
@@ -151,11 +151,11 @@ class RecoveryService:
         await self._ledger.close()
 
     async def settled(self) -> None:
-        """Wait until no worker is being started any more."""
+        """Wait until no worker is being started."""
         while self._starting:
             await asyncio.gather(*self._starting.values(), return_exceptions=True)
 
-    # -- asking -------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------
 
     async def request(
         self,
@@ -169,19 +169,19 @@ class RecoveryService:
         from_start: bool = False,
     ) -> RecoveryResult:
         """
-        Ask for a worker's work to be brought back; while that is under way, asking again changes nothing.
+        Request the recovery of a worker's task. While one is open, a further request changes nothing.
 
         Args:
             target: The life of the worker that is over.
             reason: What happened to it.
             by: Who asks.
-            task_id: What the work is about; without, what the worker says, else its session's id.
+            task_id: The task; by default the name that the worker gives it, else its session's id.
             not_before: The earliest time, in seconds since the epoch.
-            reviewed: A human has looked at the task, and it may go beyond the limit for one task.
-            from_start: A human has looked, and it may begin from its start where there is no checkpoint.
+            reviewed: A person has looked at the task, and it may exceed the limit for one task.
+            from_start: A person has looked, and it may start over if there is no checkpoint.
 
         Raises:
-            StoreError: It could not be written down; nothing has changed.
+            StoreError: It could not be recorded; nothing has changed.
         """
         reason = redact(reason, 1_000)
         task_id = task_id or self._task_of(target)
@@ -190,17 +190,17 @@ class RecoveryService:
             live = self._ledger.live.get(task_id)
             if live is not None:
                 if not _has_failed(live, target):
-                    return _accepted(live, "it is under way")
+                    return _accepted(live, "it is in progress")
                 return await self._failed(live, reason, now)
             past = await self._ledger.of_task(task_id)
-            recovery = self._asked_for(target, task_id, by, reason).model_copy(
+            recovery = self._new(target, task_id, by, reason).model_copy(
                 update={"reviewed": reviewed, "may_start_over": from_start}
             )
-            if why := await self._why_over(recovery):
+            if why := await self._obstacle(recovery):
                 return RecoveryResult(accepted=False, recovery_id="", attempt=0, not_before=None, reason=why)
             changes, dropped = Changes(), None
             if plan.hour_is_full(self._places(recovery), now=now, limits=self._limits):
-                dropped = await self._starter.why_dropped(recovery)  # what is dropped needs no place
+                dropped = await self._starter.why_dropped(recovery)  # a dropped one does not count
             if dropped is not None:
                 ended = {"state": RecoveryState.DROPPED, "outcome": dropped, "ended_at": now}
                 changes.new(recovery.model_copy(update=ended))
@@ -221,19 +221,19 @@ class RecoveryService:
         task_id: str,
         *,
         by: str,
-        reason: str = "asked for",
+        reason: str = "requested",
         reviewed: bool = False,
         from_start: bool = False,
     ) -> RecoveryResult:
         """
-        Ask for a task to be brought back, by its name; see ``request``.
+        Request the recovery of a task by its name; see ``request``.
 
-        It is somebody's word that the worker is gone: the quiet time after a start does not hold it up.
+        A person asserts that the worker is gone, so the quiet time after a start does not defer it.
 
         Raises:
-            TaskNotFoundError: No worker is, or was, about it.
-            ActionRefusedError: All acting is stopped, or its worker is running.
-            StoreError: It could not be written down; nothing has changed.
+            TaskNotFoundError: No worker is, or was, working on it.
+            ActionRefusedError: All actions are stopped, or its worker is running.
+            StoreError: It could not be recorded; nothing has changed.
         """
         target = await self._target_of(task_id)
         task_id = self._named(task_id, target)
@@ -244,13 +244,13 @@ class RecoveryService:
         settled = live is None or live.state is RecoveryState.WATCHING
         runs = worker is not None and not worker.vitals.ended and not plan.is_lost(worker)
         if worker is not None and settled and runs:
-            asked = await self._was_asked_to_stop(target)
-            why = plan.still_runs(worker, task_id, asked=asked, settings=self._settings)
+            is_stopping = await self._was_asked_to_stop(target)
+            why = plan.still_runs(worker, task_id, is_stopping=is_stopping, settings=self._settings)
             raise ActionRefusedError(ActionKind.RECOVER, target.agent_id, why)
         if settled and not from_start:
             refused = await self._starter.why_not_repeated(target, task_id)
             if refused is not None:
-                refused = await self._why_over(self._asked_for(target, task_id, by, reason)) or refused
+                refused = await self._obstacle(self._new(target, task_id, by, reason)) or refused
                 return RecoveryResult(
                     accepted=False, recovery_id="", attempt=0, not_before=None, reason=refused
                 )
@@ -263,10 +263,10 @@ class RecoveryService:
 
     async def drop_waiting(self, agent_id: str, reason: str) -> None:
         """
-        Drop what waits to be brought back of an agent, and of its graphs: it was stopped on purpose.
+        Drop waiting recoveries of an agent and its graphs, because it was stopped on purpose.
 
         Raises:
-            StoreError: It could not be written down.
+            StoreError: It could not be recorded.
         """
         async with self._deciding:
             for recovery in list(self._ledger.live.values()):
@@ -277,10 +277,10 @@ class RecoveryService:
 
     async def status(self, task_id: str) -> RecoveryStatus:
         """
-        Return where the recovery of a task stands.
+        Return the status of a task's recovery.
 
         Raises:
-            TaskNotFoundError: No worker is, or was, about it.
+            TaskNotFoundError: No worker is, or was, working on it.
         """
         history = await self._ledger.of_task(task_id)
         if not history:
@@ -300,25 +300,25 @@ class RecoveryService:
         )
 
     async def recent(self, limit: int = 100) -> list[Recovery]:
-        """Return the newest tries of all tasks, newest first."""
+        """Return recoveries of all tasks, newest first."""
         return await self._ledger.newest(limit)
 
     def active(self) -> list[Recovery]:
-        """Return the tries that have not ended."""
+        """Return the open recoveries."""
         return list(self._ledger.live.values())
 
     def in_hand(self, key: WorkerKey) -> bool:
-        """Return whether a worker is being brought back, or has been and is watched closely."""
+        """Return whether a worker is being recovered, or was and is watched closely."""
         return any(key in (each.target.key, each.successor.key) for each in self._ledger.live.values())
 
     def reaches(self, target: Target) -> bool:
-        """Return whether anybody here could start this worker again."""
+        """Return whether anything here could start this worker again."""
         return self._starter.respawner(target) is not None
 
     # -- time and events ----------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """Return when ``advance`` has something to do; None if time alone brings nothing, or it is held."""
+        """Return when ``advance`` has work to do; None if there is none, or all actions are stopped."""
         held = self._held() is not None
         moments = [
             each.watch_until if each.state is RecoveryState.WATCHING else each.not_before
@@ -329,7 +329,7 @@ class RecoveryService:
         return min((at for at in moments if at is not None), default=None)
 
     def next_asked_for(self) -> float | None:
-        """Return when a try is due that somebody has asked for; None if there is none, or it is held."""
+        """Return when a requested recovery is due; None if there is none, or all actions are stopped."""
         if self._held() is not None:
             return None
         moments = [
@@ -343,16 +343,16 @@ class RecoveryService:
 
     async def advance(self, now: float, *, begin: bool = True) -> None:
         """
-        Begin the tries that are due, and end the watches that are over. Does not wait for workers to start.
+        Begin due recoveries and finish watches. Does not wait for workers to start.
 
-        Call it at ``next_deadline``, now and then besides, and when the emergency stop is released.
+        Call it at ``next_deadline``, from time to time, and when the emergency stop is released.
 
         Args:
             now: Seconds since the epoch.
-            begin: False: nothing is begun now but what somebody has asked for, and what is due stays so.
+            begin: If False, only requested recoveries begin; the others stay due.
 
         Raises:
-            StoreError: What was seen could not be written down; call it again.
+            StoreError: A result could not be recorded; call it again.
         """
         held = self._held()
         self._asked &= {each.recovery_id for each in self._ledger.live.values()}
@@ -363,7 +363,7 @@ class RecoveryService:
                 if recovery.state is RecoveryState.WATCHING:
                     await self._watch(recovery, now)
                 elif recovery.state is RecoveryState.STARTING:
-                    await self._look_again(recovery, now)
+                    await self._check_start(recovery, now)
                 elif held is None and self._may_begin(recovery, now, begin):
                     await self._start(recovery, now)
 
@@ -372,20 +372,20 @@ class RecoveryService:
 
     def clock_jumped(self, by_seconds: float) -> None:
         """
-        Move what is under way with the clock: the host slept, or the clock was set.
+        Shift open recoveries with the clock: the host slept, or the clock was set.
 
-        A watch ends after as much time as it was to have, and a wait too. Kept in memory: a restart before
-        anything else is written ends them early, which harms nobody.
+        Watches and waits keep their length. The shift is in memory only: a restart before the next write ends
+        them early, which does no harm.
 
         Args:
-            by_seconds: How far it has jumped; negative if it was set back.
+            by_seconds: How far it jumped; negative if it was set back.
         """
         for task, recovery in self._ledger.live.items():
             moved = {"not_before": recovery.not_before + by_seconds}
             if recovery.watch_until is not None:
                 moved["watch_until"] = recovery.watch_until + by_seconds
             if by_seconds < 0:
-                # What the worker does from now on is later than these, whatever the clock says.
+                # Anything that the worker does from now on must be later than these.
                 moved["created_at"] = recovery.created_at + by_seconds
                 if recovery.started_at is not None:
                     moved["started_at"] = recovery.started_at + by_seconds
@@ -393,10 +393,10 @@ class RecoveryService:
 
     async def observe(self, worker: WorkerHealth) -> None:
         """
-        Look at a worker that has changed: one that was brought back and fails again is tried once more.
+        Check a changed worker: a recovered one that fails again is recovered once more.
 
         Raises:
-            StoreError: It could not be written down; ``advance`` looks again.
+            StoreError: It could not be recorded; ``advance`` checks again.
         """
         if not any(self._concerns(each, worker) for each in self._ledger.live.values()):
             return
@@ -414,7 +414,7 @@ class RecoveryService:
         return not recovery.new_incarnation_id and plan.is_heir(recovery, worker)
 
     def _life_of(self, recovery: Recovery) -> WorkerHealth | None:
-        """Return the worker that goes on: who was named, else in the same session, else about the task."""
+        """Return the worker that continues: the named one, else one in the same session, else of the task."""
         worker = self._monitor.get(*recovery.successor.key)
         if recovery.new_incarnation_id or (
             worker is not None and worker.vitals.incarnation_id not in ("", recovery.incarnation_id)
@@ -423,7 +423,7 @@ class RecoveryService:
         heirs = [each for each in self._monitor.of_agent(recovery.agent_id) if self._is_heir(recovery, each)]
         return max(heirs, key=lambda each: each.vitals.incarnation_started, default=worker)
 
-    # -- decisions: with the lock held --------------------------------------------------------------
+    # -- decisions (the lock is held) ---------------------------------------------------------------
 
     def _plan(
         self,
@@ -432,7 +432,7 @@ class RecoveryService:
         past: Sequence[Recovery],
         earliest: float,
     ) -> RecoveryResult:
-        """Let a try wait for its time, or say that there will be none."""
+        """Schedule a recovery, or explain why there will be none."""
         now = recovery.created_at
         planned = plan.next_attempt(
             past,
@@ -450,10 +450,10 @@ class RecoveryService:
             update={"attempt": planned.attempt, "not_before": max(planned.not_before, earliest)}
         )
         changes.new(recovery)
-        return _accepted(recovery, "it waits for its time")
+        return _accepted(recovery, "it is scheduled")
 
     def _places(self, recovery: Recovery) -> list[float]:
-        """Return when tries of the same agent were begun, or are to be."""
+        """Return when recoveries of the same agent began, or will."""
         agent = recovery.agent_id
         waiting = self._ledger.waiting(agent, recovery.created_at, self._starting)
         return [*self._ledger.begun(agent), *waiting]
@@ -462,8 +462,8 @@ class RecoveryService:
         self, changes: Changes, recovery: Recovery, past: Sequence[Recovery], why: str
     ) -> RecoveryResult:
         last = past[0] if past else None
-        told = last is not None and last.exhausted and recovery.target in (last.target, last.successor)
-        if last is None or not told or self._got_further(recovery.target, last.ended_at):
+        is_known = last is not None and last.exhausted and recovery.target in (last.target, last.successor)
+        if last is None or not is_known or self._has_progressed(recovery.target, last.ended_at):
             last = recovery.model_copy(
                 update={
                     "state": RecoveryState.FAILED,
@@ -478,29 +478,29 @@ class RecoveryService:
             accepted=False, recovery_id=last.recovery_id, attempt=0, not_before=None, reason=why
         )
 
-    def _got_further(self, target: Target, since: float | None) -> bool:
-        """Return whether a worker that was given up has got further since, so that nobody has its ticket."""
+    def _has_progressed(self, target: Target, since: float | None) -> bool:
+        """Return whether a worker whose recovery was given up made progress since, so has no ticket."""
         worker = self._monitor.get(*target.key)
         progress = worker.vitals.last_progress if worker is not None else None
         return progress is not None and since is not None and progress > since
 
     async def _watch(self, recovery: Recovery, now: float) -> None:
         worker = self._life_of(recovery)
-        seen = plan.watch(recovery, worker, now)
-        heard = worker is not None and bool(seen.incarnation_id) and not recovery.new_incarnation_id
-        if heard and worker is not None:
+        result = plan.watch(recovery, worker, now)
+        is_heard = worker is not None and bool(result.incarnation_id) and not recovery.new_incarnation_id
+        if is_heard and worker is not None:
             recovery = recovery.model_copy(
                 update={
                     "new_session_id": worker.vitals.session_id,
-                    "new_incarnation_id": seen.incarnation_id,
+                    "new_incarnation_id": result.incarnation_id,
                 }
             )
-        if seen.verdict == "failed":
-            await self._failed(recovery, seen.reason, now)
-        elif seen.verdict != "goes_on":
-            state = RecoveryState.SUCCEEDED if seen.verdict == "succeeded" else RecoveryState.DROPPED
-            await self._end(recovery, state, seen.reason, now)
-        elif heard:
+        if result.verdict == "failed":
+            await self._failed(recovery, result.reason, now)
+        elif result.verdict != "goes_on":
+            state = RecoveryState.SUCCEEDED if result.verdict == "succeeded" else RecoveryState.DROPPED
+            await self._end(recovery, state, result.reason, now)
+        elif is_heard:
             changes = Changes()
             changes.set(recovery)
             await self._ledger.commit(changes)
@@ -513,7 +513,7 @@ class RecoveryService:
     async def _failed(
         self, recovery: Recovery, outcome: str, now: float, *, final: bool = False
     ) -> RecoveryResult:
-        """Write down that a try has failed, and what follows: the next one, or a human."""
+        """Record a failed recovery and what follows: the next one, or a person."""
         failed = recovery.model_copy(
             update={"state": RecoveryState.FAILED, "outcome": redact(outcome, 1_000), "ended_at": now}
         )
@@ -555,29 +555,29 @@ class RecoveryService:
         await self._ledger.commit(changes)
         return result
 
-    async def _look_again(self, recovery: Recovery, now: float) -> None:
-        """Find out what became of a worker that was being started when the service ended."""
+    async def _check_start(self, recovery: Recovery, now: float) -> None:
+        """Find out whether a worker was started when the service ended."""
         worker = self._life_of(recovery)
         since = recovery.started_at or 0.0
         if worker is not None:
             v = worker.vitals
             is_new = v.incarnation_started >= since or self._is_heir(recovery, worker)
             if v.incarnation_id != recovery.incarnation_id and is_new:
-                there = Respawned(
+                respawned = Respawned(
                     agent_id=v.agent_id, session_id=v.session_id, incarnation_id=v.incarnation_id
                 )
-                await self._is_back(recovery, there, now)
+                await self._begin_watch(recovery, respawned, now)
                 return
         await self._failed(recovery, "the service ended while the worker was being started", now)
 
-    async def _is_back(self, recovery: Recovery, there: Respawned, now: float) -> None:
+    async def _begin_watch(self, recovery: Recovery, respawned: Respawned, now: float) -> None:
         back = recovery.model_copy(
             update={
                 "state": RecoveryState.WATCHING,
                 "watch_until": now + WATCH_SECONDS,
-                "new_agent_id": there.agent_id,
-                "new_session_id": there.session_id,
-                "new_incarnation_id": there.incarnation_id,
+                "new_agent_id": respawned.agent_id,
+                "new_session_id": respawned.session_id,
+                "new_incarnation_id": respawned.incarnation_id,
             }
         )
         changes = Changes()
@@ -585,9 +585,9 @@ class RecoveryService:
         data = {
             "recovery_id": back.recovery_id,
             "task_id": back.task_id,
-            "new_agent_id": there.agent_id,
-            "new_session_id": there.session_id,
-            "new_incarnation_id": there.incarnation_id,
+            "new_agent_id": respawned.agent_id,
+            "new_session_id": respawned.session_id,
+            "new_incarnation_id": respawned.incarnation_id,
             "attempt": back.attempt,
             "from_checkpoint": back.from_checkpoint,
             "skipped": list(back.skipped),
@@ -598,76 +598,76 @@ class RecoveryService:
     # -- starting a worker --------------------------------------------------------------------------
 
     async def _start(self, recovery: Recovery, now: float) -> None:
-        """Begin a try that is due, if there is a place in its agent's hour; with the lock held."""
+        """Begin a due recovery if the hourly limit of its agent allows it; the lock is held."""
         free_at = plan.free_at(self._ledger.begun(recovery.agent_id), now=now, limits=self._limits)
         if free_at > now:
-            most = self._limits.max_attempts_per_hour
-            why = f"put off: {most} recoveries of this agent were begun within the hour"
-            await self._put_off(recovery, free_at, why)
+            limit = self._limits.max_attempts_per_hour
+            why = f"deferred: {limit} recoveries of this agent began within the hour"
+            await self._defer(recovery, free_at, why)
             return
-        self._ledger.begins(recovery.agent_id, now)
+        self._ledger.count_start(recovery.agent_id, now)
         task = asyncio.create_task(self._try(recovery, now), name=f"recovery:{recovery.recovery_id}")
         self._starting[recovery.task_id] = task
         task.add_done_callback(lambda _: self._starting.pop(recovery.task_id, None))
 
-    async def _put_off(self, recovery: Recovery, until: float, why: str) -> None:
+    async def _defer(self, recovery: Recovery, until: float, why: str) -> None:
         changes = Changes()
         changes.set(recovery.model_copy(update={"not_before": until, "outcome": why}))
         await self._ledger.commit(changes)
 
-    async def _try(self, recovery: Recovery, place: float) -> None:
+    async def _try(self, recovery: Recovery, started_at: float) -> None:
         counts = False
         try:
-            outcome = await self._starter.bring_back(recovery, partial(self._begins, recovery))
+            outcome = await self._starter.start(recovery, partial(self._record_start, recovery))
             async with self._deciding:
-                # As it is by now: begun, it may be. Nobody else ends what is being started.
+                # Read again: it may have begun. Nothing else ends a recovery that is starting.
                 begun = self._ledger.live[recovery.task_id]
-                # One that could not be started counts all the same, unless it was never going to be.
+                # A failed start counts, unless it can never succeed.
                 failed = isinstance(outcome, NotStarted) and not outcome.final
                 counts = begun.started_at is not None or failed
                 await self._conclude(begun, outcome)
         except StoreError as error:
-            _log.error("recovery of task %s waits for its store: %s", recovery.task_id, error)
+            _log.error("the recovery of task %s waits for the store: %s", recovery.task_id, error)
             live = self._ledger.live.get(recovery.task_id)
             if live is not None and live.state is RecoveryState.WAITING:
                 later = self._clock() + _STORE_SECONDS
                 self._ledger.live[recovery.task_id] = live.model_copy(update={"not_before": later})
         except Exception:
-            _log.exception("recovery of task %s broke", recovery.task_id)
+            _log.exception("the recovery of task %s failed", recovery.task_id)
         finally:
             live = self._ledger.live.get(recovery.task_id)
             if not counts and (live is None or live.started_at is None):
-                self._ledger.begins_not(recovery.agent_id, place)
+                self._ledger.uncount_start(recovery.agent_id, started_at)
 
     async def _conclude(self, recovery: Recovery, outcome: Outcome) -> None:
         now = self._clock()
         match outcome:
             case Respawned():
-                await self._is_back(recovery, outcome, now)
+                await self._begin_watch(recovery, outcome, now)
             case Dropped(reason):
                 await self._end(recovery, RecoveryState.DROPPED, reason, now)
             case PutOff(seconds, reason):
-                await self._put_off(recovery, now + seconds, reason)
+                await self._defer(recovery, now + seconds, reason)
             case NotStarted(reason, final):
                 if recovery.started_at is None and not final:
                     recovery = recovery.model_copy(update={"started_at": now})
                 await self._failed(recovery, reason, now, final=final)
 
-    async def _begins(
+    async def _record_start(
         self, recovery: Recovery, checkpoint: CheckpointRef | None, skipped: Sequence[CheckpointRef]
     ) -> None:
         """
-        Write down that the worker is about to be started, and from where.
+        Record that the worker is about to be started, and from which checkpoint.
 
-        Called again, as a checkpoint turned out to be broken, it is told only if none is left.
+        If a checkpoint turns out to be broken it is called again, and publishes only if none is left.
         """
         now = self._clock()
         live = self._ledger.live[recovery.task_id]
-        again = live.state is RecoveryState.STARTING
+        is_repeated = live.state is RecoveryState.STARTING
         begun = recovery.model_copy(
             update={
                 "state": RecoveryState.STARTING,
-                "started_at": live.started_at if again else now,
+                "started_at": live.started_at if is_repeated else now,
                 "from_checkpoint": None if checkpoint is None else checkpoint.checkpoint_id,
                 "from_start": checkpoint is None,
                 "skipped": tuple(link.checkpoint_id for link in skipped),
@@ -687,15 +687,15 @@ class RecoveryService:
             "may_start_over": begun.may_start_over,
         }
         if checkpoint is None:
-            data["reason"] = plan.from_the_start(begun, skipped)
-        if not again or checkpoint is None:
+            data["reason"] = plan.start_over_reason(begun, skipped)
+        if not is_repeated or checkpoint is None:
             changes.events.append(self._ledger.event(EventType.RECOVERY_INITIATED, begun.target, data))
         async with self._deciding:
             await self._ledger.commit(changes)
 
-    # -- inside -------------------------------------------------------------------------------------
+    # -- helpers ------------------------------------------------------------------------------------
 
-    def _asked_for(self, target: Target, task_id: str, by: str, reason: str) -> Recovery:
+    def _new(self, target: Target, task_id: str, by: str, reason: str) -> Recovery:
         now = self._clock()
         return Recovery(
             recovery_id=self._ids(),
@@ -711,54 +711,56 @@ class RecoveryService:
             not_before=now,
         )
 
-    async def _why_over(self, recovery: Recovery) -> str | None:
-        """Return why the work need not, or must not, be brought back any more; None if it is as it was."""
+    async def _obstacle(self, recovery: Recovery) -> str | None:
+        """Return why the task need not, or must not, be recovered, or None."""
         worker = self._monitor.get(*recovery.target.key)
-        why = plan.not_needed(recovery, worker) or plan.completed_elsewhere(
+        why = plan.recovery_obstacle(recovery, worker) or plan.completed_elsewhere(
             recovery, self._monitor.of_agent(recovery.agent_id)
         )
         if why is not None or worker is not None:
             return why
-        # The monitor forgets who has ended; the log does not.
+        # The monitor forgets ended workers; the log does not.
         last = await self._store.history(
             types=_LIFE, filter_agent=recovery.agent_id, session_id=recovery.session_id, limit=1
         )
         if last and last[0].type is EventType.EXECUTION_COMPLETED:
-            return "it is completed: what is over is not brought back"
+            return "it is completed, and needs no recovery"
         return None
 
     async def _was_asked_to_stop(self, target: Target) -> bool:
         """Return whether a termination of this life was not confirmed."""
-        found = await self._store.read(
+        unconfirmed = await self._store.read(
             lambda conn: read_interventions(
                 conn, limit=100, agent_id=target.agent_id, outcome=Done.UNCONFIRMED
             )
         )
-        return any(one.target == target for one in found)
+        return any(one.target == target for one in unconfirmed)
 
     def _task_of(self, target: Target) -> str:
         for recovery in self._ledger.live.values():
             if recovery.successor.key == target.key:
                 return recovery.task_id
         worker = self._monitor.get(*target.key)
-        said = getattr(worker.vitals, "task_id", "") if worker is not None else ""
-        return said or target.session_id
+        task_id = getattr(worker.vitals, "task_id", "") if worker is not None else ""
+        return task_id or target.session_id
 
     def _named(self, task_id: str, target: Target) -> str:
-        """Return the task that ``task_id`` stands for: it may be the session of its worker."""
+        """Return the task of ``task_id``, which may be the session of its worker."""
         return self._task_of(target) if task_id == target.session_id else task_id
 
     async def _target_of(self, task_id: str) -> Target:
         """
-        Return the worker that is about a task: as it is, or as it was when it was last brought back.
+        Return the worker of a task: the current one, or that of the last recovery.
 
-        A worker may be named by its session, too.
+        ``task_id`` may be the worker's session too.
         """
-        known = [each for each in self._monitor.workers() if self._task_of(Target.of(each.vitals)) == task_id]
-        if not known:
-            known = [each for each in self._monitor.workers() if each.vitals.session_id == task_id]
-        if known:
-            return Target.of(max(known, key=lambda each: each.vitals.last_event).vitals)
+        workers = [
+            each for each in self._monitor.workers() if self._task_of(Target.of(each.vitals)) == task_id
+        ]
+        if not workers:
+            workers = [each for each in self._monitor.workers() if each.vitals.session_id == task_id]
+        if workers:
+            return Target.of(max(workers, key=lambda each: each.vitals.last_event).vitals)
         past = await self._ledger.of_task(task_id)
         if not past:
             raise TaskNotFoundError(task_id)
@@ -766,7 +768,7 @@ class RecoveryService:
 
 
 def _has_failed(live: Recovery, target: Target) -> bool:
-    """Return whether a request about ``target`` says that the worker which was brought back is lost again."""
+    """Return whether a request about ``target`` means that the recovered worker is lost again."""
     if live.state is not RecoveryState.WATCHING or live.successor.key != target.key:
         return False
     return target.incarnation_id != live.incarnation_id

@@ -1,4 +1,4 @@
-"""Starting a worker again: the I/O of one try, and how it went, in a word."""
+"""Starting a worker again: the I/O of one recovery, and its outcome."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ from queenright.runtime.deadline import Sleep, within
 T = TypeVar("T")
 
 START_SECONDS: Final = 60.0
-"""So long a worker may take to be looked up or started."""
+"""The time limit for looking up or starting a worker."""
 
 NOBODY: Final = (
-    "nobody here can start its worker again: it runs in another process, or its graph is not loaded; "
-    "start it where it ran, or say who does that: health_monitoring.recovery.webhook_url"
+    "nothing here can start its worker: it runs in another process, or its graph is not loaded; start it "
+    "where it ran, or set a webhook that does: health_monitoring.recovery.webhook_url"
 )
 
-Begins = Callable[[CheckpointRef | None, Sequence[CheckpointRef]], Awaitable[None]]
-"""Writes down that a worker is about to be started: from where, passing over what; again if that changes."""
+RecordStart = Callable[[CheckpointRef | None, Sequence[CheckpointRef]], Awaitable[None]]
+"""Records that a worker is about to be started: the checkpoint, and the skipped ones. May be repeated."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The try is not needed any more."""
+    """The recovery is not needed any more."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """The worker did not start; ``final``: it never will."""
+    """The worker did not start; ``final``: it never can."""
 
     reason: str
     final: bool = False
@@ -58,7 +58,7 @@ class NotStarted:
 
 @dataclass(frozen=True, slots=True)
 class PutOff:
-    """Not now: ask again in so many seconds."""
+    """Retry in this many seconds."""
 
     seconds: float
     reason: str
@@ -66,14 +66,14 @@ class PutOff:
 
 Outcome = Dropped | NotStarted | PutOff | Respawned
 Stop = Callable[[Target, str], Awaitable[object]]
-"""Stops a worker, for a reason."""
+"""Stops a worker; takes the reason."""
 
 
 class Starter:
     """
     Starts workers; see ``RecoveryService`` for the arguments.
 
-    What it is told to bring back it looks at once more first: it may have come back, or ended, meanwhile.
+    It checks each worker again first: it may have continued or ended in the meantime.
     """
 
     def __init__(
@@ -95,11 +95,11 @@ class Starter:
         self._stop = stop
 
     def respawner(self, target: Target) -> Respawner | None:
-        """Return who can start a worker again, None if nobody can."""
+        """Return a respawner that reaches a worker, or None."""
         return next((each for each in self._respawners if each.reaches(target)), None)
 
     async def why_not_repeated(self, target: Target, task_id: str) -> str | None:
-        """Return why a task is left to a person for want of a checkpoint; None if it may be brought back."""
+        """Return why a task without a checkpoint is left to a person; None if it may be recovered."""
         worker = self._monitor.get(*target.key)
         respawner = self.respawner(target)
         if respawner is None or (worker is not None and worker.vitals.repeatable):
@@ -107,12 +107,12 @@ class Starter:
         try:
             chain = await within(START_SECONDS, _awaited(respawner.chain(target)), self._sleep)
         except (RespawnRefusedError, StoreError, TimeoutError, OSError):
-            return None  # what is wrong is said when it is tried
-        checkpoint, skipped = plan.choose(chain)
+            return None  # reported when it is tried
+        checkpoint, skipped = plan.choose_checkpoint(chain)
         return None if checkpoint is not None else plan.not_repeatable(task_id, skipped)
 
     async def why_dropped(self, recovery: Recovery) -> str | None:
-        """Return why a run that failed would be dropped when its time comes; None if it would be tried."""
+        """Return why the recovery of a failed run would be dropped; None if it would be tried."""
         target = recovery.target
         worker, respawner = self._monitor.get(*target.key), self.respawner(target)
         if respawner is None or plan.is_repeatable(recovery, worker):
@@ -125,21 +125,21 @@ class Starter:
             return None
         return None if chain else plan.not_repeatable(recovery.task_id, ())
 
-    async def bring_back(self, recovery: Recovery, begins: Begins) -> Outcome:
+    async def start(self, recovery: Recovery, record_start: RecordStart) -> Outcome:
         """
-        Start a worker again, and say how that went.
+        Start a worker again, and return the outcome.
 
         Raises:
-            StoreError: What ``begins`` was to write down could not be written.
+            StoreError: The start could not be recorded.
         """
         target = recovery.target
-        known = self._monitor.of_agent(target.agent_id)
-        heirs = (each for each in known if plan.is_heir(recovery, each))
-        needless = plan.not_needed(
+        workers = self._monitor.of_agent(target.agent_id)
+        heirs = (each for each in workers if plan.is_heir(recovery, each))
+        obstacle = plan.recovery_obstacle(
             recovery, self._monitor.get(*target.key), heirs
-        ) or plan.completed_elsewhere(recovery, known)
-        if needless is not None:
-            return Dropped(needless)
+        ) or plan.completed_elsewhere(recovery, workers)
+        if obstacle is not None:
+            return Dropped(obstacle)
         respawner = self.respawner(target)
         if respawner is None:
             return NotStarted(NOBODY, final=True)
@@ -148,7 +148,7 @@ class Starter:
         except CallRefused as refusal:
             return PutOff(max(1.0, refusal.retry_in), redact(str(refusal)))
         try:
-            there = await self._respawn(recovery, respawner, begins)
+            outcome = await self._respawn(recovery, respawner, record_start)
         except (StoreError, asyncio.CancelledError):
             if permit is not None:
                 permit.given_back()
@@ -158,16 +158,16 @@ class Starter:
                 permit.failed(error)
             return self._refused(recovery, error)
         if permit is not None:
-            if isinstance(there, Respawned):
+            if isinstance(outcome, Respawned):
                 permit.succeeded()
             else:
                 permit.given_back()  # nothing was tried, so nothing failed
-        return there
+        return outcome
 
     async def _respawn(
-        self, recovery: Recovery, respawner: Respawner, begins: Begins
+        self, recovery: Recovery, respawner: Respawner, record_start: RecordStart
     ) -> Dropped | NotStarted | Respawned:
-        """Take up the work from its newest valid checkpoint; without one, leave it to a person."""
+        """Start from the newest valid checkpoint; without one, leave the task to a person."""
         target = recovery.target
         worker = self._monitor.get(*target.key)
         if recovery.attempt > 1 and self._stop is not None and worker is not None and not worker.vitals.ended:
@@ -175,15 +175,15 @@ class Starter:
         try:
             chain = await within(START_SECONDS, _awaited(respawner.chain(target)), self._sleep)
         except RespawnRefusedError as refusal:
-            return self._refused(recovery, refusal)  # nobody tried to start it
+            return self._refused(recovery, refusal)  # no start was tried
         while True:
-            checkpoint, skipped = plan.choose(chain)
+            checkpoint, skipped = plan.choose_checkpoint(chain)
             if checkpoint is None and not plan.is_repeatable(recovery, worker):
                 reason = plan.not_repeatable(recovery.task_id, skipped)
                 if not skipped and plan.is_one_failed_run(recovery, worker):
                     return Dropped(reason)
                 return NotStarted(redact(reason), final=True)
-            await begins(checkpoint, skipped)
+            await record_start(checkpoint, skipped)
             work = respawner.respawn(
                 target,
                 checkpoint,
@@ -198,7 +198,7 @@ class Starter:
             except InvalidCheckpointError as refusal:
                 if checkpoint is None:
                     raise
-                chain = plan.without(chain, checkpoint, str(refusal))
+                chain = plan.mark_invalid(chain, checkpoint, str(refusal))
 
     def _refused(self, recovery: Recovery, error: Exception) -> Dropped | NotStarted:
         if isinstance(error, RespawnRefusedError):

@@ -77,7 +77,7 @@ def health_of(
     _apply_metrics(v, sighting, settings, now)
     v.evidence = _evidence(sighting, trace_evidence, settings.stall.unknown_seconds)
     health = _health(v, settings, now, has_repeats=is_traced or v.bad_repeats > 0)
-    health.untold = _NEVER_KNOWN if v.last_trace_id else _NEVER_KNOWN | _KNOWN_FROM_TRACES
+    health.unknown_fields = _NEVER_KNOWN if v.last_trace_id else _NEVER_KNOWN | _KNOWN_FROM_TRACES
     return health
 
 

@@ -7,8 +7,8 @@ from typing import Final
 from fastapi import HTTPException
 
 from queenright.health.interventions.approvals import ApprovalNotFoundError
-from queenright.health.interventions.approvals_record import by_whom
-from queenright.health.interventions.permission_request import ANSWERS
+from queenright.health.interventions.approvals_record import describe_requester
+from queenright.health.interventions.permissions import ANSWERS
 from queenright.health.interventions.record import Outcome
 from queenright.server.console.forms import (
     Act,
@@ -45,9 +45,9 @@ async def _ask_approval(service: Service, given: Given) -> Question:
     if one is None:
         raise ApprovalNotFoundError(given["id"])
     now = service.clock()
-    who = by_whom(one.asked_by, one.ordered_by)
+    who = describe_requester(one.asked_by, one.ordered_by)
     lead = f"Requested by the {who}. If you approve, its state is checked again and it is told to stop."
-    if not one.asks:
+    if not one.is_pending:
         by = f" by {one.decided_by}" if one.decided_by else ""
         why = f": {one.decision_reason}" if one.decision_reason else ""
         lead = f"This request is closed: {one.status.value}{by}{why}."
@@ -65,7 +65,7 @@ async def _ask_approval(service: Service, given: Given) -> Question:
             Button(label="Approve and terminate", value="approve", danger=True),
             Button(label="Deny", value="deny"),
         )
-        if one.asks
+        if one.is_pending
         else (),
     )
 

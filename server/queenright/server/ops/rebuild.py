@@ -29,7 +29,7 @@ from sqlalchemy import (
 
 from queenright.health.event_log import event_of
 from queenright.health.findings import WorkerKey
-from queenright.health.logged_health import TELLING, LoggedHealth
+from queenright.health.logged_health import HEALTH_EVENTS, LoggedHealth
 from queenright.health.monitor import INTRODUCES, FailedRuns, HealthMonitor, as_terminated
 from queenright.health.settings import HealthSettings
 from queenright.health.tables import EVENTS, TICKETS
@@ -61,7 +61,7 @@ _MAX_STEPS: Final = 1000
 
 _EARLIER_EVENTS: Final = {
     **dict.fromkeys((WORKER_EVENTS | ABOUT_WORKERS) - _IGNORED_EVENTS, 1),
-    **dict.fromkeys(TELLING, 10),
+    **dict.fromkeys(HEALTH_EVENTS, 10),
     EventType.TOOL_CALL_COMPLETED: 20,
     EventType.LLM_CALL_COMPLETED: 6,
     EventType.OUTPUT_REPORTED: 3,
@@ -229,7 +229,7 @@ def rebuild(
     if first is None:
         first = (conn.execute(select(func.max(EVENTS.c.seq))).scalar() or 0) + 1
     stopped = _ends_of_terminated(conn)
-    monitor.recall_failed_runs(_failed_runs(conn, first, monitor.settings, stopped))
+    monitor.restore_failed_runs(_failed_runs(conn, first, monitor.settings, stopped))
     for agent, sessions in _sessions_begun_before(conn, first).items():
         for start in range(0, len(sessions), _SESSIONS_PER_QUERY):
             for _, events in _events_before(
@@ -268,10 +268,10 @@ def rebuild(
 def _apply(
     monitor: HealthMonitor, result: Rebuilt, event: AgentEvent, at: float, *, counts_runs: bool = True
 ) -> None:
-    if event.type in TELLING:
-        result.logged_health.setdefault((event.agent_id, event.session_id), LoggedHealth()).take(event)
+    if event.type in HEALTH_EVENTS:
+        result.logged_health.setdefault((event.agent_id, event.session_id), LoggedHealth()).apply(event)
     try:
-        monitor.recall(event, at, counts_runs=counts_runs)
+        monitor.replay(event, at, counts_runs=counts_runs)
     except Exception:
         _log.exception("cannot replay an event of %r from the log: %s", event.agent_id, event.type)
 
@@ -435,7 +435,7 @@ def _failed_runs(
         monitor, at = HealthMonitor(settings), 0.0
         for seq, event in _since_completed(conn, agent, first, stopped).items():
             at = max(at, event.time)
-            monitor.recall(as_terminated(event) if seq in stopped else event, at)
+            monitor.replay(as_terminated(event) if seq in stopped else event, at)
         runs = monitor.failed_runs(agent)
         if agent and runs.count:
             runs_by_agent[agent] = runs

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Request
 from pydantic import ConfigDict
 
 from queenright import api
-from queenright.health.interventions.permission_request import Answered
+from queenright.health.interventions.permissions import Answered
 from queenright.health.interventions.record import Outcome
 from queenright.server.access.caller import who_from
 from queenright.server.routes.dependencies import PermissionsDep

@@ -8,7 +8,7 @@ from typing import Final
 from queenright import api
 from queenright.health.breakers.breaker import BreakerState
 from queenright.health.breakers.circuit import BreakerStatus
-from queenright.health.interventions.approvals_record import Approval, by_whom
+from queenright.health.interventions.approvals_record import Approval, describe_requester
 from queenright.health.interventions.ladder import Ladder, Level, Step
 from queenright.health.interventions.record import Escalation
 from queenright.health.interventions.storm import ActionBudget, StormWatch
@@ -156,7 +156,7 @@ def _approval_row(one: Approval, now: float) -> api.StatusApproval:
         agent_id=one.agent_id,
         ticket_id=one.ticket_id,
         reason=one.reason,
-        by=by_whom(one.asked_by, one.ordered_by),
+        by=describe_requester(one.asked_by, one.ordered_by),
         expires_at=one.expires_at,
         when=f"{ago(max(0.0, one.expires_at - now))} left",
     )

@@ -278,7 +278,7 @@ def status(service: Service) -> api.Status:
     ended = heapq.nsmallest(_ENDED_SHOWN, ended, key=lambda one: (_RANKS[one.state], *_by_name(one)))
     tickets = service.shown_tickets()
     outbox = api.Outbox.model_validate(service.outbox.status())
-    open_incidents = [one for one in incidents_of(service.tickets.lately()) if one.closed_at is None]
+    open_incidents = [one for one in incidents_of(service.tickets.recent_tickets()) if one.closed_at is None]
     return api.Status(
         at=now,
         started_at=service.started_at,

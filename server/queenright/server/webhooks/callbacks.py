@@ -219,7 +219,7 @@ class Callbacks:
         )
         outcomes = {}
         for ticket in ended_tickets:
-            updated = await self._tickets.take_ended(
+            updated = await self._tickets.acknowledge_ended(
                 ticket.ticket_id,
                 by=event.by,
                 via=Way.PAGERDUTY,

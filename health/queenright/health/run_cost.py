@@ -1,4 +1,4 @@
-"""What a run has spent since its trouble began: read from the event log, which every process shares."""
+"""The cost of a run since its trouble began, from the event log, which every process shares."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queenright.health.vital_facts import count, dollars
 from queenright.runtime.events import EventType
 
 _CALLS: Final = 2_000
-"""Of so many calls of models, the last ones of an agent, those since its trouble began are summed up."""
+"""The maximum number of an agent's model calls that are read, the newest first."""
 _LAST: Final = (
     select(EVENTS.c.session_id, EVENTS.c.time, EVENTS.c.data)
     .where(EVENTS.c.agent_id == bindparam("agent"), EVENTS.c.type == EventType.LLM_CALL_COMPLETED.value)
@@ -26,18 +26,18 @@ _SINCE: Final = select(_LAST.c.data).where(
 )
 
 
-def spent_since(conn: Connection, agent_id: str, session_id: str, since: float) -> dict[str, Any]:
+def spending_since(conn: Connection, agent_id: str, session_id: str, since: float) -> dict[str, Any]:
     """
-    Return what the calls of a run's models cost since a time, as fields of a ticket.
+    Return the cost of a run's model calls since a time, as fields of a ticket.
 
-    ``spent_usd`` is None if no call has a known price; ``spent_unpriced_tokens`` are those without one.
+    ``spent_usd`` is None if no price is known; ``spent_unpriced_tokens`` are those of calls without a price.
     """
-    given = {"agent": agent_id, "session": session_id, "since": since}
-    return sum_of(orjson.loads(data) for data in conn.execute(_SINCE, given).scalars())
+    parameters = {"agent": agent_id, "session": session_id, "since": since}
+    return total_spending(orjson.loads(data) for data in conn.execute(_SINCE, parameters).scalars())
 
 
-def sum_of(calls: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what calls cost, by the data of their events; an amendment is no call, and prices one."""
+def total_spending(calls: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the cost of calls by their events' data; an amendment adds a price, not a call."""
     spent: float | None = None
     tokens = unpriced = 0
     for data in calls:

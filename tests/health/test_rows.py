@@ -15,7 +15,7 @@ from queenright.health.interventions.record import (
     write_intervention,
 )
 from queenright.health.interventions.target import ActionKind
-from queenright.health.keyset import Place
+from queenright.health.rows import Place
 from queenright.health.store import Store
 
 
@@ -53,7 +53,7 @@ async def page(store: Store, limit: int, before: Place | None, **asked: Any) -> 
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
-async def test_what_was_there_comes_once_and_in_order_though_more_comes_in(store: Store, size: int) -> None:
+async def test_paging_returns_each_row_once_in_order(store: Store, size: int) -> None:
     # Several of one moment, and a time that has no short decimal.
     there = [nudge(n, 1_700_000_000.1 + 0.1 * (n // 4)) for n in range(14)]
     await put(store, *there)
@@ -67,7 +67,7 @@ async def test_what_was_there_comes_once_and_in_order_though_more_comes_in(store
     assert [one.intervention_id for one in seen] == [one.intervention_id for one in reversed(there)]
 
 
-async def test_a_page_is_of_what_is_asked_for(store: Store) -> None:
+async def test_page_is_filtered(store: Store) -> None:
     await put(store, nudge(1, 1.0), nudge(2, 2.0, "wasp"), nudge(3, 3.0), nudge(4, 4.0))
 
     found = await page(store, 5, (4.0, "i0004"), agent_id="bee")

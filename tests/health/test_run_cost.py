@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.event_log import append_events
-from queenright.health.spent import spent_since, sum_of
+from queenright.health.run_cost import spending_since, total_spending
 from queenright.health.store import Store
 from queenright.instrumentation.money import format_dollars, format_spend
 from queenright.runtime.events import AgentEvent, EventType
@@ -37,7 +37,7 @@ async def test_only_the_calls_of_the_run_since_its_trouble_began_count(store: St
 
     def work(conn: Any) -> dict[str, Any]:
         append_events(conn, [before, *of_others, *its_own])
-        return spent_since(conn, "bee", "s1", 10.0)
+        return spending_since(conn, "bee", "s1", 10.0)
 
     assert await store.transact(work) == {
         "spent_usd": 0.5,
@@ -47,7 +47,7 @@ async def test_only_the_calls_of_the_run_since_its_trouble_began_count(store: St
 
 
 async def test_a_run_that_called_no_model_has_spent_nothing_that_is_known(store: Store) -> None:
-    nothing = await store.read(lambda conn: spent_since(conn, "bee", "s1", 0.0))
+    nothing = await store.read(lambda conn: spending_since(conn, "bee", "s1", 0.0))
 
     assert nothing == {"spent_usd": None, "spent_tokens": 0, "spent_unpriced_tokens": 0}
     assert format_spend(None, 0, 0) == ""
@@ -60,7 +60,7 @@ def test_an_amendment_prices_a_call_and_is_none() -> None:
         {"amends": True, "cost_usd": 0.2, "priced_tokens": 100},
     ]
 
-    assert sum_of(told) == {"spent_usd": 0.2, "spent_tokens": 100, "spent_unpriced_tokens": 0}
+    assert total_spending(told) == {"spent_usd": 0.2, "spent_tokens": 100, "spent_unpriced_tokens": 0}
 
 
 CALLS = st.fixed_dictionaries(
@@ -69,9 +69,9 @@ CALLS = st.fixed_dictionaries(
 
 
 @given(st.lists(CALLS, max_size=20))
-def test_unpriced_is_never_zero_money_and_nothing_is_counted_twice(calls: list[dict[str, Any]]) -> None:
+def test_unpriced_calls_are_not_zero_and_amendments_not_double(calls: list[dict[str, Any]]) -> None:
     """B106"""
-    found = sum_of(calls)
+    found = total_spending(calls)
 
     costs = [one["cost_usd"] for one in calls if one.get("cost_usd") is not None]
     assert (found["spent_usd"] is None) is (not costs)
