@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from queenright.api.event_text import has_feed_line
 from queenright.health.vital_events import WORKER_EVENTS
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
 from queenright.server.service import Service
 from queenright.server.up import Running
-from queenright.server.views.acting import worth_a_line
 from queenright.server.views.view import event_line
 from queenright.tui.event_lines import feed_line, work_line
 from queenright.tui.models import FleetEvent
@@ -85,7 +85,7 @@ def test_record_that_lacks_its_fields_has_a_line(kind: EventType, data: dict[str
 
     for brief in (True, False):
         assert event_line(event, brief=brief).text
-    assert worth_a_line(event) in (True, False)
+    assert has_feed_line(event.type, event.data) in (True, False)
     seen = FleetEvent.of(event.to_dict())
     assert feed_line(seen) is None or work_line(seen) is not None
 
