@@ -10,7 +10,7 @@ from queenright.server.access.access import Access
 from queenright.server.access.guard import Guard
 from queenright.server.access.login import add_login, refusal_page
 from queenright.server.access.openapi import add_access
-from queenright.server.agents.agents_api import add_agents_themselves_api, add_loaded_agents_api
+from queenright.server.agents import agents_api, execution_api, graphs_api, logs_api, sessions_api
 from queenright.server.console.pages import add_pages
 from queenright.server.middleware.etags import ETagMiddleware
 from queenright.server.middleware.gate import Gate, names_of
@@ -43,7 +43,15 @@ from queenright.server.routes.events import Shares
 from queenright.server.routes.openapi import describe
 from queenright.server.service import Service
 
+# An agent's name may contain slashes: of the paths below /api/agents, the longest come first.
 _ROUTERS: Final[tuple[APIRouter, ...]] = (
+    probes.router,
+    service_routes.router,
+    graphs_api.router,
+    logs_api.router,
+    sessions_api.router,
+    execution_api.router,
+    agents_api.router,
     health.router,
     tickets.router,
     chat.router,
@@ -59,6 +67,7 @@ _ROUTERS: Final[tuple[APIRouter, ...]] = (
     judge.router,
     silences.router,
     callbacks.router,
+    agents_api.agent_router,
 )
 
 
@@ -85,13 +94,8 @@ def create_app(service: Service, *, bound: str, access: Access | None = None) ->
     app.add_middleware(HeadMiddleware)
     app.add_middleware(ShutdownMiddleware, stopping=service.stopping.is_set)
     add_exception_handlers(app)
-    app.include_router(probes.router)
-    app.include_router(service_routes.router)
-    # An agent's name may have slashes in it: among the paths below /api/agents the longer endings come first.
-    add_loaded_agents_api(app, service)
     for router in _ROUTERS:
         app.include_router(router)
-    add_agents_themselves_api(app, service)
     add_login(app, access)
     app.include_router(api_page.router)
     add_pages(app, service)

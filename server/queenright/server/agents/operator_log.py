@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
-from typing import Literal
+from typing import Annotated, Literal
 
-from fastapi import Request
+from fastapi import Depends, Request
 
+from queenright.api.loaded import Injected, Started
 from queenright.health.store import StoreError
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.access.caller import ANYBODY, who
+from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.service import Service
 
 _log = logging.getLogger(__name__)
 
-What = Literal[
+Action = Literal[
     "load",
     "unload",
     "trigger",
@@ -32,51 +34,83 @@ What = Literal[
 ]
 
 
-async def log_operator_action(
-    service: Service,
-    request: Request,
-    what: What,
-    agent_id: str,
-    *,
-    by: str = ANYBODY,
-    graph_id: str = "",
-    session_id: str | None = None,
-    execution_id: str = "",
-    detail: str = "",
-) -> None:
+class OperatorLog:
     """
-    Log an operator's action on an agent, after it was done.
-
-    If the event log cannot be written, the action stands, and the service's own log says so.
+    Logs the actions of one request.
 
     Args:
-        service: Runs the agent.
+        service: Runs the agents.
         request: The request; its token identifies the operator.
-        what: The action.
-        agent_id: The agent.
-        by: The name that the caller gave.
-        graph_id: The graph, if the action was on one.
-        session_id: The session, if it is known.
-        execution_id: The run that was started or resumed.
-        detail: More: a folder, a checkpoint, the runs that were stopped.
     """
-    name = redact(who(request, by), 100)
-    event = AgentEvent(
-        type=EventType.AGENT_OPERATED,
-        time=service.clock(),
-        agent_id=agent_id,
-        session_id=session_id or "",
-        graph_id=graph_id,
-        execution_id=execution_id,
-        data={"what": what, "by": name, "detail": redact(detail, 500)},
-    )
-    try:
-        await service.bus.publish(event)
-    except StoreError as error:
-        _log.error(
-            "cannot log to the event log that %s did %s with agent %r: %s",
-            name,
-            what,
-            redact(agent_id, 200),
-            redact(str(error)),
+
+    def __init__(self, service: Service, request: Request) -> None:
+        self._service = service
+        self._request = request
+
+    async def write(
+        self,
+        action: Action,
+        agent_id: str,
+        *,
+        by: str = ANYBODY,
+        graph_id: str = "",
+        session_id: str | None = None,
+        execution_id: str = "",
+        detail: str = "",
+    ) -> None:
+        """
+        Log an action on an agent, after it was done.
+
+        If the event log cannot be written, the action stands, and the service's own log says so.
+
+        Args:
+            action: The action.
+            agent_id: The agent.
+            by: The name that the caller gave.
+            graph_id: The graph, if the action was on one.
+            session_id: The session, if it is known.
+            execution_id: The run that was started or resumed.
+            detail: More: a folder, a checkpoint, the runs that were stopped.
+        """
+        name, detail = redact(who(self._request, by), 100), redact(detail, 500)
+        _log.info("agent %r: %s by %s", redact(agent_id, 200), action, name)
+        event = AgentEvent(
+            type=EventType.AGENT_OPERATED,
+            time=self._service.clock(),
+            agent_id=agent_id,
+            session_id=session_id or "",
+            graph_id=graph_id,
+            execution_id=execution_id,
+            data={"what": action, "by": name, "detail": detail},
         )
+        try:
+            await self._service.bus.publish(event)
+        except StoreError as error:
+            _log.error(
+                "cannot log to the event log that %s did %s with agent %r: %s",
+                name,
+                action,
+                redact(agent_id, 200),
+                redact(str(error)),
+            )
+
+    async def write_result(
+        self, action: Action, agent_id: str, result: Started | Injected, detail: str
+    ) -> None:
+        """Log an action that started a run or gave one its input."""
+        await self.write(
+            action,
+            agent_id,
+            graph_id=result.graph_id,
+            session_id=result.session_id,
+            execution_id=result.execution_id if isinstance(result, Started) else "",
+            detail=detail,
+        )
+
+
+async def get_operator_log(service: ServiceDep, request: Request) -> OperatorLog:
+    """Return the log of the operator who sent the request."""
+    return OperatorLog(service, request)
+
+
+OperatorLogDep = Annotated[OperatorLog, Depends(get_operator_log)]

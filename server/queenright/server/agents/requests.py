@@ -1,100 +1,37 @@
-"""Shared parts of requests about loaded agents: path parameters, error statuses, masking."""
+"""Shared parts of requests about loaded agents: dependencies, look-ups, masking."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
-from fastapi import FastAPI, HTTPException, Path, Query, Request
-from fastapi.responses import JSONResponse
+from fastapi import Depends, HTTPException, Path, Query
 
-from queenright.instrumentation.identity import InvalidSessionIdError
 from queenright.instrumentation.redaction import redact
-from queenright.runtime.agent_runtime import AgentRuntime, GraphError
-from queenright.runtime.agents.agent_check import InvalidAgentError
-from queenright.runtime.agents.agent_spec import AgentLoadError
-from queenright.runtime.agents.mcp_tools import McpUnavailableError
+from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.graphs.goal import Goal
 from queenright.runtime.graphs.graph import GraphSpec, NodeSpec
-from queenright.runtime.inputs import InputRefused
-from queenright.runtime.storage.checkpoint_store import CheckpointNotFoundError, CorruptCheckpointError
-from queenright.runtime.storage.files import UnusableFileError
-from queenright.runtime.storage.session_store import (
-    Session,
-    SessionBusy,
-    SessionNotFound,
-    SessionState,
-    SessionStore,
-)
-from queenright.runtime.stream import TooManyWaitingError
-from queenright.server.agents.manager import (
-    AgentAlreadyLoadedError,
-    AgentNotLoadedError,
-    AgentSlot,
-    LoadTimeoutError,
-    ManagerClosingError,
-)
-from queenright.server.agents.roots import PathNotAllowedError
-from queenright.server.routes.problems import problem
-
-if TYPE_CHECKING:
-    from queenright.server.service import Service
+from queenright.runtime.storage.session_store import Session, SessionState, SessionStore
+from queenright.server.agents.manager import AgentSlot
+from queenright.server.routes.dependencies import ServiceDep
+from queenright.server.routes.params import AgentId
 
 T = TypeVar("T")
 
+PREFIX: Final = "/api/agents/{agent_id:agent}"
 TAG: Final = "loaded agents"
-LONGEST: Final = 20_000
-"""Characters of a text that are shown, from its end."""
+TEXT_LIMIT: Final = 20_000
+"""Characters of a text that are returned, from its end."""
 
-_LATER: Final = "5"
-"""The Retry-After, in seconds, if too many runs are queued."""
-
-GraphId = Annotated[str, Path(description="A graph of it, as `list_graphs` says it.", max_length=200)]
-NodeId = Annotated[str, Path(description="A node of the graph, as `list_nodes` says it.", max_length=200)]
-SessionId = Annotated[str, Path(description="A session, as `list_sessions` says it.")]
-CheckpointId = Annotated[str, Path(description="A checkpoint, as `list_checkpoints` says it.")]
-ExecutionId = Annotated[str, Path(description="A run, as starting it says it.")]
+GraphId = Annotated[str, Path(description="The graph's id, from `list_graphs`.", max_length=200)]
+NodeId = Annotated[str, Path(description="The node's id, from `list_nodes`.", max_length=200)]
+SessionId = Annotated[str, Path(description="The session's id, from `list_sessions`.")]
+CheckpointId = Annotated[str, Path(description="The checkpoint's id, from `list_checkpoints`.")]
+ExecutionId = Annotated[str, Path(description="The run's id, from the response that started it.")]
 OfGraph = Annotated[str | None, Query(description="Only of this graph.")]
-
-STATUS: Final[Mapping[type[Exception], int]] = {
-    AgentNotLoadedError: 404,
-    AgentAlreadyLoadedError: 409,
-    LoadTimeoutError: 503,
-    ManagerClosingError: 503,
-    PathNotAllowedError: 422,
-    AgentLoadError: 422,
-    InvalidAgentError: 422,
-    McpUnavailableError: 422,
-    GraphError: 409,
-    TooManyWaitingError: 429,
-    InputRefused: 422,
-    InvalidSessionIdError: 422,
-    SessionNotFound: 404,
-    SessionBusy: 409,
-    CheckpointNotFoundError: 404,
-    CorruptCheckpointError: 409,
-    UnusableFileError: 409,
-}
-"""HTTP statuses by exception."""
-
-
-def add_refusals(app: FastAPI) -> None:
-    """Add exception handlers for what agents and their storage refuse."""
-    for kind, status in STATUS.items():
-        app.add_exception_handler(kind, _answering(status))
-
-
-def _answering(status: int) -> Callable[[Request, Exception], Awaitable[JSONResponse]]:
-    async def answer(request: Request, error: Exception) -> JSONResponse:
-        field = error.field if isinstance(error, InputRefused) else ""
-        response = problem(status, str(error), field=field)
-        if status == 429:
-            response.headers["Retry-After"] = _LATER
-        return response
-
-    return answer
 
 
 def graph_of(slot: AgentSlot, graph_id: str | None) -> GraphSpec:
@@ -107,16 +44,60 @@ def graph_of(slot: AgentSlot, graph_id: str | None) -> GraphSpec:
     return slot.runtime.get_graph(graph_id)
 
 
-def seen_in(service: Service, slot: AgentSlot, graph_id: str | None) -> AgentSlot:
-    """
-    Return an agent with the runtime of one of its graphs: judge and queen are readable next to every agent.
+async def get_slot(service: ServiceDep, agent_id: AgentId) -> AgentSlot:
+    """Return the loaded agent of the path; raises ``AgentNotLoadedError``."""
+    return service.agents.get(agent_id)
 
-    Judge and queen run on the service's own runtime, and can only be read.
+
+SlotDep = Annotated[AgentSlot, Depends(get_slot)]
+
+
+def with_runtime_of(graph_id: str, slot: AgentSlot, runtime: AgentRuntime) -> AgentSlot:
     """
-    runtime = service.runtime
-    if graph_id is None or graph_id in slot.runtime.list_graphs() or graph_id not in runtime.list_graphs():
+    Return an agent with the runtime that runs a graph: its own, or the service's for judge and queen.
+
+    Judge and queen can be read next to every agent, and only read.
+    """
+    if graph_id in slot.runtime.list_graphs() or graph_id not in runtime.list_graphs():
         return slot
     return replace(slot, runtime=runtime)
+
+
+async def get_readable_slot(service: ServiceDep, slot: SlotDep, graph_id: GraphId) -> AgentSlot:
+    """Return the loaded agent with the runtime of the graph of the path."""
+    return with_runtime_of(graph_id, slot, service.runtime)
+
+
+ReadableSlotDep = Annotated[AgentSlot, Depends(get_readable_slot)]
+
+
+async def get_readable_graph(slot: ReadableSlotDep, graph_id: GraphId) -> GraphSpec:
+    """Return the graph of the path, which may be the judge or the queen."""
+    return graph_of(slot, graph_id)
+
+
+ReadableGraphDep = Annotated[GraphSpec, Depends(get_readable_graph)]
+
+
+async def get_node(graph: ReadableGraphDep, node_id: NodeId) -> NodeSpec:
+    """Return the node of the path."""
+    return node_of(graph, node_id)
+
+
+NodeDep = Annotated[NodeSpec, Depends(get_node)]
+
+
+async def get_session_graph(
+    slot: SlotDep,
+    graph_id: Annotated[
+        str | None, Query(description="The graph of the session; by default the agent's own graph.")
+    ] = None,
+) -> GraphSpec:
+    """Return the graph of the query, by default the agent's own."""
+    return graph_of(slot, graph_id or slot.graph_id)
+
+
+SessionGraphDep = Annotated[GraphSpec, Depends(get_session_graph)]
 
 
 def node_of(graph: GraphSpec, node_id: str) -> NodeSpec:
@@ -128,9 +109,9 @@ def node_of(graph: GraphSpec, node_id: str) -> NodeSpec:
         raise HTTPException(404, f"graph {graph.id!r} has no node {node_id!r}; it has: {have}") from None
 
 
-def entry_of(graph: GraphSpec, entry_point_id: str | None) -> str:
+def entry_point_of(graph: GraphSpec, entry_point_id: str | None) -> str:
     """
-    Return an entry point of a graph; without a name the first manual one, or the first.
+    Return the id of an entry point of a graph; by default the first manual one, else the first.
 
     Raises:
         HTTPException: 404, there is none of this name; 409, the graph has none.
@@ -156,40 +137,38 @@ def goal_of(slot: AgentSlot, graph_id: str) -> Goal | None:
     return None if runner is None else runner.spec.goal
 
 
-async def on_disk(runtime: AgentRuntime, work: Callable[[], T]) -> T:
-    """
-    Run an agent's disk work in a thread.
-
-    Raises:
-        HTTPException: 503, the disk failed.
-    """
+@contextmanager
+def storage_errors() -> Iterator[None]:
+    """Raise ``HTTPException`` 503 for an error of the disk."""
     try:
-        return await runtime.disk.run(work)
+        yield
     except OSError as error:
-        raise storage_fault(error) from error
+        why = error.strerror or type(error).__name__
+        raise HTTPException(503, f"the agent's storage cannot be used: {why}") from error
 
 
-def storage_fault(error: OSError) -> HTTPException:
-    """Return the error for a disk that failed."""
-    return HTTPException(503, f"the agent's storage cannot be used: {error.strerror or type(error).__name__}")
+async def run_on_disk(runtime: AgentRuntime, work: Callable[[], T]) -> T:
+    """Run an agent's disk work in a thread; raises ``HTTPException`` 503 if the disk fails."""
+    with storage_errors():
+        return await runtime.disk.run(work)
 
 
 def state_of(slot: AgentSlot, graph_id: str, session_id: str) -> tuple[SessionStore, Session, SessionState]:
     """
     Return a session of a graph and its state. Blocks.
 
-    A graph that shares sessions of another graph is found there as well.
+    Sessions that the graph shares with another graph are found too.
 
     Raises:
-        SessionNotFound, InvalidSessionIdError, UnusableFileError: as ``SessionStore.read_state``.
+        SessionNotFound, InvalidSessionIdError, UnusableFileError: See ``SessionStore.read_state``.
     """
     return slot.runtime.find_session(session_id, graph_id)
 
 
 def masked(value: Any) -> Any:
-    """Return JSON values with secrets masked in every text, and long texts cut."""
+    """Return JSON values with secrets masked and long texts cut."""
     if isinstance(value, str):
-        return redact(value, LONGEST)
+        return redact(value, TEXT_LIMIT)
     if isinstance(value, Mapping):
         return {str(key): masked(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -197,5 +176,5 @@ def masked(value: Any) -> Any:
     return value
 
 
-shown_text = partial(redact, limit=LONGEST)
-"""Returns a text with secrets masked, cut to ``LONGEST`` characters."""
+mask_text = partial(redact, limit=TEXT_LIMIT)
+"""Return a text with secrets masked, cut to ``TEXT_LIMIT`` characters."""

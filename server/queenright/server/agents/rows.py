@@ -194,7 +194,7 @@ def node_detail(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeDe
 
 
 def _node(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> dict[str, Any]:
-    talking = [
+    running = [
         one
         for _, stream in streams_of(slot, graph.id)
         for _, node_id, one in stream.nodes()
@@ -208,8 +208,8 @@ def _node(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> dict[str, Any]:
         "tools": list(node.tools),
         "input_keys": list(node.input_keys),
         "output_keys": list(node.output_keys),
-        "running": len(talking),
-        "waiting_for_user": sum(one.waiting_for_user for one in talking),
+        "running": len(running),
+        "waiting_for_user": sum(one.waiting_for_user for one in running),
     }
 
 

@@ -38,10 +38,27 @@ from queenright.health.tickets import (
     TicketStatusError,
 )
 from queenright.instrumentation.faults import fault_message
+from queenright.instrumentation.identity import InvalidSessionIdError
 from queenright.instrumentation.redaction import redact
 from queenright.judge.chat import ChatInterruptedError, ChatRefusedError
+from queenright.runtime.agent_runtime import GraphError
+from queenright.runtime.agents.agent_check import InvalidAgentError
+from queenright.runtime.agents.agent_spec import AgentLoadError
+from queenright.runtime.agents.mcp_tools import McpUnavailableError
 from queenright.runtime.bus import UnknownEventError
+from queenright.runtime.inputs import InputRefused
+from queenright.runtime.storage.checkpoint_store import CheckpointNotFoundError, CorruptCheckpointError
+from queenright.runtime.storage.files import UnusableFileError
+from queenright.runtime.storage.session_store import SessionBusy, SessionNotFound
+from queenright.runtime.stream import TooManyWaitingError
 from queenright.server.access.headers import set_security_headers
+from queenright.server.agents.manager import (
+    AgentAlreadyLoadedError,
+    AgentNotLoadedError,
+    LoadTimeoutError,
+    ManagerClosingError,
+)
+from queenright.server.agents.roots import PathNotAllowedError
 from queenright.server.console.templates import render
 from queenright.server.ops.reload import NoSettingsFileError
 from queenright.server.routes.pagination import InvalidCursorError
@@ -57,37 +74,56 @@ STATUS: Final[Mapping[type[Exception], int]] = {
     InvalidWebhookError: 400,
     InvalidSignatureError: 403,
     AgentNotFoundError: 404,
+    AgentNotLoadedError: 404,
     ApprovalNotFoundError: 404,
     BreakerNotFoundError: 404,
     CallbackNotConfiguredError: 404,
+    CheckpointNotFoundError: 404,
     EscalationNotFoundError: 404,
     InstructionNotFoundError: 404,
     PermissionNotFoundError: 404,
+    SessionNotFound: 404,
     SilenceNotFoundError: 404,
     TaskNotFoundError: 404,
     TicketNotFoundError: 404,
     UnknownEventError: 404,
     ActionRefusedError: 409,
+    AgentAlreadyLoadedError: 409,
     AlertsRejectedError: 409,
     ApprovalClosedError: 409,
+    CorruptCheckpointError: 409,
     EscalationClosedError: 409,
+    GraphError: 409,
     InstructionClosedError: 409,
     NoPeerError: 409,
     NoSettingsFileError: 409,
     NothingToSilenceError: 409,
+    SessionBusy: 409,
     TicketClosedError: 409,
     TicketStatusError: 409,
+    UnusableFileError: 409,
+    AgentLoadError: 422,
     ChatRefusedError: 422,
+    InputRefused: 422,
+    InvalidAgentError: 422,
+    InvalidSessionIdError: 422,
     InvalidSettingsError: 422,
+    McpUnavailableError: 422,
+    PathNotAllowedError: 422,
     TicketRejectedError: 422,
+    TooManyWaitingError: 429,
     AlertmanagerError: 502,
     ChatInterruptedError: 503,
+    LoadTimeoutError: 503,
+    ManagerClosingError: 503,
     StoreError: 503,
 }
 """The status of each exception and its subclasses."""
 
 _LONGEST_VALUE: Final = 80
 """Characters of a refused value that the response repeats."""
+_RETRY_AFTER: Final = "5"
+"""Seconds, if too many runs are queued."""
 
 
 def add_exception_handlers(app: FastAPI) -> None:
@@ -111,7 +147,8 @@ def problem_of(request: Request, error: Exception) -> Problem | None:
     if status is None:
         return None
     reason = error.reason if isinstance(error, ActionRefusedError) else ""
-    return _problem(status, str(error), reason=reason)
+    field = error.field if isinstance(error, InputRefused) else ""
+    return _problem(status, str(error), reason=reason, field=field)
 
 
 def wants_page(request: Request) -> bool:
@@ -132,6 +169,8 @@ async def _handle_error(request: Request, error: Exception) -> Response:
         response = problem_response(found)
     if isinstance(error, HTTPException):
         response.headers.update(error.headers or {})
+    if isinstance(error, TooManyWaitingError):
+        response.headers["Retry-After"] = _RETRY_AFTER
     if found.status == 405:
         response.headers["Allow"] = ", ".join(sorted(_allowed_methods(request)))
     return response
@@ -144,8 +183,8 @@ async def _handle_unexpected_error(request: Request, error: Exception) -> Respon
     return response
 
 
-def _problem(status: int, title: str, *, reason: str = "") -> Problem:
-    return Problem(type="about:blank", title=title, status=status, reason=reason, field="")
+def _problem(status: int, title: str, *, reason: str = "", field: str = "") -> Problem:
+    return Problem(type="about:blank", title=title, status=status, reason=reason, field=field)
 
 
 def _allowed_methods(request: Request) -> set[str]:
