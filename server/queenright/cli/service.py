@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,22 +27,12 @@ def connect(url: str, token_file: Path | None) -> Queenright:
     """
     from queenright.client.errors import InvalidAddressError
 
-    _import_httpx_without_cli()
     from queenright.client.synchronous.client import Queenright
 
     try:
         return Queenright(url, token_file=token_file)
     except InvalidAddressError as error:
         raise UsageError(str(error)) from error
-
-
-def _import_httpx_without_cli() -> None:
-    # httpx imports its own command line if that is installed, which takes as long as all other imports.
-    if "httpx" not in sys.modules:
-        sys.modules["httpx._main"] = None  # type: ignore[assignment]
-        import httpx  # noqa: F401
-
-        del sys.modules["httpx._main"]
 
 
 def with_service(command: Callable[..., None]) -> Callable[..., None]:
