@@ -26,7 +26,6 @@ def connect(url: str, token_file: Path | None) -> Queenright:
         UsageError: ``url`` is not a URL, or the token cannot be read.
     """
     from queenright.client.errors import InvalidAddressError
-
     from queenright.client.synchronous.client import Queenright
 
     try:
