@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.api.tickets import Silenced, Ticket
+from queenright.api.tickets import Ticket, TicketSilence
 from queenright.api.wire import NOW, example_of
 from queenright.cli.commands.tickets import ticket_lines, ticket_row
 from queenright.health.monitor import END_REASONS
@@ -28,7 +28,7 @@ def ticket(**changes: Any) -> Ticket:
 
 def test_a_silenced_ticket_says_so_in_the_list_and_until_when_in_full() -> None:
     """B38: whoever reads a ticket sees that nobody hears of it."""
-    silenced = ticket(silenced=example_of(Silenced))
+    silenced = ticket(silenced=example_of(TicketSilence))
 
     lines = ticket_lines(silenced, NOW)
 

@@ -303,7 +303,7 @@ class Heartbeat(Wire):
     interval: float | None = Field(description="Seconds until the next one is due.")
 
 
-class HeartbeatTaken(Wire):
+class HeartbeatReceipt(Wire):
     """A heartbeat is durable."""
 
     model_config = shown({"agent_id": "researcher"})

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pydantic import Field
 
 from queenright.api.terms import AlertStatus
-from queenright.api.tickets import Told
+from queenright.api.tickets import ReceiverDelivery
 from queenright.api.wire import NOW, Age, ClockTime, Deprecated, Wire, example_of, shown
 
 
-class Handover(Wire):
+class NotificationPeer(Wire):
     """What became of a notification, or of its end, at one Alertmanager."""
 
     model_config = shown(
@@ -48,8 +48,8 @@ class Notification(Wire):
             "written_at": NOW - 110,
             "ended_at": None,
             "active": True,
-            "peers": [example_of(Handover)],
-            "told": [example_of(Told)],
+            "peers": [example_of(NotificationPeer)],
+            "told": [example_of(ReceiverDelivery)],
             "time": "09:58:10",
             "age": "2 min",
         }
@@ -69,8 +69,8 @@ class Notification(Wire):
     active: bool = Field(
         description="Whether it holds, or some peer that was told of it is still to be told of its end."
     )
-    peers: list[Handover]
-    told: list[Told]
+    peers: list[NotificationPeer]
+    told: list[ReceiverDelivery]
     time: ClockTime = Field(description="`written_at` as a time of day, UTC.")
     age: Age
 
@@ -191,7 +191,7 @@ class Silences(Wire):
     peers: list[SilencePeer]
 
 
-class SilenceMade(Wire):
+class SilenceResult(Wire):
     """A silence that was made, and where."""
 
     model_config = shown({"silence_id": "b3c5", "peer": "http://127.0.0.1:9093"})
@@ -200,7 +200,7 @@ class SilenceMade(Wire):
     peer: str
 
 
-class SymptomsTaken(Wire):
+class SymptomsReceipt(Wire):
     """How many symptom alerts came in."""
 
     model_config = shown({"symptoms": 2})
@@ -208,7 +208,7 @@ class SymptomsTaken(Wire):
     symptoms: int
 
 
-class ToldTaken(Wire):
+class DeliveriesReceipt(Wire):
     """Of how many alerts about tickets it was noted whom Alertmanager told."""
 
     model_config = shown({"noted": 1})
@@ -228,7 +228,7 @@ class SlackReply(Wire):
     text: str
 
 
-class IncidentTaken(Wire):
+class IncidentReceipt(Wire):
     """What was done about what became of an incident."""
 
     model_config = shown(

@@ -36,7 +36,7 @@ def _example(**fields: Any) -> ConfigDict:
 # -- what is loaded ---------------------------------------------------------------------------------
 
 
-class AgentOne(Wire):
+class AgentDetail(Wire):
     """One agent: what it is, if it is loaded here, and each session of the worker of this name."""
 
     agent_id: str
@@ -47,7 +47,7 @@ class AgentOne(Wire):
     model_config = _example(agent_id="docs_checker", loaded=example_of(AgentSlot), sessions=[])
 
 
-class Discovered(Wire):
+class DiscoveredAgent(Wire):
     """A folder below the roots that holds an agent. None of its code was run to find it."""
 
     path: str
@@ -74,7 +74,7 @@ class DiscoveredPage(Wire):
     """The agents that can be loaded, by path, and where they are looked for."""
 
     roots: list[str]
-    agents: list[Discovered]
+    agents: list[DiscoveredAgent]
     next: str | None
 
     model_config = _example(

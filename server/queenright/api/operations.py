@@ -22,7 +22,7 @@ class Version(Wire):
     started_at: float = Field(description="Seconds since the epoch.")
 
 
-class SettingsInForce(Wire):
+class CurrentSettings(Wire):
     """All settings, nested as in `queenright.yaml`; secrets are masked."""
 
     model_config = shown(

@@ -23,7 +23,7 @@ class Ready(Wire):
     missing: list[str]
 
 
-class StopShown(Wire):
+class StatusEmergencyStop(Wire):
     """How the emergency stop stands."""
 
     model_config = shown({"on": False, "by": "", "reason": "", "changed_at": None, "since": ""})
@@ -57,7 +57,7 @@ class Budget(Wire):
     )
 
 
-class LadderShown(Wire):
+class StatusLadder(Wire):
     """How far the interventions have got for a worker."""
 
     model_config = shown(
@@ -91,7 +91,7 @@ class LadderShown(Wire):
     when: Age
 
 
-class EscalationShown(Wire):
+class StatusEscalation(Wire):
     """A question that the orchestrator has not answered."""
 
     model_config = shown(
@@ -113,7 +113,7 @@ class EscalationShown(Wire):
     when: Age
 
 
-class ApprovalShown(Wire):
+class StatusApproval(Wire):
     """A request to stop a worker that nobody has answered."""
 
     model_config = shown(
@@ -137,7 +137,7 @@ class ApprovalShown(Wire):
     when: Age
 
 
-class BreakerShown(Wire):
+class StatusBreaker(Wire):
     """A circuit breaker that is not closed."""
 
     model_config = shown(
@@ -163,7 +163,7 @@ class BreakerShown(Wire):
     half_open_in: Age
 
 
-class RecoveryShown(Wire):
+class StatusRecovery(Wire):
     """One try to bring a task back."""
 
     model_config = shown(
@@ -202,41 +202,41 @@ class Acting(Wire):
 
     model_config = shown(
         {
-            "emergency_stop": example_of(StopShown),
+            "emergency_stop": example_of(StatusEmergencyStop),
             "storm": example_of(Storm),
             "budget": example_of(Budget),
             "brakes": [],
             "dry_run": False,
-            "ladders": [example_of(LadderShown)],
+            "ladders": [example_of(StatusLadder)],
             "ladders_more": 0,
-            "escalations": [example_of(EscalationShown)],
+            "escalations": [example_of(StatusEscalation)],
             "escalations_more": 0,
-            "approvals": [example_of(ApprovalShown)],
+            "approvals": [example_of(StatusApproval)],
             "approvals_more": 0,
-            "breakers": [example_of(BreakerShown)],
+            "breakers": [example_of(StatusBreaker)],
             "breakers_known": 4,
             "breakers_more": 0,
-            "recoveries": [example_of(RecoveryShown)],
+            "recoveries": [example_of(StatusRecovery)],
         }
     )
 
-    emergency_stop: StopShown
+    emergency_stop: StatusEmergencyStop
     storm: Storm
     budget: Budget
     brakes: list[str] = Field(
         description="Why less is done than is due, and which model the rules stand in for, a sentence each."
     )
     dry_run: bool = Field(description="Nothing is really done.")
-    ladders: list[LadderShown]
+    ladders: list[StatusLadder]
     ladders_more: int = Field(description="So many are not shown.")
-    escalations: list[EscalationShown]
+    escalations: list[StatusEscalation]
     escalations_more: int
-    approvals: list[ApprovalShown]
+    approvals: list[StatusApproval]
     approvals_more: int
-    breakers: list[BreakerShown]
+    breakers: list[StatusBreaker]
     breakers_known: int = Field(description="So many there are, closed or not.")
     breakers_more: int
-    recoveries: list[RecoveryShown]
+    recoveries: list[StatusRecovery]
 
 
 class FeedLine(Wire):
@@ -261,7 +261,7 @@ class FeedLine(Wire):
     ticket: str = Field(description="The id of the ticket that it is about; empty if about none.")
 
 
-class Paged(Wire):
+class StandInMessage(Wire):
     """What the stand-in for Slack and PagerDuty received."""
 
     model_config = shown(
@@ -337,4 +337,4 @@ class Status(Wire):
     providers: list[Provider] = Field(description="As `/api/providers` has them.")
     acting: Acting
     stand_in: bool = Field(description="Whether Slack and PagerDuty are stood in for.")
-    paged: list[Paged] = Field(description="What the stand-in received, newest first.")
+    paged: list[StandInMessage] = Field(description="What the stand-in received, newest first.")

@@ -16,7 +16,7 @@ from queenright.api.terms import (
 from queenright.api.wire import NOW, Age, Deprecated, Wire, example_of, shown
 
 
-class Told(Wire):
+class ReceiverDelivery(Wire):
     """That a receiver of Alertmanager was told. Times in seconds since the epoch."""
 
     model_config = shown(
@@ -29,7 +29,7 @@ class Told(Wire):
     at: float = Field(description="The last time.")
 
 
-class Silenced(Wire):
+class TicketSilence(Wire):
     """Because of which silence nobody hears of a ticket."""
 
     model_config = shown({"silence_id": "b3c5", "by": "ada", "comment": "being mended", "until": NOW + 3600})
@@ -113,7 +113,7 @@ class Ticket(Wire):
             "spent_unpriced_tokens": 0,
             "age": "2 min",
             "silenced": None,
-            "told": [example_of(Told)],
+            "told": [example_of(ReceiverDelivery)],
         }
     )
 
@@ -194,8 +194,10 @@ class Ticket(Wire):
     )
 
     age: Age = Field(description="Since it was opened, in words.")
-    silenced: Silenced | None = Field(description="Null: somebody hears of it, or it is not known.")
-    told: list[Told] = Field(description="A row for each receiver, and one for the end; the latest first.")
+    silenced: TicketSilence | None = Field(description="Null: somebody hears of it, or it is not known.")
+    told: list[ReceiverDelivery] = Field(
+        description="Deliveries to receivers, one row per receiver and status; newest first."
+    )
 
 
 class TicketsPage(Wire):

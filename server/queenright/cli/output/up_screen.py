@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from queenright.api.status import FeedLine, Paged, Status
+from queenright.api.status import FeedLine, StandInMessage, Status
 from queenright.cli.output.text import single_line, truncate_start
 from queenright.server.up import Running, UpOptions
 from queenright.server.views.view import status
@@ -135,7 +135,7 @@ def _event_line(event: FeedLine) -> Text:
     return Text.assemble((event.time + "  ", "bright_black"), (event.text, _STYLES.get(event.kind, "")))
 
 
-def _page_line(page: Paged) -> Text:
+def _page_line(page: StandInMessage) -> Text:
     style = "bold green" if page.status == "resolved" else "bold red"
     return Text.assemble(
         (page.time + "  ", "bright_black"), (f"{page.channel} {page.status}: ", style), page.title

@@ -24,9 +24,9 @@ class AsyncService(AsyncResource):
         """Return whether the service is ready, and what is missing."""
         return parse_model(api.Ready, await self._transport.get_json("/readyz", accepted_status=503))
 
-    async def settings(self) -> api.SettingsInForce:
+    async def settings(self) -> api.CurrentSettings:
         """Return all settings in force, with secrets masked."""
-        return await self._transport.get_model(api.SettingsInForce, "/api/settings")
+        return await self._transport.get_model(api.CurrentSettings, "/api/settings")
 
     async def telemetry(self) -> api.Telemetry:
         """Return the telemetry sources, unused records with reasons, and what senders must configure."""

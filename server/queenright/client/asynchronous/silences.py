@@ -23,10 +23,10 @@ class AsyncSilences(AsyncResource):
 
     async def add(
         self, ticket_id: str, *, seconds: float, comment: str, by: str | None = None
-    ) -> api.SilenceMade:
+    ) -> api.SilenceResult:
         """Silence a ticket, and further tickets of its agent with the same cause."""
         body = json_body(ticket_id=ticket_id, seconds=seconds, comment=comment, by=by)
-        return await self._transport.send_for_model(api.SilenceMade, "/api/silences", body)
+        return await self._transport.send_for_model(api.SilenceResult, "/api/silences", body)
 
     async def remove(self, silence_id: str) -> None:
         """End a silence now."""

@@ -14,9 +14,9 @@ from queenright.client.synchronous.resource import Resource
 class LoadedAgents(Resource):
     """Agents that run inside the service."""
 
-    def discover(self, *, limit: int | None = None) -> Iterator[api.Discovered]:
+    def discover(self, *, limit: int | None = None) -> Iterator[api.DiscoveredAgent]:
         """Yield the agents that can be loaded, ordered by path."""
-        return self._transport.list_models(api.Discovered, "/api/discover", "agents", limit)
+        return self._transport.list_models(api.DiscoveredAgent, "/api/discover", "agents", limit)
 
     def load(self, folder: str, *, model: str | None = None, by: str | None = None) -> api.AgentSlot:
         """Load an agent from a folder on the service's machine; its code runs inside the service."""
@@ -32,9 +32,9 @@ class LoadedAgents(Resource):
         """Return the agents that are loaded."""
         return (self._transport.get_model(api.AgentsPage, "/api/agents", limit=1)).loaded
 
-    def get(self, agent_id: str) -> api.AgentOne:
+    def get(self, agent_id: str) -> api.AgentDetail:
         """Return an agent and the health of each of its sessions."""
-        return self._transport.get_model(api.AgentOne, _agent_path(agent_id))
+        return self._transport.get_model(api.AgentDetail, _agent_path(agent_id))
 
     def stats(self, agent_id: str) -> api.AgentStats:
         """Return statistics of a loaded agent's runs."""

@@ -24,9 +24,9 @@ class Service(Resource):
         """Return whether the service is ready, and what is missing."""
         return parse_model(api.Ready, self._transport.get_json("/readyz", accepted_status=503))
 
-    def settings(self) -> api.SettingsInForce:
+    def settings(self) -> api.CurrentSettings:
         """Return all settings in force, with secrets masked."""
-        return self._transport.get_model(api.SettingsInForce, "/api/settings")
+        return self._transport.get_model(api.CurrentSettings, "/api/settings")
 
     def telemetry(self) -> api.Telemetry:
         """Return the telemetry sources, unused records with reasons, and what senders must configure."""

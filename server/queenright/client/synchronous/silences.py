@@ -21,10 +21,12 @@ class Silences(Resource):
         """Return the silences, and which Alertmanagers did not answer."""
         return self._transport.get_model(api.Silences, "/api/silences")
 
-    def add(self, ticket_id: str, *, seconds: float, comment: str, by: str | None = None) -> api.SilenceMade:
+    def add(
+        self, ticket_id: str, *, seconds: float, comment: str, by: str | None = None
+    ) -> api.SilenceResult:
         """Silence a ticket, and further tickets of its agent with the same cause."""
         body = json_body(ticket_id=ticket_id, seconds=seconds, comment=comment, by=by)
-        return self._transport.send_for_model(api.SilenceMade, "/api/silences", body)
+        return self._transport.send_for_model(api.SilenceResult, "/api/silences", body)
 
     def remove(self, silence_id: str) -> None:
         """End a silence now."""

@@ -146,7 +146,7 @@ async def list_entry_points(
         },
     ),
 )
-async def get_agent(service: ServiceDep, response: Response, agent_id: AgentId) -> api.AgentOne:
+async def get_agent(service: ServiceDep, response: Response, agent_id: AgentId) -> api.AgentDetail:
     """Return an agent: what is loaded, if it is loaded here, and the state of each of its sessions."""
     now = service.clock()
     sessions = [agent_row(one, now) for one in service.workers() if one.vitals.agent_id == agent_id]
@@ -158,7 +158,7 @@ async def get_agent(service: ServiceDep, response: Response, agent_id: AgentId) 
             "workers, `queenright agents discover` the agents that can be loaded",
         )
     loaded = None if slot is None else slot_row(slot)
-    return set_etag(response, api.AgentOne(agent_id=agent_id, loaded=loaded, sessions=sessions))
+    return set_etag(response, api.AgentDetail(agent_id=agent_id, loaded=loaded, sessions=sessions))
 
 
 @agent_router.delete(

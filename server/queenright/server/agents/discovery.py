@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from queenright.api.loaded import Discovered
+from queenright.api.loaded import DiscoveredAgent
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.agents.agent_parts import SPEC_FILES
 from queenright.runtime.agents.agent_spec import AgentLoadError, read_agent_spec
@@ -24,7 +24,7 @@ _LARGEST: Final = 1 << 20
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "sessions"})
 
 
-def discover(roots: Roots, loaded: Collection[Path]) -> list[Discovered]:
+def discover(roots: Roots, loaded: Collection[Path]) -> list[DiscoveredAgent]:
     """
     Return the agents below the roots, by path. Blocks.
 
@@ -74,7 +74,7 @@ def _is_searched(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _describe(roots: Roots, folder: Path, there: list[str], loaded: bool) -> Discovered:
+def _describe(roots: Roots, folder: Path, there: list[str], loaded: bool) -> DiscoveredAgent:
     problem = None
     spec: dict[str, Any] = {}
     try:
@@ -94,7 +94,7 @@ def _describe(roots: Roots, folder: Path, there: list[str], loaded: bool) -> Dis
         problem = redact(error.reason, 1000)
     except (OSError, ValueError, RecursionError) as error:
         problem = f"agent.py cannot be read: {redact(str(error), 200)}"
-    return Discovered(
+    return DiscoveredAgent(
         path=str(folder),
         name=str(spec.get("name") or folder.name),
         version=str(spec.get("version") or "0"),

@@ -24,7 +24,7 @@ from queenright.server.console.forms import (
     part,
 )
 from queenright.server.routes.breakers import Reset
-from queenright.server.routes.interventions import Ask, Nudge
+from queenright.server.routes.interventions import Nudge, WorkerRequest
 from queenright.server.routes.recoveries import Recover
 from queenright.server.service import Service
 from queenright.server.views.words import ago
@@ -152,7 +152,7 @@ async def _ask_escalate(service: Service, given: Given) -> Question:
 
 
 async def _escalate(service: Service, form: Given, by: str) -> Done:
-    given = checked(Ask, reason=form.get("reason", ""), session_id=_session(form), by=by)
+    given = checked(WorkerRequest, reason=form.get("reason", ""), session_id=_session(form), by=by)
     done = await service.health.escalate_to_orchestrator(
         agent_of(form), given.reason, session_id=given.session_id, by=given.by
     )
@@ -182,7 +182,7 @@ async def _ask_terminate(service: Service, given: Given) -> Question:
 
 async def _terminate(service: Service, form: Given, by: str) -> Done:
     given = checked(
-        Ask,
+        WorkerRequest,
         reason=form.get("reason", ""),
         session_id=_session(form),
         incarnation_id=form.get("incarnation"),

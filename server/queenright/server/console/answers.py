@@ -21,9 +21,9 @@ from queenright.server.console.forms import (
     agent_page,
     checked,
 )
-from queenright.server.routes.approvals import Word
-from queenright.server.routes.interventions import Decided
-from queenright.server.routes.permissions import PermissionWord
+from queenright.server.routes.approvals import ApprovalDecision
+from queenright.server.routes.interventions import EscalationDecision
+from queenright.server.routes.permissions import PermissionAnswer
 from queenright.server.service import Service
 from queenright.server.views.words import ago, clock_time
 
@@ -72,7 +72,7 @@ async def _ask_approval(service: Service, given: Given) -> Question:
 
 async def _approval(service: Service, form: Given, by: str) -> Done:
     approvals = service.approvals
-    given = checked(Word, by=by, reason=form.get("reason", ""))
+    given = checked(ApprovalDecision, by=by, reason=form.get("reason", ""))
     match form.get("answer"):
         case "approve":
             one = await approvals.approve(form["id"], by=given.by, reason=given.reason)
@@ -115,7 +115,7 @@ async def _ask_permission(service: Service, given: Given) -> Question:
 async def _permission(service: Service, form: Given, by: str) -> Done:
     if (decision := form.get("answer", "")) not in ANSWERS:
         raise IncompleteFormError("Choose allow or deny.")
-    given = checked(PermissionWord, decision=decision, by=by, reason=form.get("reason", ""))
+    given = checked(PermissionAnswer, decision=decision, by=by, reason=form.get("reason", ""))
     done = await service.permissions.answer(form["id"], given.decision, by=given.by, reason=given.reason)
     words = "Allowed." if decision == "allow" else "Denied."
     if done.outcome is not Outcome.DONE:
@@ -172,7 +172,7 @@ async def _escalation(service: Service, form: Given, by: str) -> Done:
         except ValueError:
             raise IncompleteFormError("Extra minutes: enter a number, such as 30.") from None
     given = checked(
-        Decided, decision=decision, by=by, reason=form.get("reason", ""), more_time_seconds=seconds
+        EscalationDecision, decision=decision, by=by, reason=form.get("reason", ""), more_time_seconds=seconds
     )
     done = await service.health.decide_escalation(
         form["id"],
@@ -181,7 +181,7 @@ async def _escalation(service: Service, form: Given, by: str) -> Done:
         reason=given.reason,
         more_time_seconds=given.more_time_seconds,
     )
-    words = f"Decided: {decision.replace('_', ' ')}."
+    words = f"EscalationDecision: {decision.replace('_', ' ')}."
     return Done(place=agent_page(done.agent_id, done.session_id), words=words)
 
 

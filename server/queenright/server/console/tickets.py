@@ -17,8 +17,8 @@ from queenright.server.console.forms import (
     checked,
     part,
 )
-from queenright.server.routes.silences import Silenced
-from queenright.server.routes.tickets import Resolved
+from queenright.server.routes.silences import CreateSilence
+from queenright.server.routes.tickets import Resolve
 from queenright.server.service import Service
 from queenright.server.views.words import ago, clock_time
 
@@ -106,7 +106,7 @@ async def _ask_resolve(service: Service, given: Given) -> Question:
 
 
 async def _resolve(service: Service, form: Given, by: str) -> Done:
-    request = checked(Resolved, by=by, reason=form.get("reason", ""))
+    request = checked(Resolve, by=by, reason=form.get("reason", ""))
     ticket = await service.tickets.resolve(form["id"], request.reason, by=request.by)
     return Done(place=f"/tickets/{ticket.ticket_id}", words="The ticket is resolved.")
 
@@ -156,7 +156,9 @@ async def _silence(service: Service, form: Given, by: str) -> Done:
         seconds = float(form.get("hours", "")) * 3600
     except ValueError:
         raise IncompleteFormError("Hours: enter a number, such as 2.") from None
-    request = checked(Silenced, ticket_id=form["id"], seconds=seconds, comment=form.get("comment", ""), by=by)
+    request = checked(
+        CreateSilence, ticket_id=form["id"], seconds=seconds, comment=form.get("comment", ""), by=by
+    )
     _, peer = await service.silences.add(
         request.ticket_id,
         by=redact(request.by, 100),

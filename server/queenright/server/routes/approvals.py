@@ -19,7 +19,7 @@ router = APIRouter(prefix="/api/approvals", tags=["interventions"])
 ApprovalId = Annotated[str, Path(description="The request's id.")]
 
 
-class Word(Body):
+class ApprovalDecision(Body):
     """The decision's author and reason."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"by": "ada", "reason": "it spends tokens"}]})
@@ -55,19 +55,19 @@ async def list_approvals(
 
 @router.post("/{approval_id}/approve", **operation("approve_termination", status=202, errors=(404, 409)))
 async def approve_termination(
-    request: Request, approvals: ApprovalsDep, approval_id: ApprovalId, body: Word | None = None
+    request: Request, approvals: ApprovalsDep, approval_id: ApprovalId, body: ApprovalDecision | None = None
 ) -> api.Approval:
     """Terminate the worker as requested. Its state is checked again first."""
-    given = body or Word()
+    given = body or ApprovalDecision()
     by = who_from(request, given.by)
     return api.Approval.of(await approvals.approve(approval_id, by=by, reason=given.reason))
 
 
 @router.post("/{approval_id}/deny", **operation("deny_termination", status=202, errors=(404, 409)))
 async def deny_termination(
-    request: Request, approvals: ApprovalsDep, approval_id: ApprovalId, body: Word | None = None
+    request: Request, approvals: ApprovalsDep, approval_id: ApprovalId, body: ApprovalDecision | None = None
 ) -> api.Approval:
     """Deny the request; the worker keeps running."""
-    given = body or Word()
+    given = body or ApprovalDecision()
     by = who(request, given.by)
     return api.Approval.of(await approvals.deny(approval_id, by=by, reason=given.reason))

@@ -99,13 +99,13 @@ _INCIDENT = _ANY | {
     **operation("record_symptoms", status=202),
     openapi_extra=takes(_SYMPTOMS, what="Alertmanager's webhook payload."),
 )
-async def record_symptoms(request: Request, service: ServiceDep) -> api.SymptomsTaken:
+async def record_symptoms(request: Request, service: ServiceDep) -> api.SymptomsReceipt:
     """Receive symptom alerts from Alertmanager: they wake the judge and page nobody."""
     symptoms = parse_webhook(await request.body())
     for symptom in symptoms:
         if symptom.status == "firing":
             service.judging.wake(symptom.agent or None, reason=symptom.alertname)
-    return api.SymptomsTaken(symptoms=len(symptoms))
+    return api.SymptomsReceipt(symptoms=len(symptoms))
 
 
 @router.post("/api/deadman", **operation("record_watchdog", status=204, description="The alert is recorded."))
@@ -119,12 +119,12 @@ async def record_watchdog(service: ServiceDep) -> None:
     **operation("record_told", status=202),
     openapi_extra=takes(_TOLD, what="Alertmanager's webhook payload."),
 )
-async def record_told(request: Request, service: ServiceDep) -> api.ToldTaken:
+async def record_told(request: Request, service: ServiceDep) -> api.DeliveriesReceipt:
     """Receive what Alertmanager sent to a receiver for people, and record it for each ticket."""
     noted = await service.callbacks.record_notification(await request.body())
     if noted:
         service.recent_notifications.look()
-    return api.ToldTaken(noted=noted)
+    return api.DeliveriesReceipt(noted=noted)
 
 
 @router.post(
@@ -151,11 +151,11 @@ async def slack_action(request: Request, service: ServiceDep, tasks: BackgroundT
     **operation("pagerduty_webhook", status=202, errors=_SIGNED),
     openapi_extra=takes(_INCIDENT, what="A webhook event of PagerDuty, version 3."),
 )
-async def pagerduty_webhook(request: Request, service: ServiceDep) -> api.IncidentTaken:
+async def pagerduty_webhook(request: Request, service: ServiceDep) -> api.IncidentReceipt:
     """Receive a signed change of a PagerDuty incident; return what was done."""
     signatures = _single_header(request, "x-pagerduty-signature")
     taken = await service.callbacks.pagerduty(await request.body(), signatures=signatures)
-    return api.IncidentTaken.model_validate(taken)
+    return api.IncidentReceipt.model_validate(taken)
 
 
 def _single_header(request: Request, name: str) -> str:

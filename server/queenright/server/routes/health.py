@@ -185,8 +185,8 @@ async def get_last_heartbeat(health: HealthDep, agent_id: AgentId) -> api.Heartb
     ),
     openapi_extra=takes(_HEARTBEAT, what="One heartbeat."),
 )
-async def record_heartbeat(request: Request, health: HealthDep) -> api.HeartbeatTaken:
+async def record_heartbeat(request: Request, health: HealthDep) -> api.HeartbeatReceipt:
     """Record a heartbeat in ``snake_case`` or ``camelCase``. The response is sent once it is durable."""
     heartbeat = parse_heartbeat(await request.body())
     await health.record_heartbeat(heartbeat)
-    return api.HeartbeatTaken(agent_id=heartbeat.agent_id)
+    return api.HeartbeatReceipt(agent_id=heartbeat.agent_id)

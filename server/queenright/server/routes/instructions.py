@@ -22,7 +22,7 @@ from queenright.server.service import Service
 router = APIRouter(prefix="/api/agents/{agent_id:agent}/instructions", tags=["workers"])
 
 
-class Answered(Body):
+class InstructionAnswer(Body):
     """A worker's answer to an instruction."""
 
     model_config = ConfigDict(
@@ -74,7 +74,7 @@ async def answer_instruction(
     instructions: InstructionsDep,
     agent_id: AgentId,
     instruction_id: Annotated[str, Path(description="The instruction's id.")],
-    body: Answered,
+    body: InstructionAnswer,
 ) -> None:
     """Record a worker's answer to an instruction. Sending the same answer again has no effect."""
     target = _target(agent_id, body.session_id, body.incarnation_id)

@@ -34,7 +34,7 @@ class Nudge(Body):
     by: By = "operator"
 
 
-class Ask(Body):
+class WorkerRequest(Body):
     """A reason, and a session: by default the newest one."""
 
     model_config = ConfigDict(
@@ -48,7 +48,7 @@ class Ask(Body):
     by: By = "operator"
 
 
-class Decided(Body):
+class EscalationDecision(Body):
     """The answer to an escalation."""
 
     model_config = ConfigDict(
@@ -101,7 +101,7 @@ async def nudge_agent(
     ),
 )
 async def escalate_agent(
-    request: Request, health: HealthDep, agent_id: AgentId, body: Ask
+    request: Request, health: HealthDep, agent_id: AgentId, body: WorkerRequest
 ) -> api.EscalationResult:
     """Ask the orchestrator to decide about a worker."""
     return api.EscalationResult.of(
@@ -116,7 +116,7 @@ async def escalate_agent(
     **operation("terminate_agent", status=202, errors=(404, 409), links=_LINKS),
 )
 async def terminate_agent(
-    request: Request, health: HealthDep, agent_id: AgentId, body: Ask
+    request: Request, health: HealthDep, agent_id: AgentId, body: WorkerRequest
 ) -> api.TerminationResult:
     """Terminate a worker: its state is saved and its resources are freed."""
     return api.TerminationResult.of(
@@ -187,7 +187,7 @@ async def decide_escalation(
     request: Request,
     health: HealthDep,
     escalation_id: Annotated[str, Path(description="The escalation's id.")],
-    body: Decided,
+    body: EscalationDecision,
 ) -> api.Escalation:
     """Decide an escalation: more time, a hand-off, or termination."""
     return api.Escalation.of(

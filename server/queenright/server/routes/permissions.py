@@ -19,7 +19,7 @@ from queenright.server.routes.params import Body, By, OfAgent, Text
 router = APIRouter(prefix="/api/permissions", tags=["interventions"])
 
 
-class PermissionWord(Body):
+class PermissionAnswer(Body):
     """The answer to a permission request."""
 
     model_config = ConfigDict(
@@ -63,7 +63,7 @@ async def answer_permission(
     request: Request,
     permissions: PermissionsDep,
     request_id: Annotated[str, Path(description="The request's id.")],
-    body: PermissionWord,
+    body: PermissionAnswer,
 ) -> api.PermissionResult:
     """Allow or deny a request. Refused once it has expired or has an answer."""
     done = await permissions.answer(

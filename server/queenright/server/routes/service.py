@@ -51,9 +51,9 @@ async def get_version(service: ServiceDep) -> api.Version:
 
 
 @router.get("/api/settings", **operation("get_settings"))
-async def get_settings(service: ServiceDep) -> api.SettingsInForce:
+async def get_settings(service: ServiceDep) -> api.CurrentSettings:
     """Return the settings in force, with secrets masked, as `queenright config show` does."""
-    return api.SettingsInForce(settings=service.settings.model_dump(mode="json"), reloadable=list(RELOADABLE))
+    return api.CurrentSettings(settings=service.settings.model_dump(mode="json"), reloadable=list(RELOADABLE))
 
 
 @router.get("/api/telemetry", **operation("get_telemetry"))

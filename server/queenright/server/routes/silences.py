@@ -20,7 +20,7 @@ router = APIRouter(prefix="/api/silences", tags=["silences"])
 _LONGEST = 30 * 86_400
 
 
-class Silenced(Body):
+class CreateSilence(Body):
     """The ticket to silence, for how long, and why."""
 
     model_config = ConfigDict(
@@ -61,7 +61,7 @@ async def list_silences(service: ServiceDep) -> api.Silences:
         links={"expire": to("expire_silence", silence_id="silence_id")},
     ),
 )
-async def add_silence(request: Request, service: ServiceDep, body: Silenced) -> api.SilenceMade:
+async def add_silence(request: Request, service: ServiceDep, body: CreateSilence) -> api.SilenceResult:
     """Silence a ticket, and other tickets of its agent with the same cause."""
     silence_id, peer = await service.silences.add(
         body.ticket_id,
@@ -69,7 +69,7 @@ async def add_silence(request: Request, service: ServiceDep, body: Silenced) -> 
         comment=f"{redact(body.comment, 1000)} (ticket {body.ticket_id})",
         seconds=body.seconds,
     )
-    return api.SilenceMade(silence_id=silence_id, peer=peer)
+    return api.SilenceResult(silence_id=silence_id, peer=peer)
 
 
 @router.delete(

@@ -43,13 +43,13 @@ def _by_ada(**more: Any) -> ConfigDict:
     return ConfigDict(json_schema_extra={"examples": [{"by": "ada", **more}]})
 
 
-class Acknowledged(Body):
+class TicketRequest(Body):
     """Who acknowledges the ticket."""
 
     by: By = "operator"
 
 
-class Said(Acknowledged):
+class Unacknowledge(TicketRequest):
     """Who acknowledges the ticket, or returns it, and through which client."""
 
     model_config = _by_ada()
@@ -58,7 +58,7 @@ class Said(Acknowledged):
     via: Literal["api", "cli"] = "api"
 
 
-class InHand(Said):
+class Acknowledge(Unacknowledge):
     """Who acknowledges the ticket, with a note."""
 
     model_config = _by_ada(note="looking at it")
@@ -66,7 +66,7 @@ class InHand(Said):
     note: Annotated[str, Field(max_length=1000)] = ""
 
 
-class Dismissed(Acknowledged):
+class Dismiss(TicketRequest):
     """Who dismisses the ticket, and why."""
 
     model_config = _by_ada(reason="it is slow, not stuck")
@@ -74,7 +74,7 @@ class Dismissed(Acknowledged):
     reason: Reason
 
 
-class Resolved(Acknowledged):
+class Resolve(TicketRequest):
     """Who resolves the ticket, and how."""
 
     model_config = _by_ada(reason="the task was done by hand")
@@ -191,10 +191,10 @@ async def get_ticket(response: Response, service: ServiceDep, ticket_id: TicketI
     **operation("acknowledge_ticket", errors=(404, 409), links=_OF_PATH),
 )
 async def acknowledge_ticket(
-    request: Request, service: ServiceDep, ticket_id: TicketId, body: InHand | None = None
+    request: Request, service: ServiceDep, ticket_id: TicketId, body: Acknowledge | None = None
 ) -> api.Ticket:
     """Acknowledge a ticket: its reminders stop."""
-    given = body or InHand()
+    given = body or Acknowledge()
     await service.tickets.acknowledge(
         ticket_id, by=who(request, given.by), via=Way(given.via), note=given.note
     )
@@ -203,17 +203,17 @@ async def acknowledge_ticket(
 
 @router.post("/tickets/{ticket_id}/unacknowledge", **operation("unacknowledge_ticket", errors=(404, 409)))
 async def unacknowledge_ticket(
-    request: Request, service: ServiceDep, ticket_id: TicketId, body: Said | None = None
+    request: Request, service: ServiceDep, ticket_id: TicketId, body: Unacknowledge | None = None
 ) -> api.Ticket:
     """Withdraw an acknowledgement: reminders start again."""
-    given = body or Said()
+    given = body or Unacknowledge()
     await service.tickets.unacknowledge(ticket_id, by=who(request, given.by), via=Way(given.via))
     return await read_ticket(service, ticket_id)
 
 
 @router.post("/tickets/{ticket_id}/dismiss", **operation("dismiss_ticket", errors=(404, 409)))
 async def dismiss_ticket(
-    request: Request, service: ServiceDep, ticket_id: TicketId, body: Dismissed
+    request: Request, service: ServiceDep, ticket_id: TicketId, body: Dismiss
 ) -> api.Ticket:
     """
     Dismiss a ticket: nobody is notified, and it reopens if it gets worse.
@@ -239,7 +239,7 @@ async def get_ticket_timeline(service: ServiceDep, ticket_id: TicketId) -> api.T
 
 @router.post("/tickets/{ticket_id}/resolve", **operation("resolve_ticket", errors=(404, 409)))
 async def resolve_ticket(
-    request: Request, service: ServiceDep, ticket_id: TicketId, body: Resolved
+    request: Request, service: ServiceDep, ticket_id: TicketId, body: Resolve
 ) -> api.Ticket:
     """Close a ticket about a dead worker or a failed recovery that a person has settled."""
     await service.tickets.resolve(ticket_id, body.reason, by=who(request, body.by))

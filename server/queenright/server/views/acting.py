@@ -175,7 +175,7 @@ def acting(
     requests, known = list(approvals), list(breakers)
     tripped = [one for one in known if one.state is not BreakerState.CLOSED]
     return api.Acting(
-        emergency_stop=api.StopShown(
+        emergency_stop=api.StatusEmergencyStop(
             on=stop.on,
             by=stop.by,
             reason=stop.reason,
@@ -228,7 +228,7 @@ def _nudged(ladder: Ladder, *, dry_run: bool) -> str:
     return f"nudge {ladder.nudges} {became}"
 
 
-def _ladder_row(ladder: Ladder, step: Step, stop: Switch, now: float, *, dry_run: bool) -> api.LadderShown:
+def _ladder_row(ladder: Ladder, step: Step, stop: Switch, now: float, *, dry_run: bool) -> api.StatusLadder:
     level = ladder.level
     due = step.at if step.action is not None else ladder.until
     if step.action is None and due is not None and due <= now:
@@ -238,7 +238,7 @@ def _ladder_row(ladder: Ladder, step: Step, stop: Switch, now: float, *, dry_run
         Level.ESCALATED: "orchestrator asked",
         Level.HUMAN: "a person has to look",
     }
-    return api.LadderShown(
+    return api.StatusLadder(
         agent_id=ladder.agent_id,
         session_id=ladder.session_id,
         level=level,
@@ -254,8 +254,8 @@ def _ladder_row(ladder: Ladder, step: Step, stop: Switch, now: float, *, dry_run
     )
 
 
-def _escalation_row(one: Escalation, stop: Switch, now: float) -> api.EscalationShown:
-    return api.EscalationShown(
+def _escalation_row(one: Escalation, stop: Switch, now: float) -> api.StatusEscalation:
+    return api.StatusEscalation(
         escalation_id=one.escalation_id,
         agent_id=one.agent_id,
         reason=one.reason,
@@ -265,8 +265,8 @@ def _escalation_row(one: Escalation, stop: Switch, now: float) -> api.Escalation
     )
 
 
-def _approval_row(one: Approval, now: float) -> api.ApprovalShown:
-    return api.ApprovalShown(
+def _approval_row(one: Approval, now: float) -> api.StatusApproval:
+    return api.StatusApproval(
         approval_id=one.approval_id,
         agent_id=one.agent_id,
         ticket_id=one.ticket_id,
@@ -277,10 +277,10 @@ def _approval_row(one: Approval, now: float) -> api.ApprovalShown:
     )
 
 
-def breaker_row(one: BreakerStatus, now: float) -> api.BreakerShown:
+def breaker_row(one: BreakerStatus, now: float) -> api.StatusBreaker:
     """Return a circuit breaker as the pages show it."""
     half_open_in = one.half_open_at - now if one.half_open_at is not None else None
-    return api.BreakerShown(
+    return api.StatusBreaker(
         name=one.name,
         state=one.state,
         colour=_COLOURS[one.state.value],
@@ -292,10 +292,10 @@ def breaker_row(one: BreakerStatus, now: float) -> api.BreakerShown:
     )
 
 
-def recovery_row(one: Recovery, now: float) -> api.RecoveryShown:
+def recovery_row(one: Recovery, now: float) -> api.StatusRecovery:
     """Return a recovery as the pages show it."""
     is_due = one.state is RecoveryState.WAITING and one.not_before > now
-    return api.RecoveryShown(
+    return api.StatusRecovery(
         recovery_id=one.recovery_id,
         task_id=one.task_id,
         agent_id=one.agent_id,

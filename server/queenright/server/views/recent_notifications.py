@@ -36,7 +36,7 @@ class RecentNotifications(Latest[DeliveredNotification]):
         return [one for some in found.values() for one in some]
 
 
-def told_rows(deliveries: Iterable[DeliveredNotification]) -> list[api.Told]:
+def told_rows(deliveries: Iterable[DeliveredNotification]) -> list[api.ReceiverDelivery]:
     """
     Return a row for each receiver and status, the latest first.
 
@@ -46,7 +46,7 @@ def told_rows(deliveries: Iterable[DeliveredNotification]) -> list[api.Told]:
     for one in deliveries:
         groups.setdefault((one.receiver, one.status), []).append(one)
     rows = [
-        api.Told(
+        api.ReceiverDelivery(
             receiver=receiver,
             status=status,
             first_at=min(one.first_at for one in group),

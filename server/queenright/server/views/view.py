@@ -147,7 +147,7 @@ def ticket_row(
             "agent_id": ticket.worker_agent_id,
             "session_id": ticket.worker_session_id,
             "age": ago(now - ticket.first_seen),
-            "silenced": silenced and api.Silenced.of(silenced),
+            "silenced": silenced and api.TicketSilence.of(silenced),
             "told": told_rows(told),
         }
     )
@@ -205,7 +205,7 @@ def notification_row(handed: HandedOver, outbox: api.Outbox, now: float) -> api.
 
 def _handover(
     peer: str, status: str, delivered_at: float | None, attempts: int | None, last_error: str | None
-) -> api.Handover:
+) -> api.NotificationPeer:
     end = "end " if status == "resolved" else ""
     if delivered_at is None:
         outcome = f"{end}refused" if attempts else f"{end}not taken yet"
@@ -214,7 +214,7 @@ def _handover(
         outcome = f"{end}need not be told"
     else:
         outcome = f"{end}taken {clock_time(delivered_at)}"
-    return api.Handover(
+    return api.NotificationPeer(
         peer=peer,
         status=status,
         delivered_at=delivered_at,
@@ -422,12 +422,12 @@ def _next(service: Service, ladder: Ladder) -> Step | None:
     return step
 
 
-def paged(service: Service) -> list[api.Paged]:
+def paged(service: Service) -> list[api.StandInMessage]:
     """Return what the stand-in for Slack and PagerDuty received, newest first; empty with real receivers."""
     if service.recorder is None:
         return []
     return [
-        api.Paged(
+        api.StandInMessage(
             at=message.time,
             time=clock_time(message.time),
             channel=message.channel,
