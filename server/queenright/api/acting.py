@@ -1,4 +1,4 @@
-"""What is done to workers, over HTTP: interventions, escalations, approvals, instructions."""
+"""Interventions, escalations, approvals, permission requests and instructions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WHO: Final[dict[str, Any]] = {
 
 
 class NudgeResult(Wire):
-    """What became of a nudge."""
+    """The result of a nudge."""
 
     model_config = shown(
         _WHO
@@ -43,7 +43,7 @@ class NudgeResult(Wire):
     session_id: str
     incarnation_id: str
     intervention_id: str
-    delivered: bool = Field(description="Whether it is in the worker's context, or waits to be fetched.")
+    delivered: bool = Field(description="Whether it is in the worker's context, or queued for it.")
     outcome: Outcome
     attempt: int
     message: str
@@ -51,7 +51,7 @@ class NudgeResult(Wire):
 
 
 class EscalationResult(Wire):
-    """What became of the wish to ask the orchestrator."""
+    """The result of an escalation to the orchestrator."""
 
     model_config = shown(
         _WHO
@@ -71,7 +71,7 @@ class EscalationResult(Wire):
 
 
 class TerminationResult(Wire):
-    """What became of a termination."""
+    """The result of a termination."""
 
     model_config = shown(
         _WHO
@@ -88,14 +88,14 @@ class TerminationResult(Wire):
     session_id: str
     incarnation_id: str
     intervention_id: str
-    terminated: bool = Field(description="Whether it is certain that the worker has stopped.")
+    terminated: bool = Field(description="Whether the worker is known to have stopped.")
     outcome: Outcome
-    checkpoint_id: str | None = Field(description="Where its partial state is, if it was saved.")
+    checkpoint_id: str | None = Field(description="The checkpoint of its state, if it was saved.")
     detail: str
 
 
 class Intervention(Wire):
-    """One thing that was done to a worker, or would have been. Times in seconds since the epoch."""
+    """An intervention, or one that a dry run logged. Times in seconds since the epoch."""
 
     model_config = shown(
         _WHO
@@ -104,7 +104,7 @@ class Intervention(Wire):
             "kind": "nudge",
             "outcome": "done",
             "by": "ladder",
-            "reason": "stuck since 2 min",
+            "reason": "stuck for 2 min",
             "attempt": 1,
             "trouble_since": NOW - 120,
             "created_at": NOW - 60,
@@ -123,13 +123,13 @@ class Intervention(Wire):
     incarnation_id: str
     kind: ActionKind
     outcome: Outcome
-    by: str = Field(description="`ladder`, `queen`, `orchestrator`, or whoever asked for it.")
+    by: str = Field(description="`ladder`, `queen`, `orchestrator`, or the operator's name.")
     reason: str
     attempt: int
     trouble_since: float | None
     created_at: float
     finished_at: float | None
-    answered_at: float | None = Field(description="When a worker that fetches answered, or its time ended.")
+    answered_at: float | None = Field(description="When the worker that fetched it answered, or it expired.")
     message: str
     detail: str
     escalation_id: str
@@ -146,13 +146,13 @@ class InterventionsPage(Wire):
 
 
 class Escalation(Wire):
-    """One question to the orchestrator. Times in seconds since the epoch."""
+    """An escalation to the orchestrator. Times in seconds since the epoch."""
 
     model_config = shown(
         _WHO
         | {
             "escalation_id": "018f6f7e-0000-7000-8000-0000000000e1",
-            "reason": "3 nudges brought nothing",
+            "reason": "no progress after 3 nudges",
             "options": ["more_time", "hand_off", "terminate"],
             "context": {"state": "stuck"},
             "created_at": NOW - 60,
@@ -172,7 +172,7 @@ class Escalation(Wire):
     incarnation_id: str
     reason: str
     options: list[Decision]
-    context: dict[str, Any] = Field(description="The worker's summary, and what was done before.")
+    context: dict[str, Any] = Field(description="A summary of the worker, and earlier interventions.")
     created_at: float
     deadline: float
     status: EscalationStatus
@@ -184,7 +184,7 @@ class Escalation(Wire):
 
 
 class EscalationsPage(Wire):
-    """Questions to the orchestrator, newest first."""
+    """Escalations to the orchestrator, newest first."""
 
     model_config = shown({"escalations": [example_of(Escalation)], "next": None})
 
@@ -193,7 +193,7 @@ class EscalationsPage(Wire):
 
 
 class Approval(Wire):
-    """One request to stop one life of a worker. Times in seconds since the epoch."""
+    """A request to terminate one incarnation of a worker. Times in seconds since the epoch."""
 
     model_config = shown(
         _WHO
@@ -223,21 +223,21 @@ class Approval(Wire):
     incarnation_id: str
     reason: str
     asked_by: str
-    ordered_by: str = Field(description="Whose order whoever asked has carried out; empty if nobody's.")
+    ordered_by: str = Field(description="The operator whose order led to the request; empty: none.")
     created_at: float
     expires_at: float
-    progress_before: float | None = Field(description="The worker's last progress when it was asked.")
+    progress_before: float | None = Field(description="The worker's last progress before the request.")
     status: ApprovalStatus
     decided_by: str
     decided_at: float | None
     decision_reason: str
-    intervention_id: str = Field(description="The termination that an approval led to; empty before.")
-    outcome: Outcome | None = Field(description="What became of that; null before.")
+    intervention_id: str = Field(description="The termination after an approval; empty before.")
+    outcome: Outcome | None = Field(description="The outcome of the termination; null before.")
     detail: str
 
 
 class ApprovalsPage(Wire):
-    """Requests to stop a worker, newest first."""
+    """Requests to terminate a worker, newest first."""
 
     model_config = shown({"approvals": [example_of(Approval)], "next": None})
 
@@ -246,7 +246,7 @@ class ApprovalsPage(Wire):
 
 
 class PermissionRequest(Wire):
-    """What a coding agent asks its person, and waits for. Times in seconds since the epoch."""
+    """A permission that a coding agent asks for and waits for. Times in seconds since the epoch."""
 
     model_config = shown(
         _WHO
@@ -265,13 +265,13 @@ class PermissionRequest(Wire):
     session_id: str
     incarnation_id: str
     tool: str
-    question: str = Field(description="What it wants to do, in its words; secrets are masked.")
+    question: str = Field(description="What it wants to do, in its own words; secrets are masked.")
     asked_at: float
-    expires_at: float = Field(description="Then the person at the terminal is asked.")
+    expires_at: float = Field(description="After this, the user at the terminal is asked.")
 
 
 class PermissionsPage(Wire):
-    """Permission requests that wait for an answer, newest first."""
+    """Pending permission requests, newest first."""
 
     model_config = shown({"permissions": [example_of(PermissionRequest)], "next": None})
 
@@ -280,7 +280,7 @@ class PermissionsPage(Wire):
 
 
 class PermissionResult(Wire):
-    """What became of an answer to a permission request."""
+    """The result of an answer to a permission request."""
 
     model_config = shown(
         _WHO
@@ -298,25 +298,25 @@ class PermissionResult(Wire):
     session_id: str
     incarnation_id: str
     intervention_id: str
-    delivered: bool = Field(description="Whether it was handed to the agent; false in a dry run.")
+    delivered: bool = Field(description="Whether the agent received it; false in a dry run.")
     outcome: Outcome
-    message: str = Field(description="The decision, and what was asked.")
+    message: str = Field(description="The decision and the request.")
     detail: str
 
 
 class EmergencyStop(Wire):
-    """Whether acting is frozen, since when, by whom and why."""
+    """The state of the emergency stop."""
 
     model_config = shown({"on": True, "by": "ada", "reason": "the provider is down", "changed_at": NOW})
 
     on: bool
-    by: str = Field(description="Who set it last; empty: nobody yet.")
+    by: str = Field(description="Who set it last; empty: never set.")
     reason: str
     changed_at: float | None = Field(description="Seconds since the epoch; null: never set.")
 
 
 class Instruction(Wire):
-    """One thing that a worker is told."""
+    """An instruction to a worker."""
 
     model_config = shown(
         {
@@ -334,7 +334,7 @@ class Instruction(Wire):
 
 
 class Instructions(Wire):
-    """What there is for a worker; empty if nothing came in time."""
+    """Instructions to a worker; empty if none came within the wait."""
 
     model_config = shown({"instructions": [example_of(Instruction)]})
 

@@ -1,4 +1,4 @@
-"""Workers over HTTP: how they are, how they were, and their heartbeats."""
+"""Workers: their health, history and heartbeats."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NEXT: Final = "The cursor of the next page; null on the last one."
 
 
 class Finding(Wire):
-    """What one detector saw in a worker."""
+    """A finding of one detector about a worker."""
 
     model_config = shown(
         {
@@ -42,8 +42,8 @@ class Finding(Wire):
     severity: Severity
     evidence: str
     since: float = Field(description="When the condition began, in seconds since the epoch.")
-    ticket: bool = Field(description="False: it is shown, and never a reason for a ticket.")
-    shadow: bool = Field(description="True: its detector is on trial, and nothing follows from it.")
+    ticket: bool = Field(description="False: it is shown but opens no ticket.")
+    shadow: bool = Field(description="True: its detector is in shadow mode; the finding has no effect.")
 
 
 class AgentRow(Wire):
@@ -88,44 +88,44 @@ class AgentRow(Wire):
 
     agent_id: str
     session_id: str
-    task_id: str = Field(description="What the session is about; the session itself if nobody said.")
-    incarnation_id: str = Field(description="Which life of the worker; empty: not known.")
+    task_id: str = Field(description="The task of the session; by default the session's id.")
+    incarnation_id: str = Field(description="The worker's incarnation; empty: unknown.")
     framework: str
-    node_id: str = Field(description="The node of its graph where it is; empty: not known.")
+    node_id: str = Field(description="The current node of its graph; empty: unknown.")
     health: Health = Field(description="Health of a session that runs; empty once it has ended.")
     state: State = Field(description="Health, or `terminated` for a session that was stopped.")
     state_since: float
     state_for: Age = Field(description="The same in words.")
     reason: str = Field(description="Why it is in this state; empty if it is well.")
     ended: bool
-    outcome: SessionOutcome = Field(description="How it ended; empty while it goes on.")
+    outcome: SessionOutcome = Field(description="How it ended; empty while it runs.")
     activity: str = Field(
         description="What it does now: working, waiting for something, paused or idle; empty if it has ended."
     )
-    phase: Phase = Field(description="What it is in the middle of.")
-    tool: str = Field(description="The tool that runs; empty if none does.")
-    waiting: Waiting = Field(description="Why it is rightly idle; empty if it is not.")
-    question: str = Field(description="What a person is asked; the agent's words. Empty if nobody is.")
+    phase: Phase = Field(description="The phase of its step.")
+    tool: str = Field(description="The running tool; empty: none.")
+    waiting: Waiting = Field(description="Why it waits; empty if it does not.")
+    question: str = Field(description="What it asks its user, in its own words; empty: nothing.")
     steps: int
-    bad_steps: int = Field(description="Steps since the last one that was accepted.")
+    bad_steps: int = Field(description="Bad steps since the last accepted one.")
     tool_calls: int
     errors: int
     tokens: int
     cost_usd: float | None = Field(
-        description="US dollars that its model calls cost; null if no call has a known price."
+        description="US dollars of its model calls; null if no call has a known price."
     )
     unpriced_tokens: int = Field(description="Tokens of model calls without a known price.")
-    verdicts: list[str] = Field(description="Of the last steps, at most twelve; oldest first.")
+    verdicts: list[str] = Field(description="Verdicts of the last steps, at most twelve; oldest first.")
     last_activity: float
     last_progress: float | None
-    active_ago: Age = Field(description="When it was last active, in words.")
-    progress_ago: Age = Field(description="When it last got further, in words; a dash: never.")
+    active_ago: Age = Field(description="Time since its last activity, in words.")
+    progress_ago: Age = Field(description="Time since its last progress, in words; a dash: none.")
     findings: list[Finding]
-    shadow_findings: list[Finding] = Field(description="What detectors on trial say.")
+    shadow_findings: list[Finding] = Field(description="Findings of detectors in shadow mode.")
 
 
 class Signal(Wire):
-    """One of the things that health is judged by."""
+    """A health signal."""
 
     model_config = shown(
         {"name": "tool_calls", "verdict": "bad", "evidence": "12 of the last 12 calls are the same"}
@@ -137,7 +137,7 @@ class Signal(Wire):
 
 
 class HealthMetrics(Wire):
-    """What a worker has used and done in its session."""
+    """Usage of a worker in its session."""
 
     model_config = shown(
         {
@@ -150,7 +150,7 @@ class HealthMetrics(Wire):
     )
 
     uptime_seconds: Annotated[float, RelativeToNow()] = Field(
-        description="Since this incarnation began; until its end if it has ended."
+        description="Since the incarnation started; until its end if it has ended."
     )
     token_count: int
     error_count: int
@@ -159,7 +159,7 @@ class HealthMetrics(Wire):
 
 
 class Ladder(Wire):
-    """How far the interventions have got for one life of a worker. Times in seconds since the epoch."""
+    """The interventions on one incarnation of a worker. Times in seconds since the epoch."""
 
     model_config = shown(
         {
@@ -188,20 +188,24 @@ class Ladder(Wire):
     level: LadderLevel
     nudges: int
     trouble_since: float
-    progress_before: float | None = Field(description="The last progress before; a later one ends it.")
-    needs_checkpoint: bool = Field(description="Only a checkpoint ends it: its last one is stale.")
-    acted_at: float | None = Field(description="When something was last done.")
-    until: float | None = Field(description="Until when what was done last has time to show.")
+    progress_before: float | None = Field(
+        description="The last progress before the trouble; later progress ends the ladder."
+    )
+    needs_checkpoint: bool = Field(
+        description="Only a new checkpoint ends the ladder: the last one is stale."
+    )
+    acted_at: float | None = Field(description="Time of the last intervention.")
+    until: float | None = Field(description="End of the wait for the effect of the last intervention.")
     escalation_id: str
-    told: bool = Field(description="Of one that has to hand off: whether it has been told so.")
-    delivered: bool = Field(description="Whether the last nudge got there, or waits to be fetched.")
-    is_recoverable: bool = Field(description="Whether it is brought back once it has been terminated.")
-    by: str = Field(description="Who wants it to end.")
+    told: bool = Field(description="Whether a worker that has to hand off was informed.")
+    delivered: bool = Field(description="Whether the last nudge was delivered or is queued.")
+    is_recoverable: bool = Field(description="Whether it is recovered after a termination.")
+    by: str = Field(description="Who requested the termination.")
     reason: str
 
 
 class AgentHealth(AgentRow):
-    """How a worker is, and why: every signal with its evidence. Times in seconds since the epoch."""
+    """The health of a worker: every signal with its evidence. Times in seconds since the epoch."""
 
     model_config = shown(
         example_of(AgentRow)
@@ -222,7 +226,7 @@ class AgentHealth(AgentRow):
     metrics: HealthMetrics
     signals: list[Signal]
     circuit_breakers: list[Breaker]
-    ladder: Ladder | None = Field(description="Null where there is nothing to intervene in.")
+    ladder: Ladder | None = Field(description="Null: no intervention is due or in progress.")
 
 
 class AgentHealthPage(Wire):
@@ -235,7 +239,7 @@ class AgentHealthPage(Wire):
 
 
 class HistoryRow(Wire):
-    """One thing that happened to a worker's health, and the state that it was in from then on."""
+    """An event that concerns a worker's health, and the state after it."""
 
     model_config = shown(
         {
@@ -251,28 +255,28 @@ class HistoryRow(Wire):
         }
     )
 
-    seq: int = Field(description="Its place in the event log.")
+    seq: int = Field(description="Its number in the event log.")
     time: float = Field(description="Seconds since the epoch.")
     type: str = Field(description="The event's type.")
-    state: State | None = Field(description="Null: nothing was logged of its state up to then.")
+    state: State | None = Field(description="Null: its state up to then was not logged.")
     reason: str
     session_id: str
     incarnation_id: str
     event_id: str
-    data: dict[str, Any] = Field(description="What the event says; its keys by type are in `docs/events.md`.")
+    data: dict[str, Any] = Field(description="The event's data; `docs/events.md` lists the keys by type.")
 
 
 class HistoryPage(Wire):
-    """What happened to a worker, oldest first; `next` leads to what came before."""
+    """Events of a worker, oldest first; `next` leads to earlier ones."""
 
     model_config = shown({"history": [example_of(HistoryRow)], "next": None})
 
     history: list[HistoryRow]
-    next: str | None = Field(description="The cursor of what came before these; null if nothing did.")
+    next: str | None = Field(description="The cursor of earlier events; null: none.")
 
 
 class Heartbeat(Wire):
-    """A heartbeat, as it was understood. Times are in seconds since the epoch."""
+    """A heartbeat. Times are in seconds since the epoch."""
 
     model_config = shown(
         {
@@ -292,19 +296,19 @@ class Heartbeat(Wire):
 
     agent_id: str
     session_id: str
-    incarnation_id: str = Field(description="Empty: not known.")
+    incarnation_id: str = Field(description="Empty: unknown.")
     task_id: str
     timestamp: float | None
-    phase: str = Field(description="The worker's own word.")
+    phase: str = Field(description="In the worker's own words.")
     last_tool_call: float | None
     token_count: int | None
     error_count: int | None
-    progress_indicator: str | float | None = Field(description="Whatever the worker calls its progress.")
-    interval: float | None = Field(description="Seconds until the next one is due.")
+    progress_indicator: str | float | None = Field(description="Progress in the worker's own terms.")
+    interval: float | None = Field(description="Seconds until the next heartbeat is due.")
 
 
 class HeartbeatReceipt(Wire):
-    """A heartbeat is durable."""
+    """The heartbeat was stored."""
 
     model_config = shown({"agent_id": "researcher"})
 
@@ -312,12 +316,10 @@ class HeartbeatReceipt(Wire):
 
 
 class AgentsPage(Wire):
-    """Workers by name, each of their sessions."""
+    """Sessions of workers, by the worker's name."""
 
     model_config = shown({"loaded": [example_of(AgentSlot)], "agents": [example_of(AgentRow)], "next": None})
 
-    loaded: list[AgentSlot] = Field(
-        description="Those that run inside the service, all of them on each page."
-    )
+    loaded: list[AgentSlot] = Field(description="Agents that run inside the service, all on each page.")
     agents: list[AgentRow]
     next: str | None = Field(description=NEXT)

@@ -1,4 +1,4 @@
-"""What goes to Alertmanager and what comes back, over HTTP."""
+"""Notifications, silences, and callbacks of Alertmanager, Slack and PagerDuty."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from queenright.api.wire import NOW, Age, ClockTime, Deprecated, Wire, example_o
 
 
 class NotificationPeer(Wire):
-    """What became of a notification, or of its end, at one Alertmanager."""
+    """Delivery of a notification, or of its end, to one Alertmanager."""
 
     model_config = shown(
         {
@@ -25,14 +25,14 @@ class NotificationPeer(Wire):
 
     peer: str = Field(description="Its URL, without credentials.")
     status: AlertStatus
-    delivered_at: float | None = Field(description="When it took it, in seconds since the epoch.")
-    attempts: int | None = Field(description="How often it was sent until it answered; null before.")
-    last_error: str | None = Field(description="Why it refused it, or could not be reached.")
+    delivered_at: float | None = Field(description="When it accepted the alert, in seconds since the epoch.")
+    attempts: int | None = Field(description="Attempts until it answered; null before.")
+    last_error: str | None = Field(description="Why it refused the alert, or was not reachable.")
     outcome: str = Field(description="The same in words.")
 
 
 class Notification(Wire):
-    """One notification, and what became of it. Times in seconds since the epoch."""
+    """A notification and its deliveries. Times in seconds since the epoch."""
 
     model_config = shown(
         {
@@ -60,15 +60,13 @@ class Notification(Wire):
     agent_id: str = Field(default="", description="The worker's name.")
     agent: Deprecated[str] = Field(description="The same as `agent_id`.")
     cause: str
-    severity: str = Field(description="The word that people see and alerts are routed by.")
+    severity: str = Field(description="The label `severity` of the alert, by which it is routed.")
     ticket_severity: str = Field(description="The ticket's severity when this alert was first sent.")
     title: str
-    status: AlertStatus = Field(description="`resolved` once it has ended, for whatever reason.")
+    status: AlertStatus = Field(description="`resolved` once it has ended, for any reason.")
     written_at: float
     ended_at: float | None
-    active: bool = Field(
-        description="Whether it holds, or some peer that was told of it is still to be told of its end."
-    )
+    active: bool = Field(description="Whether it is firing, or a peer has yet to accept its end.")
     peers: list[NotificationPeer]
     told: list[ReceiverDelivery]
     time: ClockTime = Field(description="`written_at` as a time of day, UTC.")
@@ -76,7 +74,7 @@ class Notification(Wire):
 
 
 class OutboxPeer(Wire):
-    """How telling one Alertmanager is going. Times in seconds since the epoch."""
+    """Deliveries to one Alertmanager. Times in seconds since the epoch."""
 
     model_config = shown(
         {
@@ -92,13 +90,13 @@ class OutboxPeer(Wire):
     peer: str
     ok: bool
     pending: int
-    error: str = Field(description="Why it could not be told the last time; empty if it could.")
+    error: str = Field(description="Error of the last attempt; empty if it succeeded.")
     failing_since: float | None
     next_attempt_at: float | None
 
 
 class RefusedAlert(Wire):
-    """An alert that an Alertmanager does not take as it is."""
+    """An alert that an Alertmanager refused."""
 
     model_config = shown(
         {
@@ -116,21 +114,21 @@ class RefusedAlert(Wire):
 
 
 class Outbox(Wire):
-    """What was handed over and what was not."""
+    """State of the outbox."""
 
     model_config = shown(
         {"active": 1, "pending": 0, "oldest": None, "peers": [example_of(OutboxPeer)], "refused": []}
     )
 
-    active: int = Field(description="Alerts that hold.")
-    pending: int = Field(description="Notifications that some peer has not taken yet.")
-    oldest: float | None = Field(description="Since when the oldest of them waits; null: none does.")
+    active: int = Field(description="Firing alerts.")
+    pending: int = Field(description="Notifications that a peer has not accepted yet.")
+    oldest: float | None = Field(description="When the oldest pending notification was written; null: none.")
     peers: list[OutboxPeer]
     refused: list[RefusedAlert]
 
 
 class NotificationsPage(Wire):
-    """Notifications, newest first, and how the outbox is doing."""
+    """Notifications, newest first, and the state of the outbox."""
 
     model_config = shown(
         {"outbox": example_of(Outbox), "notifications": [example_of(Notification)], "next": None}
@@ -142,13 +140,13 @@ class NotificationsPage(Wire):
 
 
 class Silence(Wire):
-    """A silence that holds or will. Times in seconds since the epoch."""
+    """An active or pending silence. Times in seconds since the epoch."""
 
     model_config = shown(
         {
             "silence_id": "b3c5",
             "by": "ada",
-            "comment": "being mended (ticket 018f6f7e-0000-7000-8000-0000000000c1)",
+            "comment": "being fixed (ticket 018f6f7e-0000-7000-8000-0000000000c1)",
             "state": "active",
             "starts_at": NOW - 60,
             "ends_at": NOW + 3540,
@@ -164,35 +162,35 @@ class Silence(Wire):
     state: str = Field(description="`active` or `pending`.")
     starts_at: float
     ends_at: float
-    matchers: list[str] = Field(description="As Alertmanager writes them.")
-    peers: list[str] = Field(description="Which Alertmanagers know it.")
-    tickets: list[str] = Field(description="Of which tickets nobody hears because of it.")
+    matchers: list[str] = Field(description="In Alertmanager's syntax.")
+    peers: list[str] = Field(description="Alertmanagers that have it.")
+    tickets: list[str] = Field(description="Tickets that it silences.")
 
 
 class SilencePeer(Wire):
-    """Whether an Alertmanager could be asked for its silences."""
+    """Whether the silences of an Alertmanager could be read."""
 
     model_config = shown({"peer": "http://127.0.0.1:9093", "read_at": NOW, "error": None})
 
     peer: str
-    read_at: float | None = Field(description="Seconds since the epoch; null: it never answered.")
+    read_at: float | None = Field(description="Seconds since the epoch; null: never.")
     error: str | None
 
 
 class Silences(Wire):
-    """Silences that hold or will, the first to end first."""
+    """Active and pending silences, the first to end first."""
 
     model_config = shown(
         {"silences": [example_of(Silence)], "unknown": "", "peers": [example_of(SilencePeer)]}
     )
 
     silences: list[Silence]
-    unknown: str = Field(description="Of which peers they are not known, and why; empty if all answered.")
+    unknown: str = Field(description="Peers whose silences are unknown, and why; empty if all answered.")
     peers: list[SilencePeer]
 
 
 class SilenceResult(Wire):
-    """A silence that was made, and where."""
+    """The new silence, and the Alertmanager that created it."""
 
     model_config = shown({"silence_id": "b3c5", "peer": "http://127.0.0.1:9093"})
 
@@ -201,7 +199,7 @@ class SilenceResult(Wire):
 
 
 class SymptomsReceipt(Wire):
-    """How many symptom alerts came in."""
+    """The number of symptom alerts in the request."""
 
     model_config = shown({"symptoms": 2})
 
@@ -209,7 +207,7 @@ class SymptomsReceipt(Wire):
 
 
 class DeliveriesReceipt(Wire):
-    """Of how many alerts about tickets it was noted whom Alertmanager told."""
+    """The number of alerts whose delivery was recorded."""
 
     model_config = shown({"noted": 1})
 
@@ -217,10 +215,10 @@ class DeliveriesReceipt(Wire):
 
 
 class SlackReply(Wire):
-    """What Slack shows below the message."""
+    """The reply that Slack shows below the message."""
 
     model_config = shown(
-        {"response_type": "in_channel", "replace_original": False, "text": "ada has it in hand."}
+        {"response_type": "in_channel", "replace_original": False, "text": "ada acknowledged it."}
     )
 
     response_type: str
@@ -229,14 +227,14 @@ class SlackReply(Wire):
 
 
 class IncidentReceipt(Wire):
-    """What was done about what became of an incident."""
+    """The effect of a PagerDuty event on tickets."""
 
     model_config = shown(
         {
             "did": "see tickets",
-            "tickets": {"018f6f7e-0000-7000-8000-0000000000c1": "ada has it in hand."},
+            "tickets": {"018f6f7e-0000-7000-8000-0000000000c1": "ada acknowledged it."},
         }
     )
 
     did: str
-    tickets: dict[str, str] = Field(description="By ticket, in words.")
+    tickets: dict[str, str] = Field(description="The effect by ticket.")

@@ -1,4 +1,4 @@
-"""Circuit breakers over HTTP."""
+"""Circuit breakers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from queenright.api.wire import NOW, Wire, example_of, shown
 
 
 class Breaker(Wire):
-    """A circuit breaker as it is."""
+    """A circuit breaker."""
 
     model_config = shown(
         {
@@ -27,15 +27,15 @@ class Breaker(Wire):
     )
 
     name: str
-    kind: str = Field(description="What it stands before.")
-    agent_id: str = Field(description="The worker whose calls these are; empty: anybody's.")
-    target: str = Field(description="Where they go.")
+    kind: str = Field(description="What it protects: `tool` or `provider`.")
+    agent_id: str = Field(description="The worker whose calls it guards; empty: all workers.")
+    target: str = Field(description="The tool or the provider.")
     state: BreakerState
-    failures: int = Field(description="In a row.")
-    threshold: int = Field(description="So many open it.")
-    reason: str = Field(description="Why it is in this state; empty for one that is as new.")
+    failures: int = Field(description="Consecutive failures.")
+    threshold: int = Field(description="Failures that open it.")
+    reason: str = Field(description="Why it is in this state; empty if it never changed.")
     opened_at: float | None = Field(description="Seconds since the epoch; null while it is closed.")
-    half_open_at: float | None = Field(description="When it lets a probe pass, or did; null while closed.")
+    half_open_at: float | None = Field(description="When it allows a probe; null while it is closed.")
 
 
 class BreakersPage(Wire):

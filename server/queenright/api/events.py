@@ -1,4 +1,4 @@
-"""Events, as the stream and the audit log give them."""
+"""Events of the stream and the audit log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from queenright.api.wire import Wire, shown
 
 
 class Event(Wire):
-    """One thing that happened, to or about a worker. What is not known is empty."""
+    """An event. Unknown values are empty."""
 
     model_config = shown(
         {

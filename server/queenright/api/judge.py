@@ -1,4 +1,4 @@
-"""What the judge did, over HTTP."""
+"""Checks of the judge."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queenright.api.wire import Wire, example_of, shown
 
 
 class JudgeCheck(Wire):
-    """One check of the judge: what woke it, what came of it, what it cost."""
+    """One check of the judge: its trigger, result and cost."""
 
     model_config = shown(
         {
@@ -35,19 +35,21 @@ class JudgeCheck(Wire):
 
     checked_at: str = Field(description="ISO 8601, UTC.")
     outcome: CheckOutcome
-    woken_by: list[str] = Field(description="`timer` if everybody was looked at, and what else woke it.")
-    workers: int = Field(description="Workers that were looked at.")
-    judged: int = Field(description="Workers that were judged.")
+    woken_by: list[str] = Field(
+        description="`timer` for a check of all workers, and the events that triggered it."
+    )
+    workers: int = Field(description="Workers that were checked.")
+    judged: int = Field(description="Workers that a model judged.")
     tickets: int
     healthy: int
     unknown: int
-    counted: int = Field(description="Conditions that stand and have a ticket: counted without a model.")
+    counted: int = Field(description="Conditions that already have a ticket: counted without a model.")
     model_calls: int
     tokens: int
     cost: float = Field(description="Dollars.")
     seconds: float
-    model: str = Field("", description="Which model answered; empty: none.")
-    prompt: str = Field("", description="Which prompt it was given.")
+    model: str = Field("", description="The model that answered; empty: none.")
+    prompt: str = Field("", description="The version of its prompt.")
 
 
 _NEXT: Final = "The cursor of the next page; null on the last one."

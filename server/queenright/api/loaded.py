@@ -1,4 +1,4 @@
-"""Agents that run inside the service, over HTTP: what is loaded, what it does, and what it said."""
+"""Agents that run inside the service: graphs, runs, sessions and logs."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ def _example(**fields: Any) -> ConfigDict:
     return shown(fields)
 
 
-# -- what is loaded ---------------------------------------------------------------------------------
+# -- loaded agents ----------------------------------------------------------------------------------
 
 
 class AgentDetail(Wire):
-    """One agent: what it is, if it is loaded here, and each session of the worker of this name."""
+    """An agent: what is loaded, if it is loaded here, and the sessions of the worker of this name."""
 
     agent_id: str
     loaded: AgentSlot | None
-    """None: it runs somewhere else."""
+    """Null: it is not loaded here."""
     sessions: list[AgentRow]
 
     model_config = _example(agent_id="docs_checker", loaded=example_of(AgentSlot), sessions=[])
 
 
 class DiscoveredAgent(Wire):
-    """A folder below the roots that holds an agent. None of its code was run to find it."""
+    """An agent in a folder below the roots. Its code was not run."""
 
     path: str
-    """What `POST /api/agents` takes."""
+    """Its folder, for `POST /api/agents`."""
     name: str
-    """What it says that it is called; its folder's name where only its code would say."""
+    """Its name; the folder's name if only its code defines it."""
     version: str
     description: str
     loaded: bool
     problem: str | None
-    """Why it could not be loaded, as far as can be seen without its code."""
+    """Why it cannot be loaded, as far as is known without running its code."""
 
     model_config = _example(
         path="/srv/agents/docs_checker",
@@ -71,7 +71,7 @@ class DiscoveredAgent(Wire):
 
 
 class DiscoveredPage(Wire):
-    """The agents that can be loaded, by path, and where they are looked for."""
+    """The agents that can be loaded, by path, and the roots."""
 
     roots: list[str]
     agents: list[DiscoveredAgent]
@@ -94,11 +94,11 @@ class DiscoveredPage(Wire):
 
 
 class RunTotals(Wire):
-    """What runs took, all in all; cost in dollars."""
+    """Totals of runs; cost in dollars."""
 
     executions: int
     statuses: dict[str, int]
-    """How many ended in each status."""
+    """Runs by final status."""
     steps: int
     input_tokens: int
     output_tokens: int
@@ -110,23 +110,23 @@ class RunTotals(Wire):
 
 
 class AgentStats(Wire):
-    """How a loaded agent is getting on."""
+    """Statistics of a loaded agent."""
 
     agent_id: str
     loaded_at: float
     uptime_seconds: float
     running: int
-    """Runs that go on now."""
+    """Active runs."""
     queued: int
-    """Runs that wait for their turn."""
+    """Queued runs."""
     waiting_for_user: int
     """Nodes that wait for a user."""
     ticks_skipped: int
-    """Ticks of timers that came while a run went on."""
+    """Timer ticks that were skipped because a run was active."""
     sessions: int
-    """On the disk, of its own graph."""
+    """Sessions of its own graph on disk."""
     totals: RunTotals
-    """Of the runs of its own graph that ended, the newest 10,000 of them."""
+    """Totals of the newest 10,000 ended runs of its own graph."""
 
     model_config = _example(
         agent_id="docs_checker",
@@ -152,7 +152,7 @@ class AgentStats(Wire):
 
 
 class EntryPoint(Wire):
-    """What starts a graph: a call, a timer, or events; and what it is doing."""
+    """An entry point of a graph: a call, a timer, or events that start a run."""
 
     graph_id: str
     entry_point_id: str
@@ -188,7 +188,7 @@ class EntryPoint(Wire):
 
 
 class EntryPointPage(Wire):
-    """Entry points, by graph, in the order that their graph gives."""
+    """Entry points, by graph and id."""
 
     entry_points: list[EntryPoint]
     next: str | None
@@ -201,16 +201,16 @@ class GraphRow(Wire):
 
     graph_id: str
     primary: bool
-    """It is the agent's own, which the others are there for."""
+    """It is the agent's own graph."""
     active: bool
-    """It receives what a user says."""
+    """It receives user input."""
     of_service: bool
-    """It is the service's, for all agents: the judge, or the queen. It can be looked at, and no more."""
+    """It is the judge or the queen, which belong to the service and can only be read."""
     agent_id: str
-    """The worker that it is: an agent that is loaded beside another one has its own name; empty if none."""
+    """The worker's name: an added agent is a worker of its own; empty: none."""
     description: str
     path: str
-    """The folder that it was loaded from; empty if it was from none."""
+    """The folder from which it was loaded; empty: none."""
     nodes: list[str]
     entry_points: list[str]
 
@@ -238,7 +238,7 @@ class GraphPage(Wire):
 
 
 class ActiveGraph(Wire):
-    """The graph that receives what a user says."""
+    """The graph that receives user input."""
 
     graph_id: str
 
@@ -246,7 +246,7 @@ class ActiveGraph(Wire):
 
 
 class Edge(Wire):
-    """Where it goes on after a node, and when."""
+    """An edge between two nodes, and its condition."""
 
     edge_id: str
     source: str
@@ -291,9 +291,9 @@ class NodeRow(Wire):
     input_keys: list[str]
     output_keys: list[str]
     running: int
-    """Runs in which it talks with its model now."""
+    """Runs that are in this node now."""
     waiting_for_user: int
-    """Those of them that wait for a user."""
+    """Those that wait for a user."""
 
     model_config = _example(**_NODE)
 
@@ -308,7 +308,7 @@ class NodePage(Wire):
 
 
 class NodeDetail(NodeRow):
-    """All that is known of a node."""
+    """A node with all details."""
 
     graph_id: str
     system_prompt: str
@@ -317,17 +317,17 @@ class NodeDetail(NodeRow):
     final_tools: list[str]
     nullable_output_keys: list[str]
     model: str
-    """A model of its own; empty is the graph's."""
+    """Its own model; empty: the graph's."""
     conversation_judge: str
     success_criteria: str
     max_turns: int
     max_retries: int | None
-    """None: as many as the guard of the node allows. A number does not count where the guard holds visits."""
+    """Null: as many as the node's guard allows. Ignored if the guard limits visits."""
     max_node_visits: int
     edges_in: list[Edge]
     edges_out: list[Edge]
     entry_points: list[str]
-    """Those that begin here."""
+    """Entry points that start at this node."""
 
     model_config = _example(
         **_NODE,
@@ -350,7 +350,7 @@ class NodeDetail(NodeRow):
 
 
 class GoalCriterion(Wire):
-    """One thing that must be so for the goal to be reached."""
+    """A criterion of a goal."""
 
     id: str
     description: str
@@ -365,25 +365,25 @@ class GoalCriterion(Wire):
 
 
 class NodeCriteria(Wire):
-    """What a node must do to end, who judges that, and what was judged lately."""
+    """What a node must do to end, which judge decides, and the latest verdicts."""
 
     graph_id: str
     node_id: str
     judge: str
-    """``outputs``: they are set, or it answered in words; ``llm``; or the name of the agent's own judge."""
+    """``outputs`` (all are set, or it answered in words), ``llm``, or the name of the agent's own judge."""
     success_criteria: str
     output_keys: list[str]
     nullable_output_keys: list[str]
     max_retries: int | None
-    """None: as many as the guard of the node allows. A number does not count where the guard holds visits."""
+    """Null: as many as the node's guard allows. Ignored if the guard limits visits."""
     goal_criteria: list[GoalCriterion]
-    """Of the graph's goal, those that speak of what this node puts out."""
+    """Criteria of the graph's goal that use an output of this node."""
     visits: int
-    """Visits that were looked at: those that go on, and those of the newest 20 sessions, at most 1000."""
+    """Counted visits: running ones, and those of the newest 20 sessions, at most 1000."""
     outcomes: dict[str, int]
-    """How they ended; `running`: they go on."""
+    """Visits by outcome; `running` has not ended."""
     verdicts: dict[str, int]
-    """How often each verdict was given in them."""
+    """Count of each verdict."""
 
     model_config = _example(
         graph_id="docs_checker",
@@ -401,14 +401,14 @@ class NodeCriteria(Wire):
 
 
 class Progress(Wire):
-    """How far a run has come."""
+    """Progress of a run towards its goal."""
 
     goal_id: str
     fraction: float
-    """The weight of the criteria that are met, of all weight: 0 to 1."""
+    """Weight of the met criteria divided by the total weight: 0 to 1."""
     criteria: dict[str, CriterionState]
     violated: list[str]
-    """Constraints that are violated, the hard ones first."""
+    """Violated constraints, hard ones first."""
     achieved: bool
 
     model_config = _example(
@@ -417,24 +417,24 @@ class Progress(Wire):
 
 
 class GoalState(Wire):
-    """A graph's goal, and how far its newest run has come."""
+    """A graph's goal, and the progress of its newest run."""
 
     agent_id: str
     graph_id: str
     goal_id: str | None
-    """None: it has no goal."""
+    """Null: it has no goal."""
     name: str
     description: str
     criteria: list[GoalCriterion]
     progress: Progress | None
-    """None: nothing has run since the agent was loaded, or it has no goal."""
+    """Null: no run since the agent was loaded, or no goal."""
 
     model_config = _example(
         agent_id="docs_checker",
         graph_id="docs_checker",
         goal_id="docs_that_hold",
         name="",
-        description="Every link leads somewhere.",
+        description="Every link works.",
         criteria=[],
         progress=None,
     )
@@ -444,15 +444,15 @@ class GoalState(Wire):
 
 
 class Started(Wire):
-    """A run that was started, or goes on."""
+    """A run that was started or resumed."""
 
     status: Annotated[str, Words("started", "queued", "resumed", "restored", "replayed")]
-    """`queued`: it waits for its turn; how it stands then, the execution says."""
+    """`queued`: it waits; `get_execution` returns its later state."""
     execution_id: str
     graph_id: str
     entry_point_id: str
     session_id: str | None
-    """None: it gets its session when its turn comes; ask for the execution."""
+    """Null: it gets its session when it starts; see `get_execution`."""
 
     model_config = _example(
         status="started",
@@ -464,7 +464,7 @@ class Started(Wire):
 
 
 class Injected(Wire):
-    """A node was given what a user said; it is durable."""
+    """A node received a user's message; it is durable."""
 
     status: Annotated[str, Words("injected")]
     node_id: str
@@ -484,7 +484,7 @@ class Stopped(Wire):
 
 
 class ExecutionRow(Wire):
-    """A run: as it stands, or how it ended."""
+    """A run: its state or its result."""
 
     execution_id: str
     graph_id: str
@@ -496,9 +496,9 @@ class ExecutionRow(Wire):
     error: str
     error_type: str
     path: list[str]
-    """The nodes that ended, in that order."""
+    """Ids of the completed nodes, in order."""
     checkpoint_id: str | None
-    """Where its state was saved when it was stopped."""
+    """The checkpoint that was saved when it stopped."""
 
     model_config = _example(
         execution_id=_RUN,
@@ -530,7 +530,7 @@ _SESSION_ROW: dict[str, Any] = {
 
 
 class SessionRow(Wire):
-    """A session on the disk. Times are in seconds since the epoch, UTC."""
+    """A session on disk. Times are in seconds since the epoch, UTC."""
 
     session_id: str
     graph_id: str
@@ -541,9 +541,9 @@ class SessionRow(Wire):
     executions: int
     """Entry points that ran in it."""
     error: str
-    """What its newest run failed of; empty if it did not."""
+    """Error of its newest run; empty: none."""
     interrupted: bool
-    """It is `active`, but nobody runs it: its process was killed. `resume_agent` goes on with it."""
+    """It is `active`, but its process was killed; `resume_agent` resumes it."""
 
     model_config = _example(**_SESSION_ROW)
 
@@ -553,7 +553,7 @@ class SessionPage(Wire):
 
     sessions: list[SessionRow]
     unreadable: int
-    """Sessions that are there and cannot be read: the service's log says why."""
+    """Sessions that cannot be read; the service's log has the reason."""
     next: str | None
 
     model_config = _example(sessions=[_SESSION_ROW], unreadable=0, next=None)
@@ -570,9 +570,9 @@ class SessionRun(Wire):
     updated_at: float
     ended_at: float | None
     path: list[str]
-    """The nodes that were completed, in that order, the newest 200."""
+    """Ids of the completed nodes in order, the newest 200."""
     pending: list[str]
-    """The nodes that are running, or are to run next."""
+    """Nodes that run, or will run next."""
     visits: dict[str, int]
     outputs: dict[str, Any]
     error: str
@@ -628,21 +628,21 @@ _CHECKPOINT_ROW: dict[str, Any] = {
 
 
 class CheckpointRow(Wire):
-    """Where a run could go on from."""
+    """A checkpoint of a run."""
 
     checkpoint_id: str
     valid: bool
-    """Whether it can be believed."""
+    """Whether a run can be resumed from it."""
     problem: str
-    """Why not."""
+    """Why it is invalid; empty if it is valid."""
     created_at: float | None
     execution_id: str | None
     graph_id: str | None
     node_id: str | None
-    """The node that was just completed; empty if there is none."""
+    """The node that had just completed; empty: none."""
     reason: CheckpointReason | None
     pending: list[str]
-    """The nodes that would run next."""
+    """Nodes that would run next."""
 
     model_config = _example(**_CHECKPOINT_ROW)
 
@@ -657,7 +657,7 @@ class CheckpointPage(Wire):
 
 
 class ToolUse(Wire):
-    """A call of a tool, as its model made it."""
+    """A tool call of the model."""
 
     id: str
     name: str
@@ -679,10 +679,10 @@ _MESSAGE: dict[str, Any] = {
 
 
 class MessageRow(Wire):
-    """One thing that was said in a session; secrets in it are masked."""
+    """A message of a session; secrets are masked."""
 
     conversation: str
-    """The node whose conversation it is; nodes that follow each other may talk in one."""
+    """The node of the conversation; consecutive nodes may share one."""
     seq: int
     at: float
     kind: EntryKind
@@ -691,13 +691,13 @@ class MessageRow(Wire):
     """The last 20,000 characters."""
     tool_calls: list[ToolUse]
     tool_call_id: str
-    """On a tool's answer: the call that it answers."""
+    """Of a tool's result: the id of the call."""
 
     model_config = _example(**_MESSAGE)
 
 
 class MessagePage(Wire):
-    """What was said, oldest first: the newest of it; ``next`` leads to what was said before."""
+    """The newest messages, oldest first; ``next`` leads to earlier ones."""
 
     messages: list[MessageRow]
     next: str | None
@@ -709,13 +709,13 @@ class LogPage(Wire):
     """
     Rows of a log, newest first.
 
-    ``executions``: a row each run that ended. ``visits``: a row each stay in a node. ``steps``: a row each
-    turn of a model, as in the step log.
+    ``executions``: one row per ended run. ``visits``: one row per visit of a node. ``steps``: one row per
+    model turn, as in the step log.
     """
 
     level: LogLevel
     session_id: str | None
-    """Whose they are; None: of all sessions."""
+    """The session; null: all sessions."""
     rows: list[dict[str, Any]]
     next: str | None
 

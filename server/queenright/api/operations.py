@@ -1,4 +1,4 @@
-"""The service itself over HTTP: its version, its settings, its event log; and the story of a ticket."""
+"""The service's version, settings and event log, and the timeline of a ticket."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from queenright.api.wire import NOW, Wire, example_of, shown
 
 
 class Version(Wire):
-    """Which service this is."""
+    """The version of the service."""
 
     model_config = shown(
         {"version": "0.4.0", "schema_revision": "0008", "python": "3.11.9", "started_at": NOW - 3600}
@@ -33,11 +33,13 @@ class CurrentSettings(Wire):
     )
 
     settings: dict[str, Any]
-    reloadable: list[str] = Field(description="What `POST /-/reload` exchanges; the rest takes a restart.")
+    reloadable: list[str] = Field(
+        description="Settings that `POST /-/reload` applies; the others need a restart."
+    )
 
 
 class Reloaded(Wire):
-    """What became of the settings that were read again."""
+    """The result of reloading the settings."""
 
     model_config = shown(
         {
@@ -47,13 +49,13 @@ class Reloaded(Wire):
         }
     )
 
-    applied: list[str] = Field(description="What has changed and is in force now.")
-    needs_restart: list[str] = Field(description="What has changed and is in force after a restart.")
-    unchanged: bool = Field(description="The settings are as they were.")
+    applied: list[str] = Field(description="Changed settings that are in force now.")
+    needs_restart: list[str] = Field(description="Changed settings that need a restart.")
+    unchanged: bool = Field(description="No setting has changed.")
 
 
 class AuditedEvent(Wire):
-    """One event of the log. Times in seconds since the epoch."""
+    """An event of the log. Times in seconds since the epoch."""
 
     model_config = shown(
         {
@@ -77,8 +79,8 @@ class AuditedEvent(Wire):
     )
 
     seq: int = Field(description="Its number in the log, from 1.")
-    hash: str = Field(description="SHA-256 over this row and, in the log, all before it, in hex.")
-    archived: bool = Field(description="It was let go of by age, and is in the audit archive.")
+    hash: str = Field(description="SHA-256 over this row and the hash of the row before it, in hex.")
+    archived: bool = Field(description="It exceeded the retention time and is in the audit archive.")
     id: str
     type: str
     time: float
@@ -104,7 +106,7 @@ class AuditPage(Wire):
 
 
 class TimelineEntry(Wire):
-    """One thing that happened to a ticket, or to its worker because of it."""
+    """An event of a ticket, or of its worker because of the ticket."""
 
     model_config = shown(
         {
@@ -118,18 +120,18 @@ class TimelineEntry(Wire):
 
     at: float = Field(description="Seconds since the epoch.")
     what: str = Field(
-        description="The type of the event; `told`: Alertmanager told people; "
-        "`incident_joined`: it joined an alert of another ticket."
+        description="The type of the event; `told`: Alertmanager notified a receiver; "
+        "`incident_joined`: it joined the alert of another ticket."
     )
     text: str
-    by: str = Field(description="Who did it; empty where nobody in particular did.")
-    event_id: str = Field(description="The event in the log; empty if there is none.")
+    by: str = Field(description="Who did it; empty: nobody in particular.")
+    event_id: str = Field(description="The event in the log; empty: none.")
 
 
 class Timeline(Wire):
-    """The story of a ticket, oldest first."""
+    """The timeline of a ticket, oldest first."""
 
     model_config = shown({"timeline": [example_of(TimelineEntry)], "more": False})
 
     timeline: list[TimelineEntry]
-    more: bool = Field(description="There is more than is shown: these are the newest.")
+    more: bool = Field(description="Older entries are left out.")

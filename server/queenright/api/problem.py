@@ -1,4 +1,4 @@
-"""An error, as every route answers it."""
+"""Errors of the API."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from queenright.api.wire import Wire, shown
 
 
 class Problem(Wire):
-    """What is wrong, and the way out: `application/problem+json`."""
+    """An error, as `application/problem+json`: what is wrong and what to do."""
 
     model_config = shown(
         {
             "type": "about:blank",
-            "title": "cannot nudge 'researcher': it waits rightly (user_input)",
+            "title": "cannot nudge 'researcher': it is waiting (user_input)",
             "status": 409,
-            "reason": "it waits rightly (user_input)",
+            "reason": "it is waiting (user_input)",
         }
     )
 
-    type: str = Field(description="Always `about:blank`: the status and the words say it all.")
-    title: str = Field(description="What is wrong, with the value that is refused, and the way out.")
+    type: str = Field(description="Always `about:blank`.")
+    title: str = Field(description="What is wrong, the value, and what to do.")
     status: int = Field(description="The HTTP status.")
-    reason: str = Field("", description="Why an action is refused, alone; not with every error.")
-    field: str = Field("", description="The field of an agent's input that is refused, where it is one.")
+    reason: str = Field("", description="Why an action was refused, without the rest of the title.")
+    field: str = Field("", description="The field of an agent's input that was refused.")

@@ -1,4 +1,4 @@
-"""Recoveries over HTTP: bringing tasks back."""
+"""Recoveries of tasks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from queenright.api.wire import NOW, Wire, example_of, shown
 
 
 class Recovery(Wire):
-    """One try to bring a task back. Times in seconds since the epoch."""
+    """A recovery attempt. Times in seconds since the epoch."""
 
     model_config = shown(
         {
@@ -44,9 +44,9 @@ class Recovery(Wire):
     task_id: str
     agent_id: str
     session_id: str
-    incarnation_id: str = Field(description="The life that is over.")
+    incarnation_id: str = Field(description="The incarnation that ended.")
     state: RecoveryState
-    attempt: int = Field(description="From 1; 0 where a limit let none begin.")
+    attempt: int = Field(description="From 1; 0 if a limit allowed none.")
     by: str
     reason: str
     created_at: float
@@ -55,17 +55,19 @@ class Recovery(Wire):
     ended_at: float | None
     watch_until: float | None
     from_checkpoint: str | None
-    from_start: bool = Field(description="It has begun anew: there was no checkpoint that could be believed.")
-    skipped: list[str] = Field(description="Newer checkpoints that could not be believed.")
+    from_start: bool = Field(description="It started over: there was no valid checkpoint.")
+    skipped: list[str] = Field(description="Newer checkpoints that are invalid.")
     new_agent_id: str
     new_session_id: str
     new_incarnation_id: str
-    outcome: str = Field(description="How it ended, in words; of one that waits, why it was put off.")
-    reviewed: bool = Field(description="A person had looked at it, and let it go beyond its limit.")
-    may_start_over: bool = Field(
-        default=False, description="A person let it begin again from its start, without a checkpoint."
+    outcome: str = Field(description="How it ended; of a waiting one, why it was postponed.")
+    reviewed: bool = Field(
+        description="A person reviewed the failure and allowed an attempt beyond the limit."
     )
-    exhausted: bool = Field(description="No other try follows: a person must look.")
+    may_start_over: bool = Field(
+        default=False, description="A person allowed it to start over without a checkpoint."
+    )
+    exhausted: bool = Field(description="No further attempt follows; a person is needed.")
 
 
 class RecoveriesPage(Wire):
@@ -78,7 +80,7 @@ class RecoveriesPage(Wire):
 
 
 class RecoveryStatus(Wire):
-    """Where bringing a task back stands."""
+    """The recovery status of a task."""
 
     model_config = shown(
         {
@@ -93,16 +95,16 @@ class RecoveryStatus(Wire):
     )
 
     task_id: str
-    attempts: int = Field(description="Tries that were begun.")
+    attempts: int = Field(description="Attempts that were started.")
     attempts_left: int
-    left_this_hour: int = Field(description="Of all tasks of its agent together.")
+    left_this_hour: int = Field(description="Attempts left for all tasks of its agent.")
     active: Recovery | None
-    held: str | None = Field(description="Why nothing is begun at present; null while something may be.")
+    held: str | None = Field(description="Why no attempt can start now; null if one can.")
     history: list[Recovery] = Field(description="Newest first.")
 
 
 class RecoveryResult(Wire):
-    """Whether a task will be brought back."""
+    """Whether a recovery attempt was accepted."""
 
     model_config = shown(
         {
@@ -110,12 +112,12 @@ class RecoveryResult(Wire):
             "recovery_id": "018f6f7e-0000-7000-8000-0000000000f1",
             "attempt": 1,
             "not_before": NOW + 5,
-            "reason": "it begins in 5 s",
+            "reason": "it starts in 5 s",
         }
     )
 
     accepted: bool
-    recovery_id: str = Field(description="Empty if there is none.")
+    recovery_id: str = Field(description="Empty: none.")
     attempt: int
     not_before: float | None = Field(description="Seconds since the epoch.")
-    reason: str = Field(description="Why not, or what happens now.")
+    reason: str = Field(description="Why not, or what happens next.")

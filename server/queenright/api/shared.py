@@ -1,4 +1,4 @@
-"""What several workers share over HTTP: incidents, and how their model providers do."""
+"""Incidents and model providers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from queenright.api.wire import NOW, Wire, example_of, shown
 
 
 class Incident(Wire):
-    """Tickets of several workers that are one trouble."""
+    """Tickets of several workers with a shared cause."""
 
     model_config = shown(
         {
@@ -26,13 +26,13 @@ class Incident(Wire):
 
     incident_id: str = Field(description="The id of its first ticket.")
     cause: str = Field(
-        description="What they share: `provider:anthropic`, `mcp:github`, `tool:search`, or `storm` where no "
-        "more is known than that many got worse at once."
+        description="The shared cause: `provider:anthropic`, `mcp:github`, `tool:search`, or `storm` if only "
+        "the time is shared."
     )
-    severity: Severity = Field(description="The worst of its open tickets; once closed, of all.")
+    severity: Severity = Field(description="The worst of its open tickets; if closed, of all its tickets.")
     opened_at: float = Field(description="Seconds since the epoch.")
     closed_at: float | None = Field(description="When its last ticket closed; null while one is open.")
-    workers: int = Field(description="Sessions that have a ticket in it.")
+    workers: int = Field(description="Sessions with a ticket in it.")
     open_tickets: int
     ticket_ids: list[str] = Field(description="Oldest first.")
 
@@ -46,7 +46,7 @@ class Incidents(Wire):
 
 
 class ProviderError(Wire):
-    """A class of error and how often it came."""
+    """A type of error and its count."""
 
     model_config = shown({"error_type": "overloaded_error", "count": 12})
 
@@ -55,7 +55,7 @@ class ProviderError(Wire):
 
 
 class Provider(Wire):
-    """What the fleet's calls of one model at one provider came to in the last ten minutes."""
+    """The fleet's calls of one model at one provider in the last ten minutes."""
 
     model_config = shown(
         {
@@ -74,16 +74,16 @@ class Provider(Wire):
         }
     )
 
-    provider: str = Field(description="Empty if no telemetry says it.")
+    provider: str = Field(description="Empty: unknown.")
     model: str
     status: ProviderStatus = Field(
-        description="`degraded` from a tenth of failed calls on, `failing` from a half; `limited` while a "
-        "rate limit holds that said until when; `unknown` without a call."
+        description="`degraded` from 10 % failures, `failing` from 50 %; `limited` until the known end of a "
+        "rate limit; `unknown` without calls."
     )
-    calls: int = Field(description="The last 500 at most.")
+    calls: int = Field(description="At most the last 500.")
     failed: int
     errors: list[ProviderError] = Field(description="The three most frequent.")
-    seconds_p50: float | None = Field(description="How long calls took that succeeded: the median.")
+    seconds_p50: float | None = Field(description="Median duration of successful calls.")
     seconds_p95: float | None
     limited_until: float | None = Field(description="Seconds since the epoch.")
     agents_failing: int = Field(description="Agents whose last call failed.")
@@ -92,8 +92,8 @@ class Provider(Wire):
 
 
 class Providers(Wire):
-    """How model providers do, by the fleet's own calls."""
+    """Model providers, measured on the fleet's own calls."""
 
     model_config = shown({"providers": [example_of(Provider)]})
 
-    providers: list[Provider] = Field(description="Called within the hour, by name.")
+    providers: list[Provider] = Field(description="Providers called within the last hour, by name.")

@@ -1,4 +1,4 @@
-"""An agent that is loaded, over HTTP."""
+"""A loaded agent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from queenright.api.wire import NOW, Wire, shown
 
 
 class AgentSlot(Wire):
-    """An agent that is loaded. Times are in seconds since the epoch, UTC."""
+    """A loaded agent. Times are in seconds since the epoch, UTC."""
 
     model_config = shown(
         {
@@ -32,7 +32,7 @@ class AgentSlot(Wire):
     )
 
     agent_id: str
-    """Its name: it is the worker of this name."""
+    """Its name, as a worker too."""
     path: str
     """Its folder."""
     version: str
@@ -41,19 +41,19 @@ class AgentSlot(Wire):
     graph_id: str
     """Its own graph, the primary one."""
     active_graph_id: str
-    """The graph that receives what a user says."""
+    """The graph that receives user input."""
     graphs: list[str]
-    """Its own, and those that were loaded beside it."""
+    """Its own graph and the added ones."""
     nodes: list[str]
     client_facing: list[str]
-    """Those of the nodes that talk with a user."""
+    """Nodes that talk with a user."""
     entry_points: list[str]
     default_entry_point: str
     tools: list[str]
     mcp_servers: list[str]
     models: list[str]
     credentials: list[str]
-    """Names of environment variables; no values."""
+    """Names of environment variables, without values."""
     warnings: list[str]
-    """What may keep it from working."""
+    """Problems that may keep it from working."""
     loaded_at: float

@@ -1,4 +1,4 @@
-"""Everything that the status page shows, over HTTP; and whether the service does its work."""
+"""The content of the status page, and the service's readiness."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from queenright.api.wire import NOW, Age, ClockTime, RelativeToNow, Wire, exampl
 
 
 class Ready(Wire):
-    """Whether the service does its work; if not, what is missing."""
+    """Whether the service is ready; if not, what is missing."""
 
     model_config = shown({"ready": False, "missing": ["the store cannot be written to: disk full"]})
 
@@ -24,7 +24,7 @@ class Ready(Wire):
 
 
 class StatusEmergencyStop(Wire):
-    """How the emergency stop stands."""
+    """The state of the emergency stop."""
 
     model_config = shown({"on": False, "by": "", "reason": "", "changed_at": None, "since": ""})
 
@@ -32,33 +32,33 @@ class StatusEmergencyStop(Wire):
     by: str
     reason: str
     changed_at: float | None = Field(default=None, description="When it was last set; null: never.")
-    since: ClockTime = Field(description="A time of day, UTC; empty: it was never set.")
+    since: ClockTime = Field(description="A time of day, UTC; empty: never set.")
 
 
 class Storm(Wire):
-    """Whether many workers get worse at once."""
+    """The storm: many workers whose health worsens at once."""
 
     model_config = shown({"id": "", "workers": 0, "since": None})
 
-    id: str = Field(description="Empty if there is no storm.")
+    id: str = Field(description="Empty: no storm.")
     workers: int
     since: float | None = Field(description="Seconds since the epoch.")
 
 
 class Budget(Wire):
-    """How many interventions may be done."""
+    """The limit on interventions per minute."""
 
     model_config = shown({"most": 10, "used": 1, "free_at": NOW})
 
-    most: int = Field(description="In a minute.")
+    most: int = Field(description="Per minute.")
     used: int
     free_at: Annotated[float, RelativeToNow()] = Field(
-        description="When the next may be done, in seconds since the epoch."
+        description="When the next one is allowed, in seconds since the epoch."
     )
 
 
 class StatusLadder(Wire):
-    """How far the interventions have got for a worker."""
+    """The interventions on a worker so far, and the next one."""
 
     model_config = shown(
         {
@@ -83,22 +83,22 @@ class StatusLadder(Wire):
     what: str
     trouble_since: float = Field(default=0.0, description="Seconds since the epoch.")
     trouble_for: Age
-    acted_at: float | None = Field(default=None, description="When something was last done.")
+    acted_at: float | None = Field(default=None, description="Time of the last intervention.")
     acted_ago: Age
     until: float | None
-    next: str = Field(description="What is done next; empty: nothing.")
+    next: str = Field(description="The next intervention; empty: none.")
     next_at: float | None
     when: Age
 
 
 class StatusEscalation(Wire):
-    """A question that the orchestrator has not answered."""
+    """An escalation without a decision."""
 
     model_config = shown(
         {
             "escalation_id": "018f6f7e-0000-7000-8000-0000000000e1",
             "agent_id": "researcher",
-            "reason": "3 nudges brought nothing",
+            "reason": "no progress after 3 nudges",
             "options": ["more_time", "hand_off", "terminate"],
             "deadline": NOW + 840,
             "when": "14 min left",
@@ -114,7 +114,7 @@ class StatusEscalation(Wire):
 
 
 class StatusApproval(Wire):
-    """A request to stop a worker that nobody has answered."""
+    """A pending request to terminate a worker."""
 
     model_config = shown(
         {
@@ -164,7 +164,7 @@ class StatusBreaker(Wire):
 
 
 class StatusRecovery(Wire):
-    """One try to bring a task back."""
+    """A recovery attempt."""
 
     model_config = shown(
         {
@@ -193,12 +193,12 @@ class StatusRecovery(Wire):
     from_start: bool
     reason: str
     created_at: float = Field(default=0.0, description="Seconds since the epoch.")
-    not_before: float = Field(default=0.0, description="When a recovery that waits begins.")
+    not_before: float = Field(default=0.0, description="When a waiting recovery starts.")
     when: Age
 
 
 class Acting(Wire):
-    """What is being done about workers, and why less than is due."""
+    """Interventions in progress, and what limits them."""
 
     model_config = shown(
         {
@@ -224,23 +224,23 @@ class Acting(Wire):
     storm: Storm
     budget: Budget
     brakes: list[str] = Field(
-        description="Why less is done than is due, and which model the rules stand in for, a sentence each."
+        description="What limits interventions, and which models the rules replace; one sentence each."
     )
-    dry_run: bool = Field(description="Nothing is really done.")
+    dry_run: bool = Field(description="Interventions are logged, not carried out.")
     ladders: list[StatusLadder]
-    ladders_more: int = Field(description="So many are not shown.")
+    ladders_more: int = Field(description="Ladders that are not shown.")
     escalations: list[StatusEscalation]
     escalations_more: int
     approvals: list[StatusApproval]
     approvals_more: int
     breakers: list[StatusBreaker]
-    breakers_known: int = Field(description="So many there are, closed or not.")
+    breakers_known: int = Field(description="All breakers, closed or not.")
     breakers_more: int
     recoveries: list[StatusRecovery]
 
 
 class FeedLine(Wire):
-    """What happened, in a sentence."""
+    """An event as a sentence."""
 
     model_config = shown(
         {
@@ -255,14 +255,14 @@ class FeedLine(Wire):
 
     at: float = Field(default=0.0, description="Seconds since the epoch.")
     time: ClockTime = Field(description="Time of day, UTC.")
-    kind: str = Field(description="What colour it is shown in.")
+    kind: str = Field(description="The colour in which it is shown.")
     text: str
     id: str = Field(description="The event's id.")
-    ticket: str = Field(description="The id of the ticket that it is about; empty if about none.")
+    ticket: str = Field(description="The id of its ticket; empty: none.")
 
 
 class StandInMessage(Wire):
-    """What the stand-in for Slack and PagerDuty received."""
+    """A message that the stand-in for Slack and PagerDuty received."""
 
     model_config = shown(
         {
@@ -271,7 +271,7 @@ class StandInMessage(Wire):
             "channel": "pagerduty",
             "status": "firing",
             "title": "researcher repeats one search",
-            "text": "The worker searches for the same words again and again.",
+            "text": "The worker repeats the same search.",
         }
     )
 
@@ -284,7 +284,7 @@ class StandInMessage(Wire):
 
 
 class Status(Wire):
-    """Everything that the status page shows."""
+    """The content of the status page."""
 
     model_config = shown(
         {
@@ -317,24 +317,24 @@ class Status(Wire):
     started_at: float = Field(default=0.0, description="When the service started.")
     now: Age = Field(description="Time of day, UTC.")
     up_for: Age
-    counts: dict[str, int] = Field(description="Workers that have not ended, by state, the worst first.")
+    counts: dict[str, int] = Field(description="Running workers by state, the worst first.")
     agents: list[AgentRow] = Field(
-        description="Those that have not ended, and those that did with an open ticket or a recovery under "
-        "way, counted as failing; the worst first, 200 at most; `/api/agents` has all."
+        description="Running sessions, and ended ones with an open ticket or an active recovery, which count "
+        "as failing; the worst 200. `/api/agents` has all."
     )
-    agents_left_out: int = Field(description="So many more have not ended.")
-    ended: list[AgentRow] = Field(description="The last ten that have.")
+    agents_left_out: int = Field(description="Running sessions that are not shown.")
+    ended: list[AgentRow] = Field(description="Ended sessions, ten at most.")
     tickets: list[Ticket] = Field(
-        description="Open ones, newest first: the worst 100; `/api/tickets` has all."
+        description="The worst 100 open tickets, newest first; `/api/tickets` has all."
     )
-    tickets_left_out: int = Field(description="So many more are open, none of them worse.")
+    tickets_left_out: int = Field(description="Open tickets that are not shown.")
     silences_unknown: str
     outbox: Outbox
     handed_over: list[Notification]
     feed: list[FeedLine] = Field(description="Newest first.")
-    not_ready: list[str] = Field(description="Why the service does not do its work; empty: it does.")
+    not_ready: list[str] = Field(description="Why the service is not ready; empty: it is.")
     incidents: list[Incident] = Field(description="Open ones, newest first; `/api/incidents` has all.")
-    providers: list[Provider] = Field(description="As `/api/providers` has them.")
+    providers: list[Provider] = Field(description="As in `/api/providers`.")
     acting: Acting
-    stand_in: bool = Field(description="Whether Slack and PagerDuty are stood in for.")
-    paged: list[StandInMessage] = Field(description="What the stand-in received, newest first.")
+    stand_in: bool = Field(description="Whether a stand-in receives messages to Slack and PagerDuty.")
+    paged: list[StandInMessage] = Field(description="Messages that the stand-in received, newest first.")

@@ -1,4 +1,4 @@
-"""Incoming telemetry: who sends it, what was made of it, and what a sender has to set."""
+"""Incoming telemetry: its sources, what was used, and what to configure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from queenright.api.wire import NOW, Age, Wire, example_of, shown
 
 
 class MissingPart(Wire):
-    """What a source does not send, and what to set."""
+    """Something that a source does not send, and the remedy."""
 
     model_config = shown(
         {
-            "missing": "tool calls have no arguments, so a repeated call is not seen as one",
+            "missing": "tool calls have no arguments, so repeated calls are not detected",
             "remedy": "set OPENINFERENCE_HIDE_INPUTS=false and OPENINFERENCE_HIDE_OUTPUTS=false",
         }
     )
@@ -45,32 +45,32 @@ class TelemetrySource(Wire):
         }
     )
 
-    service: str = Field(description="`service.name`; of a coding agent, whose it is.")
+    service: str = Field(description="`service.name`; of a coding agent, its owner.")
     dialect: str = Field(
         description="A coding agent, a family of instrumentation libraries, or `other`, whose spans are read "
-        "by their attributes all the same."
+        "by their attributes."
     )
-    libraries: list[str] = Field(description="Some of its instrumentation scopes.")
+    libraries: list[str] = Field(description="Some of its instrumentation libraries.")
     first_seen: float = Field(description="Seconds since the epoch.")
     last_seen: float = Field(description="Seconds since the epoch.")
     when: Age
     records: int = Field(description="Spans, log records, metrics and hook calls.")
-    used: int = Field(description="Something was made of so many.")
-    rejected: int = Field(description="So many cannot be used.")
-    agents: list[str] = Field(description="Some of its agents, the newest first.")
-    session: str = Field(description="The session that was told of last; empty: none.")
-    steps: int = Field(description="Of that session, as its agent's health shows them.")
+    used: int = Field(description="Records that were used.")
+    rejected: int = Field(description="Records that are invalid.")
+    agents: list[str] = Field(description="Some of its agents, newest first.")
+    session: str = Field(description="The session of its last record; empty: none.")
+    steps: int = Field(description="Steps of that session.")
     tool_calls: int = Field(description="Of that session.")
     tokens: int = Field(description="Of that session.")
     shows: list[str] = Field(
-        description="What it shows of its agents: `name`, `session`, `model_calls`, `tokens`, `tool_calls`, "
-        "`content` (what tools are called with), `open_work` (when work begins)."
+        description="What it reports about agents: `name`, `session`, `model_calls`, `tokens`, `tool_calls`, "
+        "`content` (arguments of tool calls), `open_work` (spans that have not ended)."
     )
-    missing: list[MissingPart] = Field(description="The most serious first; empty: nothing is missing.")
+    missing: list[MissingPart] = Field(description="Most serious first; empty: nothing is missing.")
 
 
 class UnusedRecords(Wire):
-    """Records of one dialect that nothing was made of, for one reason."""
+    """Records of one dialect that were not used, for one reason."""
 
     model_config = shown(
         {
@@ -78,26 +78,26 @@ class UnusedRecords(Wire):
             "reason": "no_agent_work",
             "count": 24,
             "rejected": False,
-            "words": "nothing that an agent did",
+            "words": "not about work of an agent",
         }
     )
 
     dialect: str
     reason: str
     count: int
-    rejected: bool = Field(description="Their sender was told, and has to change something.")
+    rejected: bool = Field(description="The sender received an error and has to change something.")
     words: str
 
 
 class RefusedRequests(Wire):
-    """Requests to one path that were refused whole."""
+    """Refused requests to one path."""
 
     model_config = shown(
         {
             "path": "/v1/traces",
             "status": 401,
             "count": 3,
-            "reason": "this needs a token",
+            "reason": "a token is required",
             "last_seen": NOW - 30,
             "when": "30 s ago",
         }
@@ -106,13 +106,13 @@ class RefusedRequests(Wire):
     path: str
     status: int
     count: int
-    reason: str = Field(description="Of the last one.")
+    reason: str = Field(description="Reason of the last one.")
     last_seen: float = Field(description="Seconds since the epoch.")
     when: Age
 
 
 class Telemetry(Wire):
-    """What the telemetry port has received since the service started."""
+    """What the telemetry port received since the service started."""
 
     model_config = shown(
         {
@@ -122,6 +122,6 @@ class Telemetry(Wire):
         }
     )
 
-    sources: list[TelemetrySource] = Field(description="The last 100, those that sent last first.")
+    sources: list[TelemetrySource] = Field(description="The last 100, most recent first.")
     unused: list[UnusedRecords]
     refused: list[RefusedRequests]

@@ -1,4 +1,4 @@
-"""The words that fields take; each is one of an enumeration of the service."""
+"""The values of fields that the service has as enumerations."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from queenright.api.wire import Words
 
 State = Annotated[str, Words("healthy", "degraded", "stuck", "failing", "terminated")]
 Health = Annotated[str, Words("", "healthy", "degraded", "stuck", "failing")]
-"""How a worker is."""
+"""Health of a session that runs."""
 SessionOutcome = Annotated[str, Words("", "completed", "failed", "cancelled", "terminated", "unknown")]
-"""How a session ended; empty while it goes on."""
+"""How a session ended; empty while it runs."""
 Severity = Annotated[str, Words("low", "medium", "high", "critical")]
 FindingKind = Annotated[
     str,
@@ -40,20 +40,20 @@ FindingKind = Annotated[
         "token_burn",
     ),
 ]
-"""What a detector saw."""
+"""The kind of a finding."""
 Reading = Annotated[str, Words("ok", "warning", "bad", "unknown")]
-"""What a signal says; `unknown`: nobody reported it."""
+"""The status of a health signal; `unknown`: not reported."""
 Phase = Annotated[str, Words("idle", "llm", "tool", "unknown")]
-"""What a worker is in the middle of."""
+"""The phase of a worker's step."""
 Waiting = Annotated[str, Words("", "user_input", "paused", "children", "backoff", "done")]
-"""Why a worker is rightly idle; empty if it is not."""
+"""Why a worker waits; empty if it does not."""
 LadderLevel = Annotated[
     str,
     Words(
         "nudged", "escalated", "more_time", "handing_off", "terminating", "terminated", "recovering", "human"
     ),
 ]
-"""How far the interventions have got."""
+"""The level of a ladder."""
 ActionKind = Annotated[str, Words("nudge", "escalate", "terminate", "recover", "answer")]
 Outcome = Annotated[
     str,
@@ -61,14 +61,14 @@ Outcome = Annotated[
         "started", "done", "queued", "unreachable", "unconfirmed", "refused", "failed", "expired", "dry_run"
     ),
 ]
-"""What became of an intervention."""
+"""The outcome of an intervention."""
 Decision = Annotated[str, Words("more_time", "hand_off", "terminate")]
 EscalationStatus = Annotated[str, Words("pending", "decided", "timed_out", "withdrawn")]
 ApprovalStatus = Annotated[str, Words("requested", "approved", "denied", "expired", "void")]
 InstructionKind = Annotated[str, Words("nudge", "terminate")]
 AnswerOutcome = Annotated[str, Words("done", "refused", "failed")]
 ProviderStatus = Annotated[str, Words("ok", "degraded", "failing", "limited", "unknown")]
-"""How a model provider does, by the fleet's own calls."""
+"""The status of a model provider, measured on the fleet's own calls."""
 BreakerState = Annotated[str, Words("closed", "open", "half_open")]
 RecoveryState = Annotated[str, Words("waiting", "starting", "watching", "succeeded", "failed", "dropped")]
 TicketStatus = Annotated[
@@ -76,7 +76,7 @@ TicketStatus = Annotated[
 ]
 Triage = Annotated[str, Words("dismiss", "intervene", "bypass")]
 Way = Annotated[str, Words("api", "cli", "page", "link", "chat", "slack", "pagerduty")]
-"""By what way somebody said that a ticket is in hand."""
+"""How a ticket was acknowledged."""
 AlertStatus = Annotated[str, Words("firing", "resolved")]
 ChatRole = Annotated[str, Words("operator", "queen")]
 CheckOutcome = Annotated[str, Words("healthy", "ticket", "unknown")]

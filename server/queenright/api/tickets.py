@@ -1,4 +1,4 @@
-"""Escalation tickets over HTTP, and what is said about them."""
+"""Tickets and their chat."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from queenright.api.wire import NOW, Age, Deprecated, Wire, example_of, shown
 
 
 class ReceiverDelivery(Wire):
-    """That a receiver of Alertmanager was told. Times in seconds since the epoch."""
+    """Deliveries of a ticket's alerts to one receiver of Alertmanager. Times in seconds since the epoch."""
 
     model_config = shown(
         {"receiver": "pagerduty", "status": "firing", "first_at": NOW - 100, "at": NOW - 100}
@@ -26,13 +26,13 @@ class ReceiverDelivery(Wire):
     receiver: str
     status: AlertStatus
     first_at: float
-    at: float = Field(description="The last time.")
+    at: float = Field(description="Time of the last delivery.")
 
 
 class TicketSilence(Wire):
-    """Because of which silence nobody hears of a ticket."""
+    """The silence that mutes a ticket's notifications."""
 
-    model_config = shown({"silence_id": "b3c5", "by": "ada", "comment": "being mended", "until": NOW + 3600})
+    model_config = shown({"silence_id": "b3c5", "by": "ada", "comment": "being fixed", "until": NOW + 3600})
 
     silence_id: str
     by: str
@@ -41,7 +41,7 @@ class TicketSilence(Wire):
 
 
 class Ticket(Wire):
-    """One worker's trouble: opened once, counted many times, closed once. Times in epoch seconds."""
+    """An escalation about one worker and one cause. Times in seconds since the epoch."""
 
     model_config = shown(
         {
@@ -62,8 +62,8 @@ class Ticket(Wire):
             "created_at": "2026-01-24T09:58:00.000+00:00",
             "severity": "high",
             "cause": "The same search is repeated",
-            "judge_reasoning": "12 calls with the same arguments brought the same result.",
-            "suggested_action": "Nudge it to try other words.",
+            "judge_reasoning": "12 calls with the same arguments returned the same result.",
+            "suggested_action": "Nudge it to try another query.",
             "evidence_snippet": "search(q='bees') -> 0 results, 12 times",
             "kind": "doom_loop",
             "fingerprint": "0f" * 16,
@@ -86,11 +86,11 @@ class Ticket(Wire):
             "closed_at": None,
             "closed_reason": "",
             "triage_decision": "intervene",
-            "triage_reason": "It does not come out of this by itself.",
+            "triage_reason": "It does not recover by itself.",
             "triaged_at": NOW - 110,
             "triaged_by": "queen",
             "untriaged": False,
-            "analysis": "The worker searches for the same words again and again.",
+            "analysis": "The worker repeats the same search.",
             "urgency": "soon",
             "notified_severity": "high",
             "notified_at": NOW - 110,
@@ -133,54 +133,60 @@ class Ticket(Wire):
     worker_span_id: str
 
     created_at: str = Field(description="`first_seen` as ISO 8601, UTC.")
-    severity: Severity = Field(description="Never falls while the ticket is live.")
+    severity: Severity = Field(description="Does not fall while the ticket is open.")
     cause: str
     judge_reasoning: str
     suggested_action: str
     evidence_snippet: str
     kind: FindingKind = Field(description="The finding that opened the ticket.")
     fingerprint: str
-    related_kinds: list[FindingKind] = Field(description="Findings that were folded in.")
-    active_kinds: list[FindingKind] = Field(description="What holds now, worst first.")
-    finding_kind: FindingKind | None = Field(description="The worst when it was opened, rose, came back.")
+    related_kinds: list[FindingKind] = Field(description="Further findings with the same cause.")
+    active_kinds: list[FindingKind] = Field(description="Findings that hold now, worst first.")
+    finding_kind: FindingKind | None = Field(description="The worst when it opened, rose or reopened.")
     finding_evidence: str
     finding_since: float | None
     trouble_since: float | None = Field(description="When the finding that opened the ticket began.")
     spent_usd: float | None = Field(
-        description="What the run's model calls cost since then, as of `updated_at`; null: no known price."
+        description="US dollars of the run's model calls since then, at `updated_at`; null: unknown price."
     )
-    spent_tokens: int = Field(description="Likewise, the tokens that they read and wrote.")
-    spent_unpriced_tokens: int = Field(description="Of these, those of calls without a known price.")
-    worker_excerpt: str = Field(description="The worker's own last words then, secrets masked.")
-    words_kind: FindingKind | None = Field(description="What cause, reasoning and action are about.")
-    words_severity: Severity | None = Field(description="How bad it was when they were written.")
-    judge_model: str = Field(description="Which model wrote cause, reasoning and action; empty: not known.")
-    queen_model: str = Field(description="Which model wrote the analysis; empty: not known.")
+    spent_tokens: int = Field(description="Tokens of these calls, input and output.")
+    spent_unpriced_tokens: int = Field(description="Tokens of the calls without a known price.")
+    worker_excerpt: str = Field(description="The worker's last output at that time, secrets masked.")
+    words_kind: FindingKind | None = Field(
+        description="The finding that cause, reasoning and action describe."
+    )
+    words_severity: Severity | None = Field(description="The severity when they were written.")
+    judge_model: str = Field(description="The model that wrote cause, reasoning and action; empty: unknown.")
+    queen_model: str = Field(description="The model that wrote the analysis; empty: unknown.")
     status: TicketStatus
     occurrences: int
     first_seen: float
     last_seen: float
     updated_at: float
-    condition_cleared_at: float | None = Field(description="Null while it holds, and if a person ended it.")
-    closed_at: float | None = Field(description="With this set it never changes again.")
+    condition_cleared_at: float | None = Field(
+        description="Null while it holds, or if a person closed the ticket."
+    )
+    closed_at: float | None = Field(description="Null while it is open. A closed ticket does not change.")
     closed_reason: str
 
     triage_decision: Triage | None
     triage_reason: str
     triaged_at: float | None
     triaged_by: str
-    untriaged: bool = Field(description="It went to the operator because triage did not answer in time.")
+    untriaged: bool = Field(description="Triage timed out; the operator was notified without it.")
     analysis: str
     urgency: str
-    notified_severity: Severity | None = Field(description="What the outside was last told; null: nothing.")
+    notified_severity: Severity | None = Field(
+        description="Severity of the last notification; null: none was sent."
+    )
     notified_at: float | None
-    bumped_at: float | None = Field(description="Reminders count from here.")
+    bumped_at: float | None = Field(description="Start of the interval to the next reminder.")
     reminders: int
-    requests: int = Field(description="How often it was brought up for a person to decide or do something.")
-    incident_id: str = Field(description="First ticket of the incident that it joined, or empty.")
-    incident_since: float | None = Field(description="When the operator was told of that one.")
+    requests: int = Field(description="How often a person was asked to decide or act.")
+    incident_id: str = Field(description="First ticket of the incident that it joined; empty: none.")
+    incident_since: float | None = Field(description="When the operator was notified of the incident.")
     incident_resolved_at: float | None = Field(
-        description="When a person resolved its incident in PagerDuty: no new ticket joins that."
+        description="When a person resolved the incident in PagerDuty: no new ticket joins it."
     )
     acknowledged_at: float | None
     acknowledged_by: str
@@ -190,11 +196,11 @@ class Ticket(Wire):
     trace_id: str
     span_id: str
     storm_id: str = Field(
-        description="What it shares with others: a storm's id, or its cause (provider:anthropic)."
+        description="Shared by tickets of one incident: the storm's id, or the cause (provider:anthropic)."
     )
 
-    age: Age = Field(description="Since it was opened, in words.")
-    silenced: TicketSilence | None = Field(description="Null: somebody hears of it, or it is not known.")
+    age: Age = Field(description="Time since it opened, in words.")
+    silenced: TicketSilence | None = Field(description="Null: not silenced, or not known.")
     told: list[ReceiverDelivery] = Field(
         description="Deliveries to receivers, one row per receiver and status; newest first."
     )
@@ -210,7 +216,7 @@ class TicketsPage(Wire):
 
 
 class ChatMessage(Wire):
-    """One thing that was said to the queen about a ticket, or by her."""
+    """A message to or from the queen about a ticket."""
 
     model_config = shown(
         {
@@ -229,12 +235,12 @@ class ChatMessage(Wire):
     role: ChatRole
     by: str
     text: str
-    question_id: str = Field(description="Of an answer: what it answers; of a question: its own id.")
-    outcome: str = Field(description="Of an answer: `answered`, or `by_rule` where the model gave none.")
+    question_id: str = Field(description="Id of the question; of a question, its own id.")
+    outcome: str = Field(description="Of an answer: `answered`, or `by_rule` if the model did not answer.")
 
 
 class ChatMessages(Wire):
-    """What was said about a ticket, oldest first."""
+    """Messages about a ticket, oldest first."""
 
     model_config = shown({"messages": [example_of(ChatMessage)]})
 

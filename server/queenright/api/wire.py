@@ -1,4 +1,4 @@
-"""What every model of the API is: read leniently, documented exactly."""
+"""The base of all models of the API: lenient when read, strict in the schema."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ NOW: Final = 1_769_248_800.0
 @dataclass(frozen=True, init=False)
 class Words:
     """
-    The words that a field takes, in the schema: what another one says is a fault of the service.
+    The values of a text field, as an enum in the schema.
 
-    Whoever reads lets pass other ones: a newer service has kinds and states that this client has no name of.
+    Other values are accepted when read: a newer service may know more than this client.
 
     >>> State = Annotated[str, Words("open", "closed")]
     """
@@ -32,17 +32,16 @@ class Words:
     def __get_pydantic_json_schema__(
         self, core: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """Return the schema of a field: one of the words."""
+        """Return the schema of a field: an enum."""
         return handler(core) | {"enum": list(self.words)}
 
 
 class Wire(BaseModel):
     """
-    Base of what goes over HTTP.
+    Base of the models of the API.
 
-    Whoever reads lets pass what a newer service says besides; but what a service says and its schema does
-    not is a fault of that service, so that the schema allows nothing else. A field without a default is in
-    every answer.
+    A reader ignores unknown fields, which a newer service may send. The schema allows none, so that a test
+    finds a field that it does not document. A field without a default is in every response.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
@@ -54,7 +53,7 @@ class Wire(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Return the schema of the model: no other keys than these."""
+        """Return the schema of the model, without additional keys."""
         schema = handler(core)
         handler.resolve_ref_schema(schema)["additionalProperties"] = False
         return schema
@@ -96,12 +95,12 @@ def _nested_fields(annotation: Any) -> dict[str, Any]:
 
 
 def shown(*examples: dict[str, Any]) -> ConfigDict:
-    """Return the configuration of a model that shows these examples in the schema."""
+    """Return the configuration of a model with these examples in its schema."""
     return ConfigDict(json_schema_extra={"examples": list(examples)})
 
 
 def examples_of(model: type[Wire]) -> list[dict[str, Any]]:
-    """Return the examples of a model, as JSON values; none if it shows none."""
+    """Return the examples of a model, as JSON values."""
     extra = model.model_config.get("json_schema_extra")
     found = extra.get("examples") if isinstance(extra, dict) else None
     return [dict(one) for one in found if isinstance(one, dict)] if isinstance(found, list) else []

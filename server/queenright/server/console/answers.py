@@ -181,7 +181,7 @@ async def _escalation(service: Service, form: Given, by: str) -> Done:
         reason=given.reason,
         more_time_seconds=given.more_time_seconds,
     )
-    words = f"EscalationDecision: {decision.replace('_', ' ')}."
+    words = f"Decided: {decision.replace('_', ' ')}."
     return Done(place=agent_page(done.agent_id, done.session_id), words=words)
 
 
