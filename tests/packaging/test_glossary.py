@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,6 @@ TERMS = (
     *("recover", "incident", "storm", "notification", "outbox", "silence", "acknowledge", "checkpoint"),
     *("circuit breaker", "judge", "queen", "orchestrator", "provider"),
 )
-# Still in help texts, templates and API descriptions. Delete entries as the texts change; add none.
-REMAINING = {"brought back", "nobody hears", "rightly idle"}
 TEMPLATES = sorted(ROOT.glob("server/queenright/server/**/*.html"))
 
 
@@ -40,10 +38,10 @@ BANNED = {word: term for term, words in rows().items() for word in words}
 PATTERN = re.compile(r"\b(" + "|".join(map(re.escape, BANNED)).replace(r"\ ", r"\s+") + r")\b", re.IGNORECASE)
 
 
-def faults(text: str, *, besides: Collection[str] = ()) -> list[str]:
+def faults(text: str) -> list[str]:
     """Return each banned word of a text with the term to use instead."""
     found = (" ".join(match[0].lower().split()) for match in PATTERN.finditer(text))
-    return [f"write {BANNED[word]!r} instead of {word!r}" for word in found if word not in besides]
+    return [f"write {BANNED[word]!r} instead of {word!r}" for word in found]
 
 
 def helps(command: Any, words: str = "queenright") -> Iterator[tuple[str, str]]:
@@ -82,7 +80,7 @@ def test_pages_use_the_terms(page: Path) -> None:
 
 
 def test_help_texts_use_the_terms() -> None:
-    found = {words: faults(text, besides=REMAINING) for words, text in helps(typer.main.get_command(app))}
+    found = {words: faults(text) for words, text in helps(typer.main.get_command(app))}
 
     assert len(found) > 50
     assert {words: wrong for words, wrong in found.items() if wrong} == {}
@@ -92,7 +90,7 @@ def test_help_texts_use_the_terms() -> None:
 def test_templates_use_the_terms(template: Path) -> None:
     text = re.sub(r"<(script|style)\b.*?</\1>|{#.*?#}", "", template.read_text("utf-8"), flags=re.DOTALL)
 
-    assert faults(html.unescape(re.sub(r"<[^>]*>", " ", text)), besides=REMAINING) == []
+    assert faults(html.unescape(re.sub(r"<[^>]*>", " ", text))) == []
 
 
 async def test_the_api_document_uses_the_terms(tmp_path: Path) -> None:
@@ -105,4 +103,4 @@ async def test_the_api_document_uses_the_terms(tmp_path: Path) -> None:
     texts = list(descriptions(document))
 
     assert len(texts) > 100
-    assert [(text, wrong) for text in texts if (wrong := faults(text, besides=REMAINING))] == []
+    assert [(text, wrong) for text in texts if (wrong := faults(text))] == []
