@@ -69,12 +69,16 @@ TICKETS: Final = [
     row(
         Ticket,
         ticket_id=TICKET,
+        agent_id="deep_research_agent",
+        session_id="deep_research_agent-1",
         worker_agent_id="deep_research_agent",
         worker_session_id="deep_research_agent-1",
     ),
     row(
         Ticket,
         ticket_id="018f6f7e-0000-7000-8000-0000000000c2",
+        agent_id="billing_export",
+        session_id="billing_export-1",
         worker_agent_id="billing_export",
         worker_session_id="billing_export-1",
         severity="critical",
@@ -88,6 +92,7 @@ TICKETS: Final = [
     row(
         Ticket,
         ticket_id="018f6f7e-0000-7000-8000-0000000000c3",
+        agent_id="inbox_triage",
         worker_agent_id="inbox_triage",
         severity="medium",
         status="dismissed",

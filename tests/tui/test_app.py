@@ -12,11 +12,12 @@ from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from queenright.api.agents import AgentRow
 from queenright.api.status import FeedLine
 from queenright.client.notices import Notice as StreamNotice
 from queenright.tui.app import QueenrightApp
 from queenright.tui.gateway import ServiceGateway
-from queenright.tui.models import FleetEvent, Worker
+from queenright.tui.models import FleetEvent
 from queenright.tui.screens.dialogs import ConfirmDialog
 from queenright.tui.screens.fleet import MAX_WORKERS, FleetScreen
 from queenright.tui.screens.queen import QueenScreen
@@ -197,7 +198,7 @@ async def test_of_many_workers_the_worst_are_listed_and_any_can_be_opened() -> N
     async with terminal(Canned([])) as (app, pilot):
         await until(lambda: app.app_state.fleet.workers, "the workers")
         many = [worker(f"agent_{number}", "healthy") for number in range(2 * MAX_WORKERS)]
-        app.app_state.fleet.set_workers(Worker.of(one) for one in [*many, worker("zebra", "stuck")])
+        app.app_state.fleet.set_workers(AgentRow.of(one) for one in [*many, worker("zebra", "stuck")])
         app.app_state.fleet.stale.clear()
         await app.redraw()
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queenright.api.agents import AgentRow, HistoryRow
+from queenright.api.breakers import Breaker
+from queenright.api.loaded import MessageRow, NodeRow
+from queenright.api.tickets import Ticket
 from queenright.tui import styles
 from queenright.tui.app_state import add_notice_for
 from queenright.tui.commands import (
@@ -23,7 +26,7 @@ from queenright.tui.conversation import Conversation, background_notice
 from queenright.tui.event_lines import feed_line, work_line
 from queenright.tui.fleet_state import FleetState
 from queenright.tui.formatting import clip, short_duration, short_number, sparkline, strip_control
-from queenright.tui.models import Breaker, ChatEntry, FleetEvent, Ticket, Transcript, Worker
+from queenright.tui.models import ChatEntry, FleetEvent, Transcript
 from queenright.tui.notices import NoticeList
 from queenright.tui.run_ownership import RunOwnership
 from queenright.tui.transcript import build_transcript
@@ -37,7 +40,7 @@ def moment(kind: str, agent: str = "bee", **fields: Any) -> FleetEvent:
 
 def fleet() -> FleetState:
     known = FleetState()
-    known.set_workers(Worker.of(one) for one in WORKERS)
+    known.set_workers(AgentRow.of(one) for one in WORKERS)
     known.set_tickets(Ticket.of(one) for one in TICKETS)
     known.set_breakers(Breaker.of(one) for one in BREAKERS)
     return known
@@ -50,7 +53,7 @@ def test_who_has_ended_not_well_fails_until_its_ticket_is_closed() -> None:
     """B103: and then its outcome is shown, which is not "terminated" for one that completed."""
     known = fleet()
     over = known.workers[-1]
-    ticket = dataclasses.replace(known.tickets[0], agent_id=over.agent_id, session_id=over.session_id)
+    ticket = known.tickets[0].model_copy(update={"agent_id": over.agent_id, "session_id": over.session_id})
     failing = known.counts["failing"]
 
     known.set_tickets([ticket])
@@ -58,7 +61,7 @@ def test_who_has_ended_not_well_fails_until_its_ticket_is_closed() -> None:
     assert known.display_state(over) == "failing"
     assert known.counts["failing"] == failing + 1
     assert over in known.workers[: failing + 1]
-    known.set_tickets([dataclasses.replace(ticket, status="resolved")])
+    known.set_tickets([ticket.model_copy(update={"status": "resolved"})])
     assert known.display_state(over) == "completed"
     assert known.workers[-1] == over
 
@@ -128,7 +131,7 @@ def test_every_type_of_the_feed_has_a_line_and_deltas_have_none() -> None:
 
 def test_history_has_states_bad_steps_tokens_and_lines_of_its_own_worker_only() -> None:
     history = WorkerHistory("deep_research_agent")
-    history.load_history(HISTORY)
+    history.load_history(HistoryRow.of(one) for one in HISTORY)
     for one in STREAM:
         history.handle_event(FleetEvent.of(one))
 
@@ -228,7 +231,7 @@ def test_what_was_said_before_is_there_with_the_question_that_waits() -> None:
     call = {"id": "c", "name": "ask_user", "arguments": '{"question": "Go on?"}'}
     asks = {**SAID[1], "seq": 4, "at": NOW - 30, "text": "One moment.", "tool_calls": [call]}
 
-    known = build_transcript([asks, *SAID], waiting, "ada")
+    known = build_transcript(map(MessageRow.of, [asks, *SAID]), list(map(NodeRow.of, waiting)), "ada")
 
     assert [(one.by, one.text) for one in known.entries] == [
         ("", 'run started with {"topic": "links that lead nowhere"}'),

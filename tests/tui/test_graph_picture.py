@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from queenright.api.loaded import Edge, NodeDetail
+from queenright.api.wire import example_of
 from queenright.tui.graph_view import graph_lines, memory_lines
 
 
-def node(name: str, *edges: tuple[str, str], **state: int) -> dict[str, Any]:
-    return {
-        "node_id": name,
-        "running": 0,
-        "waiting_for_user": 0,
-        **state,
-        "edges_out": [
-            {"target": target, "when": when, "expression": "n > 3", "route": ""} for target, when in edges
-        ],
-    }
+def node(name: str, *edges: tuple[str, str], running: int = 0, waiting_for_user: int = 0) -> NodeDetail:
+    edges_out = [
+        Edge.of(example_of(Edge) | {"target": target, "when": when, "expression": "n > 3", "route": ""})
+        for target, when in edges
+    ]
+    state = {"node_id": name, "running": running, "waiting_for_user": waiting_for_user}
+    return NodeDetail.of(example_of(NodeDetail) | state | {"edges_out": edges_out})
 
 
 def test_each_node_has_its_state_and_what_comes_after_it() -> None:

@@ -14,6 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
 from textual.events import Event, Key
 
+from queenright.api.slots import AgentSlot
 from queenright.client.errors import RequestRefusedError, UnreachableError
 from queenright.client.notices import Notice as StreamNotice
 from queenright.instrumentation.errors import QueenrightError
@@ -22,7 +23,7 @@ from queenright.tui.conversation import background_notice
 from queenright.tui.fleet_state import LISTS
 from queenright.tui.formatting import clip
 from queenright.tui.gateway import ServiceGateway
-from queenright.tui.models import FleetEvent, LoadedAgent
+from queenright.tui.models import FleetEvent
 from queenright.tui.notices import NOTICE_SECONDS
 from queenright.tui.screens.base import (
     AppScreen,
@@ -226,9 +227,9 @@ class QueenrightApp(App[None]):
             if event.graph_id in agent.graphs and await state.run_ownership.is_run_of(event, agent.agent_id):
                 self._show_run_notice(event, agent)
 
-    def _show_run_notice(self, event: FleetEvent, agent: LoadedAgent) -> None:
+    def _show_run_notice(self, event: FleetEvent, agent: AgentSlot) -> None:
         """Show the notice of a graph, unless its talk is on the screen."""
-        front, active_graph = self.front, agent.active_graph
+        front, active_graph = self.front, agent.active_graph_id
         is_on_screen = isinstance(front, TalkScreen) and front.agent_id == agent.agent_id
         if isinstance(front, TalkScreen) and is_on_screen:
             active_graph = front.conversation.active_graph or active_graph

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
+from queenright.api.agents import AgentRow
+from queenright.api.breakers import Breaker
+from queenright.api.slots import AgentSlot
+from queenright.api.tickets import Ticket
 from queenright.tui.event_lines import WORK_TYPES, EventLine, feed_line
-from queenright.tui.models import WORST_FIRST, Breaker, FleetEvent, LoadedAgent, Ticket, Worker
+from queenright.tui.models import FleetEvent, is_open, worker_key
+
+WORST_FIRST: Final = ("failing", "stuck", "degraded", "healthy")
+"""Health states."""
 
 BUCKET_SECONDS: Final = 5.0
 """Seconds per bar of a worker's activity."""
@@ -16,6 +22,8 @@ BUCKET_SECONDS: Final = 5.0
 _MAX_BUCKETS: Final = 60
 _FEED_SIZE: Final = 500
 _MAX_KNOWN: Final = 5_000
+_SEVERITIES: Final = ("low", "medium", "high", "critical")
+_BREAKER_STATES: Final = ("open", "half_open", "closed")
 
 _EVENTS_BY_LIST: Final = {
     "workers": frozenset({*WORK_TYPES, "health_state_changed", "agent_terminated"}),
@@ -47,17 +55,17 @@ class FleetState:
     """
 
     def __init__(self) -> None:
-        self.workers: list[Worker] = []
+        self.workers: list[AgentRow] = []
         self.tickets: list[Ticket] = []
         self.breakers: list[Breaker] = []
-        self.loaded: list[LoadedAgent] = []
+        self.loaded: list[AgentSlot] = []
         self.feed: deque[EventLine] = deque(maxlen=_FEED_SIZE)
         self.stale: set[str] = set(LISTS)
         self._failed: set[tuple[str, str]] = set()
         self._activity: dict[str, deque[tuple[int, int]]] = {}
         self._known: dict[str, None] = {}
 
-    def set_workers(self, rows: Iterable[Worker]) -> None:
+    def set_workers(self, rows: Iterable[AgentRow]) -> None:
         """Replace the workers, worst first."""
         self.workers = list(rows)
         self._sort()
@@ -66,14 +74,14 @@ class FleetState:
 
     def set_tickets(self, rows: Iterable[Ticket]) -> None:
         """Replace the tickets, most severe first."""
-        self.tickets = sorted(rows, key=lambda one: one.rank)
+        self.tickets = sorted(rows, key=_ticket_rank)
         self._sort()
 
     def set_breakers(self, rows: Iterable[Breaker]) -> None:
         """Replace the circuit breakers, open ones first."""
-        self.breakers = sorted(rows, key=lambda one: one.rank)
+        self.breakers = sorted(rows, key=lambda one: (_BREAKER_STATES.index(one.state), one.name))
 
-    def set_loaded(self, rows: Iterable[LoadedAgent]) -> None:
+    def set_loaded(self, rows: Iterable[AgentSlot]) -> None:
         """Replace the loaded agents."""
         self.loaded = list(rows)
 
@@ -113,7 +121,7 @@ class FleetState:
         states = [self.display_state(one) for one in self.workers]
         return {state: states.count(state) for state in WORST_FIRST}
 
-    def display_state(self, worker: Worker) -> str:
+    def display_state(self, worker: AgentRow) -> str:
         """
         Return the state to show: the health state, or the outcome of an ended session.
 
@@ -124,10 +132,10 @@ class FleetState:
         return "failing" if (worker.agent_id, worker.session_id) in self._failed else worker.outcome
 
     def _sort(self) -> None:
-        self._failed = {(one.agent_id, one.session_id) for one in self.tickets if one.is_open}
+        self._failed = {(one.agent_id, one.session_id) for one in self.tickets if is_open(one)}
         self.workers.sort(key=self._rank)
 
-    def _rank(self, worker: Worker) -> tuple[int, bool, str, float]:
+    def _rank(self, worker: AgentRow) -> tuple[int, bool, str, float]:
         """Return the sort key: worst state first, then active before ended sessions."""
         state = self.display_state(worker)
         rank = WORST_FIRST.index(state) if state in WORST_FIRST else len(WORST_FIRST)
@@ -136,12 +144,12 @@ class FleetState:
     @property
     def open_tickets(self) -> list[Ticket]:
         """The open tickets, most severe first."""
-        return [one for one in self.tickets if one.is_open]
+        return [one for one in self.tickets if is_open(one)]
 
-    def worker(self, key: str) -> Worker | None:
+    def worker(self, key: str) -> AgentRow | None:
         """Return the worker with a row key or a name; for a name, its newest session."""
         for one in self.workers:
-            if key in (one.key, one.agent_id):
+            if key in (worker_key(one), one.agent_id):
                 return one
         return None
 
@@ -168,10 +176,18 @@ class FleetState:
     def _change_state(self, event: FleetEvent) -> None:
         for index, one in enumerate(self.workers):
             if (one.agent_id, one.session_id) == (event.agent_id, event.session_id):
-                self.workers[index] = replace(
-                    one,
-                    state=str(event.data["to"]),
-                    state_since=event.time,
-                    reason=str(event.data.get("reason") or ""),
-                )
+                changes = {
+                    "state": str(event.data["to"]),
+                    "state_since": event.time,
+                    "reason": str(event.data.get("reason") or ""),
+                }
+                self.workers[index] = one.model_copy(update=changes)
         self._sort()
+
+
+def _ticket_rank(ticket: Ticket) -> tuple[bool, int, float]:
+    """Return the sort key: open and most severe first, then newest."""
+    if not is_open(ticket):
+        return True, 0, -ticket.first_seen
+    severity = _SEVERITIES.index(ticket.severity) if ticket.severity in _SEVERITIES else 0
+    return False, -severity, -ticket.first_seen

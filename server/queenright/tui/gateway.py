@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
-from pydantic import BaseModel
-
+from queenright import api
 from queenright.client import AsyncQueenright
 from queenright.client.errors import RequestRefusedError
 from queenright.client.notices import Notice
 from queenright.tui.event_lines import FEED_TYPES, WORK_TYPES, EventLine
 from queenright.tui.models import (
-    Breaker,
     ChatEntry,
     FleetEvent,
     Graph,
-    LoadedAgent,
     Row,
-    Ticket,
     Transcript,
-    Worker,
 )
 from queenright.tui.transcript import build_transcript
 
@@ -63,27 +58,27 @@ class ServiceGateway:
 
     # -- lists ---------------------------------------------------------------------------------
 
-    async def workers(self) -> list[Worker]:
+    async def workers(self) -> list[api.AgentRow]:
         """Return all sessions of all workers."""
-        return [Worker.of(_row(one)) async for one in self._client.agents.list()]
+        return [one async for one in self._client.agents.list()]
 
-    async def tickets(self) -> list[Ticket]:
+    async def tickets(self) -> list[api.Ticket]:
         """Return the newest tickets, open and closed."""
-        return [Ticket.of(_row(one)) async for one in self._client.tickets.list(limit=_TICKETS)]
+        return [one async for one in self._client.tickets.list(limit=_TICKETS)]
 
-    async def breakers(self) -> list[Breaker]:
+    async def breakers(self) -> list[api.Breaker]:
         """Return all circuit breakers."""
-        return [Breaker.of(_row(one)) async for one in self._client.breakers.list()]
+        return [one async for one in self._client.breakers.list()]
 
     async def feed(self) -> tuple[list[EventLine], list[str]]:
         """Return the latest feed lines, oldest first, and the ids of their events."""
-        rows = _row(await self._client.service.status())["feed"][::-1]
-        return [EventLine(row["time"], row["kind"], row["text"]) for row in rows], [row["id"] for row in rows]
+        lines = (await self._client.service.status()).feed[::-1]
+        return [EventLine(one.time, one.kind, one.text) for one in lines], [one.id for one in lines]
 
-    async def history(self, agent_id: str) -> list[Row]:
+    async def history(self, agent_id: str) -> list[api.HistoryRow]:
         """Return the events of a worker in the last day, oldest first."""
-        found = [_row(one) async for one in self._client.agents.history(agent_id, limit=_HISTORY)]
-        return sorted(found, key=lambda row: row["seq"])
+        found = [one async for one in self._client.agents.history(agent_id, limit=_HISTORY)]
+        return sorted(found, key=lambda one: one.seq)
 
     # -- events ---------------------------------------------------------------------------------
 
@@ -113,27 +108,27 @@ class ServiceGateway:
         )
         async with aclosing(stream):
             async for event in stream:
-                yield FleetEvent.of(_row(event))
+                yield FleetEvent.of(event.model_dump())
 
     # -- actions --------------------------------------------------------------------------------
 
-    async def nudge(self, worker: Worker, message: str) -> str:
+    async def nudge(self, worker: api.AgentRow, message: str) -> str:
         """Nudge a worker, with the usual reminder if ``message`` is blank; return the outcome."""
-        found = await self._client.agents.nudge(
+        result = await self._client.agents.nudge(
             worker.agent_id, message.strip() or None, session_id=worker.session_id, by=self.by
         )
-        return _outcome_text(_row(found))
+        return _outcome_text(result.outcome, result.detail)
 
-    async def terminate(self, worker: Worker, reason: str) -> str:
+    async def terminate(self, worker: api.AgentRow, reason: str) -> str:
         """Terminate this incarnation of a worker; return the outcome."""
-        found = await self._client.agents.terminate(
+        result = await self._client.agents.terminate(
             worker.agent_id,
             reason,
             session_id=worker.session_id,
             incarnation_id=worker.incarnation_id or None,
             by=self.by,
         )
-        return _outcome_text(_row(found))
+        return _outcome_text(result.outcome, result.detail)
 
     async def acknowledge(self, ticket_id: str) -> None:
         """Acknowledge a ticket."""
@@ -147,28 +142,25 @@ class ServiceGateway:
 
     async def messages(self, ticket_id: str) -> list[ChatEntry]:
         """Return the messages about a ticket, oldest first."""
-        return [_entry(_row(one)) for one in await self._client.tickets.messages(ticket_id)]
+        return [_entry(one) for one in await self._client.tickets.messages(ticket_id)]
 
     async def ask_queen(self, ticket_id: str, question: str) -> ChatEntry:
         """Send the queen a question about a ticket; return her answer."""
-        return _entry(_row(await self._client.tickets.chat(ticket_id, question, by=self.by)))
+        return _entry(await self._client.tickets.chat(ticket_id, question, by=self.by))
 
     # -- loaded agents ------------------------------------------------------------------------
 
     async def load(self, path: str) -> str:
         """Load an agent; return its name."""
-        return str(_row(await self._client.agents.load(path))["agent_id"])
+        return (await self._client.agents.load(path)).agent_id
 
     async def unload(self, agent_id: str) -> None:
         """Unload an agent; its runs are paused."""
         await self._client.agents.unload(agent_id)
 
-    async def loaded(self) -> list[LoadedAgent]:
+    async def loaded(self) -> Sequence[api.AgentSlot]:
         """Return the loaded agents."""
-        return [
-            LoadedAgent(agent_id=one.agent_id, active_graph=one.active_graph_id, graphs=tuple(one.graphs))
-            for one in await self._client.agents.loaded()
-        ]
+        return await self._client.agents.loaded()
 
     async def has_run(self, agent_id: str, execution_id: str) -> bool:
         """Return whether a loaded agent has a run with this id, in any of its graphs."""
@@ -186,11 +178,9 @@ class ServiceGateway:
         session = await self._session(agent_id, graph_id)
         if session is None:
             return Transcript()
-        rows = [
-            _row(one) async for one in agents.messages(agent_id, session, graph_id=graph_id, limit=_MESSAGES)
-        ]
-        nodes = [_row(one) async for one in agents.nodes(agent_id, graph_id)]
-        return build_transcript(rows, nodes, self.by)
+        messages = agents.messages(agent_id, session, graph_id=graph_id, limit=_MESSAGES)
+        nodes = [one async for one in agents.nodes(agent_id, graph_id)]
+        return build_transcript([one async for one in messages], nodes, self.by)
 
     async def graphs(self, agent_id: str) -> list[Graph]:
         """Return the graphs of an agent, its own first."""
@@ -215,19 +205,18 @@ class ServiceGateway:
         nodes = self._client.agents.nodes(agent_id, graph_id)
         return tuple([node.node_id async for node in nodes if node.waiting_for_user])
 
-    async def nodes(self, agent_id: str, graph_id: str) -> list[Row]:
+    async def nodes(self, agent_id: str, graph_id: str) -> list[api.NodeDetail]:
         """Return the nodes of a graph with their edges, in the graph's order."""
         agents = self._client.agents
         names = [one.node_id async for one in agents.nodes(agent_id, graph_id)]
-        return [_row(await agents.node(agent_id, graph_id, name)) for name in names]
+        return [await agents.node(agent_id, graph_id, name) for name in names]
 
     async def session_memory(self, agent_id: str, graph_id: str) -> Row:
         """Return the memory of a graph's active session, else of its newest."""
         session_id = await self._session(agent_id, graph_id)
         if session_id is None:
             return {}
-        found = await self._client.agents.session(agent_id, session_id, graph_id=graph_id)
-        return _row(found)["memory"]  # type: ignore[no-any-return]
+        return (await self._client.agents.session(agent_id, session_id, graph_id=graph_id)).memory
 
     async def _session(self, agent_id: str, graph_id: str) -> str | None:
         agents = self._client.agents
@@ -241,7 +230,7 @@ class ServiceGateway:
 
     async def add_graph(self, agent_id: str, path: str) -> str:
         """Add a graph to an agent; return its id."""
-        return str(_row(await self._client.agents.add_graph(agent_id, path))["graph_id"])
+        return (await self._client.agents.add_graph(agent_id, path)).graph_id
 
     async def remove_graph(self, agent_id: str, graph_id: str) -> None:
         """Remove a graph from an agent."""
@@ -249,20 +238,14 @@ class ServiceGateway:
 
     async def send_message(self, agent_id: str, text: str) -> str:
         """Send a message to an agent; return whether a node received it or a run was started."""
-        found = _row(await self._client.agents.chat(agent_id, text))
-        return f"delivered to {found['node_id']}" if found["status"] == "injected" else "started a run"
+        found = await self._client.agents.chat(agent_id, text)
+        return f"delivered to {found.node_id}" if isinstance(found, api.Injected) else "started a run"
 
 
-def _row(model: BaseModel) -> dict[str, Any]:
-    return model.model_dump(mode="json")
+def _entry(message: api.ChatMessage) -> ChatEntry:
+    return ChatEntry(by=message.by, text=message.text, at=message.at, is_own=message.role == "operator")
 
 
-def _entry(row: Row) -> ChatEntry:
-    return ChatEntry(by=row["by"], text=row["text"], at=row["at"], is_own=row["role"] == "operator")
-
-
-def _outcome_text(row: Row) -> str:
+def _outcome_text(outcome: str, detail: str) -> str:
     texts = {"done": "done", "queued": "queued until the worker fetches it"}
-    outcome = str(row["outcome"])
-    detail = f": {row['detail']}" if row.get("detail") else ""
-    return texts.get(outcome, outcome.replace("_", " ") + detail)
+    return texts.get(outcome, outcome.replace("_", " ") + (f": {detail}" if detail else ""))

@@ -6,27 +6,22 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from queenright.api.loaded import Edge, NodeDetail
 from queenright.tui.formatting import clip
-from queenright.tui.models import Row
 
 _MAX_VALUE: Final = 300
 """Maximum characters of a value."""
 _WHEN: Final = {"success": "", "always": " always", "failure": " on failure"}
 
 
-def graph_lines(nodes: Sequence[Row]) -> list[str]:
-    """
-    Return one line per node, with its state and the targets of its edges.
-
-    Args:
-        nodes: Rows of ``GET /api/agents/{agent_id}/graphs/{graph_id}/nodes/{node_id}``, in the graph's order.
-    """
-    width = max((len(str(node["node_id"])) for node in nodes), default=0)
+def graph_lines(nodes: Sequence[NodeDetail]) -> list[str]:
+    """Return one line per node, with its state and the targets of its edges."""
+    width = max((len(node.node_id) for node in nodes), default=0)
     lines = []
     for node in nodes:
         state = _state(node)
-        edges = ", ".join(map(_edge, node["edges_out"]))
-        line = f"{_SYMBOLS[state]} {node['node_id']:<{width}}  {state}"
+        edges = ", ".join(map(_edge, node.edges_out))
+        line = f"{_SYMBOLS[state]} {node.node_id:<{width}}  {state}"
         lines.append(f"{line:<{width + 24}}{f'→ {edges}' if edges else ''}".rstrip())
     return lines
 
@@ -43,13 +38,12 @@ def memory_lines(memory: Mapping[str, Any]) -> list[str]:
 _SYMBOLS: Final = {"waiting for input": "?", "working": "▶", "idle": "○"}
 
 
-def _state(node: Row) -> str:
-    if node["waiting_for_user"]:
+def _state(node: NodeDetail) -> str:
+    if node.waiting_for_user:
         return "waiting for input"
-    return "working" if node["running"] else "idle"
+    return "working" if node.running else "idle"
 
 
-def _edge(edge: Row) -> str:
-    when = edge["when"]
-    condition = _WHEN.get(when, f" if {clip(str(edge['expression'] or edge['route']), 40)}")
-    return f"{edge['target']}{condition}"
+def _edge(edge: Edge) -> str:
+    condition = _WHEN.get(edge.when, f" if {clip(edge.expression or edge.route, 40)}")
+    return f"{edge.target}{condition}"

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from queenright.api.agents import AgentRow, HistoryRow
 from queenright.tui.event_lines import EventLine, feed_line, work_line
-from queenright.tui.models import FleetEvent, Row, Worker
+from queenright.tui.models import FleetEvent, Row
 
 _LINES: Final = 1_000
 _NUMBERS: Final = 200
@@ -36,25 +37,25 @@ class WorkerHistory:
         self._node = ""
         """Node of the last line."""
 
-    def load_history(self, rows: Iterable[Row]) -> list[EventLine]:
-        """Insert earlier events, rows of ``GET …/history`` oldest first; return their lines."""
+    def load_history(self, rows: Iterable[HistoryRow]) -> list[EventLine]:
+        """Insert earlier events, oldest first; return their lines."""
         earlier = []
         for row in rows:
-            if row["state"] and (not self.states or self.states[-1][1] != row["state"]):
-                self.states.append((row["time"], row["state"]))
+            if row.state and (not self.states or self.states[-1][1] != row.state):
+                self.states.append((row.time, row.state))
             event = FleetEvent(
-                type=str(row["type"]),
-                time=row["time"],
+                type=row.type,
+                time=row.time,
                 agent_id=self.agent_id,
-                session_id=row["session_id"],
-                data=row["data"],
+                session_id=row.session_id,
+                data=row.data,
             )
             if (line := feed_line(event)) is not None:
                 earlier.append(self._without_name(line))
         self.lines.extendleft(reversed(earlier))
         return earlier
 
-    def load_worker(self, worker: Worker) -> None:
+    def load_worker(self, worker: AgentRow) -> None:
         """Fill in bad steps and state from the list of workers, where events have given none."""
         if not self.bad_steps:
             self.bad_steps.extend(count_bad_steps(worker.verdicts, worker.bad_steps))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from queenright.tui.models import Ticket, Worker
+from queenright.api.agents import AgentRow
+from queenright.api.tickets import Ticket
 from queenright.tui.screens.base import AppScreen
 from queenright.tui.screens.dialogs import ConfirmDialog, PromptDialog
 
 
-def nudge(screen: AppScreen, worker: Worker) -> None:
+def nudge(screen: AppScreen, worker: AgentRow) -> None:
     """Ask for a message, and nudge a worker with it."""
 
     def on_answer(message: str | None) -> None:
@@ -25,7 +26,7 @@ def nudge(screen: AppScreen, worker: Worker) -> None:
     )
 
 
-def terminate(screen: AppScreen, worker: Worker) -> None:
+def terminate(screen: AppScreen, worker: AgentRow) -> None:
     """Ask for a reason and a confirmation, and terminate a worker."""
 
     def on_confirm(yes: bool | None, reason: str) -> None:
@@ -87,13 +88,13 @@ async def _reset(screen: AppScreen, breaker: str) -> None:
     screen.app_state.set_status("healthy", f"breaker {breaker} is closed")
 
 
-async def _nudge(screen: AppScreen, worker: Worker, message: str) -> None:
+async def _nudge(screen: AppScreen, worker: AgentRow, message: str) -> None:
     state = screen.app_state
     state.set_status("act", f"nudging {worker.agent_id} …")
     state.set_status("act", f"nudge {worker.agent_id}: {await state.gateway.nudge(worker, message)}")
 
 
-async def _terminate(screen: AppScreen, worker: Worker, reason: str) -> None:
+async def _terminate(screen: AppScreen, worker: AgentRow, reason: str) -> None:
     state = screen.app_state
     state.set_status("act", f"terminating {worker.agent_id} …")
     state.set_status("act", f"terminate {worker.agent_id}: {await state.gateway.terminate(worker, reason)}")

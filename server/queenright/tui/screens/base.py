@@ -14,10 +14,11 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer, Input
 
+from queenright.api.tickets import Ticket
 from queenright.instrumentation.errors import QueenrightError
 from queenright.tui.app_state import AppState
 from queenright.tui.commands import Command, message_text, parse_command
-from queenright.tui.models import FleetEvent, Ticket
+from queenright.tui.models import FleetEvent, worker_key
 from queenright.tui.screens.dialogs import HelpDialog
 from queenright.tui.widgets.bars import StatusLine, TopBar
 from queenright.tui.widgets.noticeboard import Noticeboard
@@ -183,7 +184,7 @@ class AppScreen(Screen[None]):
         if worker is None:
             self.app_state.set_status("failing", f"unknown worker {name!r}")
         else:
-            self.post_message(OpenWorker(worker.key))
+            self.post_message(OpenWorker(worker_key(worker)))
 
     async def _load(self, path: str) -> None:
         agent_id = await self.app_state.gateway.load(path)

@@ -12,9 +12,12 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import ContentSwitcher, DataTable, Static
 
+from queenright.api.agents import AgentRow
+from queenright.api.breakers import Breaker
+from queenright.api.tickets import Ticket
 from queenright.tui import styles
 from queenright.tui.formatting import clip, short_duration, short_number, sparkline, strip_control
-from queenright.tui.models import Breaker, Ticket, Worker
+from queenright.tui.models import current_activity, is_open, worker_key
 from queenright.tui.screens import actions
 from queenright.tui.screens.base import AppScreen, OpenQueen, OpenWorker
 from queenright.tui.widgets.event_log import EventLog
@@ -126,7 +129,10 @@ class FleetScreen(AppScreen):
             case "fleet":
                 table = self.query_one("#fleet", RowTable)
                 table.show(
-                    {one.key: self._worker(one, now, table.room) for one in fleet.workers[:MAX_WORKERS]}
+                    {
+                        worker_key(one): self._worker(one, now, table.room)
+                        for one in fleet.workers[:MAX_WORKERS]
+                    }
                 )
             case "tickets":
                 table = self.query_one("#ticket-list", RowTable)
@@ -157,18 +163,20 @@ class FleetScreen(AppScreen):
             line.append(title, style="bold" if chosen else styles.DIM).append(" ")
         return line
 
-    def _worker(self, one: Worker, now: float, room: int) -> tuple[Text, ...]:
+    def _worker(self, one: AgentRow, now: float, room: int) -> tuple[Text, ...]:
         events = self.app_state.fleet.activity(one.agent_id, now, _BARS)
         state = styles.label(self.app_state.fleet.display_state(one))
         # A narrow column has no room for a sentence, but for the name of the finding.
-        why = ", ".join(one.findings) if room < _MIN_REASON_WIDTH and one.findings else one.reason
+        why = one.reason
+        if room < _MIN_REASON_WIDTH and one.findings:
+            why = ", ".join(finding.kind.replace("_", " ") for finding in one.findings)
         return (
             state,
             Text(short_duration(now - one.state_since)),
             Text(clip(one.agent_id, 19)),
             Text(one.session_id[-_SESSION_WIDTH:], style=styles.DIM),
             Text("" if one.ended else sparkline(events, _BARS), style=styles.colour("low")),
-            Text(clip(one.current_activity, 13)),
+            Text(clip(current_activity(one), 13)),
             Text(f"{one.steps:>5}"),
             Text(
                 f"{one.bad_steps:>3}",
@@ -195,7 +203,7 @@ class FleetScreen(AppScreen):
             self.query_one("#ticket-detail", Static).update(_detail(ticket))
 
     @property
-    def worker(self) -> Worker | None:
+    def worker(self) -> AgentRow | None:
         """The selected worker."""
         return self.app_state.fleet.worker(self.query_one("#fleet", RowTable).selected)
 
@@ -232,9 +240,9 @@ class FleetScreen(AppScreen):
 
 
 def _ticket(one: Ticket, now: float, room: int) -> tuple[Text, ...]:
-    style = "" if one.is_open else styles.DIM
+    style = "" if is_open(one) else styles.DIM
     status = one.status.replace("_", " ")
-    severity = styles.label(one.severity) if one.is_open else Text(f"  {one.severity}", style=style)
+    severity = styles.label(one.severity) if is_open(one) else Text(f"  {one.severity}", style=style)
     return (
         severity,
         Text(clip(one.agent_id, 19), style=style),
@@ -251,7 +259,7 @@ def _detail(one: Ticket | None) -> Group | Text:
         return styles.styled("No tickets.", styles.DIM)
     rows: Sequence[tuple[str, str]] = (
         ("Cause", one.cause),
-        ("Evidence", one.evidence),
+        ("Evidence", one.evidence_snippet),
         ("Action", one.suggested_action),
         ("Acked by", one.acknowledged_by),
     )

@@ -10,11 +10,12 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Input, Static
 
+from queenright.api.tickets import Ticket
 from queenright.instrumentation.errors import QueenrightError
 from queenright.tui import styles
 from queenright.tui.app_state import AppState
 from queenright.tui.formatting import clip, short_duration
-from queenright.tui.models import ChatEntry, Ticket
+from queenright.tui.models import ChatEntry, current_activity
 from queenright.tui.screens.worker_stream import WorkerStreamScreen
 from queenright.tui.widgets.chat import Chat
 from queenright.tui.widgets.event_log import EventLog
@@ -91,7 +92,7 @@ class QueenScreen(WorkerStreamScreen):
         if worker is None:
             return line.append("unknown", style=styles.DIM)
         state = styles.label(worker.outcome or worker.state)
-        return line.append_text(state).append(f" {worker.current_activity}", style=styles.DIM)
+        return line.append_text(state).append(f" {current_activity(worker)}", style=styles.DIM)
 
     def handle_message(self, text: str) -> None:
         """Send the queen a message."""

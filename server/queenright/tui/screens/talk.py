@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Input, Static
 
+from queenright.api.tickets import Ticket
 from queenright.client.notices import Notice
 from queenright.instrumentation.errors import QueenrightError
 from queenright.tui import styles
@@ -19,7 +20,7 @@ from queenright.tui.commands import Command
 from queenright.tui.conversation import Conversation
 from queenright.tui.formatting import clip
 from queenright.tui.graph_view import graph_lines, memory_lines
-from queenright.tui.models import FleetEvent, Graph, Ticket
+from queenright.tui.models import FleetEvent, Graph
 from queenright.tui.screens.base import AppScreen
 from queenright.tui.widgets.chat import Chat
 

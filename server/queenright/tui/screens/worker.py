@@ -10,10 +10,12 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Static
 
+from queenright.api.agents import AgentRow
+from queenright.api.tickets import Ticket
 from queenright.instrumentation.money import format_dollars
 from queenright.tui import styles
 from queenright.tui.formatting import clip, clock_time, short_duration, short_number, sparkline
-from queenright.tui.models import Ticket, Worker
+from queenright.tui.models import current_activity, is_open
 from queenright.tui.screens import actions
 from queenright.tui.screens.base import OpenTalk
 from queenright.tui.screens.worker_stream import WorkerStreamScreen
@@ -55,7 +57,7 @@ class WorkerScreen(WorkerStreamScreen):
         """Enable only actions that apply."""
         if action == "acknowledge":
             ticket = self.ticket()
-            return ticket is not None and ticket.is_open
+            return ticket is not None and is_open(ticket)
         return True
 
     async def draw(self) -> None:
@@ -69,7 +71,7 @@ class WorkerScreen(WorkerStreamScreen):
             vitals.update(self._vitals(worker, vitals.content_size.width or 78))
         self.query_one(EventLog).show(self.history.lines)
 
-    def _vitals(self, one: Worker, width: int) -> Group:
+    def _vitals(self, one: AgentRow, width: int) -> Group:
         now = self.app_state.clock()
         state = self.app_state.fleet.display_state(one)
         head = Text.assemble(
@@ -84,7 +86,7 @@ class WorkerScreen(WorkerStreamScreen):
             head,
             self._row(("Reason", clip(one.reason or "no findings", width - 11))),
             self._row(
-                ("Activity", f"{clip(one.current_activity, 12):<12}"),
+                ("Activity", f"{clip(current_activity(one), 12):<12}"),
                 ("Node", f"{clip(one.node_id or '-', 12):<12}"),
                 ("Active", _since(now, one.last_activity)),
                 ("Progress", _since(now, one.last_progress)),
@@ -100,7 +102,7 @@ class WorkerScreen(WorkerStreamScreen):
             self._states(now, width),
         ]
         ticket = self.ticket()
-        if ticket is not None and ticket.is_open:
+        if ticket is not None and is_open(ticket):
             text = f" ticket, {ticket.status.replace('_', ' ')}: {ticket.cause}"
             rows.append(Text.assemble(styles.label(ticket.severity), text, no_wrap=True, overflow="ellipsis"))
         return Group(*rows)
@@ -156,12 +158,12 @@ def _since(now: float, at: float | None) -> str:
     return "never" if at is None else f"{short_duration(now - at)} ago"
 
 
-def _usage(one: Worker) -> str:
+def _usage(one: AgentRow) -> str:
     """Return the tokens of a worker, with their cost if it is known."""
     cost = "" if one.cost_usd is None else f", {format_dollars(one.cost_usd)}"
     return f"{short_number(one.tokens)}{cost}"
 
 
-def _verdicts(one: Worker) -> str:
+def _verdicts(one: AgentRow) -> str:
     """Return the first letter of each verdict, newest last."""
     return "".join(verdict[:1] for verdict in one.verdicts[-_MAX_VERDICTS:]) or "-"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from queenright.api.agents import AgentRow
 from queenright.instrumentation.errors import QueenrightError
 from queenright.tui.app_state import AppState
-from queenright.tui.models import Worker
 from queenright.tui.screens.base import AppScreen
 from queenright.tui.worker_history import WorkerHistory
 
@@ -26,7 +26,7 @@ class WorkerStreamScreen(AppScreen):
         self.history = WorkerHistory(agent_id)
 
     @property
-    def worker(self) -> Worker | None:
+    def worker(self) -> AgentRow | None:
         """The worker, from the latest list."""
         fleet = self.app_state.fleet
         return fleet.worker(f"{self.agent_id}\n{self.session_id}") or fleet.worker(self.agent_id)
