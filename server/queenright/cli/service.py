@@ -6,13 +6,15 @@ import functools
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
 from queenright.cli.errors import UsageError
 from queenright.cli.options import LOCAL_URL, TokenFile, Url
 from queenright.cli.output.text import single_line
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from queenright.client.synchronous.client import Queenright
@@ -58,6 +60,27 @@ def with_service(command: Callable[..., None]) -> Callable[..., None]:
         ],
     )
     return run
+
+
+def with_options(collect: Callable[..., T]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """
+    Turn ``command(options, ...)`` into a command that also has the parameters of ``collect``.
+
+    Several commands of a module share options this way; ``options`` is what ``collect`` returns.
+    """
+    shared = inspect.signature(collect).parameters
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            options = collect(**{name: values.pop(name) for name in shared})
+            command(options, **values)
+
+        _, *parameters = inspect.signature(command).parameters.values()
+        _set_signature(run, command, [*shared.values(), *parameters])
+        return run
+
+    return decorate
 
 
 def listing_group(list_command: Callable[..., None], *, description: str, example: str) -> typer.Typer:

@@ -10,8 +10,10 @@ import typer
 
 from queenright.cli.options import Config
 from queenright.cli.options import Json as PrintJson
+from queenright.cli.service import with_options
 
 if TYPE_CHECKING:
+    from queenright.cli.jobs.judge import JobOptions
     from queenright.judge.scenarios import Score
     from queenright.judge.scenarios.playing import MakeModel
 
@@ -48,8 +50,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print tickets as JSON, one p
 AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Accept that there are no workers.")]
 
 
-@judge.command("once", epilog="Example: queenright judge once --prometheus http://prometheus:9090 --state s")
-def once(
+def _job_options(
     prometheus: PrometheusUrl = None,
     tempo: TempoUrl = None,
     model: Model = None,
@@ -58,60 +59,47 @@ def once(
     alertmanager: Alertmanager = None,
     state: State = None,
     as_json: Json = False,
-    allow_empty: AllowEmpty = False,
     config: Config = None,
-) -> None:
+) -> JobOptions:
+    """Return the options that `judge once` and `judge run` share."""
+    from queenright.cli.jobs.judge import JobOptions
+
+    return JobOptions(
+        prometheus=prometheus,
+        tempo=tempo,
+        model=model,
+        selector=selector,
+        gone=tuple(gone or ()),
+        alertmanagers=tuple(alertmanager or ()),
+        state=state,
+        as_json=as_json,
+        config=config,
+    )
+
+
+@judge.command("once", epilog="Example: queenright judge once --prometheus http://prometheus:9090 --state s")
+@with_options(_job_options)
+def once(options: JobOptions, allow_empty: AllowEmpty = False) -> None:
     """
     Check all workers once, by their metrics alone, and print the tickets.
 
     Exit code 0: no tickets; 1: tickets; 2: wrong usage; 3: the check failed, was incomplete, or found no
     workers.
     """
-    from queenright.cli.jobs.judge import JobOptions, run_once
+    from queenright.cli.jobs.judge import run_once
 
-    options = JobOptions(
-        prometheus=prometheus,
-        tempo=tempo,
-        model=model,
-        selector=selector,
-        gone=tuple(gone or ()),
-        alertmanagers=tuple(alertmanager or ()),
-        state=state,
-        as_json=as_json,
-        allow_empty=allow_empty,
-        config=config,
-    )
-    raise typer.Exit(run_once(options))
+    raise typer.Exit(run_once(options, allow_empty=allow_empty))
 
 
 @judge.command("run", epilog="Example: queenright judge run --prometheus http://prometheus:9090")
+@with_options(_job_options)
 def run(
-    prometheus: PrometheusUrl = None,
-    tempo: TempoUrl = None,
-    model: Model = None,
-    selector: Selector = "",
-    gone: Gone = None,
-    alertmanager: Alertmanager = None,
-    state: State = None,
+    options: JobOptions,
     interval: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds between checks.")] = 120,
-    as_json: Json = False,
-    config: Config = None,
 ) -> None:
     """Check all workers periodically, and print each ticket when it opens, changes or closes."""
-    from queenright.cli.jobs.judge import JobOptions, run_forever
+    from queenright.cli.jobs.judge import run_forever
 
-    options = JobOptions(
-        prometheus=prometheus,
-        tempo=tempo,
-        model=model,
-        selector=selector,
-        gone=tuple(gone or ()),
-        alertmanagers=tuple(alertmanager or ()),
-        state=state,
-        as_json=as_json,
-        allow_empty=True,
-        config=config,
-    )
     raise typer.Exit(run_forever(options, interval))
 
 

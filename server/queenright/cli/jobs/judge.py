@@ -63,7 +63,6 @@ class JobOptions:
     alertmanagers: tuple[str, ...] = field(default=(), repr=False)
     state: Path | None = None
     as_json: bool = False
-    allow_empty: bool = False
     ignores_configured_alertmanagers: bool = False
     """Notify ``alertmanagers`` only, not those of the settings: a check by hand must not page anyone."""
     config: Path | None = None
@@ -97,10 +96,16 @@ class _Job:
         return f"{how_many} notifications failed: {errors}" if failing else ""
 
 
-def run_once(options: JobOptions) -> int:
-    """Check once; return the exit code. Only Alertmanagers of the command line are notified."""
+def run_once(options: JobOptions, *, allow_empty: bool = False) -> int:
+    """
+    Check once; return the exit code. Only Alertmanagers of the command line are notified.
+
+    Args:
+        options: Options of the command line.
+        allow_empty: Whether a check that finds no workers succeeds.
+    """
     options = replace(options, ignores_configured_alertmanagers=True)
-    return _run(options, lambda settings: _check_once(options, settings))
+    return _run(options, lambda settings: _check_once(options, settings, allow_empty=allow_empty))
 
 
 def run_forever(options: JobOptions, interval: float) -> int:
@@ -135,9 +140,9 @@ def _run(options: JobOptions, look: Callable[[Settings], Coroutine[Any, Any, int
         return _report_unexpected(error)
 
 
-async def _check_once(options: JobOptions, settings: Settings) -> int:
+async def _check_once(options: JobOptions, settings: Settings, *, allow_empty: bool) -> int:
     async with _job(options, settings, once=True) as job:
-        return _print_once(await job.check(), job, options)
+        return _print_once(await job.check(), job, as_json=options.as_json, allow_empty=allow_empty)
 
 
 async def _check_forever(options: JobOptions, settings: Settings, interval: float) -> int:
@@ -303,10 +308,10 @@ def _stack(judging: JudgeSettings) -> tuple[Prometheus, Tempo | None]:
 # -- output -------------------------------------------------------------------------------
 
 
-def _print_once(look: Look, job: _Job, options: JobOptions) -> int:
+def _print_once(look: Look, job: _Job, *, as_json: bool, allow_empty: bool) -> int:
     for ticket in look.tickets:
         unseen = _long_unseen(look, ticket)
-        typer.echo(_json_line(ticket, unseen) if options.as_json else _text(ticket, unseen))
+        typer.echo(_json_line(ticket, unseen) if as_json else _text(ticket, unseen))
     summary = f"{len(look.workers)} workers, {len(look.tickets)} tickets, {look.dismissed} dismissed"
     if look.down:
         summary += f", {look.down} with their target down"
@@ -316,7 +321,7 @@ def _print_once(look: Look, job: _Job, options: JobOptions) -> int:
         summary += f", {len(look.unseen)} without metrics"
     if look.skipped:
         summary += f", {look.skipped} samples skipped"
-    typer.echo(summary, err=options.as_json)
+    typer.echo(summary, err=as_json)
     problems = [errors] if (errors := job.delivery_errors()) else []
     if job.outbox is not None and (waiting := [t for t in look.tickets if undecided(t)]):
         ids = ", ".join(f"{ticket.ticket_id} ({ticket.severity.value})" for ticket in waiting)
@@ -329,7 +334,7 @@ def _print_once(look: Look, job: _Job, options: JobOptions) -> int:
         return TICKETS
     if look.unknown:
         return _say(f"{look.unknown} workers could not be judged: the model did not answer", NOT_KNOWN)
-    if not look.workers and not options.allow_empty:
+    if not look.workers and not allow_empty:
         return _say(
             "no workers found; check --selector, or pass --allow-empty",
             NOT_KNOWN,
