@@ -119,7 +119,7 @@ async def test_the_page_shows_what_waits_and_the_feed_what_was_said(running: Run
     assert row.approval_id == approval.approval_id
     assert f"queenright approvals approve {approval.approval_id}" in page
     assert f"queenright approvals approve {approval.approval_id}" in ticket
-    assert any("may it be stopped?" in line.text for line in status(running.service).feed)
+    assert any("termination requested by" in line.text for line in status(running.service).feed)
 
 
 async def test_approved_over_http_it_stops_and_that_is_signed(

@@ -127,11 +127,11 @@ async def test_session_that_is_over_is_shown_with_its_outcome(
     assert "terminated" not in f"{row} {listed}"
 
 
-def change(reason: str) -> str:
-    data = {"from": "failing", "to": "healthy", "reason": reason}
+def change(reason: str, *, to: str) -> str:
+    data = {"from": "failing", "to": to, "reason": reason}
     return event_line(AgentEvent(type=EventType.HEALTH_STATE_CHANGED, time=NOW, agent_id="a", data=data)).text
 
 
 def test_a_change_of_health_is_one_sentence_that_agrees_with_itself() -> None:
-    assert change("no findings are left") == "a: failing → healthy: no findings are left"
-    assert change(END_REASONS["failed"]) == "a: the session has failed; it was failing"
+    assert change("no findings are left", to="healthy") == "a: failing → healthy: no findings are left"
+    assert change(END_REASONS["failed"], to="terminated") == "a: the session has failed; it was failing"

@@ -340,7 +340,7 @@ async def test_a_workers_page_tells_what_was_tried_and_by_whom(
     page = unescape((await browser.get("/agents/looper")).text)
 
     assert page.count("looper: nudge by ada: not done. ") == 2
-    assert page.count("looper: nudge, to be fetched, by bob.") == 1
+    assert page.count("looper: nudge queued, by bob.") == 1
     assert "nudge by bob" not in page
     assert page.count("looper: terminate by eve: refused. ") == 1
 

@@ -88,7 +88,7 @@ async def test_a_peer_that_is_down_is_named_with_the_reason(
     page = (await http.get("/")).text
     [found] = (await http.get("/api/notifications")).json()["notifications"]
 
-    assert f"{peer.url}: not taken yet: 503 not now" in page
+    assert f"{peer.url}: pending: 503 not now" in page
     assert found["peers"][0]["delivered_at"] is None
     assert "hunter2secret" not in page + json.dumps(found)
 
@@ -171,8 +171,8 @@ async def test_rendering_asks_the_store_nothing(running: Running, monkeypatch: p
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (EventType.NOTIFICATION_DELIVERED, "Alertmanager took the firing alert on researcher"),
-        (EventType.NOTIFICATION_FAILED, "Alertmanager did not take the firing alert on researcher: 503"),
+        (EventType.NOTIFICATION_DELIVERED, "Alertmanager accepted the firing alert on researcher"),
+        (EventType.NOTIFICATION_FAILED, "Alertmanager did not accept the firing alert on researcher: 503"),
     ],
 )
 def test_the_feed_says_whose_alert_it_was(kind: EventType, text: str) -> None:

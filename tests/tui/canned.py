@@ -221,7 +221,12 @@ HAPPENED: Final = [
     event("worker_escalation_ticket", 120, ticket=TICKETS[0], change="opened"),
     event("ticket_triaged", 110, "", ticket_id=TICKET, decision="intervene", reason="It loops."),
     event(
-        "nudge_sent", 90, attempt=1, by="ladder", message="Search for other words, or say what blocks you."
+        "nudge_sent",
+        90,
+        attempt=1,
+        delivery="injected",
+        by="ladder",
+        message="Search for other words, or say what blocks you.",
     ),
     event(
         "circuit_breaker_state_changed",

@@ -19,7 +19,7 @@ class NotificationPeer(Wire):
             "delivered_at": NOW - 109,
             "attempts": 1,
             "last_error": None,
-            "outcome": "taken 09:58:11",
+            "outcome": "accepted 09:58:11",
         }
     )
 

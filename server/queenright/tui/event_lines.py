@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from queenright.api.event_text import describe_event, has_feed_line
 from queenright.tui.formatting import clip, clock_time, short_number, strip_control
 from queenright.tui.models import FleetEvent
 
@@ -66,88 +67,12 @@ WORK_TYPES: Final = (
 
 def feed_line(event: FleetEvent) -> EventLine | None:
     """Return an event as a line of the feed; None if it has no line there."""
-    entry = _feed_text(event)
-    if entry is None:
+    if event.type not in FEED_TYPES or not has_feed_line(event.type, event.data):
         return None
-    kind, text = entry
+    kind, text = describe_event(event.type, event.agent_id, event.data)
+    if event.type == "worker_escalation_ticket":
+        kind = str(event.data["ticket"]["severity"])
     return EventLine(clock_time(event.time), kind, clip(text, _MAX_LENGTH))
-
-
-def _feed_text(event: FleetEvent) -> tuple[str, str] | None:
-    data, agent = event.data, event.agent_id
-    match event.type:
-        case "health_state_changed":
-            return str(data["to"]), f"{agent}: {data['from']} → {data['to']}. {data.get('reason') or ''}"
-        case "worker_escalation_ticket":
-            ticket = data["ticket"]
-            kind = str(ticket["kind"]).replace("_", " ")
-            what = f"{ticket['severity']} ticket on {ticket['worker_agent_id']}, {kind}"
-            return str(ticket["severity"]), f"judge: {what} ({data['change']})"
-        case "queen_intervention_requested":
-            return str(data["severity"]), f"queen → operator: {data['analysis']}"
-        case "ticket_triaged":
-            dismissed = data["decision"] == "dismiss"
-            return "queen", f"queen: {data['reason'] if dismissed else data['decision']}"
-        case "ticket_acknowledged":
-            return "act", f"{agent}: ticket acknowledged by {data['by']}"
-        case "ticket_unacknowledged":
-            return "act", f"{agent}: acknowledgement withdrawn by {data['by']}"
-        case "ticket_reescalated":
-            why = f"ticket not acknowledged; reminder {data['reminder']}"
-            if data.get("is_request"):
-                why = "an operator must decide or act"
-            return str(data["severity"]), f"{agent}: {why}"
-        case "ticket_resolved":
-            status = str(data["status"]).replace("_", " ")
-            return "healthy", f"{agent}: ticket {status}. {data.get('reason') or ''}"
-        case "operator_asked":
-            return "act", f"{data['by']} → queen, about {data['agent_id']}: {data['text']}"
-        case "queen_answered":
-            return "queen", f"queen, about {data['agent_id']}: {data['text']}"
-        case "notification_failed":
-            return "failing", f"notification about {agent} failed: {data.get('error') or ''}"
-    return _action_text(event)
-
-
-def _action_text(event: FleetEvent) -> tuple[str, str] | None:
-    data, agent = event.data, event.agent_id
-    match event.type:
-        case "nudge_sent":
-            nudge = f"nudge {data['attempt']}" if data["attempt"] else "nudge"
-            return "act", f"{agent}: {nudge} by {data['by']}. {data.get('message') or ''}"
-        case "escalation_triggered":
-            return "act", f"{agent}: escalated to the orchestrator. {data['reason']}"
-        case "escalation_decided":
-            what = str(data.get("decision") or data["status"]).replace("_", " ")
-            return "act", f"{agent}: {what}, by {data['by']}. {data.get('reason') or ''}"
-        case "termination_requested":
-            return "high", f"{agent}: {data['by']} requests termination. {data['reason']}"
-        case "termination_decided":
-            return "act", f"{agent}: termination {data['status']}. {data.get('reason') or ''}"
-        case "agent_terminated":
-            return "terminated", f"{agent}: terminated by {data['by']}. {data['reason']}"
-        case "recovery_initiated":
-            return "act", f"{agent}: recovering task {data['task_id']}, attempt {data['attempt']}"
-        case "recovery_completed":
-            return "healthy", f"{agent}: task {data['task_id']} recovered"
-        case "recovery_failed":
-            return "failing", f"{agent}: recovery of task {data['task_id']} failed. {data['reason']}"
-        case "circuit_breaker_state_changed":
-            to = str(data["to"])
-            return to, f"breaker {data['name']}: {data['from']} → {to}. {data.get('reason') or ''}"
-        case "intervention_recorded" if data["outcome"] not in ("done", "queued", "started"):
-            outcome = str(data["outcome"]).replace("_", " ")
-            return "act", f"{data['agent_id']}: {data['kind']} {outcome}. {data.get('detail') or ''}"
-        case "emergency_stop_changed":
-            state = "on, no worker is acted on" if data["on"] else "off"
-            return "high", f"emergency stop {state}, by {data['by']}. {data['reason']}"
-        case "agent_operated":
-            return "act", f"{agent}: {str(data['what']).replace('_', ' ')}, by {data['by']}"
-        case "tokens_changed":
-            added = [f"{one['name']} added" for one in data["came"]]
-            removed = [f"{one['name']}: {one['why']}" for one in data["went"]]
-            return "act", f"tokens: {'; '.join(added + removed)}"
-    return None
 
 
 def work_line(event: FleetEvent, previous_node: str = "") -> EventLine | None:

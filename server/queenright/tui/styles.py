@@ -32,6 +32,8 @@ _STYLES: Final[dict[str, tuple[str, str]]] = {
     "open": ("✖", "#f2495c"),
     # Actors and actions.
     "queen": ("♛", "#ca95e5"),
+    "ticket": ("▲", "#ff9830"),
+    "page": ("‼", "#f2495c"),
     "act": ("»", "#6e9fff"),
     "info": (" ", ""),
 }

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
+from queenright.api.event_text import has_feed_line
 from queenright.health.breakers.circuit import BreakerStatus
 from queenright.health.history import HealthSnapshot
 from queenright.health.interventions.target import ActionKind
@@ -15,7 +16,7 @@ from queenright.runtime.events import AgentEvent
 from queenright.server.console.actions import objection
 from queenright.server.console.forms import part
 from queenright.server.service import Service
-from queenright.server.views.acting import breaker_row, recovery_row, worth_a_line
+from queenright.server.views.acting import breaker_row, recovery_row
 from queenright.server.views.view import agent_row, event_line, ticket_row
 from queenright.server.views.words import ago, clock_time
 
@@ -54,7 +55,7 @@ async def agent_values(service: Service, agent_id: str, session_id: str | None) 
     recoveries = [one for one in service.recoveries.latest if one.agent_id == agent_id]
     acts = _acts(service, worker)
     history = await service.health.get_health_history(agent_id, _A_DAY, limit=_HISTORY_READ)
-    events = [_event(one, agent_id) for one in reversed(history)]
+    events = [_event(one, agent_id) for one in reversed(history) if has_feed_line(one.type, one.data)]
     return {
         "agent": row,
         "now": clock_time(now),
@@ -71,7 +72,9 @@ async def agent_values(service: Service, agent_id: str, session_id: str | None) 
         "breakers": [breaker_row(one, now) for one in breakers[:_SESSIONS]],
         "breakers_more": max(0, len(breakers) - _SESSIONS),
         "recoveries": [recovery_row(one, now) for one in recoveries[:5]],
-        "history": [event_line(one, brief=True) for one in events if worth_a_line(one)][:_HISTORY],
+        "history": [event_line(one, brief=True) for one in events if has_feed_line(one.type, one.data)][
+            :_HISTORY
+        ],
         "dashboard": _dashboard(service.settings.alerting.dashboard_url, agent_id, health.session_id),
     }
 

@@ -1,146 +1,31 @@
-"""What the status page shows of acting on workers: interventions, escalations, breakers, recoveries."""
+"""The status page's view of interventions, escalations, approvals, breakers and recoveries."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 from queenright import api
 from queenright.health.breakers.breaker import BreakerState
 from queenright.health.breakers.circuit import BreakerStatus
 from queenright.health.interventions.approvals_record import Approval, by_whom
 from queenright.health.interventions.ladder import Ladder, Level, Step
-from queenright.health.interventions.record import Escalation, Outcome
+from queenright.health.interventions.record import Escalation
 from queenright.health.interventions.storm import ActionBudget, StormWatch
 from queenright.health.interventions.switch import Switch
-from queenright.health.interventions.target import LADDER, ActionKind, Target
 from queenright.health.recovery.attempt import Recovery, RecoveryState
-from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.views.words import ago, clipped, clock_time
+from queenright.server.views.words import ago, clock_time
 
-ACTED: Final = frozenset(
-    {
-        EventType.NUDGE_SENT,
-        EventType.ESCALATION_TRIGGERED,
-        EventType.ESCALATION_DECIDED,
-        EventType.TERMINATION_REQUESTED,
-        EventType.TERMINATION_DECIDED,
-        EventType.AGENT_TERMINATED,
-        EventType.RECOVERY_INITIATED,
-        EventType.RECOVERY_COMPLETED,
-        EventType.RECOVERY_FAILED,
-        EventType.CIRCUIT_BREAKER_STATE_CHANGED,
-        EventType.INTERVENTION_RECORDED,
-        EventType.EMERGENCY_STOP_CHANGED,
-        EventType.AGENT_OPERATED,
-        EventType.TOKENS_CHANGED,
-    }
-)
-"""Events that say what was done."""
-
-_SHOWN: Final = 20
-_QUOTED: Final = 160
-"""Characters of a nudge that are shown."""
-_OWN_LINE: Final = frozenset({Outcome.DONE, Outcome.QUEUED})
-"""Outcomes that an event of their own tells of."""
+_ROW_LIMIT: Final = 20
 _COLOURS: Final = {"closed": "healthy", "half_open": "degraded", "open": "failing"}
 _RECOVERY_COLOURS: Final = {
     RecoveryState.SUCCEEDED: "healthy",
     RecoveryState.FAILED: "failing",
     RecoveryState.DROPPED: "plain",
 }
-_WENT: Final = {"revoked": "was revoked", "expired": "has expired", "removed": "is gone"}
-_BECAME: Final = {
-    "dry_run": "would have been done (dry run)",
-    "unreachable": "not done",
-    "unconfirmed": "not confirmed",
-}
 
 
-def worth_a_line(event: AgentEvent) -> bool:
-    """
-    Return whether the feed shows an event.
-
-    What was done has one of its own, next to its record; that nobody can be nudged is said once a ladder.
-    """
-    data = event.data
-    if event.type is not EventType.INTERVENTION_RECORDED:
-        return True
-    of_ladder = data.get("by", LADDER) == LADDER
-    if of_ladder and data["outcome"] == Outcome.UNREACHABLE and data.get("kind") == ActionKind.NUDGE:
-        return bool(data.get("attempt", 1) == 1)
-    return data["outcome"] not in _OWN_LINE
-
-
-def acted(event: AgentEvent) -> tuple[str, str]:
-    """Return the colour and the sentence of one event of ``ACTED``."""
-    data, agent = event.data, event.agent_id
-    match event.type:
-        case EventType.NUDGE_SENT:
-            how = "into its context" if data["delivery"] == "injected" else "to be fetched"
-            said = clipped(str(data.get("message") or ""), _QUOTED)
-            nudge = f"nudge {data['attempt']}" if data["attempt"] else "nudge"
-            return "act", f"{agent}: {nudge}, {how}, by {data['by']}. {said}".rstrip()
-        case EventType.ESCALATION_TRIGGERED:
-            return "act", f"{agent}: the orchestrator is asked. {data['reason']}"
-        case EventType.ESCALATION_DECIDED:
-            why = data.get("reason") or ""
-            if data.get("status") == "timed_out":
-                return "act", f"{agent}: the orchestrator has not answered. {why}"
-            if data.get("status") == "withdrawn":
-                return "info", f"{agent}: the orchestrator need not answer any more. {why}"
-            decision = str(data["decision"]).replace("_", " ")
-            return "act", f"{agent}: {decision}, decided by {data['by']}. {why}"
-        case EventType.TERMINATION_REQUESTED:
-            return "act", f"{agent}: may it be stopped? The {data['by']} asks. {data['reason']}"
-        case EventType.TERMINATION_DECIDED:
-            why = data.get("reason") or ""
-            if data["status"] in ("approved", "denied"):
-                return "act", f"{agent}: to stop it is {data['status']} by {data['by']}. {why}".rstrip()
-            return "info", f"{agent}: to stop it needs no answer any more ({data['status']}). {why}".rstrip()
-        case EventType.AGENT_TERMINATED:
-            saved = f", its state is in {data['checkpoint_id']}" if data.get("checkpoint_id") else ""
-            return "failing", f"{agent}: terminated by {data['by']}{saved}. {data['reason']}"
-        case EventType.RECOVERY_INITIATED:
-            start = data.get("from_checkpoint") or "the start of its task"
-            return "act", f"{agent}: recovery {data['attempt']} begins, from {start}"
-        case EventType.RECOVERY_COMPLETED:
-            return "healthy", f"{agent}: recovered as session {data['new_session_id']}"
-        case EventType.RECOVERY_FAILED:
-            end = "; a person has to look" if data.get("exhausted") else ""
-            return "failing", f"{agent}: recovery failed{end}. {data['reason']}"
-        case EventType.CIRCUIT_BREAKER_STATE_CHANGED:
-            change = f"{data['from']} → {data['to']}".replace("_", " ")
-            return _COLOURS.get(
-                data["to"], "info"
-            ), f"breaker {data['name']}: {change}. {data.get('reason') or ''}"
-        case EventType.EMERGENCY_STOP_CHANGED:
-            state = "on: nothing is done to any worker" if data["on"] else "off"
-            colour = "failing" if data["on"] else "healthy"
-            return colour, f"emergency stop {state}, by {data['by']}. {data['reason']}"
-        case EventType.AGENT_OPERATED:
-            what = str(data["what"]).replace("_", " ")
-            more = f" ({data['detail']})" if data.get("detail") else ""
-            return "info", f"{agent}: {what}, by {data['by']}{more}"
-        case EventType.TOKENS_CHANGED:
-            return "info", tokens_line(data)
-        case _:
-            became = _BECAME.get(data["outcome"], str(data["outcome"]))
-            # Who it is about is said already.
-            target = Target(agent_id=agent, session_id=event.session_id, incarnation_id=event.incarnation_id)
-            why = str(data.get("detail") or "").replace(f"worker {target}", "it")
-            why = clipped(why, _QUOTED)
-            return "info", f"{agent}: {data['kind']} by {data['by']}: {became}. {why}"
-
-
-def tokens_line(data: Mapping[str, Any]) -> str:
-    """Return which tokens came and went, in words."""
-    said = [f"{one['name']} ({one['role']}) is new" for one in data["came"]]
-    said += [f"{one['name']} ({one['role']}) {_WENT.get(one['why'], one['why'])}" for one in data["went"]]
-    return clipped(f"tokens: {'; '.join(said)}", _QUOTED)
-
-
-def acting(
+def acting_view(
     *,
     stop: Switch,
     storm: StormWatch,
@@ -162,18 +47,18 @@ def acting(
         storm: Knows whether there is a storm.
         budget: Knows how many interventions are allowed.
         dry_run: Whether interventions are recorded and not carried out.
-        ladders: Ladders that have left the ground, each with its next step.
+        ladders: Active ladders, each with its next step.
         pending: Escalations without an answer.
         approvals: Requests to terminate a worker without an answer, oldest first.
         breakers: All circuit breakers.
         recoveries: The latest recoveries, newest first.
         now: Seconds since the epoch.
-        notices: Other sentences about why less is done than is due.
+        notices: Further sentences about what limits interventions.
     """
-    climbed = sorted(ladders, key=lambda one: (one[0].trouble_since, one[0].agent_id))
+    ordered = sorted(ladders, key=lambda one: (one[0].trouble_since, one[0].agent_id))
     escalations = sorted(pending, key=lambda one: one.deadline)
-    requests, known = list(approvals), list(breakers)
-    tripped = [one for one in known if one.state is not BreakerState.CLOSED]
+    requests, all_breakers = list(approvals), list(breakers)
+    tripped = [one for one in all_breakers if one.state is not BreakerState.CLOSED]
     return api.Acting(
         emergency_stop=api.StatusEmergencyStop(
             on=stop.on,
@@ -186,36 +71,36 @@ def acting(
         budget=api.Budget(most=budget.most, used=budget.used(now), free_at=budget.free_at(now)),
         brakes=[*_brakes(stop, storm, budget, now), *notices],
         dry_run=dry_run,
-        ladders=[_ladder_row(one, step, stop, now, dry_run=dry_run) for one, step in climbed[:_SHOWN]],
-        ladders_more=max(0, len(climbed) - _SHOWN),
-        escalations=[_escalation_row(one, stop, now) for one in escalations[:_SHOWN]],
-        escalations_more=max(0, len(escalations) - _SHOWN),
-        approvals=[_approval_row(one, now) for one in requests[:_SHOWN]],
-        approvals_more=max(0, len(requests) - _SHOWN),
-        breakers=[breaker_row(one, now) for one in tripped[:_SHOWN]],
-        breakers_known=len(known),
-        breakers_more=max(0, len(tripped) - _SHOWN),
-        recoveries=[recovery_row(one, now) for one in list(recoveries)[:_SHOWN]],
+        ladders=[_ladder_row(one, step, stop, now, dry_run=dry_run) for one, step in ordered[:_ROW_LIMIT]],
+        ladders_more=max(0, len(ordered) - _ROW_LIMIT),
+        escalations=[_escalation_row(one, stop, now) for one in escalations[:_ROW_LIMIT]],
+        escalations_more=max(0, len(escalations) - _ROW_LIMIT),
+        approvals=[_approval_row(one, now) for one in requests[:_ROW_LIMIT]],
+        approvals_more=max(0, len(requests) - _ROW_LIMIT),
+        breakers=[breaker_row(one, now) for one in tripped[:_ROW_LIMIT]],
+        breakers_known=len(all_breakers),
+        breakers_more=max(0, len(tripped) - _ROW_LIMIT),
+        recoveries=[recovery_row(one, now) for one in list(recoveries)[:_ROW_LIMIT]],
     )
 
 
 def _brakes(stop: Switch, storm: StormWatch, budget: ActionBudget, now: float) -> list[str]:
-    """Return why less is done than is due, a sentence each."""
+    """Return what limits interventions, a sentence each."""
     found = []
     if stop.on:
         since = f" since {clock_time(stop.changed_at)}" if stop.changed_at is not None else ""
         found.append(f"The emergency stop is on{since}, by {stop.by}: {stop.reason}.")
     began = storm.began_at(now)
     if began is not None:
-        found.append(f"A storm since {clock_time(began)}: {storm.struck(now)} workers got worse at once.")
+        found.append(f"A storm since {clock_time(began)}: {storm.struck(now)} workers worsened at once.")
     wait = budget.free_at(now) - now
     if wait > 0:
-        found.append(f"{budget.most} interventions a minute are used up, the next in {ago(wait)}.")
+        found.append(f"Limit of {budget.most} interventions per minute reached; the next in {ago(wait)}.")
     return found
 
 
 def _when(at: float, stop: Switch, now: float, words: str) -> str:
-    """Return when something is due, in words with a place for the time that is left."""
+    """Return when something is due; ``words`` has a place for the time that is left."""
     if stop.on:
         return "frozen"
     return words.format(ago(at - now)) if at > now else "waits its turn"

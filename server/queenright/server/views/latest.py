@@ -1,4 +1,4 @@
-"""The latest of what is on the disk, in memory: a page is rendered often, the store read after a change."""
+"""Recent rows of the store, in memory: pages are rendered often, the store is read after changes."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-_REST: Final = 0.1
-"""Seconds between two reads, so that a hundred events at once are one read or two."""
-_LOOK_ANYWAY: Final = 5.0
-"""Seconds after which the store is read unasked: not every change has an event."""
+_PAUSE: Final = 0.1
+"""Seconds between two reads, so that a hundred events cause one read or two."""
+_MAX_AGE: Final = 5.0
+"""Seconds after which the store is read without an event: not every change has one."""
 
 
 class Latest(Generic[T]):
     """
-    The newest of something.
+    The newest rows of one kind.
 
     Args:
         read: Reads them, newest first.
-        what: What they are, in the log.
+        what: Their name in log lines.
     """
 
     def __init__(self, read: Callable[[], Awaitable[list[T]]], *, what: str) -> None:
@@ -41,31 +41,31 @@ class Latest(Generic[T]):
         return f"{type(self).__name__}({len(self.latest)} {self._what})"
 
     def changed(self, event: AgentEvent) -> None:
-        """Take note of an event after which there may be something new."""
+        """Read the store soon, because an event may have changed it."""
         self.look()
 
     def look(self) -> None:
-        """Read them soon: there may be something new, of which no event says so."""
+        """Read the store soon."""
         self._changed.set()
 
     async def load(self) -> None:
         """
-        Read them now.
+        Read the store now.
 
         Raises:
-            StoreError: the store cannot be read; the list stays as it was.
+            StoreError: The store cannot be read; the list is unchanged.
         """
         self.latest = await self._read()
 
     async def run(self) -> None:
-        """Keep up until cancelled."""
+        """Read the store after changes, until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_ANYWAY):
+                async with asyncio.timeout(_MAX_AGE):
                     await self._changed.wait()
             self._changed.clear()
             try:
                 await self.load()
             except StoreError as error:
-                _log.error("the latest %s cannot be read, and are tried again: %s", self._what, error)
-            await asyncio.sleep(_REST)
+                _log.error("cannot read the latest %s; retrying: %s", self._what, error)
+            await asyncio.sleep(_PAUSE)

@@ -1,4 +1,4 @@
-"""The latest notifications, and events after which there may be new ones."""
+"""The latest notifications, in memory."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ CHANGING: Final = frozenset(
         EventType.NOTIFICATION_FAILED,
     }
 )
-"""Events after which there may be something new in the outbox; an end that no peer need be told has none."""
+"""Events that may have changed the outbox."""
 
 
 class LatestNotifications(Latest[HandedOver]):
     """
-    The newest notifications and what became of them.
+    The newest notifications and their deliveries.
 
     Args:
-        store: Where they are.
+        store: The store.
         clock: Seconds since the epoch.
-        limit: How many are kept.
+        limit: Maximum number.
     """
 
     def __init__(self, store: Store, *, clock: Clock, limit: int = 50) -> None:

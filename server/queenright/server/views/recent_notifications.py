@@ -20,7 +20,7 @@ class RecentNotifications(Latest[DeliveredNotification]):
     """
 
     def __init__(self, store: Store, tickets: Callable[[], Collection[str]]) -> None:
-        super().__init__(self._read, what="messages to people")
+        super().__init__(self._read, what="deliveries to receivers")
         self._store = store
         self._tickets = tickets
 

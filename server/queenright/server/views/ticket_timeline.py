@@ -101,6 +101,5 @@ def _incident_entry(ticket: EscalationTicket) -> api.TimelineEntry:
 
 
 def _delivery_entry(one: DeliveredNotification) -> api.TimelineEntry:
-    what = {"firing": "told of it", "resolved": "told of its end"}
-    text = f"Alertmanager: {one.receiver} was {what.get(one.status, 'told')}"
+    text = f"Alertmanager notified {one.receiver} ({one.status})"
     return api.TimelineEntry(at=one.first_at, what="told", text=text, by="", event_id="")

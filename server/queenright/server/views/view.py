@@ -7,35 +7,36 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from queenright import api
 from queenright.alerting.notification import HandedOver
 from queenright.alerting.notification_ledger import DeliveredNotification
 from queenright.alerting.silences import ActiveSilence
+from queenright.api.event_text import clip_text, describe_event, has_feed_line
 from queenright.health.findings import HealthState, worst
 from queenright.health.incidents import incidents_of
 from queenright.health.interventions.ladder import Ladder, Standing, Step, next_step
-from queenright.health.monitor import END_REASONS, WorkerHealth
+from queenright.health.monitor import WorkerHealth
 from queenright.health.provider_traffic import ProviderHealth
 from queenright.health.service import AgentHealth
 from queenright.health.tickets import EscalationTicket
 from queenright.health.vitals import VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.judge import wording
-from queenright.runtime.events import AgentEvent, EventType
+from queenright.runtime.events import AgentEvent
 from queenright.server.service import Service
-from queenright.server.views.acting import ACTED, acted, acting, worth_a_line
+from queenright.server.views.acting import acting_view
 from queenright.server.views.recent_notifications import told_rows
-from queenright.server.views.words import ago, clipped, clock_time
+from queenright.server.views.words import ago, clock_time
 
-_BRIEF: Final = 220
+_LINE_LIMIT: Final = 220
 """Characters of a line of the feed."""
-_NAME: Final = 60
+_NAME_LIMIT: Final = 60
 """Characters of a name in such a line."""
 _HEALTH_FIELDS: Final = tuple(field.name for field in fields(AgentHealth))
 WORKERS_SHOWN: Final = 200
-"""Of so many workers, the worst, the status page has a line: nobody reads more, and each costs time."""
+"""Workers on the status page, the worst ones; each costs time to render."""
 _ENDED_SHOWN: Final = 10
 _WORST_FIRST = [
     HealthState.FAILING,
@@ -168,7 +169,7 @@ def notification_row(handed: HandedOver, outbox: api.Outbox, now: float) -> api.
 
     Args:
         handed: The notification.
-        outbox: The state of the outbox: only it knows why a peer has not answered yet.
+        outbox: The state of the outbox, which has the errors of peers that have not answered.
         now: Seconds since the epoch.
     """
     peers = [
@@ -208,12 +209,12 @@ def _handover(
 ) -> api.NotificationPeer:
     end = "end " if status == "resolved" else ""
     if delivered_at is None:
-        outcome = f"{end}refused" if attempts else f"{end}not taken yet"
+        outcome = f"{end}refused" if attempts else f"{end}pending"
         outcome = f"{outcome}: {last_error}" if last_error else outcome
     elif attempts == 0:
-        outcome = f"{end}need not be told"
+        outcome = f"{end}not needed"
     else:
-        outcome = f"{end}taken {clock_time(delivered_at)}"
+        outcome = f"{end}accepted {clock_time(delivered_at)}"
     return api.NotificationPeer(
         peer=peer,
         status=status,
@@ -224,75 +225,16 @@ def _handover(
     )
 
 
-def _state_change(data: Mapping[str, Any]) -> str:
-    """Return what became of a worker's health; of an ended session, how it ended and what it was."""
-    reason = str(data.get("reason") or "")
-    if reason in END_REASONS.values():
-        return f"{reason}; it was {data['from']}"
-    change = f"{data['from']} → {data['to']}"
-    return f"{change}: {reason}" if reason else change
-
-
 def event_line(event: AgentEvent, *, brief: bool = False) -> api.FeedLine:
-    """
-    Return one event of the feed: when, a class for its colour, a sentence, and the page of its ticket.
-
-    With ``brief`` what the ticket has at length is one sentence.
-    """
-    data = event.data
-    say = _first_sentence if brief else str
-    kind, text = "info", event.type.value.replace("_", " ")
-    match event.type:
-        case EventType.HEALTH_STATE_CHANGED:
-            kind = str(data["to"])
-            text = f"{event.agent_id}: {_state_change(data)}"
-        case EventType.AGENT_RENAMED:
-            text = f"{event.agent_id}: its name is {data['agent_id']} now, session {data['session_id']}"
-        case EventType.WORKER_ESCALATION_TICKET:
-            ticket = data["ticket"]
-            kind = "ticket"
-            what = f"{ticket['severity']} ticket on {ticket['worker_agent_id']}, {ticket['kind']}"
-            text = f"judge: {what} ({data['change']})"
-        case EventType.TICKET_TRIAGED:
-            kind = "queen"
-            # What she tells the operator has a line of its own.
-            dismissed = data["decision"] == "dismiss"
-            text = f"{data.get('by') or 'queen'}: {say(data['reason']) if dismissed else data['decision']}"
-        case EventType.QUEEN_INTERVENTION_REQUESTED:
-            kind = "queen"
-            text = f"queen → operator: {say(data['analysis'])}"
-        case EventType.NOTIFICATION_DELIVERED:
-            kind = "page"
-            text = f"Alertmanager took the {data['status']} alert on {event.agent_id}"
-        case EventType.NOTIFICATION_FAILED:
-            kind = "failing"
-            what = f"the {data['status']} alert on {event.agent_id}"
-            text = f"Alertmanager did not take {what}: {data.get('error', '')}"
-        case EventType.TICKET_RESOLVED:
-            kind = "healthy"
-            became = str(data["status"]).replace("_", " ")
-            text = f"{event.agent_id}: ticket {became}. {say(data.get('reason') or '')}"
-        case EventType.TICKET_REESCALATED:
-            kind = "page"
-            text = f"{event.agent_id}: nobody has acknowledged the ticket; reminder {data['reminder']}"
-            if data.get("is_request"):
-                text = f"{event.agent_id}: brought up again, as a person is to decide or do something"
-        case EventType.TICKET_ACKNOWLEDGED:
-            text = f"{event.agent_id}: ticket acknowledged by {data['by']}"
-        case EventType.TICKET_UNACKNOWLEDGED:
-            kind = "ticket"
-            text = f"{event.agent_id}: ticket unacknowledged by {data['by']}; {data['was']} had it"
-        case EventType.OPERATOR_ASKED:
-            text = f"{data['by']} → queen, about {data['agent_id']}: {say(data['text'])}"
-        case EventType.QUEEN_ANSWERED:
-            kind = "queen"
-            text = f"queen → operator, about {data['agent_id']}: {say(data['text'])}"
-        case _ if event.type in ACTED:
-            kind, text = acted(event)
+    """Return an event of the feed; with ``brief``, texts that the ticket has in full are cut."""
+    shorten = _first_sentence if brief else str
+    kind, text = describe_event(event.type, event.agent_id, event.data, shorten=shorten)
     if brief:
-        # Of a very long name its beginning will do: there would be no room for what happened.
+        # A very long name would leave no room for what happened.
         agent = event.agent_id
-        text = clipped(text.replace(agent, clipped(agent, _NAME)) if len(agent) > _NAME else text, _BRIEF)
+        if len(agent) > _NAME_LIMIT:
+            text = text.replace(agent, clip_text(agent, _NAME_LIMIT))
+        text = clip_text(text, _LINE_LIMIT)
     return api.FeedLine(
         at=event.time,
         time=clock_time(event.time),
@@ -320,20 +262,20 @@ def status(service: Service) -> api.Status:
     """Return the status page's content: the worst workers and tickets, and the latest events."""
     now = service.clock()
     by_state: dict[HealthState, list[WorkerHealth]] = {state: [] for state in _WORST_FIRST}
-    over: list[WorkerHealth] = []
-    in_trouble = _in_trouble(service)
+    ended: list[WorkerHealth] = []
+    unresolved = _unresolved_sessions(service)
     for health in service.monitor.workers():
         if (standing := health.standing) is not None:
             by_state[standing].append(health)
-        elif health.key in in_trouble:
-            # It has not ended well, and an operator has to act.
+        elif health.key in unresolved:
+            # The session ended, and an operator has to act.
             by_state[HealthState.FAILING].append(health)
         else:
-            over.append(health)
+            ended.append(health)
     shown: list[WorkerHealth] = []
-    for some in by_state.values():
-        shown += heapq.nsmallest(WORKERS_SHOWN - len(shown), some, key=_by_name)
-    ended = heapq.nsmallest(_ENDED_SHOWN, over, key=lambda one: (_RANKS[one.state], *_by_name(one)))
+    for workers in by_state.values():
+        shown += heapq.nsmallest(WORKERS_SHOWN - len(shown), workers, key=_by_name)
+    ended = heapq.nsmallest(_ENDED_SHOWN, ended, key=lambda one: (_RANKS[one.state], *_by_name(one)))
     tickets = service.shown_tickets()
     outbox = api.Outbox.model_validate(service.outbox.status())
     open_incidents = [one for one in incidents_of(service.tickets.lately()) if one.closed_at is None]
@@ -342,7 +284,7 @@ def status(service: Service) -> api.Status:
         started_at=service.started_at,
         now=clock_time(now),
         up_for=ago(now - service.started_at),
-        counts={state.value: len(some) for state, some in by_state.items()},
+        counts={state.value: len(workers) for state, workers in by_state.items()},
         agents=[agent_row(health, now) for health in shown],
         agents_left_out=sum(map(len, by_state.values())) - len(shown),
         ended=[agent_row(health, now) for health in ended],
@@ -359,7 +301,11 @@ def status(service: Service) -> api.Status:
         silences_unknown=service.silences.unknown,
         outbox=outbox,
         handed_over=[notification_row(one, outbox, now) for one in service.notifications.latest],
-        feed=[event_line(event, brief=True) for event in reversed(service.recent) if worth_a_line(event)],
+        feed=[
+            event_line(event, brief=True)
+            for event in reversed(service.recent)
+            if has_feed_line(event.type, event.data)
+        ],
         not_ready=service.ready(),
         incidents=[api.Incident.of(one) for one in open_incidents],
         providers=[provider_row(one) for one in service.providers.providers(now)],
@@ -375,8 +321,8 @@ def provider_row(one: ProviderHealth) -> api.Provider:
     return api.Provider.model_validate(asdict(one) | {"errors": errors})
 
 
-def _in_trouble(service: Service) -> set[tuple[str, str]]:
-    """Return the names and sessions that have an open ticket, or are being brought back."""
+def _unresolved_sessions(service: Service) -> set[tuple[str, str]]:
+    """Return the sessions (with the worker's name) that have an open ticket or an active recovery."""
     recoveries = (one for one in service.recoveries.latest if one.ended_at is None)
     return {(one.worker_agent_id, one.worker_session_id) for one in service.tickets.open_tickets()} | {
         (one.agent_id, one.session_id) for one in recoveries
@@ -389,7 +335,7 @@ def _by_name(health: WorkerHealth) -> tuple[str, float]:
 
 def _acting(service: Service, now: float) -> api.Acting:
     ledger = service.interventions.ledger
-    return acting(
+    return acting_view(
         stop=service.health.emergency_stopped,
         storm=service.remediation.storm,
         budget=service.interventions.budget,
@@ -406,9 +352,9 @@ def _acting(service: Service, now: float) -> api.Acting:
 
 def _next(service: Service, ladder: Ladder) -> Step | None:
     """
-    Return what is next on a ladder; None for one that is of no interest.
+    Return the next step of a ladder; None for a ladder that is not shown.
 
-    Of who is well, waits, or got further, a ladder only keeps when something was last done.
+    The ladder of a worker that recovered, waits or made progress only stores the time of the last action.
     """
     settings = service.settings.health_monitoring
     worker = service.monitor.get(ladder.agent_id, ladder.session_id)

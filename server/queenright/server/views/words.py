@@ -1,4 +1,4 @@
-"""Words for pages: times as people say them, and nothing said twice."""
+"""Texts for pages: times, and texts without repeated sentences."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Final
 from queenright.instrumentation.durations import format_duration
 
 _SHORT: Final = 16
-"""A text of fewer characters may stand anywhere by chance."""
+"""A shorter text may be part of another one by chance."""
 
 
 def without_repeats(text: str, shown: Iterable[str]) -> str:
-    """Return a text without the sentences that are in one of the texts that were shown before it."""
+    """Return a text without the sentences of texts that are shown before it."""
     known = [_plain(one) for one in shown]
     lines = []
     for line in text.splitlines():
@@ -34,7 +34,7 @@ def _is_in(sentence: str, known: list[str]) -> bool:
 
 
 def ago(seconds: float | None) -> str:
-    """Return a time span as people say it; a dash for none."""
+    """Return a time span in words; a dash for None."""
     return "-" if seconds is None else format_duration(seconds)
 
 
@@ -44,15 +44,5 @@ def clock_time(moment: float) -> str:
 
 
 def moment(at: float) -> str:
-    """Return day and time, UTC, for what may be on another day."""
+    """Return date and time, UTC."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def clipped(text: str, most: int) -> str:
-    """Return a text on one line, cut to ``most`` characters, where a word ends if one does so near there."""
-    line = " ".join(text.split())
-    if len(line) <= most:
-        return line
-    kept = line[: most - 2]
-    end = kept.rfind(" ")
-    return f"{kept[:end] if end > most // 2 else kept} …"

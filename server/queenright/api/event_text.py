@@ -1,0 +1,168 @@
+"""Events as sentences: for the status page, the timeline of a ticket, and the terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+Data = Mapping[str, Any]
+
+_QUOTE_LIMIT: Final = 160
+"""Characters of a nudge or of a detail that are quoted."""
+_BREAKER_KINDS: Final = {"closed": "healthy", "half_open": "degraded", "open": "failing"}
+_OUTCOMES: Final = {"dry_run": "dry run", "unreachable": "not done", "unconfirmed": "not confirmed"}
+
+
+def clip_text(text: str, limit: int) -> str:
+    """Return a text on one line, cut to ``limit`` characters, at the end of a word if one is near."""
+    line = " ".join(text.split())
+    if len(line) <= limit:
+        return line
+    kept = line[: limit - 2]
+    end = kept.rfind(" ")
+    return f"{kept[:end] if end > limit // 2 else kept} …"
+
+
+def has_feed_line(type_: str, data: Data) -> bool:
+    """
+    Return whether an event has a line in a feed.
+
+    Interventions that were done have an event of their own, next to their record; that a worker cannot be
+    nudged is shown once per ladder.
+    """
+    if type_ != "intervention_recorded":
+        return True
+    outcome, kind = data["outcome"], data.get("kind")
+    if data.get("by", "ladder") == "ladder" and outcome == "unreachable" and kind == "nudge":
+        return bool(data.get("attempt", 1) == 1)
+    return outcome not in ("done", "queued")
+
+
+def describe_event(
+    type_: str, agent_id: str, data: Data, *, shorten: Callable[[object], str] = str
+) -> tuple[str, str]:
+    """
+    Return the kind of an event, which decides its colour, and a sentence.
+
+    Args:
+        type_: The event's type.
+        agent_id: The worker.
+        data: The event's data; ``docs/events.md`` lists the keys by type.
+        shorten: Applied to texts that the ticket has in full.
+    """
+    found = _describe_ticket_event(type_, agent_id, data, shorten) or _describe_action(type_, agent_id, data)
+    return found or ("info", type_.replace("_", " "))
+
+
+def _describe_ticket_event(
+    type_: str, agent: str, data: Data, shorten: Callable[[object], str]
+) -> tuple[str, str] | None:
+    """Describe health, tickets, notifications and chat."""
+    match type_:
+        case "health_state_changed":
+            return str(data["to"]), f"{agent}: {_state_change(data)}"
+        case "agent_renamed":
+            return "info", f"{agent}: renamed to {data['agent_id']}, session {data['session_id']}"
+        case "worker_escalation_ticket":
+            ticket = data["ticket"]
+            kind = str(ticket["kind"]).replace("_", " ")
+            what = f"{ticket['severity']} ticket on {ticket['worker_agent_id']}, {kind}"
+            return "ticket", f"judge: {what} ({data['change']})"
+        case "ticket_triaged":
+            # The analysis of an intervention has a line of its own.
+            is_dismissed = data["decision"] == "dismiss"
+            text = shorten(data["reason"]) if is_dismissed else data["decision"]
+            return "queen", f"{data.get('by') or 'queen'}: {text}"
+        case "queen_intervention_requested":
+            return "queen", f"queen → operator: {shorten(data['analysis'])}"
+        case "notification_delivered":
+            return "page", f"Alertmanager accepted the {data['status']} alert on {agent}"
+        case "notification_failed":
+            alert = f"the {data['status']} alert on {agent}"
+            return "failing", f"Alertmanager did not accept {alert}: {data.get('error', '')}"
+        case "ticket_resolved":
+            status = str(data["status"]).replace("_", " ")
+            return "healthy", f"{agent}: ticket {status}. {shorten(data.get('reason') or '')}"
+        case "ticket_reescalated":
+            if data.get("is_request"):
+                return "page", f"{agent}: an operator must decide or act"
+            return "page", f"{agent}: ticket not acknowledged; reminder {data['reminder']}"
+        case "ticket_acknowledged":
+            return "info", f"{agent}: ticket acknowledged by {data['by']}"
+        case "ticket_unacknowledged":
+            return "ticket", f"{agent}: acknowledgement by {data['was']} withdrawn by {data['by']}"
+        case "operator_asked":
+            return "info", f"{data['by']} → queen, about {data['agent_id']}: {shorten(data['text'])}"
+        case "queen_answered":
+            return "queen", f"queen → operator, about {data['agent_id']}: {shorten(data['text'])}"
+    return None
+
+
+def _describe_action(type_: str, agent: str, data: Data) -> tuple[str, str] | None:
+    """Describe interventions, recoveries, circuit breakers and actions of operators."""
+    reason = str(data.get("reason") or "")
+    match type_:
+        case "nudge_sent":
+            nudge = f"nudge {data['attempt']}" if data["attempt"] else "nudge"
+            outcome = "delivered" if data.get("delivery") == "injected" else "queued"
+            message = clip_text(str(data.get("message") or ""), _QUOTE_LIMIT)
+            return "act", f"{agent}: {nudge} {outcome}, by {data['by']}. {message}".rstrip()
+        case "escalation_triggered":
+            return "act", f"{agent}: escalated to the orchestrator. {reason}"
+        case "escalation_decided":
+            status = data.get("status")
+            if status in ("timed_out", "withdrawn"):
+                kind = "act" if status == "timed_out" else "info"
+                return kind, f"{agent}: escalation {status.replace('_', ' ')}. {reason}".rstrip()
+            decision = str(data["decision"]).replace("_", " ")
+            return "act", f"{agent}: {decision}, decided by {data['by']}. {reason}".rstrip()
+        case "termination_requested":
+            return "act", f"{agent}: termination requested by {data['by']}. {reason}"
+        case "termination_decided":
+            if data["status"] in ("approved", "denied"):
+                return "act", f"{agent}: termination {data['status']} by {data['by']}. {reason}".rstrip()
+            return "info", f"{agent}: termination request {data['status']}. {reason}".rstrip()
+        case "agent_terminated":
+            checkpoint = data.get("checkpoint_id")
+            saved = f", state saved in checkpoint {checkpoint}" if checkpoint else ""
+            return "failing", f"{agent}: terminated by {data['by']}{saved}. {reason}"
+        case "recovery_initiated":
+            checkpoint = data.get("from_checkpoint")
+            start = f"checkpoint {checkpoint}" if checkpoint else "the start of its task"
+            return "act", f"{agent}: recovery attempt {data['attempt']} from {start}"
+        case "recovery_completed":
+            return "healthy", f"{agent}: recovered as session {data['new_session_id']}"
+        case "recovery_failed":
+            end = "; a person is needed" if data.get("exhausted") else ""
+            return "failing", f"{agent}: recovery failed{end}. {reason}"
+        case "circuit_breaker_state_changed":
+            change = f"{data['from']} → {data['to']}".replace("_", " ")
+            kind = _BREAKER_KINDS.get(data["to"], "info")
+            return kind, f"breaker {data['name']}: {change}. {reason}".rstrip()
+        case "emergency_stop_changed":
+            state = "on: no worker is acted on" if data["on"] else "off"
+            kind = "failing" if data["on"] else "healthy"
+            return kind, f"emergency stop {state}, by {data['by']}. {reason}"
+        case "agent_operated":
+            detail = f" ({data['detail']})" if data.get("detail") else ""
+            return "info", f"{agent}: {str(data['what']).replace('_', ' ')}, by {data['by']}{detail}"
+        case "tokens_changed":
+            changes = [f"{one['name']} ({one['role']}) added" for one in data["came"]]
+            changes += [f"{one['name']} ({one['role']}) {one['why']}" for one in data["went"]]
+            return "info", clip_text(f"tokens: {'; '.join(changes)}", _QUOTE_LIMIT)
+        case "intervention_recorded":
+            outcome = _OUTCOMES.get(data["outcome"], str(data["outcome"]))
+            # The line begins with the worker's name.
+            name = rf"worker {re.escape(repr(agent))} \(session [^,]+, incarnation [^)]+\)"
+            detail = clip_text(re.sub(name, "it", str(data.get("detail") or "")), _QUOTE_LIMIT)
+            return "info", f"{agent}: {data['kind']} by {data.get('by')}: {outcome}. {detail}".rstrip()
+    return None
+
+
+def _state_change(data: Data) -> str:
+    reason = str(data.get("reason") or "")
+    if data["to"] == "terminated" and reason:
+        return f"{reason}; it was {data['from']}"
+    change = f"{data['from']} → {data['to']}"
+    return f"{change}: {reason}" if reason else change
