@@ -1,7 +1,7 @@
 """
 The service's object graph, built in dependency order.
 
-Every part gets what it needs as constructor arguments. Three named steps close the real cycles:
+Every part gets what it needs as constructor arguments. Three steps close the cycles:
 ``Remediation`` connects recovery and instructions to the interventions, ``EventPipeline.connect`` puts the
 pipeline on the bus, and ``_subscribe`` subscribes the parts that follow events.
 """
@@ -68,7 +68,7 @@ _RECOVERY_CHANGES = frozenset(
     {EventType.RECOVERY_INITIATED, EventType.RECOVERY_COMPLETED, EventType.RECOVERY_FAILED}
 )
 _RECOVERIES_SHOWN = 20
-_INTERVENTIONS_IN_CASE = 50
+_INTERVENTIONS_SHOWN = 50
 """Interventions on an agent's workers that the queen sees in the operator chat."""
 
 
@@ -134,7 +134,7 @@ def _build(
     bus = EventBus(log=store, on_error=_log_subscriber_error)
     monitor = HealthMonitor(health_settings)
 
-    # What runs graphs: judge, queen and agents that are loaded here.
+    # Runtimes of graphs: judge, queen and loaded agents.
     breakers = BreakerStore(store, settings=health_settings.circuit_breaker, clock=clock, publish=bus.fan_out)
     guards = health_guard(health_settings, hold_seconds=ladder_seconds(health_settings))
     runtime = AgentRuntime(
@@ -151,7 +151,7 @@ def _build(
         breakers=breakers.registry,
     )
 
-    # From a decision to people.
+    # Notifications and remediation.
     outbox = Outbox(
         store,
         settings.alerting,
@@ -198,7 +198,7 @@ def _build(
         find_joined=ticket_notifications.find_joined,
     )
 
-    # What people and models ask for.
+    # Requests of operators and models.
     interventions = remediation.interventions
     operator_requests = OperatorRequests(
         store=store,
@@ -211,7 +211,7 @@ def _build(
     callbacks = Callbacks(store, tickets, slack=slack, pagerduty=pagerduty, clock=clock)
     user_stack = UserStack(settings.judging, store, clock)
 
-    # What is counted and shown.
+    # Metrics and streams.
     metrics = ServiceMetrics(
         registry,
         monitor.workers,
@@ -223,7 +223,7 @@ def _build(
     worker_series = WorkerSeries(registry, monitor.workers, monitor.get, clock)
     feed = Feed(store, on_drop=metrics.count_dropped)
 
-    # The way of an event.
+    # The event pipeline.
     pipeline = EventPipeline(
         store=store,
         bus=bus,
@@ -273,7 +273,7 @@ def _build(
         decide=interventions.decide,
         actions=remediation.queen_actions,
         read_tools=user_stack.tools,
-        list_interventions=lambda agent_id: health.interventions(_INTERVENTIONS_IN_CASE, agent_id),
+        list_interventions=lambda agent_id: health.interventions(_INTERVENTIONS_SHOWN, agent_id),
     )
     service = Service(
         settings=settings,

@@ -1,4 +1,4 @@
-"""Requests to the operator: what only a person can decide or do about a worker, sent once, on its ticket."""
+"""Requests to the operator: decisions and actions that need a person, sent once, on the ticket."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def find_request(
     approval: Approval | None,
 ) -> OperatorRequest | None:
     """
-    Return what only a person can decide or do about a worker's session; None if there is nothing.
+    Return the decision or action that a session needs from a person; None if it needs none.
 
     ``approval`` is the latest approval request about it.
     """

@@ -1,5 +1,5 @@
 """
-The way of an event through the service, in its one order.
+The path of an event through the service.
 
 1. Received: ``EventPipeline.ingest`` for OTLP, hooks, heartbeats and the API, ``ingest_step_log`` for step
    logs, ``EventBus.publish`` for agents that run here.
@@ -7,7 +7,7 @@ The way of an event through the service, in its one order.
 3. Monitor: ``EventBus.fan_out`` calls ``EventPipeline.observe``, which applies the event to the worker's
    vital signs. Findings and states that follow wait in ``pending``.
 4. Log again: ``publish_pending`` makes them durable, then fans them out to the subscribers, judge included.
-5. Tickets: ``update_tickets`` lets the worker's tickets, and the interventions on it, follow.
+5. Tickets: ``update_tickets`` updates the worker's tickets and the interventions on it.
 6. Outbox: ``TicketNotifications.write`` runs in the ticket's transaction; ``Outbox.run`` delivers.
 """
 
@@ -106,10 +106,10 @@ class EventPipeline:
 
     async def ingest(self, events: Sequence[AgentEvent]) -> None:
         """
-        Take in events that workers sent. Returns once they are durable and applied.
+        Ingest events of workers. Return once they are durable and applied.
 
         Raises:
-            StoreError: They could not be made durable; nothing was taken in.
+            StoreError: They could not be stored; none was ingested.
         """
         await self.store.append(events)
         # Under a lock: a worker's events are applied in the order of the log.
@@ -122,10 +122,10 @@ class EventPipeline:
 
     async def ingest_step_log(self, events: Sequence[AgentEvent]) -> None:
         """
-        Take in events from a step log, without those that are known already.
+        Ingest events of a step log, except those that are known already.
 
         Raises:
-            StoreError: They could not be made durable; nothing was taken in.
+            StoreError: They could not be stored; none was ingested.
         """
         new_events = [event for event in events if self._is_new(event)]
         await self.store.append(new_events)
@@ -143,7 +143,7 @@ class EventPipeline:
         return known is None or event.time > self._replayed.get(known.key, 0.0)
 
     def note_alive(self, heartbeat_intervals: Mapping[str, float | None]) -> None:
-        """Note which processes have sent something, by incarnation; see ``HealthMonitor.note_alive``."""
+        """Record which processes are alive, by incarnation; see ``HealthMonitor.note_alive``."""
         now = self.clock()
         for incarnation_id, interval in heartbeat_intervals.items():
             self.monitor.note_alive(incarnation_id, now, interval)
@@ -151,7 +151,7 @@ class EventPipeline:
     # -- 3. monitor -----------------------------------------------------------------------------
 
     def observe(self, events: Sequence[AgentEvent]) -> None:
-        """Apply events that are fanned out. Every event of the service comes here exactly once."""
+        """Apply events of the bus. Every event of the service passes here exactly once."""
         self.metrics.count_events(events)
         self.feed.add_transient(events)
         if self.reads_step_logs and not self._is_reading_step_log:
@@ -195,7 +195,7 @@ class EventPipeline:
         """
         Publish findings and states: durable first, then to the subscribers. Return whether it succeeded.
 
-        What cannot be made durable stays pending and is retried: the monitor reports nothing twice.
+        Events that cannot be stored stay pending and are retried: the monitor reports each once.
         """
         events, self.pending = self.pending, []
         try:
@@ -227,7 +227,7 @@ class EventPipeline:
     # -- 5. tickets -----------------------------------------------------------------------------
 
     async def update_tickets(self, event: AgentEvent) -> None:
-        """Let a worker's tickets, and the interventions on it, follow its findings, state or end."""
+        """Update a worker's tickets and interventions after a change of its findings or state, or its end."""
         key = (event.agent_id, event.session_id)
         if event.type is EventType.AGENT_RENAMED and (new := self.monitor.new_name(key)) is not None:
             await self.tickets.worker_renamed(key, new)
@@ -240,7 +240,7 @@ class EventPipeline:
     # -- after a restart ------------------------------------------------------------------------
 
     def resume(self, replay: Replay) -> None:
-        """Continue after a replay: publish findings and states that a kill kept out of the log."""
+        """Continue after a replay: publish findings and states that were not logged before a kill."""
         self._replayed = replay.last_events
         now = self.clock()
         for health in self.monitor.workers():
@@ -260,18 +260,18 @@ class EventPipeline:
                 await self.tickets.worker_renamed(key, new)
 
     async def settle(self) -> None:
-        """Wait until no spending brake is at work any more."""
+        """Wait until the spending brake has finished."""
         await self.brake.settled()
 
     def close(self) -> None:
-        """Note until when the service ran."""
+        """Record when the service stopped."""
         self.arrivals.write_alive(self.clock(), at_once=True)
         self.arrivals.close()
 
     # -- time -----------------------------------------------------------------------------------
 
     async def advance(self, now: float, limit: int) -> None:
-        """Publish what follows from deadlines that have passed, of at most ``limit`` workers."""
+        """Evaluate at most ``limit`` workers whose deadline has passed, and publish the results."""
         self.arrivals.write_alive(now)
         self.pending += self.monitor.advance(now, limit)
         await self.publish_pending()

@@ -153,7 +153,7 @@ class Remediation:
 
     async def load(self, seconds_away: float = 0.0) -> None:
         """
-        Load what was under way before a restart; call it after the monitor knows its workers.
+        Load interventions in progress before a restart; call it after the monitor knows its workers.
 
         Args:
             seconds_away: How long the service was not running; no wait counts this time.
@@ -217,7 +217,7 @@ class Remediation:
         return min((at for at in deadlines if at is not None), default=None)
 
     async def advance(self, now: float) -> None:
-        """Start what is due; does not wait until it is done."""
+        """Start due actions, without waiting for them."""
         await self.recovery.advance(now, begin=now >= self._quiet_until)
         await self.interventions.advance(now)
         await self.approvals.advance(now, begin=now >= self._quiet_until)

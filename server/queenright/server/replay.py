@@ -1,4 +1,4 @@
-"""The start after a restart: workers, counts and ages are restored from the event log."""
+"""Restore workers, counts and ages from the event log after a restart."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def replay_log(
     """
     Replay the event log into a new monitor, without publishing anything.
 
-    A restart must neither forget a count nor repeat an alert. The time that the service was away is taken out
+    A restart must not lose a count or repeat an alert. The time that the service was away is taken out
     of every age: nothing could be received then.
     """
     began = clock()

@@ -35,7 +35,7 @@ _DUE_BATCH: Final = 200
 
 @dataclass(kw_only=True, eq=False)
 class Scheduler:
-    """Does what time alone brings about. Belongs to one event loop."""
+    """Acts on deadlines. Belongs to one event loop."""
 
     pipeline: EventPipeline
     monitor: HealthMonitor
@@ -64,7 +64,7 @@ class Scheduler:
                 _log.exception("cannot act on a deadline, retrying at the next tick")
 
     def clock_jumped(self, now: float, by: float) -> None:
-        """Take a jump of the clock, by ``by`` seconds, out of every age."""
+        """Correct every age for a jump of the clock by ``by`` seconds."""
         self.monitor.clock_jumped(now)
         self.remediation.clock_jumped(now, by)
         self.pipeline.arrivals.record_clock_jump(now - by, now)
@@ -77,7 +77,7 @@ class Scheduler:
         return min(max(min(deadlines) - self.clock(), _SHORTEST_SLEEP), _LONGEST_SLEEP)
 
     async def run_sweeps(self) -> None:
-        """Evaluate every worker now and then, in case a deadline was missed, until cancelled."""
+        """Evaluate every worker periodically, in case a deadline was missed, until cancelled."""
         while True:
             began = time.perf_counter()
             try:

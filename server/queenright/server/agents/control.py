@@ -17,7 +17,7 @@ Runtimes = Callable[[], Iterable[AgentRuntime]]
 @dataclass(frozen=True)
 class EachRuntime(Generic[T]):
     """
-    What reaches workers: made anew for each runtime at every iteration, then what reaches workers elsewhere.
+    Controls of workers: one per runtime, made at each iteration, then those of workers elsewhere.
 
     Args:
         make: Makes a control or a respawner of a runtime.
@@ -30,6 +30,6 @@ class EachRuntime(Generic[T]):
     elsewhere: tuple[T, ...] = ()
 
     def __iter__(self) -> Iterator[T]:
-        """Yield what reaches workers, the service's own runtimes first."""
+        """Yield the controls, the service's own runtimes first."""
         yield from map(self.make, self.runtimes())
         yield from self.elsewhere

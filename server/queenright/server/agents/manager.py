@@ -149,7 +149,7 @@ class AgentManager:
         Return a loaded agent.
 
         Raises:
-            AgentNotLoadedError: There is none of this name.
+            AgentNotLoadedError: There is no agent of this name.
         """
         slot = self._slots.get(agent_id)
         if slot is None:
@@ -229,13 +229,13 @@ class AgentManager:
                 await runner.cleanup_async()
 
     def stop_loading(self) -> None:
-        """Cancel what is being loaded, and load no agents any more."""
+        """Cancel loading, and refuse to load further agents."""
         self._closing = True
         for task in self._underway:
             task.cancel()
 
     async def shutdown_all(self) -> None:
-        """Unload all agents, and load none any more."""
+        """Unload all agents, and refuse to load further ones."""
         self.stop_loading()
         await asyncio.gather(*self._underway, return_exceptions=True)
         if self._starting:

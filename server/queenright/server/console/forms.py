@@ -175,7 +175,7 @@ def sender_of(request: Request, form: Given, *, grave: bool = False) -> str:
     Return the sender of a form: the token's name, the form's field, or the cookie.
 
     A browser does not send the cookie when it follows a link from another site, but it does with the form of
-    that page, whose field may be empty therefore.
+    that page, so the field may be empty.
 
     Raises:
         IncompleteFormError: There is no name.

@@ -1,7 +1,7 @@
 """
 The HTML pages.
 
-A page does what the API does, through the same functions. A GET changes nothing. Forms are posted from our
+Pages use the same functions as the API. A GET changes nothing. Forms are posted from our
 own pages only; the gate enforces that.
 """
 
@@ -59,7 +59,7 @@ def add_pages(app: FastAPI, service: Service) -> None:
 
 class StatusFragment:
     """
-    The content of the status page as HTML, rendered once for everybody who has the page open.
+    The content of the status page as HTML, rendered once for all browsers.
 
     Args:
         service: The service.

@@ -1,7 +1,7 @@
 """
 The page ``/docs``: the operations of the OpenAPI document and the role that each needs.
 
-It has no script, so that no third-party code runs with the rights of whoever is signed in.
+It has no script, so that no third-party code runs with the rights of the signed-in user.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Instructions: a worker in another process fetches and answers what it is told."""
+"""Instructions, which a worker in another process fetches and answers."""
 
 from __future__ import annotations
 
