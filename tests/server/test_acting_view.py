@@ -131,16 +131,14 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.mark.parametrize(("kind", "data", "said"), SAID)
-def test_each_thing_that_was_done_has_a_sentence_in_the_feed(
-    kind: EventType, data: dict[str, Any], said: str
-) -> None:
+def test_each_action_has_a_sentence_in_the_feed(kind: EventType, data: dict[str, Any], said: str) -> None:
     line = event_line(AgentEvent(type=kind, time=0.0, agent_id="bee", data=data))
 
     assert said in line.text
     assert line.kind
 
 
-def test_a_line_says_once_who_it_is_about() -> None:
+def test_line_names_its_worker_once() -> None:
     target = Target(agent_id="bee", session_id="s", incarnation_id="i")
     detail = f"nobody can reach worker {target}: it fetches no instructions"
     said = {"kind": "nudge", "outcome": "unreachable", "by": "ladder", "detail": detail}
@@ -162,7 +160,7 @@ def test_a_line_says_once_who_it_is_about() -> None:
 @pytest.mark.parametrize(
     ("kind", "attempt", "shown"), [("nudge", 1, True), ("nudge", 2, False), ("terminate", 2, True)]
 )
-def test_that_a_worker_takes_no_nudges_is_said_once(kind: str, attempt: int, shown: bool) -> None:
+def test_undeliverable_nudge_is_shown_once_per_ladder(kind: str, attempt: int, shown: bool) -> None:
     data = {"kind": kind, "outcome": "unreachable", "attempt": attempt}
     event = AgentEvent(type=EventType.INTERVENTION_RECORDED, time=0.0, data=data)
 
@@ -170,7 +168,7 @@ def test_that_a_worker_takes_no_nudges_is_said_once(kind: str, attempt: int, sho
 
 
 @pytest.mark.parametrize("agent", ["w" * 255, "bee"])
-def test_a_brief_line_has_room_for_what_happened_however_long_a_name_is(agent: str) -> None:
+def test_brief_line_truncates_a_long_name(agent: str) -> None:
     data = {"attempt": 1, "delivery": "queued", "by": "ada", "message": "m" * 500}
 
     line = event_line(AgentEvent(type=EventType.NUDGE_SENT, time=0.0, agent_id=agent, data=data), brief=True)
@@ -179,7 +177,7 @@ def test_a_brief_line_has_room_for_what_happened_however_long_a_name_is(agent: s
     assert ": nudge 1 queued, by ada. mmm" in line.text
 
 
-def test_each_nudge_of_a_person_that_came_to_nothing_has_a_line() -> None:
+def test_each_undelivered_nudge_by_a_person_has_a_line() -> None:
     data = {"kind": "nudge", "outcome": "unreachable", "attempt": 2, "by": "ada"}
 
     assert has_feed_line(EventType.INTERVENTION_RECORDED, data)
@@ -197,13 +195,13 @@ def test_a_line_about_a_ticket_names_its_worker(kind: EventType, data: dict[str,
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
-def test_a_record_has_a_line_unless_an_event_of_its_own_tells_of_it(outcome: Outcome) -> None:
+def test_intervention_record_has_a_line_unless_it_has_an_event(outcome: Outcome) -> None:
     event = AgentEvent(type=EventType.INTERVENTION_RECORDED, time=0.0, data={"outcome": outcome.value})
 
     assert has_feed_line(event.type, event.data) is (outcome not in (Outcome.DONE, Outcome.QUEUED))
 
 
-async def test_the_page_shows_what_is_being_done(running: Running, page: Page) -> None:
+async def test_page_shows_interventions_in_progress(running: Running, page: Page) -> None:
     """002 §11: the page shows interventions, escalations and breakers as they are now."""
     service = running.service
     breaker = service.breakers.get("tool_execution", "looper", "search")
@@ -227,7 +225,7 @@ async def test_the_page_shows_what_is_being_done(running: Running, page: Page) -
     await expect(tripped).to_contain_text("half-open in")
 
 
-def test_a_line_of_the_feed_is_one_sentence_with_a_link_to_its_ticket() -> None:
+def test_feed_line_is_one_sentence_with_its_ticket() -> None:
     analysis = "looper (node search) goes in circles. Nothing new comes of it.\nStop the run. " * 9
     event = AgentEvent(
         type=EventType.QUEEN_INTERVENTION_REQUESTED,
@@ -248,7 +246,7 @@ def rows(running: Running) -> dict[str, Any]:
     return found
 
 
-async def test_a_worker_that_is_well_and_was_spoken_to_is_no_intervention_under_way(running: Running) -> None:
+async def test_healthy_nudged_worker_is_no_intervention_in_progress(running: Running) -> None:
     service = running.service
     fine = AgentEvent(
         type=EventType.EXECUTION_STARTED,
@@ -265,7 +263,7 @@ async def test_a_worker_that_is_well_and_was_spoken_to_is_no_intervention_under_
     assert rows(running)["ladders"] == []
 
 
-async def test_a_storm_a_used_up_budget_and_the_stop_are_said_and_what_is_due_waits(running: Running) -> None:
+async def test_brakes_name_storm_budget_and_emergency_stop(running: Running) -> None:
     service = running.service
     await service.ingest(list(looping(service.clock(), times=3)))
     await service.health.escalate_to_orchestrator("looper", "it looks odd", by="ada")
@@ -294,7 +292,7 @@ async def test_a_storm_a_used_up_budget_and_the_stop_are_said_and_what_is_due_wa
     assert frozen["ladders"][0]["when"] == "frozen"
 
 
-async def test_what_is_overdue_waits_its_turn(running: Running) -> None:
+async def test_overdue_step_waits_its_turn(running: Running) -> None:
     service = running.service
     await service.ingest(list(looping(service.clock(), times=3)))
     await service.health.escalate_to_orchestrator("looper", "it looks odd", by="ada")
@@ -318,7 +316,7 @@ async def test_what_is_overdue_waits_its_turn(running: Running) -> None:
     assert shown.ladders[0].when == "waits its turn"
 
 
-async def test_the_page_says_first_that_acting_is_frozen(running: Running, page: Page) -> None:
+async def test_page_shows_the_emergency_stop_first(running: Running, page: Page) -> None:
     await page.goto(running.url)
 
     await running.service.health.emergency_stop(True, by="ada", reason="the <provider> is down")

@@ -49,7 +49,7 @@ def fleet() -> FleetState:
 # -- the fleet --------------------------------------------------------------------------------------
 
 
-def test_who_has_ended_not_well_fails_until_its_ticket_is_closed() -> None:
+def test_ended_session_is_failing_until_its_ticket_closes() -> None:
     """B103: and then its outcome is shown, which is not "terminated" for one that completed."""
     known = fleet()
     over = known.workers[-1]
@@ -66,23 +66,23 @@ def test_who_has_ended_not_well_fails_until_its_ticket_is_closed() -> None:
     assert known.workers[-1] == over
 
 
-def test_whoever_is_worst_off_comes_first_and_who_has_ended_last() -> None:
+def test_worst_worker_is_first_and_ended_ones_last() -> None:
     found = [one.state for one in fleet().workers]
 
     assert found[:3] == ["failing", "stuck", "degraded"]
     assert fleet().workers[-1].ended
 
 
-def test_the_most_severe_ticket_that_is_not_over_comes_first() -> None:
+def test_most_severe_open_ticket_is_first() -> None:
     assert [one.severity for one in fleet().tickets] == ["critical", "high", "medium"]
     assert [one.severity for one in fleet().open_tickets] == ["critical", "high"]
 
 
-def test_an_open_breaker_comes_before_one_that_is_closed() -> None:
+def test_open_breaker_is_before_closed_ones() -> None:
     assert [one.state for one in fleet().breakers] == ["open", "half_open", "closed"]
 
 
-def test_an_event_that_is_told_twice_counts_once() -> None:
+def test_duplicate_event_counts_once() -> None:
     known, told = (
         fleet(),
         FleetEvent.of(event("health_state_changed", 1, **{"from": "stuck", "to": "healthy"})),
@@ -93,7 +93,7 @@ def test_an_event_that_is_told_twice_counts_once() -> None:
     assert len(known.feed) == 1
 
 
-def test_a_change_of_state_moves_a_worker_before_the_list_is_asked_for_again() -> None:
+def test_state_change_moves_a_worker_before_the_next_request() -> None:
     known = fleet()
     known.stale.clear()
 

@@ -16,7 +16,7 @@ def node(name: str, *edges: tuple[str, str], running: int = 0, waiting_for_user:
     return NodeDetail.of(example_of(NodeDetail) | state | {"edges_out": edges_out})
 
 
-def test_each_node_has_its_state_and_what_comes_after_it() -> None:
+def test_graph_line_has_state_and_edges() -> None:
     nodes = [
         node("ask", ("search", "success"), ("ask", "failure"), running=1, waiting_for_user=1),
         node("search", ("write", "expression"), running=1),

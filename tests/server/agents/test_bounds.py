@@ -19,7 +19,7 @@ def one_at_a_time(roots: Path) -> Path:
     return file.parent
 
 
-async def test_runs_that_wait_are_called_queued_and_beyond_their_bound_the_answer_is_429(
+async def test_waiting_run_is_queued_and_the_limit_answers_429(
     tmp_path: Path,
 ) -> None:
     folder = one_at_a_time(tmp_path / "agents")
@@ -62,7 +62,7 @@ async def test_waiting_chat_does_not_hold_up_the_next_trigger(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("how", ["resume", "restore"])
-async def test_run_that_waits_for_its_turn_is_answered_queued(tmp_path: Path, how: str) -> None:
+async def test_waiting_run_is_reported_as_queued(tmp_path: Path, how: str) -> None:
     """B108: `resume` and `restore` say `queued` while other runs come first."""
     async with house(tmp_path, agents={"load": [str(one_at_a_time(tmp_path / "agents"))]}) as home:
         first, session = await home.begun()
@@ -84,7 +84,7 @@ async def test_run_that_waits_for_its_turn_is_answered_queued(tmp_path: Path, ho
     assert (asked["execution_id"], asked["session_id"]) == (first, session)
 
 
-async def test_restore_behind_a_run_of_the_same_session_is_answered_queued(tmp_path: Path) -> None:
+async def test_restore_behind_a_run_of_its_session_is_queued(tmp_path: Path) -> None:
     """B108: a checkpoint of an older run waits for the newer one that goes on in its session."""
     folder = guide(tmp_path / "agents" / "guide")
     async with house(tmp_path, agents={"load": [str(folder)]}) as home:
@@ -144,7 +144,7 @@ async def test_session_of_another_process_is_a_conflict_and_starts_no_run(tmp_pa
     assert failed["events"] == []
 
 
-async def test_who_terminates_an_agent_hears_of_the_thread_that_goes_on_and_so_does_the_audit(
+async def test_termination_reports_a_thread_that_still_runs(
     tmp_path: Path,
 ) -> None:
     go, began = tmp_path / "go", tmp_path / "began"

@@ -11,7 +11,7 @@ from queenright.server.agents.roots import PathNotAllowedError, Roots
 from tests.runtime.agents import adder
 
 
-def test_a_link_in_a_circle_hides_no_agent_beside_it(tmp_path: Path) -> None:
+def test_circular_link_hides_no_other_agent(tmp_path: Path) -> None:
     inside = tmp_path / "agents"
     adder(inside / "adder")
     adder(inside / "team" / "other")
@@ -24,9 +24,7 @@ def test_a_link_in_a_circle_hides_no_agent_beside_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("link", ["words.py", "functions.py", "lib", "lib/deep/words.py", "near"])
-def test_an_agent_with_a_file_or_folder_that_leads_out_of_the_roots_is_refused_and_discovery_says_why(
-    tmp_path: Path, link: str
-) -> None:
+def test_agent_with_a_link_out_of_the_roots_is_refused_with_a_reason(tmp_path: Path, link: str) -> None:
     """B8: also what its code would only import."""
     inside, outside = tmp_path / "agents", tmp_path / "outside"
     agent = adder(inside / "adder")
@@ -49,7 +47,7 @@ def test_an_agent_with_a_file_or_folder_that_leads_out_of_the_roots_is_refused_a
     assert "a link that leads out" in str(found.problem)
 
 
-def test_links_that_stay_below_the_roots_and_those_of_hidden_folders_do_no_harm(tmp_path: Path) -> None:
+def test_links_below_the_roots_and_in_hidden_folders_are_allowed(tmp_path: Path) -> None:
     inside = tmp_path / "agents"
     agent = adder(inside / "adder")
     (inside / "shared").mkdir()

@@ -114,7 +114,7 @@ async def test_get_api_agents__id__graphs(home: House) -> None:
     assert row["nodes"] == ["prepare", "talk", "finish"]
 
 
-async def test_judge_and_queen_are_among_the_graphs_to_be_looked_at(home: House) -> None:
+async def test_judge_and_queen_are_readable_graphs(home: House) -> None:
     """003: they run as graphs beside each agent; nobody talks with them there, and nobody removes them."""
     found = (await home.ask("GET", "/api/agents/guide/graphs"))["graphs"]
     store = home.service.runtime.session_store("worker_health_judge")
@@ -192,7 +192,7 @@ async def test_post_api_agents__id__chat(home: House) -> None:
     await home.ask("POST", "/api/agents/guide/chat", json={"message": " "}, status=422)
 
 
-async def test_what_is_said_to_a_graph_reaches_no_other(home: House) -> None:
+async def test_message_to_a_graph_reaches_no_other_graph(home: House) -> None:
     async with beside(home, "second"):
         _, own = await home.begun(graph_id="guide")
         chat = "/api/agents/guide/chat"
@@ -271,7 +271,7 @@ async def test_stopping_a_graph_or_a_session_leaves_the_others(home: House) -> N
     assert other in rest["executions"]
 
 
-async def test_a_run_can_begin_in_a_session_that_is_there(home: House) -> None:
+async def test_run_can_start_in_an_existing_session(home: House) -> None:
     run, session = await home.done()
 
     started = await home.ask(
@@ -375,7 +375,7 @@ async def test_get_api_agents__id__sessions(home: House) -> None:
         "graphs/guide/nodes/talk/logs?level=odd",
     ],
 )
-async def test_a_word_that_is_asked_for_is_one_of_those_there_are(home: House, path: str) -> None:
+async def test_unknown_filter_value_is_refused(home: House, path: str) -> None:
     refused = await home.ask("GET", f"/api/agents/guide/{path}", status=422)
 
     assert "it must be one of" in refused["title"]
@@ -393,7 +393,7 @@ async def test_get_api_agents__id__sessions__sid(home: House) -> None:
 
 
 @pytest.mark.parametrize("session", ["%2e%2e", "..%2f..%2fetc", "a%2f..", "a%5c..", "x" * 300, "none"])
-async def test_a_session_id_with_a_path_in_it_is_none(home: House, session: str) -> None:
+async def test_session_id_with_a_path_is_refused(home: House, session: str) -> None:
     """B8: nothing outside of the sessions is read or removed."""
     for method in ("GET", "DELETE"):
         response = await home.http.request(method, f"/api/agents/guide/sessions/{session}")
@@ -575,7 +575,7 @@ async def test_get_api_agents__id__graphs__gid__nodes__nid__criteria(home: House
     assert [one["id"] for one in finish["goal_criteria"]] == ["said"]
 
 
-async def test_criteria_of_a_node_have_the_visit_that_goes_on(home: House) -> None:
+async def test_node_criteria_count_the_running_visit(home: House) -> None:
     path = "/api/agents/guide/graphs/guide/nodes/talk/criteria"
     before = await home.ask("GET", path)
     run, _ = await home.begun()
@@ -757,7 +757,7 @@ async def test_every_row_has_a_test_of_its_name(method: str, path: str) -> None:
     assert callable(globals().get(f"test_{method.lower()}_{name}")), name
 
 
-async def test_what_is_asked_of_loaded_agents_is_what_the_document_has(home: House) -> None:
+async def test_openapi_has_every_route_of_loaded_agents(home: House) -> None:
     document: dict[str, Any] = await home.ask("GET", "/openapi.json")
     there = {
         (method.upper(), re.sub(r"{(\w+)}", lambda found: f"{{{_SHORT[found[1]]}}}", path)): operation
@@ -771,7 +771,7 @@ async def test_what_is_asked_of_loaded_agents_is_what_the_document_has(home: Hou
     assert rows(OF_EVERYBODY) <= there.keys()
 
 
-async def test_sessions_are_where_the_command_line_has_them(home: House) -> None:
+async def test_sessions_are_stored_where_the_command_line_stores_them(home: House) -> None:
     _, session = await home.done()
 
     storage = home.service.settings.agents.storage
@@ -782,7 +782,7 @@ async def test_sessions_are_where_the_command_line_has_them(home: House) -> None
 # -- who did it -------------------------------------------------------------------------------------
 
 
-async def test_who_did_what_with_an_agent_is_in_the_audit_in_the_order_it_was_done(home: House) -> None:
+async def test_audit_has_the_actions_on_an_agent_in_order(home: House) -> None:
     await home.ask("POST", "/api/agents", json={"path": "third", "by": "ada"}, status=201)
     at = "/api/agents/third"
     run, session = await home.begun("third")

@@ -86,7 +86,7 @@ async def test_trigger_refuses_input_that_the_first_node_does_not_take(
         assert await home.service.health.recoveries(10) == []
 
 
-async def test_input_that_a_session_remembers_is_not_missing(tmp_path: Path) -> None:
+async def test_input_in_the_session_memory_is_not_missing(tmp_path: Path) -> None:
     guide(tmp_path / "agents" / "guide")
     async with house(tmp_path, agents={"load": ["guide"]}) as home:
         _, session = await home.done()
@@ -97,7 +97,7 @@ async def test_input_that_a_session_remembers_is_not_missing(tmp_path: Path) -> 
         await home.ask("POST", "/api/agents/guide/trigger", status=422)
 
 
-async def test_run_whose_first_node_refuses_its_input_is_called_off(tmp_path: Path) -> None:
+async def test_run_with_refused_input_is_cancelled(tmp_path: Path) -> None:
     """Its function alone can see it; the run is no failure, is not brought back, and opens no ticket."""
     written(tmp_path / "agents" / "clerk", agent=AGENT, functions=FUNCTIONS)
     async with house(tmp_path, agents={"load": ["clerk"]}, health_monitoring=EAGER) as home:

@@ -73,7 +73,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Cli
         yield http, found
 
 
-def test_a_session_whose_process_was_killed_is_said_to_be_interrupted(
+def test_session_of_a_killed_process_is_interrupted(
     killed: tuple[httpx.Client, dict[str, Any]],
 ) -> None:
     http, found = killed
@@ -84,7 +84,7 @@ def test_a_session_whose_process_was_killed_is_said_to_be_interrupted(
         assert (row["status"], row["interrupted"], one["interrupted"]) == ("active", True, True)
 
 
-def test_a_run_that_was_killed_with_its_service_is_brought_back_at_once_if_somebody_asks(
+def test_killed_run_is_recovered_at_once_on_request(
     killed: tuple[httpx.Client, dict[str, Any]],
 ) -> None:
     """A person's word is enough: the quiet time after a start is for what is done without one."""
@@ -109,7 +109,7 @@ def test_a_run_that_was_killed_with_its_service_is_brought_back_at_once_if_someb
     assert not http.get(f"/api/agents/looper/sessions/{session}").json()["interrupted"]
 
 
-def test_a_run_that_waited_for_its_user_when_it_was_killed_is_resumed_and_completes(
+def test_killed_run_that_waited_for_its_user_is_resumed_and_completes(
     killed: tuple[httpx.Client, dict[str, Any]],
 ) -> None:
     http, found = killed

@@ -61,7 +61,7 @@ async def begin(home: House) -> tuple[str, list[AgentEvent]]:
 
 
 @pytest.mark.parametrize("what", REPLIES)
-async def test_fast_loop_is_held_until_it_was_judged_and_nudged(tmp_path: Path, what: str) -> None:
+async def test_fast_loop_is_held_until_it_is_nudged(tmp_path: Path, what: str) -> None:
     """B101: it has made its twenty bad steps before anybody may write a ticket, and is not given up."""
     written(tmp_path / "agents" / "looper", agent=AGENT.replace("REPLY", REPLIES[what]), tools=SEARCH)
     settings = GRACE | {"intervention": {"quiet_seconds": 4}}
@@ -80,7 +80,7 @@ async def test_fast_loop_is_held_until_it_was_judged_and_nudged(tmp_path: Path, 
     assert len(of(heard, EventType.LLM_CALL_COMPLETED)) < 25
 
 
-async def test_held_run_ends_when_nobody_has_reacted(tmp_path: Path) -> None:
+async def test_held_run_ends_without_a_reaction(tmp_path: Path) -> None:
     """With the ladder switched off the judge has its time, and then the run is given up."""
     reply = REPLIES["answers in words"]
     written(tmp_path / "agents" / "looper", agent=AGENT.replace("REPLY", reply), tools=SEARCH)

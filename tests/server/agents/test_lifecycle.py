@@ -24,7 +24,7 @@ def told(said: dict[str, Any]) -> list[str]:
     return [one["text"] for one in said["messages"] if one["role"] == "tool"]
 
 
-async def test_agent_in_the_service_loads_and_starts_another_beside_itself(tmp_path: Path) -> None:
+async def test_agent_loads_and_starts_another_agent(tmp_path: Path) -> None:
     """004: lifecycle tools are for any agent whose nodes name them; what they load is a graph beside it."""
     adder(tmp_path / "agents" / "adder")
     folder = keeper(tmp_path / "agents" / "keeper")
@@ -40,7 +40,7 @@ async def test_agent_in_the_service_loads_and_starts_another_beside_itself(tmp_p
     ]
 
 
-async def test_agent_in_the_service_loads_nothing_from_outside_the_roots(tmp_path: Path) -> None:
+async def test_agent_loads_nothing_from_outside_the_roots(tmp_path: Path) -> None:
     adder(tmp_path / "elsewhere")
     spec = {
         "name": "reacher",

@@ -45,7 +45,7 @@ def manager(
     )
 
 
-async def test_twenty_loads_and_unloads_at_once_leave_what_was_asked_last(tmp_path: Path) -> None:
+async def test_concurrent_loads_and_unloads_leave_the_last_requested_state(tmp_path: Path) -> None:
     agents = manager(tmp_path)
     names = [f"agent{n}" for n in range(5)]
     for name in names:
@@ -87,7 +87,7 @@ async def test_twenty_loads_and_unloads_at_once_leave_what_was_asked_last(tmp_pa
         ("agent = 3", "`agent` is a int"),
     ],
 )
-async def test_code_that_fails_when_it_is_imported_is_said_and_others_go_on(
+async def test_failing_import_is_reported_and_others_keep_running(
     tmp_path: Path, code: str, said: str
 ) -> None:
     agents = manager(tmp_path)
@@ -103,7 +103,7 @@ async def test_code_that_fails_when_it_is_imported_is_said_and_others_go_on(
     await agents.shutdown_all()
 
 
-async def test_code_that_hangs_is_given_up_and_others_go_on(tmp_path: Path) -> None:
+async def test_hanging_code_times_out_and_others_keep_running(tmp_path: Path) -> None:
     up = asyncio.Event()
 
     async def sleep(_: float) -> None:
@@ -151,7 +151,7 @@ def hanging(folder: Path) -> Path:
     return folder
 
 
-async def test_a_server_that_does_not_answer_holds_up_nobody_else(tmp_path: Path) -> None:
+async def test_silent_mcp_server_blocks_no_other_agent(tmp_path: Path) -> None:
     up = asyncio.Event()
 
     async def sleep(_: float) -> None:
@@ -200,7 +200,7 @@ def waiting(folder: Path, go: Path, began: Path) -> Path:
     )
 
 
-async def test_who_waits_for_the_code_of_another_is_not_blamed_for_the_time(tmp_path: Path) -> None:
+async def test_wait_for_another_agents_code_does_not_count_as_load_time(tmp_path: Path) -> None:
     limits = 0
 
     async def sleep(_: float) -> None:
@@ -227,7 +227,7 @@ async def test_who_waits_for_the_code_of_another_is_not_blamed_for_the_time(tmp_
     await agents.shutdown_all()
 
 
-async def test_what_is_being_loaded_when_the_service_stops_is_told_so(tmp_path: Path) -> None:
+async def test_loading_while_the_service_stops_is_refused(tmp_path: Path) -> None:
     go, began = tmp_path / "go", tmp_path / "began"
     waiting(tmp_path / "agents" / "slow", go, began)
     hanging(tmp_path / "agents" / "mute")
@@ -266,7 +266,7 @@ async def test_agents_are_loaded_from_below_the_roots_only(tmp_path: Path) -> No
         await agents.unload("adder")
 
 
-async def test_a_script_for_a_model_is_read_from_below_the_roots_only(tmp_path: Path) -> None:
+async def test_model_script_is_read_from_below_the_roots_only(tmp_path: Path) -> None:
     agents = manager(tmp_path)
     talker(tmp_path / "agents" / "talker")
     (tmp_path / "secret.json").write_text('{"replies": []}', encoding="utf-8")
@@ -281,7 +281,7 @@ async def test_a_script_for_a_model_is_read_from_below_the_roots_only(tmp_path: 
     await agents.shutdown_all()
 
 
-async def test_a_graph_that_cannot_join_leaves_its_agent_as_it_was(tmp_path: Path) -> None:
+async def test_graph_that_cannot_be_added_leaves_the_agent_unchanged(tmp_path: Path) -> None:
     agents = manager(tmp_path)
     guide(tmp_path / "agents" / "guide")
     folder_of(
@@ -305,7 +305,7 @@ async def test_a_graph_that_cannot_join_leaves_its_agent_as_it_was(tmp_path: Pat
     await agents.shutdown_all()
 
 
-async def test_the_bus_of_an_agent_that_is_gone_is_closed(tmp_path: Path) -> None:
+async def test_bus_of_an_unloaded_agent_is_closed(tmp_path: Path) -> None:
     made: list[EventBus] = []
 
     def bus(_: object) -> EventBus:
@@ -326,7 +326,7 @@ async def test_the_bus_of_an_agent_that_is_gone_is_closed(tmp_path: Path) -> Non
             one.subscribe(print, name="late")
 
 
-async def test_sessions_of_graphs_beside_an_agent_are_known_again_from_the_disk(tmp_path: Path) -> None:
+async def test_companion_sessions_are_restored_from_disk(tmp_path: Path) -> None:
     for name in ("sessions/own", "graphs/a/sessions/s1", "graphs/b/sessions/s2", "graphs/c"):
         (tmp_path / "kept" / "guide" / name).mkdir(parents=True)
     agents = manager(tmp_path)

@@ -11,7 +11,7 @@ from tests.waiting import until
 EAGER = {"judge": {"start_grace_seconds": 0}, "intervention": {"quiet_seconds": 0}}
 
 
-async def test_a_loaded_agent_that_goes_in_circles_gets_a_ticket_hears_a_nudge_and_is_stopped(
+async def test_looping_agent_gets_a_ticket_and_a_nudge_and_is_stopped(
     tmp_path: Path,
 ) -> None:
     looper(tmp_path / "agents" / "looper")
@@ -65,7 +65,7 @@ def of(heard: list[AgentEvent], kind: EventType) -> list[AgentEvent]:
     return [event for event in heard if event.type is kind]
 
 
-async def test_what_a_loaded_agent_does_is_in_the_log_of_the_service_and_not_on_the_bus_of_another(
+async def test_agent_events_are_in_the_service_log_and_not_on_another_bus(
     tmp_path: Path,
 ) -> None:
     guide(tmp_path / "agents" / "guide")
@@ -88,7 +88,7 @@ async def test_what_a_loaded_agent_does_is_in_the_log_of_the_service_and_not_on_
         assert run
 
 
-async def test_a_service_that_stops_pauses_what_runs_and_loads_it_again_with_its_sessions(
+async def test_stopping_service_pauses_runs_and_reloads_them_with_their_sessions(
     tmp_path: Path,
 ) -> None:
     guide(tmp_path / "agents" / "guide")
@@ -102,7 +102,7 @@ async def test_a_service_that_stops_pauses_what_runs_and_loads_it_again_with_its
         assert await home.waits("guide", resumed["execution_id"]) == session
 
 
-async def test_an_agent_of_the_settings_that_cannot_be_loaded_is_said_and_the_service_goes_on(
+async def test_configured_agent_that_cannot_be_loaded_is_reported(
     tmp_path: Path,
 ) -> None:
     async with house(tmp_path, agents={"load": ["nobody"]}) as home:
