@@ -58,9 +58,9 @@ def no_key(monkeypatch: pytest.MonkeyPatch) -> str:
     return "openai/gpt-5-mini"
 
 
-async def once(stack: Stack, **more: Any) -> int:
+async def once(stack: Stack, *, allow_empty: bool = False, **more: Any) -> int:
     options = JobOptions(**{"prometheus": stack.url, "state": stack.storage / "state", **more})
-    return await asyncio.to_thread(run_once, options)
+    return await asyncio.to_thread(run_once, options, allow_empty=allow_empty)
 
 
 async def test_samples_that_are_no_numbers_are_counted_and_stop_nothing(

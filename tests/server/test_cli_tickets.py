@@ -35,7 +35,7 @@ def test_a_silenced_ticket_says_so_in_the_list_and_until_when_in_full() -> None:
     assert ticket_row(silenced).endswith(f"{silenced.ticket_id}  silenced")
     [line] = [one for one in lines if one.startswith("  silenced ")]
     assert "for 60 min more, until " in line
-    assert line.endswith(", by ada: being mended (silence b3c5)")
+    assert line.endswith(", by ada: being fixed (silence b3c5)")
 
 
 def test_a_ticket_with_its_own_alert_says_nothing_of_silences_and_incidents() -> None:

@@ -75,7 +75,7 @@ async def test_the_api_tells_every_notification_and_who_took_it(
     assert found["status"] == "firing"
     [answered] = found["peers"]
     assert (answered["peer"], answered["attempts"], answered["last_error"]) == (peer.url, 1, None)
-    assert answered["outcome"].startswith("taken ")
+    assert answered["outcome"].startswith("accepted ")
 
 
 async def test_a_peer_that_is_down_is_named_with_the_reason(
@@ -110,7 +110,7 @@ async def test_the_end_of_a_run_is_shown_as_the_end(running: Running, peer: Peer
     await until(lambda: taken(running), "the peer has it")
 
     await loop(running, times=0, ended=True)
-    await until(lambda: "end taken" in json.dumps(shown(running)), "the peer has the end")
+    await until(lambda: "end accepted" in json.dumps(shown(running)), "the peer has the end")
 
     assert shown(running)[0]["status"] == "resolved"
 
@@ -127,7 +127,7 @@ async def test_a_restart_forgets_no_notification(settings: Settings, peer: Peer)
             page = (await http.get("/")).text
 
     assert found["agent"] == "looper"
-    assert found["peers"][0]["outcome"].startswith("taken ")
+    assert found["peers"][0]["outcome"].startswith("accepted ")
     assert "looper is in a loop" in page
 
 

@@ -123,7 +123,7 @@ async def record_told(request: Request, service: ServiceDep) -> api.DeliveriesRe
     """Receive what Alertmanager sent to a receiver for people, and record it for each ticket."""
     noted = await service.callbacks.record_notification(await request.body())
     if noted:
-        service.recent_notifications.look()
+        service.recent_notifications.request_read()
     return api.DeliveriesReceipt(noted=noted)
 
 

@@ -42,9 +42,9 @@ class Latest(Generic[T]):
 
     def changed(self, event: AgentEvent) -> None:
         """Read the store soon, because an event may have changed it."""
-        self.look()
+        self.request_read()
 
-    def look(self) -> None:
+    def request_read(self) -> None:
         """Read the store soon."""
         self._changed.set()
 
