@@ -58,7 +58,8 @@ def no_key(monkeypatch: pytest.MonkeyPatch) -> str:
     return "openai/gpt-5-mini"
 
 
-async def once(stack: Stack, *, allow_empty: bool = False, **more: Any) -> int:
+async def once(stack: Stack, **more: Any) -> int:
+    allow_empty = more.pop("allow_empty", False)
     options = JobOptions(**{"prometheus": stack.url, "state": stack.storage / "state", **more})
     return await asyncio.to_thread(run_once, options, allow_empty=allow_empty)
 

@@ -168,13 +168,29 @@ def graph_row(slot: AgentSlot, graph_id: str) -> api.GraphRow:
 
 def node_row(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeRow:
     """Return a node."""
-    return api.NodeRow(**_node(slot, graph, node))
+    running = [
+        one
+        for _, stream in streams_of(slot, graph.id)
+        for _, node_id, one in stream.nodes()
+        if node_id == node.id
+    ]
+    return api.NodeRow(
+        node_id=node.id,
+        description=node.description,
+        node_type=node.node_type,
+        client_facing=node.client_facing,
+        tools=list(node.tools),
+        input_keys=list(node.input_keys),
+        output_keys=list(node.output_keys),
+        running=len(running),
+        waiting_for_user=sum(one.waiting_for_user for one in running),
+    )
 
 
 def node_detail(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeDetail:
     """Return a node with all details."""
     return api.NodeDetail(
-        **_node(slot, graph, node),
+        **dict(node_row(slot, graph, node)),
         graph_id=graph.id,
         system_prompt=masked(node.system_prompt),
         function=node.function,
@@ -191,26 +207,6 @@ def node_detail(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeDe
         edges_out=[_edge(edge) for edge in graph.edges_from(node.id)],
         entry_points=[entry.id for entry in graph.entry_points if entry.node_id == node.id],
     )
-
-
-def _node(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> dict[str, Any]:
-    running = [
-        one
-        for _, stream in streams_of(slot, graph.id)
-        for _, node_id, one in stream.nodes()
-        if node_id == node.id
-    ]
-    return {
-        "node_id": node.id,
-        "description": node.description,
-        "node_type": node.node_type,
-        "client_facing": node.client_facing,
-        "tools": list(node.tools),
-        "input_keys": list(node.input_keys),
-        "output_keys": list(node.output_keys),
-        "running": len(running),
-        "waiting_for_user": sum(one.waiting_for_user for one in running),
-    }
 
 
 def _edge(edge: EdgeSpec) -> api.Edge:
