@@ -44,13 +44,13 @@ def _by_ada(**more: Any) -> ConfigDict:
 
 
 class TicketRequest(Body):
-    """Who acknowledges the ticket."""
+    """Who acts on the ticket."""
 
     by: By = "operator"
 
 
 class Unacknowledge(TicketRequest):
-    """Who acknowledges the ticket, or returns it, and through which client."""
+    """Who withdraws the acknowledgement, and through which client."""
 
     model_config = _by_ada()
 
