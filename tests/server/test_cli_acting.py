@@ -181,7 +181,7 @@ async def test_a_storm_and_a_budget_that_is_used_up_are_said_before_the_lists(ru
         storm, budget = done.err.splitlines()
         assert storm.startswith("A storm since ")
         assert "6 workers" in storm
-        assert "interventions a minute are used up, the next in" in budget
+        assert "interventions per minute reached; the next in" in budget
 
 
 @pytest.mark.parametrize(
