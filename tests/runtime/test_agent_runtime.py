@@ -623,6 +623,36 @@ async def test_cancelled_run_has_ended(tmp_path: Path, fake_time: FakeTime) -> N
     await runtime.stop()
 
 
+@pytest.mark.parametrize("how", ["pause", "cancel"])
+async def test_function_node_that_is_ended_from_outside_has_not_failed(
+    tmp_path: Path, fake_time: FakeTime, how: str
+) -> None:
+    """B103: a paused node is no failed one."""
+    bus = EventBus()
+    visits: list[AgentEvent] = []
+    kinds = {EventType.NODE_LOOP_STARTED, EventType.NODE_LOOP_COMPLETED}
+    bus.subscribe(visits.append, name="reader", types=kinds)
+    runtime = runtime_on(bus, tmp_path, fake_time)
+
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    node = NodeSpec(id="n", node_type="function", function="hang")
+    point = EntryPointSpec(id="e", node_id="n")
+    runtime.add_graph(
+        GraphSpec(id="g", nodes=(node,), entry_points=(point,)), functions={"hang": hang}, primary=True
+    )
+    await runtime.start()
+    going = await runtime.trigger("e", {})
+    await fake_time.settle()
+    if how == "cancel":
+        assert await runtime.cancel_execution(going)
+    await runtime.stop()
+    await bus.drain()
+
+    assert [event.type for event in visits] == [EventType.NODE_LOOP_STARTED]
+
+
 async def test_invalid_use_is_an_error(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = runtime_on(EventBus(), tmp_path, fake_time)
     with pytest.raises(GraphError, match="there is no graph None; available: none"):

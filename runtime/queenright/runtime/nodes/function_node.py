@@ -63,7 +63,6 @@ async def call_function(
         **_select_arguments(function, context),
     }
     await reporter.emit(EventType.NODE_LOOP_STARTED, {"messages": 0}, node_id=spec.id)
-    result = NodeResult(outcome="failed")
     try:
         async with reporter.step(spec.id, visit) as step:
             if inspect.iscoroutinefunction(function):
@@ -81,11 +80,11 @@ async def call_function(
         result = NodeResult(
             outcome="failed", turns=1, error=redact(str(error)), error_type=type(error).__name__
         )
-    finally:
-        data = {"outcome": result.outcome, "turns": result.turns, "error": result.error}
-        await reporter.emit(
-            EventType.NODE_LOOP_COMPLETED, {**data, "outputs": sorted(result.outputs)}, node_id=spec.id
-        )
+    # A visit that was paused or cancelled has not ended.
+    data = {"outcome": result.outcome, "turns": result.turns, "error": result.error}
+    await reporter.emit(
+        EventType.NODE_LOOP_COMPLETED, {**data, "outputs": sorted(result.outputs)}, node_id=spec.id
+    )
     return result
 
 
