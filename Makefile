@@ -37,8 +37,10 @@ demo: up ## The same as up
 
 compose: .venv/.run ## Prepare secrets and tokens, then run everything in containers: docker compose
 	@$(BIN)/python compose/prepare.py
-	@if docker compose version >/dev/null 2>&1; then docker compose up --build --detach --wait; \
-	else echo "Docker Compose was not found: install it, then run 'docker compose up --build --detach --wait' here."; fi
+	@docker compose version >/dev/null 2>&1 || { echo "Docker Compose was not found: install it and run make compose again." >&2; exit 1; }
+	@docker compose up --build --detach --wait
+# An Alertmanager that was running already reads its configuration again.
+	@docker compose kill --signal HUP alertmanager
 
 llm: .venv/.llm ## Install litellm, for models other than the built-in rules (queenright run --model)
 
