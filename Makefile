@@ -50,6 +50,7 @@ test-slow: SLOW := -m "slow or hypothesis" --hypothesis-profile=search
 test test-slow: .venv/.dev
 	@$(PYTHON) $(PROVIDE) programs || echo "The tests that need these programs will fail." >&2
 	@$(if $(SLOW),$(PYTHON) $(PROVIDE) newest || echo "The tests with the newest of these programs are skipped." >&2)
+	@$(if $(SLOW),$(IN_MEMORY) $(PYTHON) $(PROVIDE) builder || echo "The tests of the image are skipped." >&2)
 	@$(PYTHON) $(PROVIDE) browser || echo "The tests that need a browser will fail." >&2
 	@$(IN_MEMORY) $(BIN)/python -m pytest -n 4 $(SLOW) $(PYTEST)
 

@@ -97,8 +97,10 @@ def test_the_file_is_valid() -> None:
 
 def test_every_image_is_pinned_to_a_version(compose: dict[str, Any]) -> None:
     images = [service["image"] for service in compose["services"].values()]
-    images += re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    images += re.findall(r"^ARG BASE=(\S+)", dockerfile, re.MULTILINE)
 
+    assert set(re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)) == {"${BASE}"}
     assert [image for image in images if not re.search(r":v?\d+\.\d+\.\d+", image)] == []
 
 
