@@ -37,8 +37,10 @@ demo: up ## The same as up
 
 compose: .venv/.run ## Prepare secrets and tokens, then run everything in containers: docker compose
 	@$(BIN)/python compose/prepare.py
-	@if docker compose version >/dev/null 2>&1; then docker compose up --build --detach --wait; \
-	else echo "Docker Compose was not found: install it, then run 'docker compose up --build --detach --wait' here."; fi
+	@docker compose version >/dev/null 2>&1 || { echo "Docker Compose was not found: install it and run make compose again." >&2; exit 1; }
+	@docker compose up --build --detach --wait
+# An Alertmanager that was running already reads its configuration again.
+	@docker compose kill --signal HUP alertmanager
 
 llm: .venv/.llm ## Install litellm, for models other than the built-in rules (queenright run --model)
 
@@ -48,6 +50,7 @@ test-slow: SLOW := -m "slow or hypothesis" --hypothesis-profile=search
 test test-slow: .venv/.dev
 	@$(PYTHON) $(PROVIDE) programs || echo "The tests that need these programs will fail." >&2
 	@$(if $(SLOW),$(PYTHON) $(PROVIDE) newest || echo "The tests with the newest of these programs are skipped." >&2)
+	@$(if $(SLOW),$(IN_MEMORY) $(PYTHON) $(PROVIDE) builder || echo "The tests of the image are skipped." >&2)
 	@$(PYTHON) $(PROVIDE) browser || echo "The tests that need a browser will fail." >&2
 	@$(IN_MEMORY) $(BIN)/python -m pytest -n 4 $(SLOW) $(PYTEST)
 

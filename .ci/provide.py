@@ -8,6 +8,7 @@ Runs before anything is installed, so it uses the standard library only. Everyth
     provide.py programs         prometheus, promtool, alertmanager, amtool
     provide.py newest           the same four again, as new as Debian has them, in .tools/newest/bin
     provide.py browser          chromium
+    provide.py builder          buildah, and a Debian to build the image from (only as root)
 
 Programs are looked for in the environment (``PROMETHEUS_BIN`` and the like), on ``PATH``, then in
 ``.tools/bin``. On Debian and Ubuntu those still missing are downloaded as packages and unpacked.
@@ -23,7 +24,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from subprocess import DEVNULL
 
@@ -32,6 +33,7 @@ VENV = ROOT / ".venv"
 TOOLS = ROOT / ".tools"
 BIN = TOOLS / "bin"
 NEWEST = TOOLS / "newest"
+BUILDER = TOOLS / "builder"
 DEBIAN_KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 # Program -> the other names it goes by; Debian's package calls alertmanager by its own name.
@@ -46,6 +48,8 @@ MAC_BROWSERS = (
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
     "/Applications/Chromium.app/Contents/MacOS/Chromium",
 )
+# The oldest Debian with a Python that is new enough.
+BASE_SUITE = "bookworm"
 # Debian's builds read their templates and pages from here. Unpacked elsewhere, they find them through
 # descriptor 9, which a wrapper opens: a path of the same length, because it is inside the program.
 SYSTEM_SHARE = b"/usr/share/prometheus"
@@ -219,20 +223,36 @@ def provide_browser() -> None:
         )
     require_apt(names)
     say("Fetching chromium and the libraries it lacks here (about 120 MB) ...")
-    HERE.get("update")
-    # A dry run of the installation names the packages that this machine lacks.
-    plan = run(
-        [*HERE.command, "--simulate", "--no-install-recommends", "install", "chromium", "fonts-dejavu-core"]
-    )
-    packages = [line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")]
     root = TOOLS / "chromium"
-    unpack(packages, root, HERE, update=False)
+    unpack_with_missing(["chromium", "fonts-dejavu-core"], root)
     fonts = root / "etc" / "fonts" / "fonts.conf"
     if fonts.exists():
         text = fonts.read_text()
         fonts.write_text(text.replace("<dir>/usr/share/fonts", f"<dir>{root}/usr/share/fonts"))
     install_script(BIN / "chromium", CHROMIUM_WRAPPER)
     check_they_run(BROWSERS, BIN)
+
+
+def provide_builder() -> None:
+    """Put buildah into ``.tools/bin``, and the Debian that the image is built from here beside it."""
+    if runs(BIN / "buildah", "--version") and (BUILDER / "base.tar").exists():
+        return
+    if os.geteuid() != 0 or sys.platform == "darwin":
+        raise UnavailableError("Building the image needs root on Linux.")
+    require_apt(["buildah"])
+    say("Fetching buildah, and making a Debian to build the image from ...")
+    unpack_with_missing(["buildah", "mmdebstrap", "patchelf"], BUILDER)
+    programs = BUILDER / "usr" / "bin"
+    # Not by a variable: buildah starts itself again without its environment.
+    libraries = ":".join(map(str, BUILDER.glob("usr/lib/*-linux-gnu")))
+    run([programs / "patchelf", "--set-rpath", libraries, programs / "buildah"])
+    draft = BUILDER / "draft.tar"
+    packages = "--include=ca-certificates,passwd,python-is-python3,python3-venv"
+    options = ["--variant=essential", "--dpkgopt=force-unsafe-io", packages]
+    run([programs / "mmdebstrap", *options, BASE_SUITE, draft, debian_mirror()])
+    draft.rename(BUILDER / "base.tar")
+    install_script(BIN / "buildah", f'#!/bin/sh\nexec "{programs}/buildah" "$@"\n')
+    check_they_run(["buildah"], BIN)
 
 
 def require_apt(names: Sequence[str]) -> None:
@@ -244,7 +264,7 @@ def require_apt(names: Sequence[str]) -> None:
         )
 
 
-def check_they_run(programs: Mapping[str, tuple[str, ...]], bin_: Path) -> None:
+def check_they_run(programs: Iterable[str], bin_: Path) -> None:
     """Refuse programs that were unpacked but do not start."""
     for name in programs:
         if not runs(bin_ / name, "--version"):
@@ -309,6 +329,15 @@ def unpack(packages: Sequence[str], root: Path, apt: Apt = HERE, *, update: bool
     shutil.rmtree(apt.folder / "cache", ignore_errors=True)
 
 
+def unpack_with_missing(packages: Sequence[str], root: Path) -> None:
+    """Download and unpack Debian packages and what they need that this machine lacks."""
+    HERE.get("update")
+    # A dry run of the installation names them.
+    plan = run([*HERE.command, "--simulate", "--no-install-recommends", "install", *packages])
+    lacking = [line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")]
+    unpack(list(dict.fromkeys([*packages, *lacking])), root, update=False)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Do what the arguments ask; a failure is one plain message and exit code 1."""
     try:
@@ -322,6 +351,8 @@ def main(arguments: Sequence[str]) -> int:
                     provide_newest()
                 case ["browser"]:
                     provide_browser()
+                case ["builder"]:
+                    provide_builder()
                 case _:
                     print(__doc__, file=sys.stderr)
                     return 2

@@ -8,6 +8,7 @@ can be run again: after a secret was put in place, or to see what is still off.
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import secrets
 import subprocess
 import sys
@@ -15,8 +16,11 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+import yaml
+
 from queenright.alerting.config import render_alertmanager, without_receivers
 
+COMPOSE: Final = Path(__file__).parents[1] / "docker-compose.yml"
 SECRETS: Final = Path(__file__).parent / "secrets"
 CONSOLE: Final = "http://127.0.0.1:8420"
 _IN_CONTAINERS: Final = Path("/run/secrets")
@@ -48,6 +52,11 @@ def prepare(folder: Path) -> list[str]:
         url = urlsplit(_read(folder / name))
         if name in on and not (url.scheme in ("http", "https") and url.hostname):
             sys.exit(f"{folder / name} does not hold a URL; write one into it, or empty the file")
+    if _is_in_the_stack(urlsplit(deadman_url).hostname):
+        sys.exit(
+            f"{folder / 'deadman_url'} is {deadman_url!r}, a part of what it watches, and stops with it. "
+            "Write the URL of a check that runs elsewhere into it, or empty the file."
+        )
     config = render_alertmanager(
         service_url="http://queenright:8420",
         slack_api_url_file=_IN_CONTAINERS / "slack_api_url",
@@ -102,15 +111,25 @@ def _create_tokens(folder: Path) -> None:
     (folder / "tokens.json").chmod(0o444)
 
 
+def _is_in_the_stack(host: str | None) -> bool:
+    services = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
+    if host in {*services, "localhost", "host.docker.internal"}:
+        return True
+    try:
+        return host is not None and ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def _read(file: Path) -> str:
     return file.read_text(encoding="utf-8").strip()
 
 
 def _write(file: Path, text: str) -> None:
     """Write a file that the containers' users can read; the folder's mode keeps others on the machine out."""
-    file.unlink(missing_ok=True)
+    # In place: a container sees the file that was there when it started.
     file.write_text(text, encoding="utf-8")
-    file.chmod(0o444)
+    file.chmod(0o644)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ _WHOLE = {
     "health/test_audit.py",
     "judge/test_scenarios.py",
     "packaging/test_commands_of_pages.py",
+    "packaging/test_image.py",
     "packaging/test_wheel.py",
     "server/test_cli_watch.py",
     "server/test_openapi.py",

@@ -16,6 +16,7 @@ FILES: Final = {
     "chaos/test_alerts_under_fire.py": 43,
     "end_to_end/test_alertmanager_away.py": 83,
     "end_to_end/test_symptoms.py": 114,
+    "packaging/test_image.py": 380,
     "simulation/test_week.py": 99,
 }
 

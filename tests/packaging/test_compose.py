@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 import subprocess
 import sys
 import time
@@ -62,7 +63,10 @@ def program(name: str) -> Path:
 def mounts(service: dict[str, Any]) -> Iterator[tuple[Path, str]]:
     """Yield the files and folders of the checkout that a service sees, and where."""
     for volume in service.get("volumes", ()):
-        source, target, *_ = volume.split(":")
+        if isinstance(volume, dict):
+            source, target = volume["source"], volume["target"]
+        else:
+            source, target, *_ = volume.split(":")
         if source.startswith((".", "/")):
             yield ROOT / source, target
 
@@ -93,8 +97,10 @@ def test_the_file_is_valid() -> None:
 
 def test_every_image_is_pinned_to_a_version(compose: dict[str, Any]) -> None:
     images = [service["image"] for service in compose["services"].values()]
-    images += re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    images += re.findall(r"^ARG BASE=(\S+)", dockerfile, re.MULTILINE)
 
+    assert set(re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)) == {"${BASE}"}
     assert [image for image in images if not re.search(r":v?\d+\.\d+\.\d+", image)] == []
 
 
@@ -183,14 +189,51 @@ def test_prepare_leaves_out_receivers_without_a_secret(secrets: Path) -> None:
     assert {name: keys for name, keys in receivers(secrets).items() if keys} == {"judge": {"webhook_configs"}}
 
 
+def test_files_for_secrets_can_be_written_by_their_owner(secrets: Path) -> None:
+    modes = {
+        name: stat.S_IMODE((secrets / name).stat().st_mode)
+        for name in ("slack_api_url", "pagerduty_routing_key", "deadman_url")
+    }
+
+    assert set(modes.values()) == {0o644}
+    assert stat.S_IMODE(secrets.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://queenright:8420/ping", "http://alertmanager:9093", "http://localhost/", "http://127.0.0.1:9/"],
+)
+def test_prepare_refuses_a_deadman_check_within_the_stack(tmp_path: Path, url: str) -> None:
+    folder = tmp_path / "secrets"
+    prepared(folder)
+    (folder / "deadman_url").write_text(url)
+
+    done = subprocess.run(
+        [sys.executable, ROOT / "compose" / "prepare.py", "--folder", folder], text=True, capture_output=True
+    )
+
+    assert done.returncode == 1
+    assert f"{folder / 'deadman_url'} is {url!r}" in done.stderr
+    assert "elsewhere" in done.stderr
+
+
+def test_what_is_prepared_is_not_created_as_a_folder_by_the_engine() -> None:
+    services = yaml.safe_load(COMPOSE.read_text())["services"].values()
+    volumes = [volume for service in services for volume in service.get("volumes", ())]
+    of_secrets = [volume for volume in volumes if "compose/secrets" in str(volume)]
+
+    assert len(of_secrets) == 2
+    assert all(volume["bind"] == {"create_host_path": False} for volume in of_secrets)
+
+
 def test_prepare_keeps_secrets_and_turns_their_receivers_on(tmp_path: Path) -> None:
     folder = tmp_path / "secrets"
     prepared(folder)
     before = {file.name: file.read_text() for file in folder.iterdir() if file.name != "alertmanager.yml"}
     for name, value in (("slack_api_url", "https://slack.test/x"), ("deadman_url", "https://check.test/y")):
-        (folder / name).unlink()
         (folder / name).write_text(value)
         before[name] = value
+    mounted = (folder / "alertmanager.yml").stat().st_ino
 
     output = prepared(folder)
 
@@ -199,6 +242,8 @@ def test_prepare_keeps_secrets_and_turns_their_receivers_on(tmp_path: Path) -> N
     assert receivers(folder)["pagerduty"] == set()
     assert receivers(folder)["deadman"] == {"webhook_configs"}
     assert "slack.test" not in output
+    # A container that runs sees this file, not another one of its name.
+    assert (folder / "alertmanager.yml").stat().st_ino == mounted
     checked(program("amtool"), "check-config", folder / "alertmanager.yml")
 
 

@@ -1,0 +1,137 @@
+"""Builds the image without an engine and a registry: buildah, with a Debian as the base."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.packaging.test_documents import ROOT
+
+BUILDER: Final = ROOT / ".tools" / "builder"
+BASE: Final = "localhost/base"
+IMAGE: Final = "localhost/queenright"
+
+_PIP_OPTIONS: Final = ("index-url", "extra-index-url", "trusted-host", "proxy")
+_CERTIFICATES: Final = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+_ALONE: Final = """\
+import fcntl, os, socket, struct, sys
+with socket.socket() as any_socket:  # lo is down in a new network namespace
+    fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh", b"lo", 1))
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Buildah:
+    """buildah with images, containers and settings in a folder of its own."""
+
+    program: Path
+    folder: Path
+
+    def command(self, name: str, *arguments: str | Path) -> list[str]:
+        """Return the command line of a command of buildah."""
+        stores = ("--root", self.folder / "images", "--runroot", self.folder / "containers")
+        return [str(word) for word in (self.program, *stores, name, *arguments)]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the environment of every command: the settings of this machine's buildah do not count."""
+        kept = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+        own = {"HOME": str(self.folder), "TMPDIR": str(self.folder), "BUILDAH_ISOLATION": "chroot"}
+        return kept | own | {"PATH": os.environ["PATH"]}
+
+    def run(self, name: str, *arguments: str | Path) -> str:
+        """Run a command of buildah and return what it printed."""
+        done = subprocess.run(
+            self.command(name, *arguments),
+            env=self.environment,
+            text=True,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+    def build(self, context: Path, tag: str, *options: str | Path) -> None:
+        """Build an image."""
+        # The other format has no health check.
+        self.run("build", "--format", "docker", "--tag", tag, *options, context)
+
+    def image(self, tag: str) -> dict[str, Any]:
+        """Return the configuration of an image."""
+        inspected: dict[str, Any] = json.loads(self.run("inspect", "--type", "image", tag))
+        config: dict[str, Any] = inspected["Docker"]["config"]
+        return config
+
+    @contextlib.contextmanager
+    def container(self, tag: str) -> Iterator[tuple[str, Path]]:
+        """Yield the name of a new container of an image, and the folder with its files."""
+        name = self.run("from", tag)
+        try:
+            yield name, Path(self.run("mount", name))
+        finally:
+            self.run("rm", name)
+
+    def alone(self, name: str, *arguments: str | Path) -> list[str]:
+        """Return the command line of a command in a network namespace of its own."""
+        return [
+            "unshare",
+            "--net",
+            sys.executable,
+            "-I",
+            "-c",
+            _ALONE,
+            *self.command(name, *arguments),
+        ]
+
+
+@contextlib.contextmanager
+def buildah_with_base(folder: Path) -> Iterator[Buildah]:
+    """Yield buildah with an image ``BASE``, the Debian of ``.ci/provide.py``; skip where there is none."""
+    program = ROOT / ".tools" / "bin" / "buildah"
+    if not (program.is_file() and (BUILDER / "base.tar").is_file()):
+        pytest.skip("buildah is not there: `python3 .ci/provide.py builder` fetches it (as root, on Debian)")
+    if os.geteuid() != 0:
+        pytest.skip("building the image without an engine needs root")
+    policy = folder / ".config" / "containers" / "policy.json"
+    policy.parent.mkdir(parents=True)
+    policy.write_text(json.dumps({"default": [{"type": "insecureAcceptAnything"}]}))
+    buildah = Buildah(program, folder)
+    (folder / "Dockerfile").write_text("FROM scratch\nADD base.tar /\n")
+    try:
+        buildah.build(BUILDER, BASE, "--file", folder / "Dockerfile", "--ignorefile", os.devnull)
+        yield buildah
+    finally:
+        buildah.run("rm", "--all")
+        buildah.run("rmi", "--all", "--force")
+
+
+def pip_secrets(folder: Path) -> Sequence[str]:
+    """Return the options that let pip in the build reach the index that pip reaches here."""
+    listing = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], text=True, capture_output=True, check=True
+    ).stdout
+    options = {}
+    for line in sorted(listing.splitlines(), key=lambda line: line.startswith(":env:")):
+        name, _, value = line.partition("=")
+        # A folder of this machine is not there in the build.
+        if (name := name.rpartition(".")[2]) in _PIP_OPTIONS and "file:" not in value:
+            options[name] = str(ast.literal_eval(value)).replace("\n", " ")
+    secrets = {}
+    if certificate := next(filter(None, map(os.environ.get, _CERTIFICATES)), None):
+        options["cert"] = "/run/secrets/ca.pem"
+        secrets["ca.pem"] = Path(certificate)
+    secrets["pip.conf"] = folder / "pip.conf"
+    lines = "".join(f"{name} = {value}\n" for name, value in options.items())
+    secrets["pip.conf"].write_text(f"[global]\n{lines}")
+    return [f"--secret=id={name},src={path}" for name, path in secrets.items()]

@@ -1,0 +1,296 @@
+"""The image: built from the Dockerfile, started as docker-compose.yml says."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.packaging.image import BASE, IMAGE, Buildah, buildah_with_base, pip_secrets
+from tests.packaging.test_compose import COMPOSE, mounts, prepared
+from tests.packaging.test_documents import ROOT
+from tests.waiting import until
+
+USER = 10001
+DATA = "/var/lib/queenright"
+STOP_GRACE_S = 10
+"""How long an engine waits after SIGTERM."""
+
+MEGABYTES = 450
+"""What the image may add to its base."""
+
+ACCOUNTS = r"etc/(passwd|group|shadow|gshadow|subuid|subgid)-?"
+AGENT = """\
+from queenright.instrumentation import Worker
+
+with Worker("container_agent") as worker:
+    with worker.step("researcher") as step:
+        step.verdict("ACCEPT")
+"""
+# What is installed, without what queenright asks for.
+LEFTOVERS = """\
+import importlib.metadata as metadata
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name as name_of
+
+def required(name, extras):
+    if (name, extras) in seen:
+        return
+    seen.add((name, extras))
+    for line in metadata.distribution(name).requires or ():
+        requirement = Requirement(line)
+        marker = requirement.marker
+        if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            required(name_of(requirement.name), tuple(sorted(requirement.extras)))
+
+seen = set()
+required("queenright", ("llm", "mcp", "postgres", "server", "tui"))
+here = {name_of(d.name) for d in metadata.distributions() if "/opt/queenright/" in str(d.locate_file(""))}
+print(*sorted(here - {name for name, _ in seen}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A container with the service in it, started as docker-compose.yml says, in a network of its own."""
+
+    buildah: Buildah
+    name: str
+    root: Path
+    options: tuple[str, ...]
+    token: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    pids: list[int] = field(default_factory=list)
+
+    def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run a command beside the service, in its container and its network."""
+        variables = [f"--env={name}={value}" for name, value in environment.items()]
+        inside = self.buildah.command("run", *self.options, *variables, self.name, "--", *command)
+        return subprocess.run(
+            ["nsenter", f"--net=/proc/{self.process.pid}/ns/net", *inside],
+            env=self.buildah.environment,
+            text=True,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def output(self, *command: str, **environment: str) -> str:
+        """Run a command that succeeds, and return what it printed."""
+        done = self.run(*command, **environment)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def stop(self) -> int:
+        """Send SIGTERM to the service, as an engine does, and return its exit code."""
+        [pid] = [pid for pid in descendants(self.process.pid) if is_program(pid, "serve")]
+        os.kill(pid, signal.SIGTERM)
+        return self.process.wait(STOP_GRACE_S)
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Yield the processes that a process started, and those that they started."""
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in children.read_text().split():
+            yield int(child)
+            yield from descendants(int(child))
+
+
+def is_program(pid: int, command: str) -> bool:
+    """Return whether a process is `queenright` with this command, not one that starts it."""
+    words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    return Path(words[0]).name == "python" and words[1:3] == ["/opt/queenright/bin/queenright", command]
+
+
+def written_by(root: Path, user: int) -> set[str]:
+    """Return the files of a user, without those in the folders that are mounted."""
+    found = set()
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if Path(folder, name) != root / "tmp"]
+        found |= {str(Path(folder, name)) for name in files if Path(folder, name).lstat().st_uid == user}
+    return found
+
+
+def paths(root: Path) -> set[str]:
+    """Return every file and folder below a folder."""
+    return {
+        os.path.relpath(os.path.join(folder, name), root)
+        for folder, folders, files in os.walk(root)
+        for name in (*folders, *files)
+    }
+
+
+@pytest.fixture(scope="module")
+def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
+    """Return buildah with the image."""
+    folder = tmp_path_factory.mktemp("image")
+    with buildah_with_base(folder) as buildah:
+        buildah.build(ROOT, IMAGE, f"--build-arg=BASE={BASE}", *pip_secrets(folder))
+        yield buildah
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return what `make compose` prepares."""
+    folder = tmp_path_factory.mktemp("compose") / "secrets"
+    prepared(folder)
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Return a folder like a new volume, which belongs to the user of the image."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    os.chown(folder, USER, USER)
+    return folder
+
+
+@contextlib.contextmanager
+def started(buildah: Buildah, secrets: Path, data: Path, log: Path) -> Iterator[Service]:
+    """Start the service as docker-compose.yml says."""
+    text = COMPOSE.read_text().replace("./compose/secrets/", f"{secrets}/")
+    compose: dict[str, Any] = yaml.safe_load(text)["services"]["queenright"]
+    assert f"queenright-data:{DATA}" in compose["volumes"]
+    volumes = [f"--volume={source}:{target}:ro" for source, target in mounts(compose)]
+    variables = [f"--env={name}={value}" for name, value in compose["environment"].items()]
+    options = (*volumes, f"--volume={data}:{DATA}")
+    with buildah.container(IMAGE) as (name, root), log.open("wb") as output:
+        command = buildah.alone("run", *options, *variables, name, "--", *compose["command"])
+        with subprocess.Popen(
+            command, env=buildah.environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        ) as process:
+            token = (secrets / "admin_token").read_text().strip()
+            service = Service(buildah, name, root, options, token, process, log)
+            try:
+                yield service
+            finally:
+                for pid in (*descendants(process.pid), process.pid):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+
+
+async def healthy(service: Service) -> None:
+    """Wait until the health check of docker-compose.yml succeeds."""
+    check = yaml.safe_load(COMPOSE.read_text())["services"]["queenright"]["healthcheck"]["test"][1:]
+
+    def answers() -> bool:
+        assert service.process.poll() is None, service.log.read_text()
+        return service.run(*check).returncode == 0
+
+    await until(answers, "the health check succeeds")
+
+
+def test_image_is_as_the_dockerfile_says(buildah: Buildah) -> None:
+    config = buildah.image(IMAGE)
+
+    assert config["User"] == str(USER)
+    assert set(config["ExposedPorts"]) == {"8420/tcp", "4318/tcp"}
+    assert config["Healthcheck"]["Test"][0] == "CMD"
+    assert config["Cmd"][:2] == ["queenright", "serve"]
+
+
+def test_image_prints_its_version(buildah: Buildah) -> None:
+    with buildah.container(IMAGE) as (name, _):
+        printed = buildah.run("run", name, "--", "queenright", "--version")
+
+    assert re.fullmatch(r"queenright \d+\.\d+\.\d+", printed)
+
+
+def test_image_without_a_token_says_how_to_create_one(buildah: Buildah) -> None:
+    with buildah.container(IMAGE) as (name, _):
+        command = buildah.alone("run", name, "--", *buildah.image(IMAGE)["Cmd"])
+        done = subprocess.run(command, env=buildah.environment, text=True, capture_output=True)
+
+    assert done.returncode != 0
+    assert "queenright token create" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_image_adds_the_program_and_its_user_only(buildah: Buildah) -> None:
+    with buildah.container(BASE) as (_, base), buildah.container(IMAGE) as (_, image):
+        added = paths(image) - paths(base)
+        data = (image / DATA[1:]).stat()
+
+    outside = {path for path in added if not path.startswith("opt/queenright/")}
+    users = {name for name in outside if re.fullmatch(ACCOUNTS, name)}
+    # The builder mounts a file there.
+    assert outside - users == {"opt/queenright", "etc/hosts", DATA[1:]}
+    assert (data.st_uid, data.st_gid, stat.S_IMODE(data.st_mode)) == (USER, USER, 0o755)
+
+
+def test_image_holds_nothing_that_only_building_needs(buildah: Buildah) -> None:
+    with buildah.container(IMAGE) as (name, _):
+        printed = buildah.run("run", name, "--", "python", "-c", LEFTOVERS)
+
+    assert printed == ""
+
+
+def test_image_holds_the_bytecode_of_what_the_service_imports(buildah: Buildah) -> None:
+    with buildah.container(IMAGE) as (name, _):
+        command = buildah.command("run", name, "--", "python", "-v", "-c", "import queenright.server.up")
+        done = subprocess.run(command, env=buildah.environment, text=True, capture_output=True)
+
+    assert done.returncode == 0, done.stderr
+    assert "matches /opt/queenright/" in done.stderr
+    assert [line for line in done.stderr.splitlines() if "bytecode is stale" in line] == []
+
+
+def test_image_is_small(buildah: Buildah) -> None:
+    with buildah.container(IMAGE) as (_, image):
+        files = [Path(folder, name) for folder, _, names in os.walk(image / "opt") for name in names]
+        size = sum(file.lstat().st_size for file in files)
+
+    assert size < MEGABYTES * 1_000_000
+
+
+async def test_service_takes_telemetry_and_drains(
+    buildah: Buildah, secrets: Path, data: Path, tmp_path: Path
+) -> None:
+    url = "http://127.0.0.1:8420"
+    with started(buildah, secrets, data, tmp_path / "log") as service:
+        await healthy(service)
+        token = {"QUEENRIGHT_URL": url, "QUEENRIGHT_TOKEN": service.token}
+        refused = service.run("queenright", "list", "--json", QUEENRIGHT_URL=url)
+        service.output(
+            "python",
+            "-c",
+            AGENT,
+            OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:4318",
+            OTEL_EXPORTER_OTLP_HEADERS=f"Authorization=Bearer%20{service.token}",
+            **token,
+        )
+        await until(
+            lambda: "container_agent" in service.output("queenright", "list", "--all", "--json", **token),
+            "the service lists the agent",
+        )
+        code = service.stop()
+        elsewhere = written_by(service.root, USER)
+
+    log = service.log.read_text()
+    assert refused.returncode != 0
+    assert code == 0, log
+    assert "Traceback" not in log
+    assert "ERROR" not in log
+    assert elsewhere == set()
+    assert not (data / "queenright.db-wal").exists()
+
+    with started(buildah, secrets, data, tmp_path / "second-log") as again:
+        await healthy(again)
+        listed = again.output("queenright", "list", "--all", "--json", **token)
+        again.stop()
+    assert "container_agent" in listed
+    with buildah.container(IMAGE) as (name, _):
+        buildah.run("run", *again.options, name, "--", "queenright", "audit", "verify", "--storage", DATA)
