@@ -183,7 +183,7 @@ async def test_one_who_loops_is_told_from_one_who_waits_and_one_who_is_well(
     assert ticket.kind is FindingKind.RETRY_STORM
     assert ticket.severity is Severity.CRITICAL
     assert ticket.status is TicketStatus.INTERVENING
-    assert "going_round has had its steps rejected" in ticket.analysis
+    assert "going_round has had several steps rejected" in ticket.analysis
     assert [(t.ticket_id, t.occurrences) for t in second.tickets] == [(ticket.ticket_id, 2)]
 
     stack.recover()
@@ -260,7 +260,7 @@ async def test_a_model_may_ask_the_same_prometheus_and_only_so_often(steady: Sta
     assert metrics is not None
     assert metrics["series"][0]["points"][0][1] >= 25
     assert [unquote("metrics", answer) is not None for answer in answers[:6]] == [True] * 5 + [False]
-    assert "decide by what you know" in answers[5]
+    assert "decide with what you know" in answers[5]
 
 
 async def test_a_trace_shows_the_loop_and_where_it_is(steady: Stack, tmp_path: Path) -> None:

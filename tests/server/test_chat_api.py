@@ -185,8 +185,8 @@ async def test_without_a_terminal_every_line_is_a_question(running: Running) -> 
     _, rows, _ = await queenright(running, ticket_id, "--json", typed="what next?\n")
 
     assert code == 0, err
-    assert out.index("Noted: ") < out.index("`stop it: REASON`")
-    assert out.count("`stop it: REASON`") == 2
+    assert out.index("Noted: ") < out.index("I only follow commands")
+    assert out.count("I only follow commands") == 2
     assert [json.loads(row)["role"] for row in rows.splitlines()] == ["operator", "queen"] * 3 + ["queen"]
 
 

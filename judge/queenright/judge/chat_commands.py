@@ -21,16 +21,11 @@ _ACKNOWLEDGE: Final = re.compile(
     rf"{_PLEASE}(?:ack(?:nowledge)?(?: (?:it|this|the ticket))?|i(?:'ve got| have) (?:it|this))[.!]*\Z"
 )
 _HELP: Final = """\
-Without a language model I only follow commands:
-- `nudge it: TEXT` puts TEXT into the worker's context
-- `stop it: REASON` requests its termination
-- `acknowledge` records that you have the ticket
-More is in the terminal:
-- `queenright tickets show {ticket_id}`: cause, evidence, judgement, advice
-- `queenright tickets timeline {ticket_id}`: what happened and what was done
-- `queenright events --agent {agent} --types all`: what the worker does now
-- `queenright recover {session}`: restart it from its last checkpoint
-For answers to questions, set a language model: `judging.queen.model`."""
+Without a language model I only follow commands: `nudge it: TEXT`, `stop it: REASON`, `acknowledge`.
+In the terminal: `queenright tickets show {ticket_id}` has cause, evidence and advice,
+`queenright events --agent {agent} --types all` follows the worker,
+`queenright recover {session}` restarts it from its last checkpoint.
+For answers to questions, set `judging.queen.model`."""
 
 
 @dataclass(frozen=True, slots=True)
