@@ -23,7 +23,7 @@ _TAIL: Final = 4_000
 _LINE: Final = 400
 _SHORTEST_ARGUMENT: Final = 3
 
-_NAMED: Final = re.compile(r"\b[A-Za-z_][\w.]*(?:Error|Exception|Timeout)\b")
+_NAMED: Final = re.compile(r"\b[A-Za-z_][\w.]{0,120}(?:Error|Exception|Timeout)\b")
 _TELLING: Final = re.compile(
     r"error|exception|fail|fatal|denied|invalid|not found|no such|cannot|unable", re.IGNORECASE
 )
