@@ -29,7 +29,7 @@ _TELLING: Final = re.compile(
 )
 _SENTENCE_END: Final = re.compile(r"(?<=[\w~)\]'\"])[.;!?] ")
 # What differs between two errors of one class: names in quotes, paths, numbers.
-_PARTICULAR: Final = re.compile(r"""(['"`]).*?\1|\S*[/\\]\S*|\b\w*\d\w*\b""")
+_PARTICULAR: Final = re.compile(r"""(['"`]).*?\1|(?<!\S)[^\s/\\'"`]*+[/\\]\S*|\b(?=[a-zA-Z_]*\d)\w+""")
 
 _ONE_WORD: Final = re.compile(r"[\w.-]{1,60}")
 _REFUSABLE: Final = frozenset({Effect.EDITS, Effect.SUBMITS})
@@ -122,12 +122,10 @@ def error_class(text: str, arguments: object = None) -> str:
     text = text[-_TAIL:]
     if is_refused_by_shell(text):
         return SHELL_REFUSED
-    named = _NAMED.findall(text)
-    if named:
+    if ("Error" in text or "Exception" in text or "Timeout" in text) and (named := _NAMED.findall(text)):
         return str(named[-1])[:_CLASS_LIMIT]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if _TELLING.search(line)]
-    line = (telling or lines or [""])[-1]
+    lines = [line.strip() for line in reversed(text.splitlines()) if line and not line.isspace()]
+    line = next((line for line in lines if _TELLING.search(line)), lines[0] if lines else "")
     for argument in _texts_of(arguments):
         line = line.replace(argument, "~")
     line = _SENTENCE_END.split(line, maxsplit=1)[0]
