@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from queenright.instrumentation.effect import READING, Effect
@@ -142,12 +143,17 @@ def class_of_error(error_type: str, text: str) -> str:
     Empty if neither tells one error from another, as with ``error`` or an exit code alone: such errors
     are never the same error.
     """
-    if error_type and _GENERIC.fullmatch(error_type) is None:
+    if error_type and not _is_generic(error_type):
         return error_type
     if error_type in _SHELL_EXITS or not text:
         return SHELL_REFUSED if error_type in _SHELL_EXITS else ""
     found = error_class(text)
     return "" if _GENERIC.fullmatch(found) else found
+
+
+@lru_cache(1024)
+def _is_generic(error_type: str) -> bool:
+    return _GENERIC.fullmatch(error_type) is not None
 
 
 _SHELL_EXITS: Final = frozenset({"exit_code_126", "exit_code_127", "126", "127"})
