@@ -90,7 +90,7 @@ def is_refused_by_shell(text: str) -> bool:
     return _SHELL_HINT.search(text) is not None and _SHELL_REFUSED.search(text) is not None
 
 
-def unreported_failure(result: object, effect: Effect | None, arguments: object = None) -> str:
+def unreported_failure(result: object, effect: str | None, arguments: object = None) -> str:
     """
     Return the class of the failure that a result tells although its call reports none; "" if it tells none.
 
