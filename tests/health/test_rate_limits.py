@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -43,8 +43,24 @@ NOON = datetime(2026, 11, 25, 12, tzinfo=UTC).timestamp()
         ("You've hit your limit \u00b7 resets 1:30pm (UTC)", 5_400),
         ("You have hit your usage limit. Try again in 3 hours 4 minutes.", 11_040),
         ("Rate limit exceeded. Please wait for 10 seconds.", 10),
-        ("You've hit your usage limit. Try again in 2 days.", None),
-        ("Usage limit reached, try again in 3 days 4 hours", None),
+        ("You've hit your usage limit. Try again in 2 days.", 172_800),
+        ("Usage limit reached, try again in 3 days 4 hours", 273_600),
+        ("429 Too Many Requests, retry-after: 20.", 20),
+        ("429, retry-after: 20.5.", 20.5),
+        ("429, x-ratelimit-reset-after: 20", 20),
+        ("Usage limit reached. It resets in 1h 20m.", 4_800),
+        ("usage limit reached, in 1h 20m it is over", None),
+        ("Your rate limit will reset at 15:00 UTC", 10_800),
+        ("Quota exceeded, resets on 2026-11-25 12:10:00 UTC", 600),
+        ("Usage limit reached, resets tomorrow at 9am (UTC)", 75_600),
+        ("Weekly limit reached \u00b7 resets Nov 28 at 3pm (UTC)", 270_000),
+        ("Weekly limit reached, resets Nov 26, 9am (Europe/Berlin)", 72_000),
+        ("Weekly limit reached, resets Tuesday at 12pm (UTC)", 518_400),
+        ("Weekly limit reached, resets Wednesday 11am (UTC)", 601_200),
+        ("Monthly limit: rate limit resets Dec 25 at 3pm (UTC)", None),
+        ("Rate limit resets Feb 30 at 3pm (UTC)", None),
+        ("Rate limit resets monthly", None),
+        ("Rate limit resets at 25:00", None),
         ("ThrottlingException: Too many tokens, please wait before trying again.", None),
         ("rate limit of 30 requests per 60 seconds exceeded", None),
         ("Connection refused, try again in 20s", None),
@@ -138,6 +154,14 @@ def test_limit_that_is_extended_again_and_again_is_a_provider_failure(every: int
     assert script.finding(FindingKind.PROVIDER_FAILURE) is not None
 
 
+@pytest.mark.parametrize(("said", "days"), [("Tuesday", 6), ("Nov 28", 3), ("thu", 1), ("Wednesday", 7)])
+def test_day_without_a_time_begins_at_midnight(said: str, days: int) -> None:
+    midnight = datetime.fromtimestamp(NOON).astimezone().replace(hour=0)
+    wait = limited_for({"error_type": "429", "error": f"weekly limit, resets {said}"}, NOON)
+
+    assert wait == (midnight + timedelta(days=days)).timestamp() - NOON
+
+
 @pytest.mark.parametrize("at", [float("nan"), 1e15, -1e15, 1_774_000_000_000.0])
 def test_clock_time_at_no_date_is_no_wait(at: float) -> None:
     assert limited_for({"error_type": "429", "error": "resets 3pm"}, at) is None
@@ -145,7 +169,8 @@ def test_clock_time_at_no_date_is_no_wait(at: float) -> None:
 
 def test_white_space_in_an_error_costs_nothing() -> None:
     """A pattern with two ways to match white space takes hours of these."""
-    assert limited_for({"error_type": "429", "error": "reset" + " \n" * 100_000 + "in 5s"}, NOON) is None
+    for blank in ("reset" + " \n" * 100_000 + "in 5s", "reset-" * 100_000, "resets nov " * 100_000):
+        assert limited_for({"error_type": "429", "error": blank}, NOON) is None
 
 
 def test_answer_ends_the_promised_wait() -> None:

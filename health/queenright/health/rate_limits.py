@@ -11,8 +11,8 @@ from typing import Any, Final
 from queenright.health.vital_facts import seconds
 from queenright.runtime.timers import load_timezone
 
-_LONGEST: Final = 86_400.0
-"""Seconds: a limit that lasts longer is a failure, not a wait."""
+_LONGEST: Final = 8 * 86_400.0
+"""Seconds: limits are for a week at most, and one that lasts longer is a failure, not a wait."""
 _HEAD: Final = 2_000
 _EARLIEST_EPOCH: Final = 1e9
 
@@ -25,8 +25,21 @@ _SEPARATOR: Final = r"(?:\\?[\"'])?\s*[:=]?\s*(?:\\?[\"'])?"
 _UNIT: Final = r"(?:ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)"
 _PART: Final = rf"\d{{1,9}}(?:\.\d{{1,9}})?\s*{_UNIT}(?![a-z])"
 _DURATION: Final = re.compile(rf"(\d{{1,9}}(?:\.\d{{1,9}})?)\s*({_UNIT})(?![a-z])", re.IGNORECASE)
-_ISO: Final = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)"
+_ISO: Final = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d| UTC)"
 _HTTP_DATE: Final = r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT"
+
+_WEEKDAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_DAY: Final = (
+    r"(?:(?P<weekday>mon|tues?|wed|thu(?:rs?)?|fri|sat|sun|(?:mon|tues|wednes|thurs|fri|satur|sun)day)\b\.?"
+    rf"|(?P<month>{'|'.join(_MONTHS)})[a-z]{{0,6}}\.? (?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b(?!:)"
+    r"|(?P<tomorrow>tomorrow)\b)"
+)
+_CLOCK: Final = (
+    r"(?:(?P<hour>\d{1,2})(?::(?P<minute>\d\d))? ?(?P<half>[ap])\.?m\b\.?"
+    r"|(?P<hour24>\d{1,2}):(?P<minute24>\d\d)(?![:\d]))"
+    r"(?: ?\((?P<zone>[A-Za-z_]+(?:/[A-Za-z_]+)*)\)| (?P<utc>UTC|GMT)\b)?"
+)
 
 # In this order: what says when to call again, then what says when a limit resets.
 _FIELDS: Final = (
@@ -34,16 +47,18 @@ _FIELDS: Final = (
     re.compile(
         rf"retry[-_ ]?(?:after|delay)(?:[-_ ]?seconds?)?{_SEPARATOR}"
         rf"(?:(?P<parts>{_PART}(?:,?\s*(?:and\s*)?{_PART})*)|(?P<date>{_HTTP_DATE}|{_ISO})"
-        r"|(?P<bare>\d{1,9}(?:\.\d{1,9})?)(?![\d:.\w]))",
+        r"|(?P<bare>\d{1,9}(?:\.\d{1,9})?)(?![\d:\w]|\.\d))",
         re.IGNORECASE,
     ),
     re.compile(
-        r"(?:try(?:ing)? again|retry(?:ing)?|resets?|available(?: again)?|wait|reset[-_a-z]*)"
+        r"(?:try(?:ing)? again|retry(?:ing)?|resets?|available(?: again)?|wait|reset(?:[-_][a-z]{1,16}){0,3})"
         rf"{_SEPARATOR}(?:in|after|for|at|on)?\s*(?:about\s*)?"
         rf"(?:(?P<parts>{_PART}(?:,?\s*(?:and\s*)?{_PART})*)|(?P<date>{_HTTP_DATE}|{_ISO})|(?P<epoch>1\d{{9}}(?:\d{{3}})?)\b"
-        r"|(?P<hour>\d{1,2})(?::(?P<minute>\d\d))?\s*(?P<half>[ap])\.?m\b\.?(?:\s*\((?P<zone>[A-Za-z_]+(?:/[A-Za-z_]+)*)\))?)",
+        rf"|(?:{_DAY})?(?:,? ?(?:at ?)?{_CLOCK})?"
+        r"(?(weekday)|(?(month)|(?(tomorrow)|(?(hour)|(?(hour24)|(?!)))))))",
         re.IGNORECASE,
     ),
+    re.compile(rf"rate-?limit-reset(?:-after)?{_SEPARATOR}(?P<bare>\d{{1,9}})(?![:\w]|\.\d)", re.IGNORECASE),
     re.compile(r"\|(?P<epoch>1\d{9})\b"),
 )
 _UNIT_SECONDS: Final = {"ms": 0.001, "mi": 60.0, "m": 60.0, "s": 1.0, "h": 3_600.0, "d": 86_400.0}
@@ -55,8 +70,8 @@ def limited_for(data: Mapping[str, Any], at: float) -> float | None:
 
     That is the field ``retry_after``, else what the text of a rate limit says: ``try again in 1m30s``,
     ``"retryDelay": "34s"``, ``retry-after: Wed, 21 Oct 2026 07:28:00 GMT``, ``resets 3pm (Europe/Berlin)``,
-    ``usage limit reached|1774051200``. A clock time without a zone is this machine's. None for longer than
-    a day.
+    ``usage limit reached|1774051200``, ``resets Nov 28 at 3pm``. A clock time without a zone is this
+    machine's. None for longer than eight days.
 
     Args:
         data: Of the event: ``error_type``, ``error``, ``retry_after`` in seconds.
@@ -96,7 +111,7 @@ def _wait(found: Mapping[str, str | None], at: float) -> float | None:
             moment = (
                 parsedate_to_datetime(date)
                 if date.endswith("GMT")
-                else datetime.fromisoformat(date.replace("Z", "+00:00"))
+                else datetime.fromisoformat(date.replace("Z", "+00:00").replace(" UTC", "+00:00"))
             )
         except ValueError:
             return None
@@ -110,17 +125,32 @@ def _seconds_of(unit: str) -> float:
 
 
 def _until_clock_time(found: Mapping[str, str | None], at: float) -> float | None:
-    hour, minute = int(found.get("hour") or 0), int(found.get("minute") or 0)
-    if not 1 <= hour <= 12 or minute > 59:
+    """Return the seconds until the next such day and time of day; the beginning of a day without one."""
+    half = (found.get("half") or "").lower()
+    hour = int(found.get("hour") or found.get("hour24") or 0)
+    minute = int(found.get("minute") or found.get("minute24") or 0)
+    has_day = any(found.get(key) for key in ("weekday", "month", "tomorrow"))
+    has_clock = bool(half or found.get("hour24"))
+    if not (has_day or has_clock) or minute > 59 or not (1 <= hour <= 12 if half else hour <= 23):
         return None
+    if half:
+        hour = hour % 12 + (12 if half == "p" else 0)
     try:
-        zone = load_timezone(name) if (name := found.get("zone")) else None
+        zone = load_timezone(name) if (name := found.get("zone") or found.get("utc")) else None
     except (KeyError, ValueError, OSError):
         zone = None
     try:
         now = datetime.fromtimestamp(at, zone) if zone else datetime.fromtimestamp(at).astimezone()
+        then = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+        if weekday := found.get("weekday"):
+            then += timedelta(days=(_WEEKDAYS.index(weekday.lower()[:3]) - now.weekday()) % 7)
+        elif month := found.get("month"):
+            then = then.replace(month=_MONTHS.index(month.lower()) + 1, day=int(found.get("day") or 0))
+            then = then if then > now else then.replace(year=now.year + 1)
+        elif found.get("tomorrow"):
+            then += timedelta(days=1)
+        if then <= now:
+            then += timedelta(days=7 if found.get("weekday") else 1)
+        return then.timestamp() - at
     except (ValueError, OSError, OverflowError):
         return None
-    hour = hour % 12 + (12 if (found.get("half") or "").lower() == "p" else 0)
-    then = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
-    return (then if then > now else then + timedelta(days=1)).timestamp() - at

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from queenright.instrumentation.effect import READING, Effect
@@ -23,13 +24,13 @@ _TAIL: Final = 4_000
 _LINE: Final = 400
 _SHORTEST_ARGUMENT: Final = 3
 
-_NAMED: Final = re.compile(r"\b[A-Za-z_][\w.]*(?:Error|Exception|Timeout)\b")
+_NAMED: Final = re.compile(r"\b[A-Za-z_][\w.]{0,120}(?:Error|Exception|Timeout)\b")
 _TELLING: Final = re.compile(
     r"error|exception|fail|fatal|denied|invalid|not found|no such|cannot|unable", re.IGNORECASE
 )
 _SENTENCE_END: Final = re.compile(r"(?<=[\w~)\]'\"])[.;!?] ")
 # What differs between two errors of one class: names in quotes, paths, numbers.
-_PARTICULAR: Final = re.compile(r"""(['"`]).*?\1|\S*[/\\]\S*|\b\w*\d\w*\b""")
+_PARTICULAR: Final = re.compile(r"""(['"`]).*?\1|(?<!\S)[^\s/\\'"`]*+[/\\]\S*|\b(?=[a-zA-Z_]*\d)\w+""")
 
 _ONE_WORD: Final = re.compile(r"[\w.-]{1,60}")
 _REFUSABLE: Final = frozenset({Effect.EDITS, Effect.SUBMITS})
@@ -89,7 +90,7 @@ def is_refused_by_shell(text: str) -> bool:
     return _SHELL_HINT.search(text) is not None and _SHELL_REFUSED.search(text) is not None
 
 
-def unreported_failure(result: object, effect: Effect | None, arguments: object = None) -> str:
+def unreported_failure(result: object, effect: str | None, arguments: object = None) -> str:
     """
     Return the class of the failure that a result tells although its call reports none; "" if it tells none.
 
@@ -122,12 +123,10 @@ def error_class(text: str, arguments: object = None) -> str:
     text = text[-_TAIL:]
     if is_refused_by_shell(text):
         return SHELL_REFUSED
-    named = _NAMED.findall(text)
-    if named:
+    if ("Error" in text or "Exception" in text or "Timeout" in text) and (named := _NAMED.findall(text)):
         return str(named[-1])[:_CLASS_LIMIT]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if _TELLING.search(line)]
-    line = (telling or lines or [""])[-1]
+    lines = [line.strip() for line in reversed(text.splitlines()) if line and not line.isspace()]
+    line = next((line for line in lines if _TELLING.search(line)), lines[0] if lines else "")
     for argument in _texts_of(arguments):
         line = line.replace(argument, "~")
     line = _SENTENCE_END.split(line, maxsplit=1)[0]
@@ -144,12 +143,17 @@ def class_of_error(error_type: str, text: str) -> str:
     Empty if neither tells one error from another, as with ``error`` or an exit code alone: such errors
     are never the same error.
     """
-    if error_type and _GENERIC.fullmatch(error_type) is None:
+    if error_type and not _is_generic(error_type):
         return error_type
     if error_type in _SHELL_EXITS or not text:
         return SHELL_REFUSED if error_type in _SHELL_EXITS else ""
     found = error_class(text)
     return "" if _GENERIC.fullmatch(found) else found
+
+
+@lru_cache(1024)
+def _is_generic(error_type: str) -> bool:
+    return _GENERIC.fullmatch(error_type) is not None
 
 
 _SHELL_EXITS: Final = frozenset({"exit_code_126", "exit_code_127", "126", "127"})

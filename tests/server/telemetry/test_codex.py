@@ -141,6 +141,27 @@ def test_two_sessions_at_once_are_two() -> None:
     assert summary(replay(records("two_at_once")))["agents"] == 2
 
 
+@pytest.mark.parametrize(
+    ("tool", "output", "error_type"),
+    [
+        ("submit", "Not accepted.", "not accepted"),
+        ("read_file", "Not accepted.", None),
+        ("submit", "ok", None),
+    ],
+)
+def test_failure_that_only_the_output_tells_is_one(tool: str, output: str, error_type: str | None) -> None:
+    record = {
+        "event.name": "codex.tool_result",
+        "conversation.id": "s",
+        "success": "true",
+        "call_id": "call_1",
+    }
+    observation = CLIENT.read_log(record | {"tool_name": tool, "output": output}, UNKNOWN_PROCESS, 1)
+
+    assert observation is not None
+    assert observation.data.get("error_type") == error_type
+
+
 def test_nudges_and_stops_are_answers_to_hook_calls() -> None:
     nudge = CLIENT.instruction_answer("PostToolUse", "nudge", "Try it.")
     assert nudge["hookSpecificOutput"]["additionalContext"] == "Try it."

@@ -290,6 +290,8 @@ def test_nudges_and_stops_are_answers_to_a_call_that_follows_a_tool() -> None:
         ({"llmContent": "No file.", "error": {"message": "No file.", "type": "file_not_found"}}, "error"),
         ({"llmContent": "", "error": "refused"}, "error"),
         ({"llmContent": [{"text": "Exit Code: 2"}]}, "ok"),
+        ({"llmContent": "zsh: command not found: Let"}, "error"),
+        ({"llmContent": "Not accepted."}, "error"),
         ("text", "ok"),
         (None, "ok"),
     ],

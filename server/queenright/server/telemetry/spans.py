@@ -12,8 +12,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationSc
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from queenright.instrumentation.conventions import CONTENT_EVENTS, fill_template, named_in
-from queenright.instrumentation.effects import effect_facts, effect_of
-from queenright.instrumentation.error_class import unreported_failure
+from queenright.instrumentation.effects import effect_facts
 from queenright.instrumentation.fingerprint import fingerprint, result_fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import SPAN_STEP, ToolOutcome, Verdict
@@ -22,6 +21,7 @@ from queenright.server.telemetry.dialects import CLIENT_OF_SPANS, Fields, fields
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
+from queenright.server.telemetry.tool_failures import add_unreported_failure
 from queenright.server.telemetry.unusable import Fault, UnusableRecordError
 from queenright.server.telemetry.values import (
     MAX_ATTRIBUTES,
@@ -207,18 +207,15 @@ def _read_tool(observation: Observation, name: str, fields: Fields) -> None:
         return
     arguments, result = content_of(fields.get("arguments")), content_of(fields.get("result"))
     data["args_hash"] = text_of(fields.get("arguments_hash")) or _hash(arguments)
-    effect = effect_of(data["tool"], arguments)
-    if data["outcome"] == ToolOutcome.OK.value and (kind := unreported_failure(result, effect, arguments)):
-        data["outcome"], data["error_type"] = ToolOutcome.ERROR.value, kind
-        data["error"] = redact(str(result))
-    failed = data["outcome"] != ToolOutcome.OK.value
-    data["result_hash"] = text_of(fields.get("result_hash"))
-    if not data["result_hash"]:
-        data["result_hash"] = None if result is None else result_fingerprint(result, arguments, failed=failed)
     if "effect" in fields:
         data["effect"] = text_of(fields["effect"])
     else:
         data |= effect_facts(data["tool"], arguments)
+    add_unreported_failure(data, result, arguments)
+    failed = data["outcome"] != ToolOutcome.OK.value
+    data["result_hash"] = text_of(fields.get("result_hash"))
+    if not data["result_hash"]:
+        data["result_hash"] = None if result is None else result_fingerprint(result, arguments, failed=failed)
     if data["result_hash"] == NO_CONTENT and data["args_hash"] in (None, NO_CONTENT):
         data["result_hash"] = None
     if data["result_hash"] is None and "error_type" in data:

@@ -32,6 +32,7 @@ from queenright.server.telemetry.client import Client
 from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
+from queenright.server.telemetry.tool_failures import add_unreported_failure
 from queenright.server.telemetry.unusable import Fault, UnusableRecordError
 from queenright.server.telemetry.values import count_in, folder_name, plain_text, tool_in
 
@@ -155,6 +156,9 @@ def _add_result(data: dict[str, Any], output: str, is_success: bool, arguments: 
     data["outcome"] = (ToolOutcome.ERROR if failure else ToolOutcome.OK).value
     if failure:
         data["error_type"], data["error"] = failure, redact(text)
+    else:
+        add_unreported_failure(data, text, arguments)
+        failure = data.get("error_type", "")
     data["result_hash"] = result_fingerprint(f"{failure}\n{text}", arguments, failed=bool(failure))
 
 

@@ -36,6 +36,7 @@ from queenright.server.telemetry.kind import Kind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.permission import format_question
 from queenright.server.telemetry.process import Process
+from queenright.server.telemetry.tool_failures import add_unreported_failure
 from queenright.server.telemetry.unusable import Fault, UnusableRecordError
 from queenright.server.telemetry.values import count_in, folder_name, number_in, plain_text, tool_in
 
@@ -270,7 +271,9 @@ def _add_result(data: dict[str, Any], response: Any, arguments: Any) -> None:
             "error": redact(plain_text(message or text or "")),
         }
     result = response if text is None else text
-    data["result_hash"] = result_fingerprint(result, arguments, failed=bool(failure))
+    add_unreported_failure(data, result, arguments)
+    failed = data["outcome"] != ToolOutcome.OK.value
+    data["result_hash"] = result_fingerprint(result, arguments, failed=failed)
 
 
 def _arguments(arguments: Any) -> Any:
