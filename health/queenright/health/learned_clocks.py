@@ -22,6 +22,7 @@ _BOUNDS: Final = tuple(2 ** (step / 2) for step in range(33))
 _MOST: Final = 255
 _USUAL: Final = 0.5
 _SELDOM_LONGER: Final = 0.99
+_OUTLIERS: Final = 2
 _MARGIN: Final = 3.0
 """A call is suspect when it takes so many times as long as 99 of 100 do."""
 
@@ -43,7 +44,7 @@ class Usual(NamedTuple):
     usual: float
     """Half were no more."""
     seldom_more: float
-    """Ninety-nine of a hundred were no more, the largest left out: one hang is not usual."""
+    """Ninety-nine of a hundred were no more, the two largest left out: a hang or two are not usual."""
     times: int
 
 
@@ -74,7 +75,9 @@ class LearnedClocks:
         if counts is None or (timed := sum(counts)) < calls:
             return None
         return Usual(
-            _quantile(counts, _USUAL * timed), _quantile(counts, _SELDOM_LONGER * (timed - 1)), timed
+            _quantile(counts, _USUAL * timed),
+            _quantile(counts, min(_SELDOM_LONGER * timed, timed - _OUTLIERS)),
+            timed,
         )
 
     def limit(self, what: str, configured: float, settings: LearnedClockSettings) -> Learned | None:
