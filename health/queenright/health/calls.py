@@ -14,6 +14,8 @@ _SIZE: Final = 8
 _BLIND: Final = b"\0"
 _KNOWN: Final = b"\1"
 _FAILED: Final = b"\2"
+_EDIT: Final = b"\3"
+_FAILED_EDIT: Final = b"\4"
 _MOST: Final = 65_535
 
 
@@ -37,6 +39,8 @@ def _pair_of(tool: str, args: str, result: str | None, *, failed: bool) -> bytes
     # The first byte tells whether the result is known, and a failure: one array less for every worker.
     if result is None:
         return _BLIND + digest(tool, args)[1:]
+    if not result:
+        return (_FAILED_EDIT if failed else _EDIT) + digest(tool, args, result)[1:]
     return (_FAILED if failed else _KNOWN) + digest(tool, args, result)[1:]
 
 
@@ -51,8 +55,8 @@ class Repeat(NamedTuple):
     was changed between, ``period`` the length of the
     cycle (1: the same call again and again or with others between) and
     ``cycles`` how often that cycle was gone through. A ``blind`` repeat is one
-    of arguments only: nobody told the result. A ``failed`` one is the same
-    failure each time.
+    of arguments only: nobody told the result. One of an edit is of arguments
+    only too, as its result changes by itself. A ``failed`` one failed each time.
     """
 
     tool: str
@@ -64,6 +68,7 @@ class Repeat(NamedTuple):
     cycles: int
     since: float
     blind: bool
+    is_edit: bool
     failed: bool
 
 
@@ -127,7 +132,8 @@ class RecentCalls:
         Args:
             tool: The tool's name.
             args: Fingerprint of the arguments.
-            result: Fingerprint of the result, or None if nobody told it.
+            result: Fingerprint of the result; empty for an edit, whose result does not count; None if nobody
+                told it.
             turn: What the calls of one turn share, or None.
             at: When it ended, in seconds since the epoch.
             failed: Whether it failed.
@@ -218,7 +224,8 @@ class RecentCalls:
             cycles=cycles,
             since=self._first[index],
             blind=kind == _BLIND,
-            failed=kind == _FAILED,
+            is_edit=kind in (_EDIT, _FAILED_EDIT),
+            failed=kind in (_FAILED, _FAILED_EDIT),
         )
 
     def _find(self, pair: bytes, start: int) -> int:

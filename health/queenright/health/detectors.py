@@ -19,7 +19,7 @@ from queenright.health.deadlines import grace_until
 from queenright.health.findings import HOLDS_AFTER_THE_END, Finding, FindingKind, Severity
 from queenright.health.limits import detect_answers_cut, detect_resource_limit
 from queenright.health.settings import HealthSettings
-from queenright.health.severities import CRITICAL_AFTER, grown
+from queenright.health.severities import CRITICAL_AFTER, grown, half_more
 from queenright.health.silence import (
     detect_checkpoint_stale,
     detect_heartbeat_missing,
@@ -95,8 +95,9 @@ def suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
     return (
         v.steps_since_last_accept >= settings.bands.warning
         or v.stale_calls >= loops.stale_calls
+        or has_mostly_known_results(v, settings)
         or v.fruitless >= loops.fruitless_calls
-        or (bool(v.refusals) and max(refusal.times for refusal in v.refusals) >= loops.refused_changes)
+        or (bool(v.refusals) and _detect_refusals(v, settings) is not None)
         or v.idle_turns >= loops.idle_turns
         or (v.polls > 0 and _polls_for_long(v, settings))
         or (v.told >= loops.told_calls and v.told_known >= loops.told_known_share * v.told)
@@ -234,14 +235,15 @@ def _loop(repeat: Repeat, settings: HealthSettings) -> Finding | None:
     in_a_row = repeat.run >= loops.consecutive
     in_cycle = repeat.period > 1 and repeat.cycles >= loops.cycles
     often = repeat.in_window >= loops.repeats
+    same = "arguments" if repeat.is_edit else "arguments and result"
     if repeat.blind:
         if repeat.run < loops.blind_repeats:
             return None
         how = f"{repeat.run} times in a row with the same arguments (its results are not reported)"
     elif in_cycle:
-        how = f"{repeat.times} times with the same arguments and result, in a cycle of {repeat.period} calls"
+        how = f"{repeat.times} times with the same {same}, in a cycle of {repeat.period} calls"
     elif in_a_row or often:
-        how = f"{repeat.times} times with the same arguments and result"
+        how = f"{repeat.times} times with the same {same}"
         if repeat.run > 1:
             how += " in a row" if repeat.run == repeat.times else f", the last {repeat.run} in a row"
     elif repeat.at_all >= loops.repeats_at_all:
@@ -272,19 +274,13 @@ def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> 
     """
     limit = settings.loops.error_streak
     of_all = _failing_severity(v, settings)
-    refused = max(v.refusals, key=lambda refusal: refusal.times, default=None)
-    if refused is not None and refused.times >= settings.loops.refused_changes:
-        of_edits = grown(refused.times, settings.loops.refused_changes, settings)
-        if of_all is None or of_edits.rank >= of_all.rank:
-            failed = f"edits or submissions failed with {refused.error}"
-            what = "commands were refused by the shell" if refused.error == SHELL_REFUSED else failed
-            return Finding(
-                kind=FindingKind.ERROR_STREAK,
-                severity=of_edits,
-                evidence=f"{refused.times} {what} since a change succeeded",
-                since=refused.since,
-            )
-    severity = grown(v.streak, limit, settings) if v.streak >= limit else None
+    refused = _detect_refusals(v, settings) if v.refusals else None
+    if refused is not None and (of_all is None or refused.severity.rank >= of_all.rank):
+        return refused
+    severity = None
+    if v.streak >= limit:
+        # A tool that says that something is not there works, whatever it is asked for next.
+        severity = Severity.MEDIUM if v.streak_is_missing else grown(v.streak, limit, settings)
     if severity is not None and (of_all is None or severity.rank >= of_all.rank):
         return Finding(
             kind=FindingKind.ERROR_STREAK,
@@ -301,6 +297,32 @@ def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> 
         evidence=f"tool calls failed {v.failed_calls} times in a row in {span(v.last_activity - since)}, "
         f"the last of {v.streak_tool} with {v.streak_error}",
         since=since,
+    )
+
+
+def _detect_refusals(v: VitalSigns, settings: HealthSettings) -> Finding | None:
+    """Find edits, submissions or commands that are refused lately: of one class, or more of several."""
+    loops, call = settings.loops, v.tool_calls_total
+    lately = [(one.lately(call, loops.window), one) for one in v.refusals]
+    times, refused = max(lately, key=lambda one: one[0])
+    if times >= loops.refused_changes:
+        failed = f"edits or submissions failed with {refused.error}"
+        what = "commands were refused by the shell" if refused.error == SHELL_REFUSED else failed
+        return Finding(
+            kind=FindingKind.ERROR_STREAK,
+            severity=grown(refused.times, loops.refused_changes, settings),
+            evidence=f"{refused.times} {what} since a change succeeded",
+            since=refused.since,
+        )
+    times, limit = sum(times for times, _ in lately), half_more(loops.refused_changes)
+    if times < limit:
+        return None
+    return Finding(
+        kind=FindingKind.ERROR_STREAK,
+        severity=grown(times, limit, settings),
+        evidence=f"{times} edits, submissions or commands were refused since a change succeeded, "
+        f"the last with {v.refusals[0].error}",
+        since=min(one.since for _, one in lately),
     )
 
 
@@ -351,10 +373,13 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
         severity = grown(v.stale_calls, loops.stale_calls, settings)
         evidence = f"the last {v.stale_calls} tool calls told nothing new"
         found.append(_no_progress(severity, evidence, v.stale_since))
+    if has_mostly_known_results(v, settings):
+        evidence = f"most of {v.told_since_gain} tool calls since the last change told nothing new or failed"
+        found.append(_no_progress(Severity.HIGH, evidence, v.gained_at))
     if v.fruitless >= loops.fruitless_calls:
         # Nothing found may be what was hoped for: a check of many names. It never pages.
         severity = Severity.MEDIUM if v.fruitless >= 2 * loops.fruitless_calls else Severity.LOW
-        evidence = f"{v.fruitless} new searches found nothing"
+        evidence = f"{v.fruitless} new searches or reads found nothing"
         found.append(_no_progress(severity, evidence, v.fruitless_since))
     if _polls_for_long(v, settings):
         waited = v.last_activity - v.polls_since
@@ -374,6 +399,12 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
         since=v.last_progress or v.started_at,
         ticket=False,
     )
+
+
+def has_mostly_known_results(v: VitalSigns, settings: HealthSettings) -> bool:
+    """Return whether most results since the last change are repeats and failures, in a row or not."""
+    loops, known = settings.loops, v.known_since_gain
+    return known >= loops.known_results and known >= loops.told_known_share * v.told_since_gain
 
 
 def _polls_for_long(v: VitalSigns, settings: HealthSettings) -> bool:

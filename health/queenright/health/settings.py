@@ -232,6 +232,8 @@ class Loops(_Block):
     """From so many results on, their share that told nothing new means something."""
     told_known_share: Annotated[float, Field(gt=0.5, le=1)] = 0.55
     """Above a half, so that neither acknowledgements nor new errors, which count half, make it alone."""
+    known_results: Count = 5
+    """Repeats and failures since the last change that are high if they are most results, in a row or not."""
     token_spike_factor: Annotated[float, Field(gt=1)] = 4
     """Input tokens of one call against the median of the five before it."""
     token_spike_minimum: Count = 20_000

@@ -18,6 +18,7 @@ from queenright.health.vital_facts import (
     context_is_full,
     count,
     dollars,
+    is_missing,
     is_stopped_by_person,
     name,
     seconds,
@@ -25,7 +26,16 @@ from queenright.health.vital_facts import (
     was_called_off,
 )
 from queenright.health.vital_state import Handler, VitalState
-from queenright.instrumentation.effects import CHANGING, Effect, asks_user, effect_of_tool, speaks
+from queenright.instrumentation.effects import (
+    CHANGING,
+    READING,
+    Effect,
+    asks_user,
+    effect_of_tool,
+    is_note,
+    is_shell,
+    speaks,
+)
 from queenright.instrumentation.error_class import SHELL_REFUSED, class_of_error
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint
 from queenright.instrumentation.names import Phase, ToolOutcome, Verdict
@@ -338,13 +348,15 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
             v.progressed(at)
         return
     error = _failure_class(data) if failed else ""
-    if failed:
-        _count_failed_call(v, turn, at)
+    is_miss = False
     if effect == _WAITS:
         _weigh_poll(v, result, failed, at)
     else:
-        _weigh_call(v, tool, args, result, effect, error, turn, pause, at)
-    _count_streak(v, tool, error, turn, at)
+        may_miss = failed and effect in READING and error != SHELL_REFUSED and is_missing(data)
+        is_miss = _weigh_call(v, tool, args, result, effect, error, turn, pause, at, may_miss=may_miss)
+    if failed and not is_miss:
+        _count_failed_call(v, turn, at)
+    _count_streak(v, tool, error, turn, at, is_miss=is_miss)
 
 
 def _failure_class(data: Mapping[str, Any]) -> str:
@@ -404,7 +416,14 @@ def _weigh_call(
     turn: object,
     pause: float,
     at: float,
-) -> None:
+    *,
+    may_miss: bool = False,
+) -> bool:
+    """
+    Weigh a call that is no wait; return whether it is a miss: it works, and its new argument is not there.
+
+    A shell names what is not there, so that its known answer is about the same thing: that is no miss.
+    """
     failed = bool(error)
     seen: Seen | None = None
     if args is not None:
@@ -423,25 +442,41 @@ def _weigh_call(
         is_after_pause = v._has_waited or pause >= v._loops.poll_seconds or pause >= v._loops.pause_seconds
         if is_after_pause and not failed and _is_poll(v, tool, args, compared, effect, pause):
             _weigh_poll(v, result, failed, at)
-            return
+            return False
         v._has_waited = False
         seen = v.calls.add(
             tool, args, compared, turn, at, failed=failed, is_check=effect is None or effect == _RUNS
         )
-        if effect == _RUNS and seen is Seen.NEVER and not failed:
-            v.calls.perhaps_changed()
-            v.fruitless = 0
+        if seen is Seen.NEVER and not failed:
+            if effect == _RUNS:
+                v.calls.perhaps_changed()
+                v.fruitless = 0
+                v.refusals = ()
+            elif effect is None and not is_note(tool):
+                v.calls.perhaps_changed()
+    is_miss = may_miss and seen is Seen.NEVER
     if result is not None and seen is not Seen.BESIDE:
-        _weigh_result(v, digest("result", result), seen, effect, failed, turn, at)
+        of_result = digest("result", result)
+        is_miss = is_miss and not (is_shell(tool) and v.knows(of_result))
+        _weigh_result(v, of_result, seen, effect, failed, turn, at, is_miss=is_miss)
     if not failed and seen in (None, Seen.NEVER):
         v.end_failed_calls()  # something may have come of it: only a repeat is known to have told nothing
     if error:
         is_refused = error == SHELL_REFUSED or (effect in _REFUSABLE and error != UNCLASSED)
         if is_refused and (turn is None or turn != v._refused_turn):
-            v.refusals = after_refusal(v.refusals, error, at)
+            loops = v._loops
+            v.refusals = after_refusal(
+                v.refusals,
+                error,
+                at,
+                call=v.tool_calls_total,
+                window=loops.window,
+                limit=loops.refused_changes,
+            )
             v._refused_turn = turn
     elif effect in CHANGING:
         _weigh_change(v, seen, at)
+    return is_miss
 
 
 def _is_poll(
@@ -484,6 +519,8 @@ def _weigh_result(
     failed: bool,
     turn: object,
     at: float,
+    *,
+    is_miss: bool = False,
 ) -> None:
     """
     Tell progress from none by one result: never seen, seen from this very call, seen from another.
@@ -492,10 +529,16 @@ def _weigh_result(
     """
     v._known_result = True
     v.told += 1
+    v.told_since_gain += 1
+    if is_miss:
+        v.told_known += 0.5
+        if not v.is_new(result):
+            _count_fruitless(v, at)
+        return
     if result != _NOTHING_NEW and v.is_new(result):
         v._new_result = True
-        v.told_known += 0.5 if failed else 0.0
         if failed:
+            _count_known(v, 0.5)
             v.stale_calls = v.stale_tries = 0
         else:
             v.progressed(at)
@@ -503,22 +546,33 @@ def _weigh_result(
         # Nothing new, but asked for a reason: it is shown, and no such call makes for a ticket.
         v.stale_tries += 1
         v.told_known += 1.0
+        v.known_since_gain += 0.5
     elif seen is Seen.BEFORE or failed:
         if turn is not None and v.stale_calls and turn == v._stale_turn:
             v.told -= 1  # beside another that told nothing new
+            v.told_since_gain -= 1
             return
         if v.stale_calls == 0:
             v.stale_since = at
         v.stale_calls += 1
         v._stale_turn = turn
-        v.told_known += 1.0
+        _count_known(v, 1.0)
     else:
         # Perhaps an acknowledgement: edits and messages are answered alike, and get somewhere.
         v.told_known += 0.5
         if effect == _SEARCHES and result == _NOTHING_FOUND:
-            if v.fruitless == 0:
-                v.fruitless_since = at
-            v.fruitless += 1
+            _count_fruitless(v, at)
+
+
+def _count_known(v: VitalState, weight: float) -> None:
+    v.told_known += weight
+    v.known_since_gain += weight
+
+
+def _count_fruitless(v: VitalState, at: float) -> None:
+    if v.fruitless == 0:
+        v.fruitless_since = at
+    v.fruitless += 1
 
 
 def _count_failed_call(v: VitalState, turn: object, at: float) -> None:
@@ -530,7 +584,9 @@ def _count_failed_call(v: VitalState, turn: object, at: float) -> None:
     v.failed_calls += 1
 
 
-def _count_streak(v: VitalState, tool: str, error: str, turn: object, at: float) -> None:
+def _count_streak(
+    v: VitalState, tool: str, error: str, turn: object, at: float, *, is_miss: bool = False
+) -> None:
     if not error:
         v.streak = 0
         return
@@ -539,8 +595,10 @@ def _count_streak(v: VitalState, tool: str, error: str, turn: object, at: float)
     elif v.streak and tool == v.streak_tool and error == v.streak_error:
         if turn is None or turn != v._streak_turn:
             v.streak += 1
+        v.streak_is_missing = v.streak_is_missing and is_miss
     else:
         v.streak = 1
+        v.streak_is_missing = is_miss
         v.streak_since = at
         v.streak_tool = tool
         v.streak_error = error

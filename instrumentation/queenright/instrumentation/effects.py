@@ -249,6 +249,7 @@ class _Tool(NamedTuple):
     is_stdin: bool = False
     asks_user: bool = False
     speaks: bool = False
+    is_note: bool = False
 
 
 @lru_cache(4096)
@@ -270,7 +271,11 @@ def _tool(name: str) -> _Tool:
     if "replace" in words:
         return _Tool(Effect.EDITS)
     speaks = not _SPEAKS.isdisjoint(words[:1])
-    return _Tool(_effect_of_name(words), speaks=speaks) if _NOTES.isdisjoint(words) else _Tool(None)
+    return (
+        _Tool(_effect_of_name(words), speaks=speaks)
+        if _NOTES.isdisjoint(words)
+        else _Tool(None, is_note=True)
+    )
 
 
 def _effect_of_name(words: list[str]) -> Effect | None:
@@ -300,6 +305,11 @@ def asks_user(name: str) -> bool:
 def speaks(name: str) -> bool:
     """Return whether a tool sends a message that may be answered."""
     return _tool(name).speaks
+
+
+def is_note(name: str) -> bool:
+    """Return whether an agent takes notes for itself with a tool."""
+    return _tool(name).is_note
 
 
 def is_shell(name: str) -> bool:
