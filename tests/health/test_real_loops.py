@@ -383,7 +383,7 @@ def test_many_refusals_of_several_classes_are_found_together() -> None:
     script, lesser = worker(), worker()
     for n in range(12):
         error = ("not found", "not unique", "changed since read")[n % 3]
-        data = {"outcome": "error", "error_type": error}
+        data: dict[str, Any] = {"outcome": "error", "error_type": error}
         script.call("read", args=f"part {n}", result=f"text {n}")
         script.call("edit", args=f"{n}", result=f"e{n}", **data)
         lesser.call("edit", args=f"{n}", result=f"e{n}", **(data if n % 3 == 0 else {}))
@@ -505,7 +505,7 @@ def test_a_shell_that_says_of_the_same_thing_that_it_is_not_there_is_stuck() -> 
     script = worker()
     error = "find: '/data': No such file or directory"
     for n in range(7):
-        said = {"effect": "searches", "outcome": "error", "error": error}
+        said: dict[str, Any] = {"effect": "searches", "outcome": "error", "error": error}
         script.call("bash", args=f"find /data -maxdepth {n}", result=error, **said)
 
     assert found(script, NO_PROGRESS).severity is Severity.HIGH

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from queenright.health.findings import FindingKind, Severity
@@ -142,18 +144,16 @@ def test_an_mcp_server_is_shared_unless_it_answers_others(
 ) -> None:
     scripts = [WorkerScript(agent=f"bee-{n}").start() for n in range(failing_workers + answered_workers)]
     for n, script in enumerate(scripts):
-        said = {"outcome": "error", "error_type": error} if n < failing_workers else {}
+        said: dict[str, Any] = {"outcome": "error", "error_type": error} if n < failing_workers else {}
         for call in range(5):
             script.call("mcp__github__get_issue", args=f"{call}", result=f"{call}", **said)
     seen = scripts[0].finding(STREAK)
 
     assert seen is not None
     fleet = [script.health for script in scripts]
-    for order in (fleet, fleet[::-1]):
-        assert (
-            shared_cause(scripts[0].health, seen, lambda order=order: order, SETTINGS, scripts[0].now)
-            == cause
-        )  # type: ignore[misc]
+    assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == cause
+    fleet.reverse()
+    assert shared_cause(scripts[0].health, seen, lambda: fleet, SETTINGS, scripts[0].now) == cause
 
 
 def test_what_is_not_there_for_several_workers_is_no_incident() -> None:

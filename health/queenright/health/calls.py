@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from enum import Enum
-from hashlib import blake2b
 from typing import Final, NamedTuple
 
 LONGEST_CYCLE: Final = 4
@@ -31,8 +30,8 @@ class Seen(Enum):
 
 
 def digest(*parts: str) -> bytes:
-    """Return eight bytes that stand for ``parts``; the same in every process."""
-    return blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=_SIZE).digest()
+    """Return eight bytes that stand for ``parts`` in this process."""
+    return hash(parts).to_bytes(_SIZE, "little", signed=True)
 
 
 def _pair_of(tool: str, args: str, result: str | None, *, failed: bool) -> bytes:
@@ -213,7 +212,7 @@ class RecentCalls:
             run += 1
         first = pairs.index(pair, max(0, index + 1 - self._window))
         period, cycles = (1, run) if run > 1 else _cycle(pairs, index)
-        kind = self._pairs[index * _SIZE : index * _SIZE + 1]
+        kind = bytes(self._pairs[index * _SIZE : index * _SIZE + 1])
         return Repeat(
             tool=self._tools[index - len(self)],
             times=self._chains[index],

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -54,7 +53,9 @@ def detect(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]
     found = _found(v, settings, now, settings.are_on)
     if found and now < grace_until(v, settings):
         return [
-            finding if finding.kind in HOLDS_AFTER_THE_END else replace(finding, ticket=False)
+            finding._replace(ticket=False)
+            if finding.ticket and finding.kind not in HOLDS_AFTER_THE_END
+            else finding
             for finding in found
         ]
     return found
@@ -65,10 +66,11 @@ def detect_shadow(v: VitalSigns, settings: HealthSettings, now: float) -> list[F
     if not settings.has_shadows:
         return []
     found = _found(v, settings, now, settings.in_shadow)
-    if settings.learned_clocks.mode == "shadow" and settings.acts_on(FindingKind.STALL):
+    is_tried = v.clocks is not None and settings.learned_clocks.mode == "shadow"
+    if is_tried and settings.acts_on(FindingKind.STALL):
         trial = detect_stall_by_learned_clock(v, settings, now)
         found += [] if trial is None else [trial]
-    return [replace(one, ticket=False, shadow=True) for one in found]
+    return [one._replace(ticket=False, shadow=True) for one in found]
 
 
 def _found(
@@ -222,50 +224,62 @@ def detect_doom_loop(v: VitalSigns, settings: HealthSettings, now: float) -> Fin
     loops = settings.loops
     if v.calls is None or v.calls.peak < min(loops.consecutive, loops.cycles, loops.repeats):
         return None
-    best: Finding | None = None
+    worst: Repeat | None = None
+    severity = Severity.LOW
     for repeat in v.calls.repeats():
-        finding = _loop(repeat, settings)
-        if finding is not None and (best is None or finding.severity.rank > best.severity.rank):
-            best = finding
-    return best
+        of_this = _severity_of(repeat, settings)
+        if of_this is not None and (worst is None or of_this.rank > severity.rank):
+            worst, severity = repeat, of_this
+    if worst is None:
+        return None
+    is_loop = _is_loop(worst, settings)
+    return Finding(
+        kind=FindingKind.DOOM_LOOP,
+        severity=severity,
+        evidence=_told_of_loop(worst, settings) if is_loop else _told_despite_changes(worst),
+        since=worst.since,
+        ticket=is_loop or worst.failed,
+    )
 
 
-def _loop(repeat: Repeat, settings: HealthSettings) -> Finding | None:
+def _is_loop(repeat: Repeat, settings: HealthSettings) -> bool:
     loops = settings.loops
-    in_a_row = repeat.run >= loops.consecutive
-    in_cycle = repeat.period > 1 and repeat.cycles >= loops.cycles
-    often = repeat.in_window >= loops.repeats
+    if repeat.blind:
+        return repeat.run >= loops.blind_repeats
+    return (
+        repeat.run >= loops.consecutive
+        or repeat.in_window >= loops.repeats
+        or (repeat.period > 1 and repeat.cycles >= loops.cycles)
+    )
+
+
+def _severity_of(repeat: Repeat, settings: HealthSettings) -> Severity | None:
+    loops = settings.loops
+    if _is_loop(repeat, settings):
+        return grown(repeat.times, loops.repeats, settings, loops.repeats_high)
+    if repeat.blind or repeat.at_all < loops.repeats_at_all:
+        return None
+    # An agent that checks after each of its changes does this too: shown, and no reason for a ticket.
+    # That nothing it changed has helped is one, and none to page: the failure may be of others.
+    return Severity.MEDIUM if repeat.failed else Severity.LOW
+
+
+def _told_of_loop(repeat: Repeat, settings: HealthSettings) -> str:
     same = "arguments" if repeat.is_edit else "arguments and result"
     if repeat.blind:
-        if repeat.run < loops.blind_repeats:
-            return None
         how = f"{repeat.run} times in a row with the same arguments (its results are not reported)"
-    elif in_cycle:
+    elif repeat.period > 1 and repeat.cycles >= settings.loops.cycles:
         how = f"{repeat.times} times with the same {same}, in a cycle of {repeat.period} calls"
-    elif in_a_row or often:
+    else:
         how = f"{repeat.times} times with the same {same}"
         if repeat.run > 1:
             how += " in a row" if repeat.run == repeat.times else f", the last {repeat.run} in a row"
-    elif repeat.at_all >= loops.repeats_at_all:
-        # An agent that checks after each of its changes does this too: shown, and no reason for a ticket.
-        # That nothing it changed has helped is one, and none to page: the failure may be of others.
-        answer = "failed in the same way" if repeat.failed else "gave the same answer"
-        return Finding(
-            kind=FindingKind.DOOM_LOOP,
-            severity=Severity.MEDIUM if repeat.failed else Severity.LOW,
-            evidence=f"{repeat.tool} {answer} {repeat.at_all} times to the same arguments, "
-            "whatever was done between",
-            since=repeat.since,
-            ticket=repeat.failed,
-        )
-    else:
-        return None
-    return Finding(
-        kind=FindingKind.DOOM_LOOP,
-        severity=grown(repeat.times, loops.repeats, settings, loops.repeats_high),
-        evidence=f"{repeat.tool} was called {how}",
-        since=repeat.since,
-    )
+    return f"{repeat.tool} was called {how}"
+
+
+def _told_despite_changes(repeat: Repeat) -> str:
+    answer = "failed in the same way" if repeat.failed else "gave the same answer"
+    return f"{repeat.tool} {answer} {repeat.at_all} times to the same arguments, whatever was done between"
 
 
 def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -373,7 +387,8 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
         severity = grown(v.stale_calls, loops.stale_calls, settings)
         evidence = f"the last {v.stale_calls} tool calls told nothing new"
         found.append(_no_progress(severity, evidence, v.stale_since))
-    if has_mostly_known_results(v, settings):
+    is_high = bool(found) and found[0].severity.rank >= Severity.HIGH.rank
+    if not is_high and has_mostly_known_results(v, settings):
         evidence = f"most of {v.told_since_gain} tool calls since the last change told nothing new or failed"
         found.append(_no_progress(Severity.HIGH, evidence, v.gained_at))
     if v.fruitless >= loops.fruitless_calls:
@@ -389,7 +404,7 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
         severity = Severity.HIGH if is_very_long else Severity.MEDIUM
         found.append(_no_progress(severity, evidence, v.polls_since))
     if found:
-        return max(found, key=lambda one: one.severity.rank)
+        return found[0] if len(found) == 1 else max(found, key=lambda one: one.severity.rank)
     if v.told < loops.told_calls or v.told_known < loops.told_known_share * v.told:
         return None
     return Finding(
@@ -447,7 +462,7 @@ def detect_mcp_server_missing(v: VitalSigns, settings: HealthSettings, now: floa
     A client disconnects when it exits, and reconnects a server that it loses: only work done long after
     shows that it is still missing.
     """
-    missing = missing_mcp_servers(v, settings)
+    missing = missing_mcp_servers(v, settings) if v.mcp_servers else []
     if not missing:
         return None
     shown = "; ".join(_mcp_server(server) for server in missing[:3])

@@ -75,6 +75,8 @@ def after_answer(cut: CutAnswers, data: Mapping[str, Any], at: float, long: int)
 
 def detect_resource_limit(resources: Resources, settings: HealthSettings) -> Finding | None:
     """Find a worker that has used up what it has of a resource, or nearly so."""
+    if not resources:
+        return None
     warning = settings.health_check.resource_warning
     full = [each for each in resources if _level(each, warning) is not None]
     if not full:

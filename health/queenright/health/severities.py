@@ -14,7 +14,7 @@ CRITICAL_AFTER: Final = 4
 
 def grown(times: int, limit: int, settings: HealthSettings, high: int | None = None) -> Severity:
     """Return how bad so many repeats are: high from ``high``, else half as many again as the limit."""
-    if times >= max(settings.bands.critical, 2 * limit + 1):
+    if times > 2 * limit and times >= settings.bands.critical:
         return Severity.CRITICAL
     return Severity.HIGH if times >= (high or half_more(limit)) else Severity.MEDIUM
 

@@ -84,31 +84,42 @@ def is_stopped_by_person(data: Mapping[str, Any]) -> bool:
     """Return whether a tool call ended because a person stopped or refused it, by what its end says."""
     if data.get("error_type") == INTERRUPTED:
         return True
-    texts = (str(data.get("error_type") or ""), str(data.get("error") or ""))
-    return any(_STOPPED_BY_PERSON.match(text) is not None for text in texts)
+    return _begins_stopped(str(data.get("error_type") or "")) or _begins_stopped(str(data.get("error") or ""))
+
+
+@lru_cache(256)
+def _begins_stopped(text: str) -> bool:
+    return _STOPPED_BY_PERSON.match(text) is not None
 
 
 # What a read or a search fails with if its argument is not there.
 _MISSING: Final = re.compile(
-    r"not[ _]?found\b|NotFound|\bno such \w+|\b(?:do|does|did)(?: not|n[’']t) exist\b|\bENOENT\b|\b404\b"
-    r"|\b(?:could|can)(?: ?not|n?[’']t) (?:find|locate|be found)\b|\bno \w+(?: \w+)? (?:found|exists?)\b",
-    re.IGNORECASE,
+    r"not[ _]?found\b|notfound|\bno such \w+|\b(?:do|does|did)(?: not|n.t) exist\b|\benoent\b|\b404\b"
+    r"|\b(?:could|can)(?: ?not|n?.t) (?:find|locate|be found)\b|\bno \w+(?: \w+)? (?:found|exists?)\b"
 )
+_MISSING_WORDS: Final = ("found", "no such", "exist", "find", "locate", "404", "enoent")
+"""One of these is in what the pattern matches: to look for them is faster."""
 # What is broken then, or closed to the caller: no other argument would help.
 _BROKEN: Final = re.compile(
     r"(?:command|tool|function|method|module|package|plugin|host|server|address|database|endpoint|route|session"
     r"|driver|executable|program|api|service)(?: \S+)?(?: was| is)?[ _]?not[ _]?found"
     r"|\btime[ds]?[ _-]?out|\bdenied\b|\bforbidden\b|\bunauthori[sz]ed\b|\bauthenticat|\bconnect(?:ion)?\b"
-    r"|\bunavailable\b|\bunreachable\b|\b5\d\d\b|\binternal (?:server )?error\b|\brate.?limit",
-    re.IGNORECASE,
+    r"|\bunavailable\b|\bunreachable\b|\b5\d\d\b|\binternal (?:server )?error\b|\brate.?limit"
 )
 
 
 def is_missing(data: Mapping[str, Any]) -> bool:
     """Return whether a call failed because what it asked for is not there, by what its end says."""
-    text = (
-        f"{str(data.get('error_type') or '')[:_NAME_LIMIT]}\n{str(data.get('error') or '')[-EVIDENCE_LIMIT:]}"
+    return _says_missing(
+        str(data.get("error_type") or "")[:_NAME_LIMIT], str(data.get("error") or "")[-EVIDENCE_LIMIT:]
     )
+
+
+@lru_cache(256)
+def _says_missing(error_type: str, error: str) -> bool:
+    text = f"{error_type}\n{error}".lower()
+    if not any(word in text for word in _MISSING_WORDS):
+        return False
     return _MISSING.search(text) is not None and _BROKEN.search(text) is None
 
 

@@ -816,15 +816,16 @@ class VitalState:
             return  # nothing has failed, and still nothing
         check = self.settings.health_check
         known = (self._outcomes << 1) | failed
-        if known.bit_length() > check.error_window + 1:
+        if known >= 2 * self._all_well:
             # The leading bit tells how many there are; the oldest falls out behind it.
-            known = (known & ((1 << check.error_window) - 1)) | (1 << check.error_window)
+            known = (known & (self._all_well - 1)) | self._all_well
         self._outcomes = known
-        if known.bit_count() == 1:
+        failures, of = known.bit_count() - 1, known.bit_length() - 1
+        if failures == 0:
             self.error_rate_high = False
         elif self.error_rate_high:
-            self.error_rate_high = self.error_share >= check.error_rate_clear
-        elif self.outcomes >= check.error_minimum and self.error_share > check.error_rate:
+            self.error_rate_high = failures >= check.error_rate_clear * of
+        elif of >= check.error_minimum and failures > check.error_rate * of:
             self.error_rate_high = True
             self.error_rate_since = at
 

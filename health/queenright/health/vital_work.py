@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from queenright.health.calls import RecentCalls, Seen, digest
@@ -274,15 +275,15 @@ def _close_tool(v: VitalState, call_id: str, tool: str, at: float) -> float | No
     return began
 
 
-_WELL: Final = ("success", "succeeded", "completed")
-"""What others write for ``ok``."""
+_WELL: Final = (None, "", ToolOutcome.OK.value, "success", "succeeded", "completed")
+"""What is written of a call that did not fail."""
 
 
 def tool_call_failed(data: Mapping[str, Any]) -> bool:
     """Return whether a tool call failed, by what its end says: an error, or an outcome other than ``ok``."""
     if data.get("error") or data.get("error_type"):
         return True
-    return data.get("outcome") not in (None, "", ToolOutcome.OK, *_WELL)
+    return data.get("outcome") not in _WELL
 
 
 def _is_answer(data: Mapping[str, Any], effect: str | None) -> bool:
@@ -347,7 +348,10 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
         if result is not None and not failed and v.is_new(digest("result", tool, result)):
             v.progressed(at)
         return
-    error = _failure_class(data) if failed else ""
+    error = ""
+    if failed:
+        reported = str(data.get("error_type") or data.get("outcome"))
+        error = _failure_class(reported, str(data.get("error") or ""))
     is_miss = False
     if effect == _WAITS:
         _weigh_poll(v, result, failed, at)
@@ -359,10 +363,10 @@ def _on_tool(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: floa
     _count_streak(v, tool, error, turn, at, is_miss=is_miss)
 
 
-def _failure_class(data: Mapping[str, Any]) -> str:
+@lru_cache(256)
+def _failure_class(reported: str, error: str) -> str:
     """Return the class of a failed call's error, ``UNCLASSED`` if nothing tells it from other errors."""
-    reported = name(data.get("error_type") or data.get("outcome"))
-    return name(class_of_error(reported, str(data.get("error") or ""))) or UNCLASSED
+    return name(class_of_error(name(reported), error)) or UNCLASSED
 
 
 def _turn_beside(v: VitalState, began: float, at: float) -> float:

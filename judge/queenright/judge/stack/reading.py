@@ -8,7 +8,6 @@ unknown: no detector speaks of it, and in the summary it is null.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from queenright.health.detectors import detect
@@ -102,7 +101,7 @@ def _without_repeats(finding: Finding, v: VitalSigns) -> Finding:
     """Leave out how many of the bad steps brought nothing new: of single steps metrics say nothing."""
     if finding.kind is not FindingKind.RETRY_STORM:
         return finding
-    return replace(finding, evidence=f"{v.steps_since_last_accept} bad steps since the last ACCEPT")
+    return finding._replace(evidence=f"{v.steps_since_last_accept} bad steps since the last ACCEPT")
 
 
 def _vitals(sighting: Sighting, settings: HealthSettings, now: float) -> VitalSigns:
