@@ -531,11 +531,21 @@ def test_most_calls_repeated_or_failed_since_the_last_change_is_high() -> None:
 def test_repeats_among_looks_at_many_items_are_not_most_calls() -> None:
     script = worker()
     for n in range(30):
-        script.call("check_url", args=f"url {n}", result=f"200 OK {n // 3}")
+        script.call("check_url", args=f"url {n}", result="200 OK")
         if n % 3 == 2:
-            script.call("check_url", args=f"url {n - 2}", result=f"200 OK {n // 3}")
+            script.call("check_url", args=f"url {n - 2}", result="200 OK")
 
     assert all(finding.severity is Severity.LOW for finding in script.health.findings)
+
+
+def test_refused_edits_between_others_that_succeed_are_no_standstill() -> None:
+    script = worker()
+    for n in range(24):
+        refuse(script, 0 if n else 1)
+        script.call("edit", args=f"new {n}", result="ok")
+        script.call("edit", args=f"newer {n}", result="ok")
+
+    assert all(not finding.ticket or finding.kind is LOOP for finding in script.health.findings)
 
 
 def test_errors_that_are_new_each_time_are_not_most_calls() -> None:

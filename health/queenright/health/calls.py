@@ -80,6 +80,7 @@ class RecentCalls:
         "_first",
         "_live",
         "_pairs",
+        "_repeats",
         "_since_change",
         "_since_perhaps",
         "_tools",
@@ -97,6 +98,7 @@ class RecentCalls:
         self._first = array("d")
         self._tools: tuple[str, ...] = ()  # of the newest only: no others can be part of a repeat
         self._live = 0
+        self._repeats: list[Repeat] | None = None
         self._since_change = self._since_perhaps = window + LONGEST_CYCLE
         self._turn: object = None
         self._turn_size = 0
@@ -147,6 +149,7 @@ class RecentCalls:
         else:
             self._turn = turn
             self._turn_size = 1
+        self._repeats = None
         last = self._find(pair, 0)
         since = min(self._since_change, self._since_perhaps) if is_check else self._since_change
         again = last >= len(self) - since - 1
@@ -189,6 +192,7 @@ class RecentCalls:
     def rest(self) -> None:
         """Treat what was repeated so far as over, and remember it: a repeat of it goes on counting."""
         self._live = 0
+        self._repeats = None
 
     def clear(self) -> None:
         """Forget everything."""
@@ -196,6 +200,11 @@ class RecentCalls:
 
     def repeats(self) -> list[Repeat]:
         """Return the repeats among the newest calls, one for each different call, newest first."""
+        if self._repeats is None:
+            self._repeats = self._find_repeats()
+        return self._repeats
+
+    def _find_repeats(self) -> list[Repeat]:
         pairs = memoryview(self._pairs).cast("Q").tolist()
         found: dict[int, Repeat] = {}
         size = len(pairs)

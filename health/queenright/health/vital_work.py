@@ -566,6 +566,8 @@ def _weigh_result(
         v.told_known += 0.5
         if effect == _SEARCHES and result == _NOTHING_FOUND:
             _count_fruitless(v, at)
+        elif seen is Seen.NEVER:
+            v.stale_calls = v.stale_tries = 0
 
 
 def _count_known(v: VitalState, weight: float) -> None:
